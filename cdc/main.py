@@ -1,0 +1,67 @@
+"""The command line `cdc`: one group, one module of `cdc.commands` per subcommand, loaded when it is called.
+
+Exit codes: 0 done, 1 failed, 2 wrong configuration or usage. A mistake of the user is one line an error, never a
+traceback; `--debug` shows the traceback as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from typing import Final
+
+import click
+
+from schemas.errors import CdcError, ConfigError
+
+__all__ = ["cli", "main"]
+
+# subcommand -> (module, attribute, help); a table, so that `cdc --help` imports no client library
+_COMMANDS: Final = {
+    "agent": ("cdc.commands.agent", "agent", "Read a node's cdc_raw and publish its changes."),
+    "decode": ("cdc.commands.decode", "decode", "Print what a commit log segment holds."),
+    "demo": ("cdc.commands.demo", "demo", "Run the whole line on the sandbox and check every row."),
+    "sandbox": ("cdc.commands.sandbox", "sandbox", "Start real Cassandra and Pulsar servers without Docker."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="cassandra-cdc", prog_name="cdc")
+@click.option("--debug", is_flag=True, help="Show a traceback with errors.")
+def cli(debug: bool) -> None:
+    """Change data capture for Apache Cassandra, through Apache Pulsar, into Spark."""
+
+
+def main() -> None:
+    """Entry point of `cdc`: runs a command and turns errors into one line each and an exit code."""
+    debug = "--debug" in sys.argv[1:]
+    try:
+        cli(standalone_mode=True)
+    except CdcError as error:
+        if debug:
+            traceback.print_exc()
+        for line in str(error).splitlines():
+            print(f"cdc: {line}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+if __name__ == "__main__":
+    main()

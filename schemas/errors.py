@@ -1,0 +1,44 @@
+"""Errors that every part of the system shares.
+
+    CdcError
+    └─ ConfigError      the user's configuration is wrong: stop, exit code 2
+
+Each product adds its own branches below :class:`CdcError` in its ``errors`` module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["CdcError", "ConfigError", "ConfigProblem"]
+
+
+class CdcError(Exception):
+    """Root of all errors of this project; its text is one line meant for the operator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigProblem:
+    """One wrong option: which one, and what to do about it."""
+
+    option: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.option}: {self.reason}"
+
+
+class ConfigError(CdcError):
+    """The configuration cannot be used. Carries every problem that was found, not only the first."""
+
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
+        if not problems:
+            raise AssertionError("a ConfigError names at least one problem")
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    @classmethod
+    def of(cls, option: str, reason: str) -> ConfigError:
+        """A ConfigError about one option."""
+        return cls([ConfigProblem(option=option, reason=reason)])

@@ -1,0 +1,249 @@
+"""What one message of an events topic says: `MutationEvents`, several changed rows of one table from one segment.
+
+The Avro schema of each message's writer comes from the topic's schema registry, so that agents and connectors of
+neighbouring versions work together. New fields are nullable with a default, and are added at the end.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, cast
+from uuid import UUID
+
+import fastavro
+
+from schemas.errors import CdcError
+from schemas.row_record import AvroSchema, schema_text
+
+__all__ = [
+    "MUTATION_EVENTS_SCHEMA",
+    "MUTATION_EVENTS_SCHEMA_TEXT",
+    "MalformedEventsError",
+    "MutationEvent",
+    "MutationEvents",
+    "MutationKind",
+    "RangeBounds",
+    "decode_events",
+    "encode_events",
+]
+
+
+class MutationKind(Enum):
+    """What happened to the row, the static row, or the rows in a scope."""
+
+    ROW = "ROW"
+    ROW_DELETION = "ROW_DELETION"
+    STATIC_ROW = "STATIC_ROW"
+    RANGE_DELETION = "RANGE_DELETION"
+    PARTITION_DELETION = "PARTITION_DELETION"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeBounds:
+    """Scope of a range deletion: CQL bytes of clustering prefixes; an empty prefix is an open end."""
+
+    start: tuple[bytes, ...]
+    start_inclusive: bool
+    end: tuple[bytes, ...]
+    end_inclusive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutationEvent:
+    """One change. (node, segment, position, ordinal) identifies it.
+
+    `position` is the end of its commit log entry; `ordinal` counts the events of that entry over all its tables.
+    `key` is Avro by the message's key schema; `partition_key` and `clustering` are the exact CQL bytes (empty
+    clustering for static rows, range and partition deletions; a None is an absent clustering value).
+    `digest` is 16 bytes and equal on all replicas. Times: `writetime_us` is the highest write or deletion time,
+    `live_cell_writetime_us` the highest write time of a live regular cell, `deletion_time_us` of the row, range or
+    partition deletion, `expiry_time_s` (since the epoch) when the last cell or row marker with a TTL expires.
+    `columns` are the names of regular or static columns that were written or deleted.
+    """
+
+    position: int
+    ordinal: int
+    kind: MutationKind
+    key: bytes
+    partition_key: bytes
+    clustering: tuple[bytes | None, ...] = ()
+    digest: bytes
+    writetime_us: int | None = None
+    live_cell_writetime_us: int | None = None
+    deletion_time_us: int | None = None
+    expiry_time_s: int | None = None
+    bounds: RangeBounds | None = None
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutationEvents:
+    """Events of one topic partition that were sent together, in commit log order."""
+
+    node_id: UUID
+    segment_id: int
+    keyspace: str
+    table: str
+    table_id: UUID
+    key_schema: str
+    events: tuple[MutationEvent, ...]
+
+
+class MalformedEventsError(CdcError):
+    """A message of an events topic is not what its schema says."""
+
+
+def _nullable(name: str, avro_type: AvroSchema) -> AvroSchema:
+    return {"name": name, "type": ["null", avro_type], "default": None}
+
+
+_BYTES_LIST: Final[AvroSchema] = {"type": "array", "items": "bytes"}
+_BOUNDS: Final[AvroSchema] = {
+    "type": "record",
+    "name": "RangeBounds",
+    "fields": [
+        {"name": "start", "type": _BYTES_LIST},
+        {"name": "start_inclusive", "type": "boolean"},
+        {"name": "end", "type": _BYTES_LIST},
+        {"name": "end_inclusive", "type": "boolean"},
+    ],
+}
+_EVENT: Final[AvroSchema] = {
+    "type": "record",
+    "name": "MutationEvent",
+    "fields": [
+        {"name": "position", "type": "int"},
+        {"name": "ordinal", "type": "int"},
+        {
+            "name": "kind",
+            "type": {"type": "enum", "name": "MutationKind", "symbols": [kind.value for kind in MutationKind]},
+        },
+        {"name": "key", "type": "bytes"},
+        {"name": "partition_key", "type": "bytes"},
+        {"name": "clustering", "type": {"type": "array", "items": ["null", "bytes"]}},
+        {"name": "digest", "type": {"type": "fixed", "name": "Md5", "size": 16}},
+        _nullable("writetime", "long"),
+        _nullable("live_cell_writetime", "long"),
+        _nullable("deletion_time", "long"),
+        _nullable("expiry_time", "long"),
+        _nullable("bounds", _BOUNDS),
+        # An index into the message's column_sets: the same few sets repeat from event to event.
+        {"name": "column_set", "type": "int"},
+    ],
+}
+MUTATION_EVENTS_SCHEMA: Final[AvroSchema] = {
+    "type": "record",
+    "name": "MutationEvents",
+    "namespace": "cassandra_cdc",
+    "fields": [
+        {"name": "node_id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "segment_id", "type": "long"},
+        {"name": "keyspace", "type": "string"},
+        {"name": "table", "type": "string"},
+        {"name": "table_id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "key_schema", "type": "string"},
+        {"name": "column_sets", "type": {"type": "array", "items": {"type": "array", "items": "string"}}},
+        {"name": "events", "type": {"type": "array", "items": _EVENT}},
+    ],
+}
+MUTATION_EVENTS_SCHEMA_TEXT: Final = schema_text(MUTATION_EVENTS_SCHEMA)
+
+_PARSED: Final = fastavro.parse_schema(cast("dict[str, object]", MUTATION_EVENTS_SCHEMA))
+
+
+def encode_events(events: MutationEvents) -> bytes:
+    """Avro binary of a message, by MUTATION_EVENTS_SCHEMA."""
+    column_sets: dict[tuple[str, ...], int] = {}
+    records = [_record(event, column_sets.setdefault(event.columns, len(column_sets))) for event in events.events]
+    out = io.BytesIO()
+    message = {
+        "node_id": str(events.node_id),
+        "segment_id": events.segment_id,
+        "keyspace": events.keyspace,
+        "table": events.table,
+        "table_id": str(events.table_id),
+        "key_schema": events.key_schema,
+        "column_sets": [list(each) for each in column_sets],
+        "events": records,
+    }
+    fastavro.schemaless_writer(out, _PARSED, message)
+    return out.getvalue()
+
+
+def decode_events(data: bytes, writer_schema: Mapping[str, object] | None = None) -> MutationEvents:
+    """A message back into events; `writer_schema` is the (parsed) schema that the message was written with.
+
+    Raises MalformedEventsError.
+    """
+    try:
+        writer = _PARSED if writer_schema is None else dict(writer_schema)
+        message = cast("Mapping[str, object]", fastavro.schemaless_reader(io.BytesIO(data), writer, _PARSED))
+        column_sets = [tuple(each) for each in cast("Sequence[Sequence[str]]", message["column_sets"])]
+        records = cast("Sequence[Mapping[str, object]]", message["events"])
+        return MutationEvents(
+            node_id=UUID(str(message["node_id"])),
+            segment_id=cast("int", message["segment_id"]),
+            keyspace=cast("str", message["keyspace"]),
+            table=cast("str", message["table"]),
+            table_id=UUID(str(message["table_id"])),
+            key_schema=cast("str", message["key_schema"]),
+            events=tuple(_event(record, column_sets) for record in records),
+        )
+    # What fastavro lets through on bytes that are no such record.
+    except (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        raise MalformedEventsError(f"{len(data)} bytes are no MutationEvents record ({error})") from error
+
+
+def _record(event: MutationEvent, column_set: int) -> dict[str, object]:
+    bounds = event.bounds
+    return {
+        "position": event.position,
+        "ordinal": event.ordinal,
+        "kind": event.kind.value,
+        "key": event.key,
+        "partition_key": event.partition_key,
+        "clustering": event.clustering,
+        "digest": event.digest,
+        "writetime": event.writetime_us,
+        "live_cell_writetime": event.live_cell_writetime_us,
+        "deletion_time": event.deletion_time_us,
+        "expiry_time": event.expiry_time_s,
+        "bounds": None
+        if bounds is None
+        else {
+            "start": bounds.start,
+            "start_inclusive": bounds.start_inclusive,
+            "end": bounds.end,
+            "end_inclusive": bounds.end_inclusive,
+        },
+        "column_set": column_set,
+    }
+
+
+def _event(record: Mapping[str, object], column_sets: Sequence[tuple[str, ...]]) -> MutationEvent:
+    bounds = cast("Mapping[str, object] | None", record["bounds"])
+    return MutationEvent(
+        position=cast("int", record["position"]),
+        ordinal=cast("int", record["ordinal"]),
+        kind=MutationKind(record["kind"]),
+        key=cast("bytes", record["key"]),
+        partition_key=cast("bytes", record["partition_key"]),
+        clustering=tuple(cast("Sequence[bytes | None]", record["clustering"])),
+        digest=cast("bytes", record["digest"]),
+        writetime_us=cast("int | None", record["writetime"]),
+        live_cell_writetime_us=cast("int | None", record["live_cell_writetime"]),
+        deletion_time_us=cast("int | None", record["deletion_time"]),
+        expiry_time_s=cast("int | None", record["expiry_time"]),
+        bounds=None
+        if bounds is None
+        else RangeBounds(
+            start=tuple(cast("Sequence[bytes]", bounds["start"])),
+            start_inclusive=bool(bounds["start_inclusive"]),
+            end=tuple(cast("Sequence[bytes]", bounds["end"])),
+            end_inclusive=bool(bounds["end_inclusive"]),
+        ),
+        columns=column_sets[cast("int", record["column_set"])],
+    )

@@ -1,0 +1,207 @@
+"""Avro schemas of the data topic's key and value, and of the key in an event, from a table's metadata.
+
+Texts and bytes are those of DataStax's connector: record `<keyspace>.<table>`, doc `Table <keyspace>.<table>`, partition
+columns bare, everything else nullable with default null, user types and tuples as named records, `cql_*` logical types.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, cast
+
+import fastavro
+
+from schemas.cql_type import (
+    CqlType,
+    CustomType,
+    ListType,
+    MapType,
+    NativeType,
+    SetType,
+    TupleType,
+    UserType,
+    VectorType,
+)
+from schemas.cql_value import AvroValue
+from schemas.table_metadata import ColumnMetadata, TableMetadata
+
+__all__ = ["AvroSchema", "data_key_schema", "data_value_schema", "events_key_schema", "record_writer", "schema_text"]
+
+AvroSchema = str | dict[str, "AvroSchema | int | None"] | list["AvroSchema"]
+RecordWriter = Callable[[Mapping[str, AvroValue]], bytes]
+
+_CQL_DECIMAL: Final[AvroSchema] = {
+    "type": "record",
+    "name": "cql_decimal",
+    "namespace": "",
+    "fields": [{"name": "bigint", "type": "bytes"}, {"name": "scale", "type": "int"}],
+    "logicalType": "cql_decimal",
+}
+_CQL_DURATION: Final[AvroSchema] = {
+    "type": "record",
+    "name": "cql_duration",
+    "namespace": "",
+    "fields": [
+        {"name": "months", "type": "int"},
+        {"name": "days", "type": "int"},
+        {"name": "nanoseconds", "type": "long"},
+    ],
+    "logicalType": "cql_duration",
+}
+_UUID: Final[AvroSchema] = {"type": "string", "logicalType": "uuid"}
+_SCALARS: Final[Mapping[str, AvroSchema]] = {
+    "ascii": "string",
+    "bigint": "long",
+    "blob": "bytes",
+    "boolean": "boolean",
+    "counter": "long",
+    "date": {"type": "int", "logicalType": "date"},
+    "decimal": _CQL_DECIMAL,
+    "double": "double",
+    "duration": _CQL_DURATION,
+    "empty": "null",
+    "float": "float",
+    "inet": "string",
+    "int": "int",
+    "smallint": "int",
+    "text": "string",
+    "time": {"type": "long", "logicalType": "time-micros"},
+    "timestamp": {"type": "long", "logicalType": "timestamp-millis"},
+    "timeuuid": _UUID,
+    "tinyint": "int",
+    "uuid": _UUID,
+    "varint": {"type": "bytes", "logicalType": "cql_varint"},
+}
+
+
+def data_key_schema(table: TableMetadata) -> AvroSchema:
+    """Key of the data topic: partition columns bare, clustering columns nullable with default null."""
+    types = _AvroTypes()
+    fields = [types.bare(column) for column in table.partition_key]
+    fields += [types.nullable(column.name, column.type) for column in table.clustering_key]
+    return _record(table, f"Table {table.full_name}", fields)
+
+
+def data_value_schema(table: TableMetadata, columns: Sequence[ColumnMetadata] | None = None) -> AvroSchema:
+    """Value of the data topic: the given value columns (all by default); a table of keys only repeats its key."""
+    if not table.value_columns:
+        return data_key_schema(table)
+    types = _AvroTypes()
+    fields = [types.nullable(each.name, each.type) for each in (table.value_columns if columns is None else columns)]
+    return _record(table, f"Table {table.full_name}", fields)
+
+
+def events_key_schema(table: TableMetadata) -> AvroSchema:
+    """Key inside an event: the same bytes as the data topic's key; clustering columns have no default."""
+    types = _AvroTypes()
+    fields = [types.bare(column) for column in table.partition_key]
+    for column in table.clustering_key:
+        fields.append({"name": column.name, "type": ["null", types.of(column.type)]})
+    return _record(table, f"Primary key schema for table {table.full_name}", fields)
+
+
+def schema_text(schema: AvroSchema) -> str:
+    """The JSON text as Java's Avro writes it: no blanks, attributes in order."""
+    return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+
+
+def record_writer(schema: AvroSchema) -> RecordWriter:
+    """A function that writes a record (column name -> Avro value) as Avro binary, without header.
+
+    It raises what fastavro raises for a value that does not fit (ValueError, TypeError, KeyError, OverflowError).
+    """
+    parsed = fastavro.parse_schema(cast("dict[str, object]", _without_namespaces(schema)))
+
+    def write(record: Mapping[str, AvroValue]) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, record)
+        return out.getvalue()
+
+    return write
+
+
+def tuple_record_name(elements: Iterable[CqlType]) -> str:
+    """`Tuple_` and the hex of Java's String.hashCode over the tuple's CQL text."""
+    code = 0
+    units = _type_text(TupleType(tuple(elements))).encode("utf-16-be")
+    for at in range(0, len(units), 2):
+        code = (31 * code + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
+    return f"Tuple_{code:x}"
+
+
+def _record(table: TableMetadata, doc: str, fields: list[AvroSchema]) -> AvroSchema:
+    return {"type": "record", "name": table.name, "namespace": table.keyspace, "doc": doc, "fields": fields}
+
+
+class _AvroTypes:
+    """Types of one schema: a named record is spelled out once and referred to by name afterwards."""
+
+    def __init__(self) -> None:
+        self._named: set[str] = set()
+
+    def bare(self, column: ColumnMetadata) -> AvroSchema:
+        return {"name": column.name, "type": self.of(column.type)}
+
+    def nullable(self, name: str, cql_type: CqlType) -> AvroSchema:
+        return {"name": name, "type": ["null", self.of(cql_type)], "default": None}
+
+    def of(self, cql_type: CqlType) -> AvroSchema:
+        match cql_type:
+            case NativeType(name):
+                scalar = _SCALARS[name]
+                return self._once(name, scalar) if name in ("decimal", "duration") else scalar
+            case ListType(element) | SetType(element) | VectorType(element, _):
+                return {"type": "array", "items": self.of(element)}
+            case MapType(_, value):
+                return {"type": "map", "values": self.of(value)}
+            case TupleType(elements):
+                names = [f"index_{i}" for i in range(len(elements))]
+                return self._fields(tuple_record_name(elements), _type_text(cql_type), names, elements)
+            case UserType():
+                text = _type_text(cql_type)
+                return self._fields(cql_type.name, text, cql_type.field_names, cql_type.field_types)
+            case CustomType():
+                return "bytes"
+
+    def _once(self, name: str, record: AvroSchema) -> AvroSchema:
+        if name in self._named:
+            return f"cql_{name}"
+        self._named.add(name)
+        return record
+
+    def _fields(self, name: str, text: str, names: Sequence[str], types: Sequence[CqlType]) -> AvroSchema:
+        if name in self._named:
+            return name
+        self._named.add(name)
+        fields = [self.nullable(field, each) for field, each in zip(names, types, strict=True)]
+        return {"type": "record", "name": name, "doc": f"CQL type {text}", "fields": cast("list[AvroSchema]", fields)}
+
+
+def _type_text(cql_type: CqlType) -> str:
+    """The Java driver's `asCql(includeFrozen=false, pretty=true)`: user types with their keyspace."""
+    match cql_type:
+        case UserType():
+            return f"{cql_type.keyspace}.{cql_type.name}"
+        case ListType(element):
+            return f"list<{_type_text(element)}>"
+        case SetType(element):
+            return f"set<{_type_text(element)}>"
+        case MapType(key, value):
+            return f"map<{_type_text(key)}, {_type_text(value)}>"
+        case TupleType(elements):
+            return f"tuple<{', '.join(map(_type_text, elements))}>"
+        case VectorType(element, dimension):
+            return f"vector<{_type_text(element)}, {dimension}>"
+        case _:
+            return str(cql_type)
+
+
+def _without_namespaces(schema: object) -> object:
+    """Bytes do not depend on names, and fastavro does not look up `cql_decimal` outside the record's namespace."""
+    if isinstance(schema, dict):
+        return {key: _without_namespaces(value) for key, value in schema.items() if key != "namespace"}
+    if isinstance(schema, list):
+        return [_without_namespaces(each) for each in schema]
+    return schema

@@ -1,0 +1,33 @@
+"""Names of topics. Tables are named `<keyspace>.<table>` behind a prefix that may hold tenant and namespace."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["DEFAULT_EVENTS_PREFIX", "DEFAULT_SUBSCRIPTION", "events_topic", "full_topic_name", "partition_of_token"]
+
+# Not DataStax's `events-`: a broker refuses two kinds of schema on one topic.
+DEFAULT_EVENTS_PREFIX: Final = "persistent://public/default/cdc-events-"
+DEFAULT_SUBSCRIPTION: Final = "sub"
+
+
+def events_topic(keyspace: str, table: str, prefix: str = DEFAULT_EVENTS_PREFIX) -> str:
+    """The full name of a table's events topic."""
+    return full_topic_name(f"{prefix}{keyspace}.{table}")
+
+
+def full_topic_name(topic: str) -> str:
+    """`persistent://tenant/namespace/name` for a name that may be short, as Pulsar's clients complete it."""
+    if "://" in topic:
+        return topic
+    if topic.count("/") == 2:
+        return f"persistent://{topic}"
+    return f"persistent://public/default/{topic}"
+
+
+def partition_of_token(token: int, partitions: int) -> int:
+    """The topic partition of a Murmur3 token: its top 16 bits, from the smallest token to the largest, modulo.
+
+    DataStax's rule: `((int16)(token >>> 48) + 32768) % partitions`.
+    """
+    return ((token >> 48) + 32_768) % partitions

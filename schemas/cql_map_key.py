@@ -7,6 +7,8 @@ blobs and JSON for composite keys, where that connector fails.
 from __future__ import annotations
 
 import json
+import math
+import struct
 from collections.abc import Callable
 from datetime import date, timedelta
 from decimal import Decimal
@@ -23,9 +25,7 @@ _EPOCH: Final = date(1970, 1, 1)
 _NANOSECONDS_PER_SECOND: Final = 1_000_000_000
 
 
-def map_key_text(
-    cql_type: CqlType, value_reader: Callable[[CqlType], ValueReader]
-) -> Callable[[bytes], str]:
+def map_key_text(cql_type: CqlType, value_reader: Callable[[CqlType], ValueReader]) -> Callable[[bytes], str]:
     """A function from the CQL bytes of a map key to its text."""
     if isinstance(cql_type, NativeType):
         if cql_type.name == "time":  # nanoseconds would be cut in the Avro value
@@ -39,7 +39,7 @@ def map_key_text(
 
 def java_double_text(value: float) -> str:
     """`Double.toString` of Java: decimal from 1e-3 up to 1e7, else scientific with one digit before the point."""
-    if value != value:
+    if math.isnan(value):
         return "NaN"
     if value in (float("inf"), float("-inf")):
         return "Infinity" if value > 0 else "-Infinity"
@@ -124,8 +124,6 @@ def _float_text(value: AvroValue) -> str:
 
 
 def _as_float32(value: float) -> float:
-    import struct
-
     try:
         (narrow,) = struct.unpack(">f", struct.pack(">f", value))
     except OverflowError:

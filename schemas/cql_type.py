@@ -25,10 +25,10 @@ __all__ = [
     "parse_cql_type",
 ]
 
-NATIVE_TYPE_NAMES: Final = frozenset(
-    "ascii bigint blob boolean counter date decimal double duration empty float inet int smallint text time timestamp "
-    "timeuuid tinyint uuid varchar varint".split()
-)
+NATIVE_TYPE_NAMES: Final = frozenset({
+    "ascii", "bigint", "blob", "boolean", "counter", "date", "decimal", "double", "duration", "empty", "float", "inet",
+    "int", "smallint", "text", "time", "timestamp", "timeuuid", "tinyint", "uuid", "varchar", "varint",
+})  # fmt: skip
 
 # Deeper nesting than any schema has; keeps hostile text from exhausting the stack.
 _MAX_DEPTH: Final = 64

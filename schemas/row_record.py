@@ -176,7 +176,7 @@ class _AvroTypes:
             return name
         self._named.add(name)
         fields = [self.nullable(field, each) for field, each in zip(names, types, strict=True)]
-        return {"type": "record", "name": name, "doc": f"CQL type {text}", "fields": cast("list[AvroSchema]", fields)}
+        return {"type": "record", "name": name, "doc": f"CQL type {text}", "fields": fields}
 
 
 def _type_text(cql_type: CqlType) -> str:

@@ -1,0 +1,54 @@
+# Everything a user or a maintainer runs. `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast test-compose bench nar lint fmt prerequisites clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-14s %s\n' "$$name" "$$text"; done
+
+demo: $(VENV)/.ready ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, every row checked (DEMO_ARGS=--json)
+	@$(BIN)/cdc demo $(DEMO_ARGS)
+
+test: lint ## Everything that CI runs: linters, unit tests, integration tests on real servers
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+test-fast: $(VENV)/.ready ## Unit tests only, no servers
+	@$(BIN)/pytest -m "not integration" $(PYTEST_ARGS)
+
+test-compose: $(VENV)/.ready ## Integration tests on the servers of docker-compose.yml (needs Docker)
+	docker compose up --detach --wait cassandra pulsar
+	CDC_TEST_SERVERS=compose $(BIN)/pytest -m integration $(PYTEST_ARGS); code=$$?; docker compose down --volumes; exit $$code
+
+bench: $(VENV)/.ready ## Time, memory and rates of every stage, beside the machine's load
+	@$(BIN)/python -m benchmarks.stages $(BENCH_ARGS)
+
+nar: $(VENV)/.ready ## Build the connector's archive: build/cassandra-cdc-source-*.nar
+	@$(BIN)/python -m source_connector.nar_build
+
+lint: $(VENV)/.ready ## ruff, mypy strict, import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+fmt: $(VENV)/.ready ## Format and fix what can be fixed
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+prerequisites:
+	@sh cdc/prerequisites.sh $(PYTHON)
+
+# The stamp is newer than pyproject.toml when the environment holds what it asks for.
+$(VENV)/.ready: pyproject.toml | prerequisites
+	@echo "preparing $(VENV) (once; some minutes on a slow network)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,spark]'
+	@touch $@
+
+clean: ## Remove what was built here (not the cache of servers)
+	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info

@@ -1,0 +1,20 @@
+"""Marks and plug-ins of the suite; fixtures live in the `fix_*` modules, one per server or part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+_INTEGRATION = Path(__file__).parent / "integration"
+_PLUGINS = ("fix_servers", "fix_agent", "fix_connector", "fix_spark")
+
+pytest_plugins = [f"tests.{name}" for name in _PLUGINS if (Path(__file__).parent / f"{name}.py").exists()]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything below tests/integration needs servers; it runs after the fast tests."""
+    for item in items:
+        if _INTEGRATION in item.path.parents:
+            item.add_marker(pytest.mark.integration)
+    items.sort(key=lambda item: _INTEGRATION in item.path.parents)

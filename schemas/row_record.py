@@ -97,8 +97,7 @@ def events_key_schema(table: TableMetadata) -> AvroSchema:
     """Key inside an event: the same bytes as the data topic's key; clustering columns have no default."""
     types = _AvroTypes()
     fields = [types.bare(column) for column in table.partition_key]
-    for column in table.clustering_key:
-        fields.append({"name": column.name, "type": ["null", types.of(column.type)]})
+    fields += [{"name": each.name, "type": ["null", types.of(each.type)]} for each in table.clustering_key]
     return _record(table, f"Primary key schema for table {table.full_name}", fields)
 
 

@@ -198,5 +198,5 @@ def _time_us(row: Row) -> int:
     if _ISO_TIME.fullmatch(text) is None:
         raise SystemSchemaError(f"schema: dropped_time must be ISO 8601 in UTC ending in Z in the row {dict(row)!r}")
     whole, _, fraction = text.removesuffix("Z").partition(".")
-    seconds = calendar.timegm(datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").timetuple())
+    seconds = calendar.timegm(datetime.fromisoformat(whole + "Z").timetuple())
     return seconds * 1_000_000 + int(fraction.ljust(9, "0")[:6] or 0)

@@ -1,0 +1,153 @@
+"""CQL bytes to Avro values: the bytes are those of the native protocol, the values those of DataStax's connector."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import pytest
+
+from schemas.cql_map_key import java_double_text
+from schemas.cql_type import CqlType, UserType, parse_cql_type
+from schemas.cql_value import AvroValue, CqlValueError, minimal_varint, split_partition_key, value_reader
+
+PAIR = UserType("ks", "pair", ("a", "b"), (parse_cql_type("int", {}), parse_cql_type("text", {})))
+
+
+def parse(text: str) -> CqlType:
+    return parse_cql_type(text, {"pair": PAIR})
+
+
+def sized(*values: bytes | None) -> bytes:
+    """Values behind their int32 length, -1 for null, as inside collections, tuples and user types."""
+    return b"".join(b"\xff\xff\xff\xff" if each is None else struct.pack(">i", len(each)) + each for each in values)
+
+
+def counted(count: int, *values: bytes | None) -> bytes:
+    return struct.pack(">i", count) + sized(*values)
+
+
+@pytest.mark.parametrize(
+    ("cql_type", "data", "expected"),
+    [
+        ("text", "hé".encode(), "hé"),
+        ("text", b"", ""),
+        ("blob", b"", b""),
+        ("tinyint", b"\xfb", -5),
+        ("smallint", b"\xfe\xd4", -300),
+        ("int", b"", None),
+        ("int", b"\x80\x00\x00\x00", -(2**31)),
+        ("bigint", b"\xff" * 8, -1),
+        ("counter", b"\x00" * 7 + b"\x09", 9),
+        ("boolean", b"\x01", True),
+        ("double", b"\x3f\xf8" + b"\x00" * 6, 1.5),
+        ("varint", b"\x00\x00\x7f", b"\x7f"),
+        ("decimal", b"\x00\x00\x00\x02\xff\x6a", {"bigint": b"\xff\x6a", "scale": 2}),
+        ("timestamp", (1609459200123).to_bytes(8, "big"), 1609459200123),
+        ("date", b"\x7f\xff\xff\xff", -1),
+        ("time", (3723123456789).to_bytes(8, "big"), 3723123456),
+        ("uuid", bytes(range(16)), "00010203-0405-0607-0809-0a0b0c0d0e0f"),
+        ("inet", b"\xc0\xa8\x01\x01", "192.168.1.1"),
+        ("inet", b"\x20\x01\x0d\xb8" + b"\x00" * 11 + b"\x01", "2001:db8:0:0:0:0:0:1"),
+        ("duration", b"\x02\x04\x05", {"months": 1, "days": 2, "nanoseconds": -3}),
+        (
+            "duration",
+            b"\x00\x00\xff\x7f\xff\xff\xff\xff\xff\xff\xfe",
+            {"months": 0, "days": 0, "nanoseconds": 2**62 - 1},
+        ),
+        ("list<int>", counted(2, b"\0\0\0\1", b"\0\0\0\2"), [1, 2]),
+        ("set<text>", counted(0), []),
+        ("map<int, text>", counted(1, b"\0\0\0\1", b"x"), {"1": "x"}),
+        ("tuple<int, text>", sized(b"\0\0\0\1", None), {"index_0": 1, "index_1": None}),
+        ("pair", sized(b"\0\0\0\1"), {"a": 1, "b": None}),
+        ("vector<int, 2>", b"\0\0\0\1\0\0\0\2", [1, 2]),
+        ("vector<text, 2>", b"\x01a\x02bc", ["a", "bc"]),
+        ("'some.Custom'", b"\x01", b"\x01"),
+    ],
+)
+def test_bytes_of_a_type_become_its_avro_value(cql_type: str, data: bytes, expected: AvroValue) -> None:
+    """One line a type; the expected values are spelled out."""
+    assert value_reader(parse(cql_type))(data) == expected
+
+
+@pytest.mark.parametrize(
+    ("cql_type", "data"),
+    [
+        ("int", b"\0\0\0"),
+        ("bigint", b"\0" * 9),
+        ("uuid", b"\0" * 15),
+        ("text", b"\xff"),
+        ("inet", b"\0" * 5),
+        ("duration", b"\x02"),
+        ("list<int>", b"\x7f\xff\xff\xff"),
+        ("list<int>", b"\xff\xff\xff\xff"),
+        ("list<int>", counted(1) + b"\x7f\xff\xff\xff"),
+        ("tuple<int, int>", b"\0\0\0"),
+        ("vector<int, 2>", b"\0\0\0\1"),
+        ("vector<text, 2>", b"\x01a\xff" + b"\xff" * 8),
+    ],
+)
+def test_bytes_that_do_not_fit_their_type_are_a_typed_error(cql_type: str, data: bytes) -> None:
+    """A wrong length or count never reads beyond the value, and never allocates what it claims."""
+    with pytest.raises(CqlValueError) as caught:
+        value_reader(parse(cql_type))(data)
+    assert str(caught.value.cql_type) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key_type", "data", "text"),
+    [
+        ("timestamp", (1609459200123).to_bytes(8, "big"), "2021-01-01T00:00:00.123Z"),
+        ("timestamp", (1609459200000).to_bytes(8, "big"), "2021-01-01T00:00:00Z"),
+        ("date", b"\x7f\xff\xff\xff", "1969-12-31"),
+        ("time", (3723123456789).to_bytes(8, "big"), "01:02:03.123456789"),
+        ("time", (3720000000000).to_bytes(8, "big"), "01:02"),
+        ("time", (3723120000000).to_bytes(8, "big"), "01:02:03.120"),
+        ("decimal", b"\x00\x00\x00\x02\xff\x6a", "-1.50"),
+        ("varint", b"\xf7", "-9"),
+        ("boolean", b"\x01", "true"),
+        ("double", struct.pack(">d", 1e10), "1.0E10"),
+        ("float", struct.pack(">f", 0.1), "0.1"),
+        ("blob", b"\xca\xfe", "0xcafe"),
+        ("frozen<list<int>>", counted(1, b"\0\0\0\1"), "[1]"),
+    ],
+)
+def test_a_map_key_is_the_text_of_the_java_value(key_type: str, data: bytes, text: str) -> None:
+    """Avro maps have text keys; existing consumers know these texts."""
+    read = value_reader(parse(f"map<{key_type}, int>"))
+    assert read(counted(1, data, b"\0\0\0\1")) == {text: 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.0"),
+        (-0.0, "-0.0"),
+        (1.5, "1.5"),
+        (100.0, "100.0"),
+        (0.001, "0.001"),
+        (0.00012, "1.2E-4"),
+        (12345678.0, "1.2345678E7"),
+        (math.nan, "NaN"),
+        (-math.inf, "-Infinity"),
+    ],
+)
+def test_a_double_is_written_as_java_does(value: float, text: str) -> None:
+    """`Double.toString` switches to scientific notation outside 1e-3 to 1e7."""
+    assert java_double_text(value) == text
+
+
+@pytest.mark.parametrize(("data", "minimal"), [(b"\0\0\1", b"\1"), (b"\0\x80", b"\0\x80"), (b"\xff\xff", b"\xff")])
+def test_a_varint_loses_needless_bytes_but_not_its_sign(data: bytes, minimal: bytes) -> None:
+    """Cassandra stores what a client sent; Java's BigInteger writes the shortest form."""
+    assert minimal_varint(data) == minimal
+
+
+def test_a_composite_partition_key_is_split_into_its_components() -> None:
+    """uint16 length, bytes and a zero byte each; a single component is the key itself."""
+    assert split_partition_key(b"\0\2t1\0\0\1a\0", 2) == (b"t1", b"a")
+    assert split_partition_key(b"\0\2t1\0", 1) == (b"\0\2t1\0",)
+    with pytest.raises(CqlValueError):
+        split_partition_key(b"\0\2t1\0\0\5a\0", 2)
+    with pytest.raises(CqlValueError):
+        split_partition_key(b"\0\2t1\0\0\1a\0x", 2)

@@ -1,0 +1,103 @@
+"""The events topic's message: what goes in comes out, and strangers' bytes are refused."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+import pytest
+
+from schemas.mutation_event import (
+    MUTATION_EVENTS_SCHEMA_TEXT,
+    MalformedEventsError,
+    MutationEvent,
+    MutationEvents,
+    MutationKind,
+    RangeBounds,
+    decode_events,
+    encode_events,
+)
+from schemas.topics import events_topic, full_topic_name, partition_of_token
+
+ROW = MutationEvent(
+    position=94628,
+    ordinal=0,
+    kind=MutationKind.ROW,
+    key=b"\x02a\x02\x02",
+    partition_key=b"a",
+    clustering=(b"\0\0\0\1", None, b""),
+    digest=bytes(range(16)),
+    writetime_us=1_795_219_823_642_645,
+    live_cell_writetime_us=1_795_219_823_642_645,
+    expiry_time_s=1_795_219_830,
+    columns=("c", "e"),
+)
+RANGE = MutationEvent(
+    position=94700,
+    ordinal=1,
+    kind=MutationKind.RANGE_DELETION,
+    key=b"\x02a\x00",
+    partition_key=b"a",
+    digest=bytes(16),
+    writetime_us=5,
+    deletion_time_us=5,
+    bounds=RangeBounds(start=(b"\0\0\0\1",), start_inclusive=False, end=(), end_inclusive=True),
+)
+MESSAGE = MutationEvents(
+    node_id=UUID("0d85885d-d932-4c22-b25d-41c00bbedfb6"),
+    segment_id=1795218821164,
+    keyspace="ks2",
+    table="sem",
+    table_id=UUID("a5559b20-e53e-11f1-a9d7-973e92e688cb"),
+    key_schema='{"type":"record"}',
+    events=(ROW, RANGE, ROW),
+)
+
+
+def test_a_message_comes_back_as_it_was() -> None:
+    """Every field survives, in order, with the writer's schema from the registry as well."""
+    data = encode_events(MESSAGE)
+    assert decode_events(data) == MESSAGE
+    assert decode_events(data, json.loads(MUTATION_EVENTS_SCHEMA_TEXT)) == MESSAGE
+
+
+def test_a_reader_understands_a_writer_that_lacks_a_nullable_field() -> None:
+    """Neighbouring versions work together: a field that an older agent did not know is null."""
+    older = json.loads(MUTATION_EVENTS_SCHEMA_TEXT)
+    event_schema = older["fields"][-1]["type"]["items"]
+    event_schema["fields"] = [each for each in event_schema["fields"] if each["name"] != "expiry_time"]
+    import io
+
+    import fastavro
+
+    record = fastavro.schemaless_reader(
+        io.BytesIO(encode_events(MESSAGE)), fastavro.parse_schema(json.loads(MUTATION_EVENTS_SCHEMA_TEXT)), None
+    )
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(older), record)
+    decoded = decode_events(out.getvalue(), older)
+    assert [each.expiry_time_s for each in decoded.events] == [None, None, None]
+    assert decoded.events[1] == RANGE
+
+
+@pytest.mark.parametrize("cut", range(0, 200, 7))
+def test_a_message_that_is_cut_is_a_typed_error(cut: int) -> None:
+    """Never half of the events, never another exception."""
+    with pytest.raises(MalformedEventsError):
+        decode_events(encode_events(MESSAGE)[:cut])
+
+
+@pytest.mark.parametrize(
+    ("token", "partition"),
+    [(-(2**63), 0), (-4369997082720685421, 2), (-1, 3), (0, 0), (2**63 - 1, 3)],
+)
+def test_a_row_belongs_to_one_partition_by_the_top_16_bits_of_its_token(token: int, partition: int) -> None:
+    """The rule of DataStax's agent: ((int16)(token >>> 48) + 32768) mod partitions."""
+    assert partition_of_token(token, 4) == partition
+
+
+def test_topic_names_are_completed_as_pulsar_clients_do() -> None:
+    """A prefix may hold tenant and namespace; a short name lies in public/default."""
+    assert events_topic("ks", "t") == "persistent://public/default/cdc-events-ks.t"
+    assert events_topic("ks", "T x", "t/n/e-") == "persistent://t/n/e-ks.T x"
+    assert full_topic_name("data-ks.t") == "persistent://public/default/data-ks.t"

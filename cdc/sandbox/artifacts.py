@@ -1,0 +1,116 @@
+"""The servers' files: fetched once from Maven Central through the poms in ``poms/`` into a per-user cache folder.
+
+A set of files is named after its pom. Its folder in the cache carries a hash of the pom, so that another version is
+another folder; it appears by one rename, complete or not at all, and is never written again. A file lock keeps two
+callers from fetching the same set. Once it is there neither Maven nor a network is needed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+from cdc.sandbox.errors import ArtifactError
+from cdc.sandbox.prerequisites import java_home, maven
+from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
+from schemas.errors import ConfigError
+
+__all__ = ["ARTIFACT_SETS", "cache_dir", "cassandra_class_path", "ensure", "pulsar_distribution"]
+
+_POMS: Final = Path(__file__).parent / "poms"
+ARTIFACT_SETS: Final = tuple(f"cassandra-{line}" for line in CASSANDRA_VERSIONS) + ("jolokia", "pulsar", "spark-avro")
+"""Every name that :func:`ensure` takes."""
+
+
+def cache_dir() -> Path:
+    """The cache folder: ``CDC_CACHE_DIR``, else the user's cache folder of the platform."""
+    own = os.environ.get("CDC_CACHE_DIR")
+    return Path(own).expanduser().absolute() if own else platformdirs.user_cache_path("cassandra-cdc")
+
+
+def ensure(name: str) -> list[Path]:
+    """The files of an artifact set, sorted by name: jars, or for ``pulsar`` the top of the unpacked distribution.
+
+    Fetches them first if the cache does not have them. Raises ConfigError when java or mvn is missing or the name is
+    unknown, ArtifactError when Maven fails.
+    """
+    if name not in ARTIFACT_SETS:
+        raise ConfigError.of("artifact set", f"{name!r} is unknown; it is one of {', '.join(ARTIFACT_SETS)}")
+    return sorted(_folder(name).iterdir())
+
+
+def cassandra_class_path(line: str) -> list[Path]:
+    """The jars that make up Cassandra of a line such as ``5.0``: cassandra-all and everything it needs."""
+    return ensure(f"cassandra-{line}")
+
+
+def pulsar_distribution() -> Path:
+    """The home of the unpacked Pulsar distribution (bin, conf, lib, instances); read-only by agreement."""
+    return _folder("pulsar") / f"apache-pulsar-{PULSAR_VERSION}"
+
+
+def _folder(name: str) -> Path:
+    pom = _POMS / f"{name}.xml"
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    folder = cache_dir() / "artifacts" / f"{name}-{digest}"
+    if not folder.is_dir():
+        with _lock(folder.with_suffix(".lock")):
+            if not folder.is_dir():  # another caller may have fetched it while this one waited for the lock
+                _fetch(name, pom, folder)
+    return folder
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(name: str, pom: Path, folder: Path) -> None:
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _copy_dependencies(name, pom, temporary)
+        for archive in temporary.glob("*.tar.gz"):
+            with tarfile.open(archive) as tar:
+                tar.extractall(temporary, filter="data")
+            archive.unlink()
+        if not any(temporary.iterdir()):
+            raise ArtifactError(f"Maven brought no file for {name}; run `mvn -f {pom} dependency:tree` to see why")
+        temporary.chmod(0o755)  # mkdtemp makes it private
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _copy_dependencies(name: str, pom: Path, target: Path) -> None:
+    command = [
+        str(maven()),
+        "--batch-mode",
+        "--quiet",
+        "--strict-checksums",  # Maven's own default only warns
+        f"--file={pom}",
+        "dependency:copy-dependencies",
+        f"-DoutputDirectory={target}",
+        "-DincludeScope=runtime",
+    ]
+    environment = {**os.environ, "JAVA_HOME": str(java_home())}
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL)
+    if run.returncode != 0:
+        lines = [line for line in run.stdout.splitlines() if "ERROR" in line] or (run.stdout + run.stderr).splitlines()
+        reason = lines[0] if lines else f"exit code {run.returncode}"
+        raise ArtifactError(
+            f"Maven could not fetch {name}: {reason}; check the network, or set CDC_CACHE_DIR to a filled cache"
+        )

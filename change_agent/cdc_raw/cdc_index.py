@@ -1,0 +1,55 @@
+"""The `_cdc.idx` file beside a segment: how far the segment is on disk, and whether that was its last word.
+
+    CdcIndex => Offset [ "\\n" "COMPLETED" ]
+      Offset => decimal digits
+
+Cassandra rewrites it in place, not atomically: a reader may meet an empty file or the first digits of the offset only.
+So an offset may be too small, never too large: who follows a segment never goes back.
+
+Cassandra source: o.a.c.db.commitlog.CommitLogSegment.writeCDCIndexFile. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from change_agent.errors import MalformedSegmentError
+
+__all__ = ["CdcIndex", "index_name", "parse_cdc_index", "segment_name"]
+
+_COMPLETED: Final = b"COMPLETED"
+_INDEX_SUFFIX: Final = "_cdc.idx"
+_SEGMENT_SUFFIX: Final = ".log"
+
+# An offset is a Java int.
+_MAX_DIGITS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdcIndex:
+    """`offset` counts logical bytes: with compression or encryption it may lie beyond the end of the file."""
+
+    offset: int
+    completed: bool
+
+
+def parse_cdc_index(content: bytes) -> CdcIndex | None:
+    """What the file says; None while it says nothing yet. Raises MalformedSegmentError when it is no index at all."""
+    digits, _, rest = content.partition(b"\n")
+    digits, rest = digits.strip(), rest.strip()
+    if not digits and not rest:
+        return None
+    if not (digits.isdigit() and len(digits) <= _MAX_DIGITS and _COMPLETED.startswith(rest)):
+        raise MalformedSegmentError(f"the index file holds {content[:40]!r} instead of an offset")
+    return CdcIndex(offset=int(digits), completed=rest == _COMPLETED)
+
+
+def index_name(segment: str) -> str:
+    """Name of a segment's index file: `CommitLog-7-1.log` -> `CommitLog-7-1_cdc.idx`."""
+    return segment.removesuffix(_SEGMENT_SUFFIX) + _INDEX_SUFFIX
+
+
+def segment_name(index: str) -> str:
+    """Name of the segment that an index file belongs to: `CommitLog-7-1_cdc.idx` -> `CommitLog-7-1.log`."""
+    return index.removesuffix(_INDEX_SUFFIX) + _SEGMENT_SUFFIX

@@ -1,0 +1,110 @@
+"""A cursor over bytes that never reads beyond their end: the DataInputPlus of the commit log decoder.
+
+Cassandra source: o.a.c.io.util.DataInputPlus, o.a.c.utils.vint.VIntCoding.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from change_agent.errors import BufferUnderflowError
+
+__all__ = ["DataInput", "wrapped_int", "wrapped_long"]
+
+_INT_SIGN: Final = 0x8000_0000
+_INT_RANGE: Final = 0x1_0000_0000
+_LONG_SIGN: Final = 0x8000_0000_0000_0000
+_LONG_RANGE: Final = 0x1_0000_0000_0000_0000
+
+# leading one bits of a vint's first byte
+_EXTRA_BYTES: Final = bytes(8 - (first ^ 0xFF).bit_length() for first in range(256))
+
+
+@final
+class DataInput:
+    """Reads big-endian values one after the other. Every method raises BufferUnderflowError at the end of the bytes."""
+
+    __slots__ = ("data", "end", "position")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.position = 0
+        self.end = len(data)
+
+    def remaining(self) -> int:
+        """Bytes that are left."""
+        return self.end - self.position
+
+    def read_unsigned_byte(self) -> int:
+        """Byte: 0..255."""
+        at = self.position
+        if at >= self.end:
+            raise self._underflow(1)
+        self.position = at + 1
+        return self.data[at]
+
+    def read_unsigned_short(self) -> int:
+        """UInt16."""
+        at = self.position
+        if at + 2 > self.end:
+            raise self._underflow(2)
+        self.position = at + 2
+        return (self.data[at] << 8) | self.data[at + 1]
+
+    def read_unsigned_vint(self) -> int:
+        """Vint: 1 to 9 bytes, 0..2^64-1. The leading one bits of the first byte count the bytes that follow."""
+        at = self.position
+        if at >= self.end:
+            raise self._underflow(1)
+        first = self.data[at]
+        at += 1
+        if first < 0x80:
+            self.position = at
+            return first
+        extra = _EXTRA_BYTES[first]
+        after = at + extra
+        if after > self.end:
+            raise self._underflow(1 + extra)
+        self.position = after
+        return ((first & (0xFF >> extra)) << (extra * 8)) | int.from_bytes(self.data[at:after], "big")
+
+    def read_length(self) -> int:
+        """Vint that counts bytes or things of at least one byte each, so it cannot exceed what is left."""
+        length = self.read_unsigned_vint()
+        if length > self.end - self.position:
+            raise self._underflow(length)
+        return length
+
+    def read_bytes(self, length: int) -> bytes:
+        """`length` bytes, copied."""
+        at = self.position
+        after = at + length
+        if after > self.end or length < 0:
+            raise self._underflow(length)
+        self.position = after
+        return self.data[at:after]
+
+    def read_with_vint_length(self) -> bytes:
+        """Vint length, then that many bytes (o.a.c.utils.ByteBufferUtil.readWithVIntLength)."""
+        return self.read_bytes(self.read_unsigned_vint())
+
+    def _underflow(self, wanted: int) -> BufferUnderflowError:
+        return BufferUnderflowError(
+            f"the mutation ends too early: {wanted} more bytes wanted at its byte {self.position} of {self.end}"
+        )
+
+
+def wrapped_long(value: int) -> int:
+    """`value` as Java's long arithmetic leaves it: 64 bits, signed."""
+    if -_LONG_SIGN <= value < _LONG_SIGN:
+        return value
+    value %= _LONG_RANGE
+    return value - _LONG_RANGE if value >= _LONG_SIGN else value
+
+
+def wrapped_int(value: int) -> int:
+    """`value` as Java's int arithmetic leaves it: 32 bits, signed."""
+    if -_INT_SIGN <= value < _INT_SIGN:
+        return value
+    value %= _INT_RANGE
+    return value - _INT_RANGE if value >= _INT_SIGN else value

@@ -1,0 +1,93 @@
+"""From the payload of a commit log entry to a Mutation.
+
+    Mutation        => Vint count, {PartitionUpdate}
+    PartitionUpdate => TableId PartitionKey Flags [Header [DeletionTime] [StaticRow] [RowEstimate] {Unfiltered}]
+      TableId       => 16 bytes
+      PartitionKey  => Vint length, bytes
+      RowEstimate   => Vint
+
+An update is cut off only by reading it whole: one table that is not known makes the rest of the mutation unreadable.
+
+Cassandra source: o.a.c.db.Mutation.MutationSerializer, o.a.c.db.partitions.PartitionUpdate.PartitionUpdateSerializer,
+o.a.c.db.rows.UnfilteredRowIteratorSerializer. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, final
+from uuid import UUID
+
+from change_agent.data_input import DataInput
+from change_agent.db.rows import read_deletion_time, read_static_row, read_unfiltereds
+from change_agent.db.serialization_header import TableLayout, read_header
+from change_agent.db.values import Mutation, PartitionUpdate
+from change_agent.errors import MalformedMutationError, UnknownTableError
+from change_agent.format_version import VersionRules, version_rules
+from schemas.table_metadata import TableMetadata
+
+__all__ = ["MutationDecoder", "decode_mutation"]
+
+_IS_EMPTY: Final = 0x01
+_IS_REVERSED: Final = 0x02
+_HAS_PARTITION_DELETION: Final = 0x04
+_HAS_STATIC_ROW: Final = 0x08
+_HAS_ROW_ESTIMATE: Final = 0x10
+
+
+@final
+class MutationDecoder:
+    """Decodes mutations of one set of tables. Make a new one when the schema changed: it keeps what it worked out."""
+
+    def __init__(self, tables: Mapping[UUID, TableMetadata]) -> None:
+        self._tables = tables
+        self._layouts: dict[bytes, TableLayout] = {}
+
+    def decode(self, payload: bytes, version: int) -> Mutation:
+        """The mutation that an entry of a segment of this version holds: all of it, or an error.
+
+        Raises UnknownTableError, UnknownColumnError, MalformedMutationError, BufferUnderflowError,
+        UnsupportedVersionError; none of them knows segment or position (CommitLogReadError.with_location).
+        """
+        rules = version_rules(version)
+        data = DataInput(payload)
+        count = data.read_length()
+        if count == 0:
+            raise MalformedMutationError("a mutation without updates")
+        updates = [self._read_update(data, rules) for _ in range(count)]
+        if data.remaining():
+            raise MalformedMutationError(f"{data.remaining()} bytes are left behind the mutation")
+        if count > 1 and len({update.table.table_id for update in updates}) != count:
+            raise MalformedMutationError("a mutation updates the same table twice")
+        return Mutation(updates)
+
+    def _read_update(self, data: DataInput, rules: VersionRules) -> PartitionUpdate:
+        layout = self._layout(data.read_bytes(16))
+        partition_key = data.read_with_vint_length()
+        flags = data.read_unsigned_byte()
+        if flags & _IS_EMPTY:
+            return PartitionUpdate(layout.table, partition_key, None, None, [], [])
+        if flags & _IS_REVERSED or not flags & _HAS_ROW_ESTIMATE:
+            raise MalformedMutationError(f"a partition update has flags {flags:#x}")
+        header = read_header(data, layout, rules, flags & _HAS_STATIC_ROW != 0)
+        partition_deletion = read_deletion_time(data, header) if flags & _HAS_PARTITION_DELETION else None
+        static_row = read_static_row(data, header) if flags & _HAS_STATIC_ROW else None
+        if static_row is not None and static_row.is_empty():
+            static_row = None
+        data.read_unsigned_vint()  # the row estimate only sizes Cassandra's buffers
+        rows, range_tombstones = read_unfiltereds(data, header)
+        return PartitionUpdate(layout.table, partition_key, partition_deletion, static_row, rows, range_tombstones)
+
+    def _layout(self, table_id: bytes) -> TableLayout:
+        layout = self._layouts.get(table_id)
+        if layout is None:
+            table = self._tables.get(UUID(bytes=table_id))
+            if table is None:
+                raise UnknownTableError(UUID(bytes=table_id))
+            layout = self._layouts[table_id] = TableLayout(table)
+        return layout
+
+
+def decode_mutation(payload: bytes, version: int, tables: Mapping[UUID, TableMetadata]) -> Mutation:
+    """Decode a single mutation: see MutationDecoder, which is the way for many."""
+    return MutationDecoder(tables).decode(payload, version)

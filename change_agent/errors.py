@@ -1,0 +1,119 @@
+"""Errors of the change agent, by what the agent or its operator has to do.
+
+    CdcError
+    └─ CommitLogReadError            reason, segment, position
+       ├─ BufferUnderflowError       the bytes end too early: more may come, else the segment is cut
+       ├─ ChecksumMismatchError      bytes are not what Cassandra wrote: keep the segment, tell the operator
+       ├─ MalformedSegmentError      checksums agree and the framing is impossible: the same
+       ├─ MalformedMutationError     checksums agree and the mutation does not fit the schema we know: the same
+       ├─ UnknownTableError          table_id: refresh the schema, then try again
+       ├─ UnknownColumnError         table, column: refresh the schema, then try again
+       ├─ UnsupportedVersionError    version: leave the segment alone
+       └─ UnsupportedEncodingError   encoding: leave the segment alone
+
+`reason` and `segment` are the words of o.a.c.db.commitlog.CommitLogReadHandler.CommitLogReadException.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+from uuid import UUID
+
+from schemas.errors import CdcError
+
+__all__ = [
+    "BufferUnderflowError",
+    "ChecksumMismatchError",
+    "CommitLogReadError",
+    "MalformedMutationError",
+    "MalformedSegmentError",
+    "UnknownColumnError",
+    "UnknownTableError",
+    "UnsupportedEncodingError",
+    "UnsupportedVersionError",
+]
+
+
+class CommitLogReadError(CdcError):
+    """A commit log segment, or one mutation of it, cannot be read.
+
+    The decoder is pure: it knows neither file nor place. Who does adds them by :meth:`with_location`. `position` is a
+    place in the segment as Cassandra counts: the end of the entry when a mutation is meant, else where reading stopped.
+    """
+
+    def __init__(self, reason: str, *, segment: str | None = None, position: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.segment = segment
+        self.position = position
+
+    def with_location(self, segment: str, position: int) -> Self:
+        """This error, told where it happened; what it knows already stays."""
+        self.segment = segment if self.segment is None else self.segment
+        self.position = position if self.position is None else self.position
+        return self
+
+    def __str__(self) -> str:
+        where = [] if self.segment is None else [self.segment]
+        where += [] if self.position is None else [f"position {self.position}"]
+        return f"{', '.join(where)}: {self.reason}" if where else self.reason
+
+
+class BufferUnderflowError(CommitLogReadError):
+    """The bytes end before what they announce."""
+
+
+class ChecksumMismatchError(CommitLogReadError):
+    """A CRC does not match. `resume_position` is where the next entry starts, when the size can still be trusted."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        segment: str | None = None,
+        position: int | None = None,
+        resume_position: int | None = None,
+    ) -> None:
+        super().__init__(reason, segment=segment, position=position)
+        self.resume_position = resume_position
+
+
+class MalformedSegmentError(CommitLogReadError):
+    """A segment whose header, sync markers or entry sizes cannot be true."""
+
+
+class MalformedMutationError(CommitLogReadError):
+    """A mutation that does not fit the schema it is read with, or that Cassandra would not have written."""
+
+
+class UnknownTableError(CommitLogReadError):
+    """A mutation of a table that is not known. A mutation carries no types, so nothing behind it can be read."""
+
+    def __init__(self, table_id: UUID) -> None:
+        super().__init__(f"table id {table_id} is not in the known schema; read the schema again")
+        self.table_id = table_id
+
+
+class UnknownColumnError(CommitLogReadError):
+    """A mutation names a column that its table neither has nor had. `table` is `keyspace.table`."""
+
+    def __init__(self, table: str, column: str) -> None:
+        super().__init__(f"table {table} has no column {column!r} in the known schema; read the schema again")
+        self.table = table
+        self.column = column
+
+
+class UnsupportedVersionError(CommitLogReadError):
+    """A commit log version that this program does not read."""
+
+    def __init__(self, version: int, supported: str) -> None:
+        super().__init__(f"commit log version {version} is not supported (supported: {supported}); the segment stays")
+        self.version = version
+
+
+class UnsupportedEncodingError(CommitLogReadError):
+    """A compressed or encrypted segment of a kind that this program does not read. `encoding` names it."""
+
+    def __init__(self, encoding: str, supported: str) -> None:
+        super().__init__(f"{encoding} commit logs are not supported (supported: {supported}); the segment stays")
+        self.encoding = encoding

@@ -1,0 +1,103 @@
+"""One JSON object a mutation: the output of `cdc decode --format mutations`.
+
+Keys, order and nulls are a contract (docs/commit-log.md). Values, keys, clustering values and paths are hex of the CQL
+bytes; a null `value` is a tombstone, an absent clustering value is null and an empty one "". Pure.
+"""
+
+from __future__ import annotations
+
+import json
+
+from change_agent.commitlog.entry import CommitLogEntry
+from change_agent.db.values import Cell, Clustering, DeletionTime, LivenessInfo, Mutation, PartitionUpdate, Row
+
+__all__ = ["mutation_json"]
+
+_JsonObject = dict[str, object]
+
+
+def mutation_json(segment: str, entry: CommitLogEntry, mutation: Mutation) -> str:
+    """One line without its end; `segment` is the name of the file that the entry stands in."""
+    return json.dumps(
+        {
+            "segment": segment,
+            "position": entry.position,
+            "size": entry.size,
+            "keyspace": mutation.keyspace,
+            "updates": [_update(update) for update in mutation.updates],
+        }
+    )
+
+
+def _update(update: PartitionUpdate) -> _JsonObject:
+    return {
+        "table": update.table.name,
+        "table_id": str(update.table.table_id),
+        "partition_key": update.partition_key.hex(),
+        "partition_deletion": _deletion(update.partition_deletion),
+        "static_row": None if update.static_row is None else _row(update.static_row),
+        "rows": [_row(row) for row in update.rows],
+        "range_tombstones": [
+            {
+                "start": _clustering(each.start),
+                "start_inclusive": each.start_inclusive,
+                "end": _clustering(each.end),
+                "end_inclusive": each.end_inclusive,
+                "timestamp": each.timestamp,
+                "local_deletion_time": each.local_deletion_time,
+            }
+            for each in update.range_tombstones
+        ],
+    }
+
+
+def _row(row: Row) -> _JsonObject:
+    return {
+        "clustering": _clustering(row.clustering),
+        "liveness": _liveness(row.liveness),
+        "deletion": _deletion(row.deletion),
+        "complex_deletions": [
+            {
+                "column": each.column.name,
+                "timestamp": each.timestamp,
+                "local_deletion_time": each.local_deletion_time,
+            }
+            for each in row.complex_deletions
+        ],
+        "cells": [_cell(cell) for cell in row.cells],
+    }
+
+
+def _cell(cell: Cell) -> _JsonObject:
+    return {
+        "column": cell.column.name,
+        "path": _hex(cell.path),
+        "value": _hex(cell.value),
+        "timestamp": cell.timestamp,
+        "ttl": cell.ttl,
+        "local_deletion_time": cell.local_deletion_time,
+    }
+
+
+def _clustering(values: Clustering) -> list[str | None]:
+    return [_hex(value) for value in values]
+
+
+def _hex(value: bytes | None) -> str | None:
+    return None if value is None else value.hex()
+
+
+def _deletion(deletion: DeletionTime | None) -> _JsonObject | None:
+    if deletion is None:
+        return None
+    return {"timestamp": deletion.timestamp, "local_deletion_time": deletion.local_deletion_time}
+
+
+def _liveness(liveness: LivenessInfo | None) -> _JsonObject | None:
+    if liveness is None:
+        return None
+    return {
+        "timestamp": liveness.timestamp,
+        "ttl": liveness.ttl,
+        "local_expiration_time": liveness.local_expiration_time,
+    }

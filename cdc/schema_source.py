@@ -1,0 +1,133 @@
+"""The schema that `cdc decode` reads with: from a file, or from a node, which can also be saved as such a file.
+
+The file is plain JSON, an object of lists of row objects as `SELECT` from `system_schema` gives them: sets and lists as
+arrays, maps as objects, uuids as text, blobs as hex, times as ISO 8601 in UTC ending in Z.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, cast
+from uuid import UUID
+
+from schemas.errors import CdcError, ConfigError
+from schemas.system_schema import SELECTS, SystemSchema, SystemSchemaError, tables_of
+from schemas.table_metadata import TableMetadata
+
+__all__ = ["ContactPoint", "SchemaFetchError", "fetch_schema", "load_schema", "parse_contact_point", "save_schema"]
+
+_DEFAULT_PORT: Final = 9042
+_CONNECT_TIMEOUT_S: Final = 10.0
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+ContactPoint = tuple[str, int]
+
+
+class SchemaFetchError(CdcError):
+    """A node does not tell its schema: which node, and why."""
+
+
+def load_schema(path: Path) -> dict[UUID, TableMetadata]:
+    """The tables of a schema file, by id. Raises ConfigError, also when the rows make no schema."""
+    try:
+        decoded: object = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError.of("--schema", f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError.of("--schema", f"{path} is not JSON: {error}") from error
+    if not isinstance(decoded, dict):
+        raise ConfigError.of("--schema", f"{path} must hold an object with the lists {', '.join(SELECTS)}")
+    try:
+        return tables_of(cast(SystemSchema, decoded))
+    except SystemSchemaError as error:
+        raise ConfigError.of("--schema", f"{path}: {error}") from error
+
+
+def save_schema(schema: SystemSchema, path: Path) -> None:
+    """Write a schema file. Raises ConfigError when the file cannot be written."""
+    try:
+        path.write_text(json.dumps(schema, indent=1) + "\n")
+    except OSError as error:
+        raise ConfigError.of("--write-schema", f"cannot write {path}: {error.strerror}") from error
+
+
+def parse_contact_point(text: str) -> ContactPoint:
+    """`HOST`, `HOST:PORT`, `[v6 address]:PORT` or a bare v6 address. Raises ConfigError."""
+    host, separator, port = text.rpartition(":")
+    if not separator or (":" in host and not host.endswith("]")):
+        host, port = text, str(_DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 0x10000:
+        raise ConfigError.of("--contact-point", f"{text!r} is not HOST or HOST:PORT")
+    return host, int(port)
+
+
+def fetch_schema(contact_point: ContactPoint, credentials: tuple[str, str] | None = None) -> SystemSchema:
+    """The rows of a node's `system_schema`, as a schema file holds them. Raises SchemaFetchError."""
+    from cassandra import DriverException, OperationTimedOut, RequestExecutionException
+    from cassandra.auth import PlainTextAuthProvider
+    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+    from cassandra.policies import WhiteListRoundRobinPolicy
+    from cassandra.query import dict_factory
+
+    host, port = contact_point
+    profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([host]), row_factory=dict_factory)
+    cluster = Cluster(
+        [host],
+        port=port,
+        auth_provider=PlainTextAuthProvider(*credentials) if credentials else None,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        connect_timeout=_CONNECT_TIMEOUT_S,
+        schema_metadata_enabled=False,
+        token_metadata_enabled=False,
+    )
+    try:
+        session = cluster.connect()
+        return {name: [_json_row(row) for row in session.execute(select)] for name, select in SELECTS.items()}
+    except (NoHostAvailable, DriverException, OperationTimedOut, RequestExecutionException, OSError) as error:
+        raise SchemaFetchError(
+            f"cannot read the schema from {host}:{port} (is the node up, is this its CQL port?): {_one_line(error)}"
+        ) from error
+    finally:
+        cluster.shutdown()
+
+
+def _json_row(row: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: _iso_time(value) if name == "dropped_time" and isinstance(value, bytes) else _json_value(value)
+        for name, value in row.items()
+    }
+
+
+def _json_value(value: object) -> object:
+    match value:
+        case UUID():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case str():
+            return value
+        case Mapping():
+            return {str(key): _json_value(each) for key, each in value.items()}
+        case Sequence() | set() | frozenset():
+            return [_json_value(each) for each in value]
+        case _:
+            # The driver's SortedSet is neither of these.
+            return list(map(_json_value, value)) if hasattr(value, "__iter__") else value
+
+
+def _iso_time(blob: bytes) -> str:
+    """ISO 8601, or the hex of the blob for what a calendar cannot hold: any number may stand there."""
+    milliseconds = int.from_bytes(blob, "big", signed=True)
+    try:
+        return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat().replace("+00:00", "Z")
+    except OverflowError:
+        return blob.hex()
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    return " ".join(text.split())

@@ -1,0 +1,112 @@
+"""Places in a topic partition, and the offsets that Spark keeps in a checkpoint.
+
+An offset is `{"<topic partition>": "<ledger>:<entry>"}`; ranges are (start, end]. An entry is a whole batch of
+messages, so no batch index is needed: a range never cuts a batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.errors import ConfigError, ConfigProblem
+
+__all__ = ["BEGINNING", "Ledger", "Position", "parse_offsets", "split_range"]
+
+_TEXT: Final = re.compile(r"(-?\d+):(-?\d+)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """An entry of a topic partition; ordered as the topic is."""
+
+    ledger: int
+    entry: int
+
+    def __str__(self) -> str:
+        return f"{self.ledger}:{self.entry}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """`ledger:entry`. Raises ValueError."""
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(f"{text!r} is no position; a position is 'ledger:entry', such as '12:345'")
+        return cls(int(match[1]), int(match[2]))
+
+
+BEGINNING: Final = Position(-1, -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """A ledger of a topic partition that still exists; the one being written counts 0 entries in Pulsar's answer."""
+
+    ledger: int
+    entries: int
+
+
+def parse_offsets(option: str, text: str, topics: Sequence[str]) -> Mapping[str, Position | str]:
+    """A JSON object that gives each of the topic partitions a position, `earliest` or `latest`. Raises ConfigError."""
+    try:
+        given = json.loads(text)
+    except json.JSONDecodeError as error:
+        reason = f"is neither 'earliest', 'latest' nor JSON ({error}); e.g. {_example(topics)}"
+        raise ConfigError.of(option, reason) from None
+    if not isinstance(given, dict):
+        raise ConfigError.of(option, f"is JSON, but no object; e.g. {_example(topics)}")
+    problems = [f"names {name!r}, which is no partition of the topic" for name in given if name not in topics]
+    problems += [f"says nothing about {name!r}" for name in topics if name not in given]
+    offsets: dict[str, Position | str] = {}
+    for name, value in given.items():
+        if value in ("earliest", "latest"):
+            offsets[name] = value
+            continue
+        try:
+            offsets[name] = Position.parse(str(value))
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+    if problems:
+        problems[-1] += f"; e.g. {_example(topics)}"
+        raise ConfigError([ConfigProblem(option=option, reason=reason) for reason in problems])
+    return offsets
+
+
+def _example(topics: Sequence[str]) -> str:
+    return json.dumps(dict.fromkeys(topics[:2], "earliest"))
+
+
+def split_range(
+    start: Position, end: Position, ledgers: Sequence[Ledger], parts: int
+) -> list[tuple[Position, Position]]:
+    """Cut (start, end] into at most `parts` ranges of about as many entries each, in order and without a gap.
+
+    `ledgers` are those that exist, in order; entries in none of them no longer exist.
+    """
+    if parts < 2:
+        return [(start, end)]
+    # (ledger, first entry, last entry) of what there is to read
+    runs: list[tuple[int, int, int]] = []
+    for each in ledgers:
+        first = start.entry + 1 if each.ledger == start.ledger else 0
+        last = end.entry if each.ledger == end.ledger else each.entries - 1
+        if start.ledger <= each.ledger <= end.ledger and first <= last:
+            runs.append((each.ledger, first, last))
+    total = sum(last - first + 1 for _, first, last in runs)
+    cuts = [Position(*_nth(runs, total * part // parts)) for part in range(1, parts) if total * part // parts > 0]
+    edges = [start, *dict.fromkeys(cut for cut in cuts if cut < end), end]
+    return list(itertools.pairwise(edges))
+
+
+def _nth(runs: Sequence[tuple[int, int, int]], count: int) -> tuple[int, int]:
+    """The place of the `count`-th entry (from 1)."""
+    for ledger, first, last in runs:
+        length = last - first + 1
+        if count <= length:
+            return ledger, first + count - 1
+        count -= length
+    raise AssertionError("more entries asked for than there are")

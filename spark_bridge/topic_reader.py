@@ -1,0 +1,203 @@
+"""Reads a range of one topic partition, in an executor, with Pulsar's Reader: no subscription is left behind.
+
+The caller gets Arrow record batches of bounded size. The range (start, end] is exact: it is the same when a task is
+run again, and a batch entry is never cut.
+"""
+
+from __future__ import annotations
+
+import binascii
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import _pulsar
+import pulsar
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from spark_bridge.authentication import client_authentication
+from spark_bridge.errors import TopicReadError
+from spark_bridge.options import BridgeOptions
+from spark_bridge.positions import BEGINNING, Position
+from spark_bridge.raw_columns import RawBatch
+
+__all__ = ["TopicRange", "last_message_properties", "read_range"]
+
+_ROWS_PER_BATCH: Final = 10_000  # Spark's own spark.sql.execution.arrow.maxRecordsPerBatch
+_BYTES_PER_BATCH: Final = 8 << 20
+_POLL_MS: Final = 1_000
+
+
+@dataclass(frozen=True)
+class TopicRange(InputPartition):
+    """The entries (start, end] of one topic partition; `partition` is -1 for a topic without partitions."""
+
+    topic: str
+    partition_topic: str
+    partition: int
+    start: Position
+    end: Position
+
+
+def read_range(options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBatch]:
+    """Everything in the range as record batches of the raw contract. Raises TopicReadError."""
+    if span.end.entry < 0 or span.end <= span.start:
+        return
+    client = _client(options)
+    try:
+        yield from _batches(_open(client, options, span), options, span)
+    finally:
+        client.close()
+
+
+def last_message_properties(options: BridgeOptions, span: TopicRange) -> dict[str, str] | None:
+    """Properties of the last message of the range's last entry; None when it no longer exists."""
+    if span.end.entry < 0:
+        return None
+    client = _client(options)
+    last = TopicRange(
+        span.topic, span.partition_topic, span.partition, Position(span.end.ledger, span.end.entry - 1), span.end
+    )
+    try:
+        found = None
+        for message in _messages(_open(client, options, last), options, last):
+            found = message.properties()
+        return found
+    finally:
+        client.close()
+
+
+def _client(options: BridgeOptions) -> pulsar.Client:
+    return pulsar.Client(
+        options.service_url,
+        authentication=client_authentication(options),
+        operation_timeout_seconds=options.operation_timeout_seconds,
+        connection_timeout_ms=min(10, options.operation_timeout_seconds) * 1000,
+        tls_trust_certs_file_path=options.tls_trust_certs_file_path,
+        tls_allow_insecure_connection=options.tls_allow_insecure_connection,
+        tls_validate_hostname=options.tls_hostname_verification_enable,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+
+
+def _open(client: pulsar.Client, options: BridgeOptions, span: TopicRange) -> pulsar.Reader:
+    if span.start == BEGINNING:
+        start = pulsar.MessageId.earliest
+    else:
+        start = pulsar.MessageId(span.partition, span.start.ledger, span.start.entry, -1)
+    try:
+        return client.create_reader(
+            span.partition_topic,
+            start,
+            receiver_queue_size=options.receiver_queue_size,
+            reader_name="spark-bridge",
+        )
+    except pulsar.PulsarException as error:
+        reason = (
+            f"the broker at {options.service_url} gives no reader within {options.operation_timeout_seconds} s ({error}); "
+            "start it or check the option serviceUrl"
+        )
+        raise TopicReadError(span.partition_topic, str(span.start), reason) from None
+
+
+def _batches(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBatch]:
+    batch = RawBatch(span.topic, span.partition)
+    for message in _messages(reader, options, span):
+        _add(batch, message, span)
+        if len(batch) >= _ROWS_PER_BATCH or batch.bytes >= _BYTES_PER_BATCH:
+            yield batch.to_arrow()
+            batch = RawBatch(span.topic, span.partition)
+    if len(batch):
+        yield batch.to_arrow()
+
+
+def _messages(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange) -> Iterator[_pulsar.Message]:
+    """The messages of the range; as the client's C++ objects: the wrapper hides the schema version's number."""
+    start, end = span.start, span.end
+    at = start
+    while True:
+        message = _next(reader, options, span, at)
+        if message is None:
+            return
+        message_id = message.message_id()
+        at = Position(message_id.ledger_id(), message_id.entry_id())
+        if at > end:
+            return
+        if at <= start:
+            continue
+        yield message
+        if at == end and message_id.batch_index() + 1 >= _batch_size(message_id):
+            return
+
+
+def _next(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange, at: Position) -> _pulsar.Message | None:
+    """The next message; None when the rest of the range was trimmed away and nothing follows it."""
+    deadline = None
+    while True:
+        try:
+            return reader.read_next(_POLL_MS)._message  # noqa: SLF001  (the wrapper cuts schema versions to text)
+        except pulsar.Timeout:
+            now = time.monotonic()
+            deadline = deadline or now + options.operation_timeout_seconds
+        except pulsar.PulsarException as error:
+            raise TopicReadError(span.partition_topic, str(at), f"the broker's answer is: {error}") from None
+        if _nothing_left(reader):
+            return None
+        if now > deadline:
+            reason = (
+                f"nothing came for {options.operation_timeout_seconds} s although the range goes to {span.end}; is the "
+                "broker up? operationTimeoutSeconds sets how long to wait"
+            )
+            raise TopicReadError(span.partition_topic, str(at), reason)
+
+
+def _nothing_left(reader: pulsar.Reader) -> bool:
+    try:
+        return reader.is_connected() and not reader.has_message_available()
+    except pulsar.PulsarException:
+        return False  # the broker is away; wait for it until the deadline
+
+
+def _add(batch: RawBatch, message: _pulsar.Message, span: TopicRange) -> None:
+    message_id = message.message_id()
+    entry = f"{message_id.ledger_id()}:{message_id.entry_id()}"
+    index = message_id.batch_index()
+    try:
+        key = binascii.a2b_base64(message.partition_key(), strict_mode=True)
+    except binascii.Error:
+        reason = f"message {entry} has a key that is not base64: this is no topic of KEY_VALUE SEPARATED records"
+        raise TopicReadError(span.partition_topic, entry, reason) from None
+    batch.add(
+        key=key,
+        value=None if message.has_null_value() else message.data(),
+        properties=message.properties(),
+        message_id=f"{entry}:{span.partition}" if index < 0 else f"{entry}:{span.partition}:{index}",
+        schema_version=message.int_schema_version(),
+        event_time_ms=message.event_timestamp(),
+        publish_time_ms=message.publish_timestamp(),
+    )
+
+
+def _batch_size(message_id: _pulsar.MessageId) -> int:
+    """Number of messages in the id's entry: field 6 of MessageIdData, which has no accessor. 0 without a batch."""
+    data = message_id.serialize()
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        value, at = _varint(data, at)
+        if tag == 6 << 3:
+            return value
+    return 0
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7

@@ -1,0 +1,144 @@
+"""One Cassandra node of the sandbox."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from cdc.sandbox.addresses import AddressBlock, CassandraPorts
+from cdc.sandbox.artifacts import cassandra_class_path, ensure
+from cdc.sandbox.cassandra_config import initial_token, jvm_options, node_settings, write_configuration
+from cdc.sandbox.errors import SandboxError
+from cdc.sandbox.native_protocol import NotServingError, count_rows
+from cdc.sandbox.options import Json, SandboxOptions
+from cdc.sandbox.prerequisites import java_home
+from cdc.sandbox.server import Launch, Server, server_environment
+from cdc.sandbox.supervision import SupervisorChannel
+from cdc.sandbox.versions import cassandra_release
+
+__all__ = ["CassandraNode"]
+
+_STORAGE_SERVICE: Final = "org.apache.cassandra.db:type=StorageService"
+_JOLOKIA_USER: Final = "sandbox"
+_OPERATION_TIMEOUT_S: Final = 60.0
+
+
+class CassandraNode(Server):
+    """A Cassandra node with CDC enabled. Node 1 is the seed."""
+
+    def __init__(
+        self, number: int, folder: Path, block: AddressBlock, ports: CassandraPorts,
+        options: SandboxOptions, supervisor: SupervisorChannel,
+    ) -> None:  # fmt: skip
+        name = f"cassandra-{number}"
+        super().__init__(name, folder / "logs" / f"{name}.log", supervisor)
+        self._sandbox = folder
+        self._options = options
+        self._jolokia_password = secrets.token_urlsafe(16)
+        self.number = number
+        self.address = block.node(number)
+        """The loopback address that all its ports are on."""
+        self.ports = ports
+        self.native_port = ports.native
+        self.folder = folder / name
+        """Everything that belongs to the node."""
+        self._configure(block)
+
+    @property
+    def version(self) -> str:
+        """The release, such as ``5.0.9``."""
+        return cassandra_release(self._options.cassandra)
+
+    @property
+    def cassandra_yaml(self) -> Path:
+        """The node's configuration file."""
+        return self.folder / "conf" / "cassandra.yaml"
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the node keeps its tables."""
+        return self.folder / "data"
+
+    @property
+    def commitlog_dir(self) -> Path:
+        """Where the node writes its commit log segments."""
+        return self.folder / "commitlog"
+
+    @property
+    def cdc_raw(self) -> Path:
+        """Where the node links (3.11: moves) the segments that hold changes of tables with ``cdc = true``."""
+        return self.folder / "cdc_raw"
+
+    def flush(self, keyspace: str, *tables: str) -> None:
+        """Flushes tables, by default all of the keyspace, as ``nodetool flush`` does."""
+        self._execute("forceKeyspaceFlush(java.lang.String,[Ljava.lang.String;)", [keyspace, list(tables)])
+
+    def drain(self) -> None:
+        """Drains the node as ``nodetool drain`` does: it takes no writes any more, until it is started again."""
+        self._execute("drain", [])
+
+    def _configure(self, block: AddressBlock) -> None:
+        settings = node_settings(
+            self.folder,
+            address=self.address,
+            seed=block.node(1),
+            ports=self.ports,
+            token=initial_token(self.number, self._options.nodes),
+            options=self._options,
+        )
+        write_configuration(self.folder, settings)
+        agent = {
+            "host": self.address,
+            "port": self.ports.jolokia,
+            "user": _JOLOKIA_USER,
+            "password": self._jolokia_password,  # JMX can run code; other users of this machine must not
+            "discoveryEnabled": "false",
+        }
+        self._jolokia_properties.touch(mode=0o600)
+        self._jolokia_properties.write_text("".join(f"{name}={value}\n" for name, value in agent.items()))
+
+    @property
+    def _jolokia_properties(self) -> Path:
+        return self.folder / "conf" / "jolokia.properties"
+
+    def _launch(self) -> Launch:
+        jars = cassandra_class_path(self._options.cassandra)
+        (jolokia,) = ensure("jolokia")
+        (jamm,) = (jar for jar in jars if jar.name.startswith("jamm-"))
+        argv = [
+            str(java_home() / "bin" / "java"),
+            *jvm_options(self.folder, heap_mb=self._options.cassandra_heap_mb, jamm=jamm),
+            f"-javaagent:{jolokia}=config={self._jolokia_properties}",
+            "-cp",
+            ":".join(map(str, [self.folder / "conf", *jars])),
+            "org.apache.cassandra.service.CassandraDaemon",
+        ]
+        return Launch(argv=argv, env=server_environment(self._sandbox), cwd=self.folder)
+
+    def _why_not_ready(self) -> str | None:
+        try:
+            # a node that starts knows the nodes before it; the others learn of it within a second by gossip
+            peers = count_rows(self.address, self.native_port, "system.peers")
+        except NotServingError as error:
+            return str(error)
+        return None if peers >= self.number - 1 else f"it sees {peers} other nodes instead of {self.number - 1}"
+
+    def _execute(self, operation: str, arguments: list[Json]) -> None:
+        request = {"type": "exec", "mbean": _STORAGE_SERVICE, "operation": operation, "arguments": arguments}
+        try:
+            answer = httpx.post(
+                f"http://{self.address}:{self.ports.jolokia}/jolokia/",
+                json=request,
+                auth=(_JOLOKIA_USER, self._jolokia_password),
+                timeout=_OPERATION_TIMEOUT_S,
+                trust_env=False,  # a proxy of the user's network knows nothing of our loopback
+            )
+            answer.raise_for_status()
+        except httpx.HTTPError as error:
+            raise SandboxError(f"{self.name} could not be asked to {operation}: {error}") from error
+        body = answer.json()
+        if body["status"] != 200:
+            raise SandboxError(f"{self.name} refused to {operation}: {body.get('error')}")

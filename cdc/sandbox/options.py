@@ -1,0 +1,71 @@
+"""What can be chosen about a sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, get_args
+
+from cdc.sandbox.addresses import MAX_NODES
+from cdc.sandbox.versions import CASSANDRA_VERSIONS
+from schemas.errors import ConfigError, ConfigProblem
+
+__all__ = ["FunctionsRuntime", "Json", "SandboxOptions"]
+
+Json: TypeAlias = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
+FunctionsRuntime: TypeAlias = Literal["process", "thread"]
+
+_MAX_SYNC_MS: Final = 600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxOptions:
+    """One value per option; raises ConfigError with every wrong one."""
+
+    cassandra: str = "5.0"
+    """The line of Cassandra: 5.0, 4.1, 4.0 or 3.11."""
+    nodes: int = 1
+    """Cassandra nodes on addresses of their own; 0 for none."""
+    pulsar: bool = True
+    """Whether there is a Pulsar standalone."""
+    commitlog_sync_ms: int = 200
+    """How often a node syncs its commit log; what is not synced is not seen by CDC (Cassandra's default is 10,000)."""
+    commitlog_segment_mb: int = 1
+    """Size of a commit log segment (Cassandra's default is 32); the largest mutation is half of it."""
+    cassandra_settings: Mapping[str, Json] = field(default_factory=dict)
+    """More settings of ``cassandra.yaml``, laid over the sandbox's own; None removes one."""
+    cassandra_heap_mb: int = 384
+    """Heap of each node."""
+    functions_runtime: FunctionsRuntime = "process"
+    """Where Pulsar runs sources: a JVM each (Pulsar's default), or a thread of the broker, which starts faster."""
+    pulsar_settings: Mapping[str, str] = field(default_factory=dict)
+    """More settings of ``standalone.conf``, laid over the sandbox's own."""
+    pulsar_heap_mb: int = 400
+    """Heap of Pulsar."""
+
+    def __post_init__(self) -> None:
+        lines = ", ".join(CASSANDRA_VERSIONS)
+        runtimes = get_args(FunctionsRuntime)
+        checks = [
+            ("cassandra", self.cassandra in CASSANDRA_VERSIONS, f"{self.cassandra!r} is not one of {lines}"),
+            ("nodes", 0 <= self.nodes <= MAX_NODES, f"{self.nodes} is not between 0 and {MAX_NODES}"),
+            ("nodes", self.nodes > 0 or self.pulsar, "0 nodes and no Pulsar leave nothing to start"),
+            (
+                "commitlog_sync_ms",
+                1 <= self.commitlog_sync_ms <= _MAX_SYNC_MS,
+                f"{self.commitlog_sync_ms} is not between 1 and {_MAX_SYNC_MS} milliseconds",
+            ),
+            (
+                "commitlog_segment_mb",
+                1 <= self.commitlog_segment_mb <= 1024,
+                f"{self.commitlog_segment_mb} is not between 1 and 1024 MiB",
+            ),
+            (
+                "functions_runtime",
+                self.functions_runtime in runtimes,
+                f"{self.functions_runtime!r} is not one of {', '.join(runtimes)}",
+            ),
+        ]
+        problems = [ConfigProblem(option=option, reason=reason) for option, right, reason in checks if not right]
+        if problems:
+            raise ConfigError(problems)

@@ -1,0 +1,163 @@
+"""The Pulsar standalone of the sandbox: broker, bookie, metadata store and functions worker in one JVM.
+
+Its home is private, for Pulsar stores packages, logs and extracted archives below it: ``bin`` and ``conf`` are copies,
+``lib`` and ``instances`` are links to the cache.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import httpx
+import yaml
+
+from cdc.sandbox.addresses import AddressBlock, PulsarPorts
+from cdc.sandbox.artifacts import pulsar_distribution
+from cdc.sandbox.options import FunctionsRuntime, SandboxOptions
+from cdc.sandbox.server import Launch, Server, server_environment
+from cdc.sandbox.supervision import SupervisorChannel
+from cdc.sandbox.versions import PULSAR_VERSION
+
+__all__ = ["Pulsar"]
+
+_RUNTIME_FACTORIES: Final[dict[FunctionsRuntime, str]] = {
+    "process": "org.apache.pulsar.functions.runtime.process.ProcessRuntimeFactory",
+    "thread": "org.apache.pulsar.functions.runtime.thread.ThreadRuntimeFactory",
+}
+_PROBE_TIMEOUT_S: Final = 5.0
+
+
+class Pulsar(Server):
+    """A Pulsar standalone with the functions worker."""
+
+    def __init__(
+        self, folder: Path, block: AddressBlock, ports: PulsarPorts, options: SandboxOptions,
+        supervisor: SupervisorChannel,
+    ) -> None:  # fmt: skip
+        super().__init__("pulsar", folder / "logs" / "pulsar.log", supervisor)
+        self._sandbox = folder
+        self._options = options
+        self.address = block.pulsar
+        """The loopback address that all its ports are on."""
+        self.ports = ports
+        self.folder = folder / "pulsar"
+        """Everything that belongs to Pulsar."""
+        self.home = self.folder / "home"
+        """A PULSAR_HOME of its own."""
+        self._configure()
+
+    @property
+    def version(self) -> str:
+        """The release, such as ``4.0.8``."""
+        return PULSAR_VERSION
+
+    @property
+    def service_url(self) -> str:
+        """What clients connect to, ``pulsar://...``."""
+        return f"pulsar://{self.address}:{self.ports.broker}"
+
+    @property
+    def admin_url(self) -> str:
+        """The admin REST API, ``http://...`` without a trailing slash."""
+        return f"http://{self.address}:{self.ports.web}"
+
+    @property
+    def pulsar_admin(self) -> Path:
+        """The ``pulsar-admin`` program; its client.conf points at this Pulsar. It needs JAVA_HOME to be a Java 17."""
+        return self.home / "bin" / "pulsar-admin"
+
+    @property
+    def functions_log_dir(self) -> Path:
+        """Where function instances of the process runtime write their logs."""
+        return self.home / "logs" / "functions"
+
+    def _configure(self) -> None:
+        distribution = pulsar_distribution()
+        for name in ("data", "tmp", "nar"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self.home.mkdir(exist_ok=True)
+        for name in ("bin", "conf"):
+            shutil.copytree(distribution / name, self.home / name, dirs_exist_ok=True)
+        for name in ("lib", "instances"):
+            if not (self.home / name).is_symlink():
+                (self.home / name).symlink_to(distribution / name)
+        conf = self.home / "conf"
+        _set_properties(conf / "standalone.conf", {**self._standalone_settings(), **self._options.pulsar_settings})
+        _set_properties(conf / "client.conf", {"webServiceUrl": self.admin_url, "brokerServiceUrl": self.service_url})
+        worker_file = conf / "functions_worker.yml"
+        worker = yaml.safe_load(worker_file.read_text())
+        worker.update(self._worker_settings())
+        worker_file.write_text(yaml.safe_dump(worker))
+
+    def _standalone_settings(self) -> dict[str, str]:
+        return {
+            "bindAddress": self.address,
+            "advertisedAddress": self.address,
+            "brokerServicePort": str(self.ports.broker),
+            "webServicePort": str(self.ports.web),
+            "narExtractionDirectory": str(self.folder / "nar"),
+            # the defaults are parts of a large direct memory
+            "managedLedgerCacheSizeMB": "32",
+            "dbStorage_writeCacheMaxSizeMb": "16",
+            "dbStorage_readAheadCacheMaxSizeMb": "16",
+            "dbStorage_rocksDB_blockCacheSize": str(16 * 2**20),
+        }
+
+    def _worker_settings(self) -> dict[str, object]:
+        settings: dict[str, object] = {
+            "functionRuntimeFactoryClassName": _RUNTIME_FACTORIES[self._options.functions_runtime],
+            "narExtractionDirectory": str(self.folder / "nar"),
+        }
+        if self._options.functions_runtime == "thread":
+            settings["functionRuntimeFactoryConfigs"] = {"threadGroupName": "functions"}
+        return settings
+
+    def _launch(self) -> Launch:
+        argv = [
+            str(self.home / "bin" / "pulsar"),
+            "standalone",
+            "--no-stream-storage",
+            f"--advertised-address={self.address}",
+            f"--config={self.home / 'conf' / 'standalone.conf'}",
+            f"--functions-worker-conf={self.home / 'conf' / 'functions_worker.yml'}",
+            f"--bookkeeper-port={self.ports.bookie}",
+            f"--bookkeeper-dir={self.folder / 'data' / 'bookkeeper'}",
+            f"--metadata-dir={self.folder / 'data' / 'metadata'}",
+        ]
+        heap = self._options.pulsar_heap_mb
+        env = {
+            **server_environment(self._sandbox),
+            "PULSAR_STANDALONE_CONF": str(self.home / "conf" / "standalone.conf"),
+            "PULSAR_MEM": f"-Xms{heap // 2}m -Xmx{heap}m -XX:MaxDirectMemorySize=512m",
+            "PULSAR_GC": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
+            "PULSAR_GC_LOG": "-Xlog:disable",
+            "PULSAR_EXTRA_OPTS": f"-Djava.io.tmpdir={self.folder / 'tmp'} -Dio.netty.recycler.maxCapacityPerThread=4096",
+            "PULSAR_LOG_DIR": str(self.home / "logs"),
+        }
+        return Launch(argv=argv, env=env, cwd=self.home)
+
+    def _why_not_ready(self) -> str | None:
+        # the functions worker comes up last, after the public tenant and namespace were made
+        for path in ("/admin/v2/namespaces/public", "/admin/v3/sources/public/default"):
+            try:
+                answer = httpx.get(self.admin_url + path, timeout=_PROBE_TIMEOUT_S, trust_env=False)
+            except httpx.HTTPError as error:
+                return f"{path}: {error}"
+            if answer.status_code != httpx.codes.OK:
+                return f"{path}: status {answer.status_code}"
+        return None
+
+
+def _set_properties(file: Path, values: Mapping[str, str]) -> None:
+    """Sets keys of a properties file in place, adding those that it lacks."""
+    text = file.read_text()
+    for name, value in values.items():
+        line = f"{name}={value}"
+        text, found = re.subn(rf"^{re.escape(name)}=.*$", lambda _, line=line: line, text, flags=re.MULTILINE)
+        if not found:
+            text += f"\n{line}\n"
+    file.write_text(text)

@@ -1,0 +1,250 @@
+"""A sandbox: a Cassandra cluster with CDC and a Pulsar standalone on this machine, for one owner.
+
+Files, below the sandbox's folder:
+
+    sandbox.json          what runs here and where; for `cdc sandbox status` and `down`
+    logs/<server>.log     each server's own output
+    cassandra-1/ ...      conf, data, commitlog, cdc_raw, ... of each node
+    pulsar/               home, data, ...
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Literal, TypeAlias
+
+from cdc.sandbox.addresses import AddressBlock, claim_block
+from cdc.sandbox.artifacts import cassandra_class_path, ensure, pulsar_distribution
+from cdc.sandbox.cassandra_node import CassandraNode
+from cdc.sandbox.errors import SandboxError
+from cdc.sandbox.options import SandboxOptions
+from cdc.sandbox.pulsar_standalone import Pulsar
+from cdc.sandbox.server import Server
+from cdc.sandbox.state import SandboxState, ServerState, ProcessId, read_state, write_state
+from cdc.sandbox.supervision import SupervisorChannel
+from schemas.errors import ConfigError
+
+__all__ = ["Progress", "Sandbox", "Step"]
+
+Step: TypeAlias = Literal["fetching", "waiting", "starting", "ready"]
+Progress: TypeAlias = Callable[[str, Step], None]
+"""Told of each server's steps by its name, from several threads."""
+
+
+class Sandbox:
+    """Real servers for as long as a ``with`` block, or from :meth:`start` to :meth:`close`.
+
+    Nothing of it outlives this process, however that ends, unless :meth:`detach` was called. Without ``base_dir`` the
+    files live in a temporary folder that :meth:`close` removes.
+    """
+
+    def __init__(
+        self,
+        options: SandboxOptions | None = None,
+        *,
+        base_dir: Path | None = None,
+        on_progress: Progress = lambda name, step: None,
+    ) -> None:
+        self.options = options or SandboxOptions()
+        self._base_dir = base_dir
+        self._on_progress = on_progress
+        self._dir: Path | None = None
+        self._supervisor: SupervisorChannel | None = None
+        self._nodes: tuple[CassandraNode, ...] = ()
+        self._pulsar: Pulsar | None = None
+
+    def __enter__(self) -> Sandbox:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def dir(self) -> Path:
+        """The sandbox's folder; raises SandboxError before :meth:`start`."""
+        if self._dir is None:
+            raise SandboxError("this sandbox was not started")
+        return self._dir
+
+    @property
+    def nodes(self) -> tuple[CassandraNode, ...]:
+        """The Cassandra nodes; the first is the seed."""
+        return self._nodes
+
+    @property
+    def node(self) -> CassandraNode:
+        """The first Cassandra node; raises SandboxError if there is none."""
+        if not self._nodes:
+            raise SandboxError("this sandbox has no Cassandra node")
+        return self._nodes[0]
+
+    @property
+    def pulsar(self) -> Pulsar:
+        """The Pulsar standalone; raises SandboxError if there is none."""
+        if self._pulsar is None:
+            raise SandboxError("this sandbox has no Pulsar")
+        return self._pulsar
+
+    def start(self) -> None:
+        """Starts the servers and returns when all serve clients.
+
+        Raises ConfigError for a missing prerequisite, ArtifactError when files cannot be fetched, ServerStartError
+        with the tail of its log for a server that does not come up; nothing is left running then.
+        """
+        if self._supervisor is not None:
+            raise SandboxError("this sandbox runs already")
+        self._fetch_artifacts()
+        self._dir = self._base_dir.absolute() if self._base_dir else Path(tempfile.mkdtemp(prefix="cdc-sandbox-"))
+        try:
+            self._create_servers(self._dir)
+            self._start_servers()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self, *, grace_s: float = 0) -> None:
+        """Ends all servers and frees their addresses: at once, or by SIGTERM with ``grace_s`` seconds to follow it.
+
+        May be called again; does nothing for a sandbox that was detached.
+        """
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.shutdown(grace_s)
+        if self._base_dir is None and self._dir is not None:
+            shutil.rmtree(self._dir, ignore_errors=True)
+
+    def detach(self) -> None:
+        """Leaves the servers running when this process ends; ``cdc sandbox down`` ends them. Ends this object's use."""
+        if self._supervisor is None:
+            raise SandboxError("this sandbox does not run")
+        self._supervisor.detach()
+        self._supervisor = None
+
+    def _fetch_artifacts(self) -> None:
+        self._on_progress("artifacts", "fetching")
+        if self.options.nodes:
+            cassandra_class_path(self.options.cassandra)
+            ensure("jolokia")
+        if self.options.pulsar:
+            pulsar_distribution()
+        self._on_progress("artifacts", "ready")
+
+    def _create_servers(self, folder: Path) -> None:
+        options = self.options
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        lock = _lock_folder(folder)
+        block, claim = claim_block(_block_of_earlier_run(folder, options))
+        self._supervisor = supervisor = SupervisorChannel(folder, folder / "logs" / "supervisor.log", [lock, claim])
+        ports = block.cassandra_ports(options.nodes)
+        self._nodes = tuple(
+            CassandraNode(number, folder, block, ports, options, supervisor) for number in range(1, options.nodes + 1)
+        )
+        self._pulsar = Pulsar(folder, block, block.pulsar_ports(), options, supervisor) if options.pulsar else None
+        write_state = _StateWriter(folder, block, options, supervisor.pid, self._servers()).write
+        for server in self._servers():
+            server.on_start = write_state
+        write_state()
+
+    def _servers(self) -> list[CassandraNode | Pulsar]:
+        return [*self._nodes, *([self._pulsar] if self._pulsar else [])]
+
+    def _start_servers(self) -> None:
+        """Pulsar beside the nodes; the nodes one after the other, the seed first."""
+        for server in self._servers():
+            self._on_progress(server.name, "waiting")
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            starts = [pool.submit(self._start_in_turn, self._nodes)]
+            if self._pulsar is not None:
+                starts.append(pool.submit(self._start_in_turn, [self._pulsar]))
+            try:
+                for start in as_completed(starts):
+                    start.result()
+            except BaseException:
+                self.close()  # the other thread then sees that its supervisor is gone, and ends
+                raise
+
+    def _start_in_turn(self, servers: Sequence[Server]) -> None:
+        for server in servers:
+            self._on_progress(server.name, "starting")
+            server.start()
+            self._on_progress(server.name, "ready")
+
+
+def _lock_folder(folder: Path) -> BinaryIO:
+    """Locks the folder for as long as the file, or a process that inherits it, is open: for the supervisor's life."""
+    file = (folder / "lock").open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ConfigError.of(
+            "sandbox folder", f"a sandbox runs in {folder}; end it by `cdc sandbox down --dir {folder}` or take another"
+        ) from None
+    return file
+
+
+def _block_of_earlier_run(folder: Path, options: SandboxOptions) -> AddressBlock | None:
+    """The addresses that the data in the folder belongs to, for Cassandra and Pulsar keep them with their data."""
+    earlier = read_state(folder)
+    if earlier is None:
+        return None
+    wanted = (options.cassandra, options.nodes, options.pulsar)
+    if (earlier.cassandra, earlier.nodes, earlier.pulsar) != wanted:
+        raise ConfigError.of(
+            "sandbox folder",
+            f"{folder} holds the data of Cassandra {earlier.cassandra} with {earlier.nodes} node(s)"
+            f"{'' if earlier.pulsar else ' and no Pulsar'}; take another folder or remove this one",
+        )
+    return AddressBlock(prefix=earlier.address_prefix)
+
+
+class _StateWriter:
+    """Writes the sandbox's state after each start of a server; used by several threads."""
+
+    def __init__(
+        self, folder: Path, block: AddressBlock, options: SandboxOptions, supervisor_pid: int,
+        servers: Sequence[CassandraNode | Pulsar],
+    ) -> None:  # fmt: skip
+        self._folder = folder
+        self._block = block
+        self._options = options
+        self._supervisor = ProcessId.of(supervisor_pid)
+        self._servers = servers
+        self._lock = threading.Lock()
+
+    def write(self) -> None:
+        """Replaces ``sandbox.json``."""
+        with self._lock:
+            servers = tuple(
+                ServerState(
+                    name=server.name,
+                    version=server.version,
+                    address=server.address,
+                    ports=asdict(server.ports),
+                    log=str(server.log),
+                    process=server.process_id,
+                )
+                for server in self._servers
+            )
+            write_state(
+                self._folder,
+                SandboxState(
+                    cassandra=self._options.cassandra,
+                    nodes=self._options.nodes,
+                    pulsar=self._options.pulsar,
+                    address_prefix=self._block.prefix,
+                    supervisor=self._supervisor,
+                    servers=servers,
+                ),
+            )

@@ -1,0 +1,139 @@
+"""What every server of the sandbox shares: a process that the supervisor holds, its own log, and waiting for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cdc.sandbox.errors import SandboxError, ServerStartError
+from cdc.sandbox.prerequisites import java_home
+from cdc.sandbox.state import ProcessId
+from cdc.sandbox.supervision import SupervisorChannel
+
+__all__ = ["START_TIMEOUT_S", "Launch", "Server", "server_environment"]
+
+START_TIMEOUT_S: Final = 180.0
+"""A start takes 5-30 s; a loaded machine gets its time before the sandbox gives up."""
+
+_POLL_INTERVAL_S: Final = 0.1
+_TAIL_LINES: Final = 20
+# What a server takes over from the caller; anything else (CLASSPATH, JAVA_TOOL_OPTIONS, PULSAR_MEM, secrets) would
+# make a sandbox depend on the shell it was started from.
+_KEPT_VARIABLES: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
+
+
+def server_environment(sandbox: Path) -> dict[str, str]:
+    """The environment of a server. ``CDC_SANDBOX`` marks it and all its offspring as belonging to this sandbox."""
+    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    return {**kept, "JAVA_HOME": str(java_home()), "CDC_SANDBOX": str(sandbox)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How to start a server's process."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
+
+
+class Server:
+    """One server process. Subclasses say how it is launched and when it is ready.
+
+    The process belongs to the sandbox's supervisor; this object may be used from several threads.
+    """
+
+    def __init__(self, name: str, log: Path, supervisor: SupervisorChannel) -> None:
+        self.name = name
+        self.log = log
+        """The server's own output, of all its runs."""
+        self._supervisor = supervisor
+        self._process: ProcessId | None = None
+        self.on_start: Callable[[], None] = lambda: None
+        """Called each time the server got a process; the sandbox records it."""
+
+    @property
+    def pid(self) -> int:
+        """The server's process id; raises SandboxError before the first start."""
+        if self._process is None:
+            raise SandboxError(f"{self.name} was never started")
+        return self._process.pid
+
+    @property
+    def process_id(self) -> ProcessId | None:
+        """The server's last process, None before the first start."""
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._supervisor.returncode(self.name) is None
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Starts the server on its data and returns when it serves clients.
+
+        Raises ServerStartError with the tail of the server's log when it ends or is not ready in time, in which case
+        it is killed; SandboxError when it runs already.
+        """
+        log_start = self.log.stat().st_size if self.log.exists() else 0
+        launch = self._launch()
+        pid = self._supervisor.spawn(self.name, launch.argv, launch.env, launch.cwd, self.log)
+        self._process = ProcessId.of(pid)
+        self.on_start()
+        deadline = time.monotonic() + timeout_s
+        while (reason := self._why_not_ready()) is not None:
+            code = self._supervisor.returncode(self.name)
+            if code is not None:
+                raise ServerStartError(self.name, f"it ended {_ending(code)}", self._log_tail(log_start))
+            if time.monotonic() > deadline:
+                self.kill()
+                raise ServerStartError(self.name, f"not ready after {timeout_s:g} s: {reason}", self._log_tail(log_start))
+            time.sleep(_POLL_INTERVAL_S)
+
+    def stop(self, *, timeout_s: float = 60.0) -> None:
+        """Ends the server the orderly way (SIGTERM), by SIGKILL after ``timeout_s``. Returns when it is gone."""
+        self._supervisor.signal(self.name, signal.SIGTERM)
+        if not self._wait_for_end(timeout_s):
+            self.kill()
+
+    def kill(self) -> None:
+        """Ends the server at once (SIGKILL), and the processes that it started. Returns when it is gone."""
+        self._supervisor.signal(self.name, signal.SIGKILL)
+        if not self._wait_for_end(30.0):
+            raise SandboxError(f"{self.name} (pid {self.pid}) survived SIGKILL for 30 s; it hangs in the kernel")
+
+    def restart(self, *, graceful: bool = True) -> None:
+        """Stops (or kills) the server and starts it again on the same data, addresses and ports."""
+        if graceful:
+            self.stop()
+        else:
+            self.kill()
+        self.start()
+
+    def _wait_for_end(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while self.running:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _log_tail(self, start: int) -> list[str]:
+        with self.log.open("rb") as file:
+            file.seek(start)
+            return file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+
+    def _launch(self) -> Launch:
+        raise NotImplementedError
+
+    def _why_not_ready(self) -> str | None:
+        raise NotImplementedError
+
+
+def _ending(code: int) -> str:
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"

@@ -1,0 +1,97 @@
+"""``sandbox.json``: what a sandbox's folder says about the servers that run, or ran, in it.
+
+Written by the sandbox's owner at each start of a server, by rename; read by ``cdc sandbox status`` and ``down``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from cdc.sandbox.errors import SandboxError
+
+__all__ = ["ProcessId", "SandboxState", "ServerState", "read_state", "write_state"]
+
+_FILE: Final = "sandbox.json"
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessId:
+    """A process that cannot be mistaken for a later one with the same pid."""
+
+    pid: int
+    created: float
+    """Its start, in seconds since the epoch, as psutil tells it."""
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId:
+        """The process that has this pid now; one that is gone already gets a start that matches none."""
+        try:
+            return cls(pid=pid, created=psutil.Process(pid).create_time())
+        except psutil.NoSuchProcess:
+            return cls(pid=pid, created=0.0)
+
+    def process(self) -> psutil.Process | None:
+        """The process if it runs still; a zombie does not."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.created) < 0.05
+            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.NoSuchProcess:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """One server, as of its last start."""
+
+    name: str
+    version: str
+    address: str
+    ports: Mapping[str, int]
+    log: str
+    process: ProcessId | None
+    """None before its first start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxState:
+    """A sandbox, as of the last start of one of its servers."""
+
+    cassandra: str
+    """The line, such as ``5.0``."""
+    nodes: int
+    pulsar: bool
+    address_prefix: str
+    supervisor: ProcessId
+    servers: tuple[ServerState, ...]
+
+
+def write_state(folder: Path, state: SandboxState) -> None:
+    """Replaces the folder's ``sandbox.json``."""
+    temporary = folder / f".{_FILE}"
+    temporary.write_text(json.dumps({"format": _FORMAT, **asdict(state)}, indent=2) + "\n")
+    temporary.rename(folder / _FILE)
+
+
+def read_state(folder: Path) -> SandboxState | None:
+    """What the folder says, None if no sandbox was ever started in it; raises SandboxError for another format."""
+    try:
+        fields = json.loads((folder / _FILE).read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise SandboxError(f"{folder / _FILE} cannot be read ({error}); remove the folder to start afresh") from error
+    if not isinstance(fields, dict) or fields.pop("format", None) != _FORMAT:
+        raise SandboxError(f"{folder / _FILE} is of another version of cdc; remove the folder to start afresh")
+    servers = tuple(
+        ServerState(**{**server, "process": ProcessId(**server["process"]) if server["process"] else None})
+        for server in fields.pop("servers")
+    )
+    return SandboxState(**{**fields, "supervisor": ProcessId(**fields["supervisor"])}, servers=servers)

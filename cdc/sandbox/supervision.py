@@ -1,0 +1,97 @@
+"""The owner's side of the supervisor: starts it and talks to it. See ``supervisor.py`` for its promises."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from cdc.sandbox.errors import SandboxError
+
+__all__ = ["SupervisorChannel"]
+
+_SCRIPT: Final = Path(__file__).with_name("supervisor.py")
+
+
+class SupervisorChannel:
+    """Starts a supervisor that lives as long as this process does, and carries requests to it. Safe for threads.
+
+    ``held`` are locks and sockets that the supervisor keeps open for its lifetime; they are closed here.
+    """
+
+    def __init__(self, folder: Path, log: Path, held: Sequence[BinaryIO | socket.socket]) -> None:
+        self._channel, theirs = socket.socketpair()
+        self._lock = threading.Lock()
+        handles = [theirs, *held]
+        command = [sys.executable, "-P", str(_SCRIPT), f"--channel-fd={theirs.fileno()}"]
+        command += [f"--owner-pid={os.getpid()}", f"--sandbox={folder}"]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                pass_fds=[handle.fileno() for handle in handles],
+                start_new_session=True,  # Ctrl-C in the owner's terminal must not reach it
+            )
+        for handle in handles:
+            handle.close()
+        self._log = log
+        self._replies = self._channel.makefile("rb")
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self._process.pid
+
+    def spawn(self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> int:
+        """Starts a server process and returns its pid; its output is appended to ``log``."""
+        reply = self._request(op="spawn", name=name, argv=list(argv), env=dict(env), cwd=str(cwd), log=str(log))
+        pid = reply["pid"]
+        assert isinstance(pid, int)
+        return pid
+
+    def signal(self, name: str, number: int) -> None:
+        """Sends a signal to a server; nothing happens if it has ended."""
+        self._request(op="signal", name=name, signal=int(number))
+
+    def returncode(self, name: str) -> int | None:
+        """None while a server runs, else its exit code, negative for a signal."""
+        code = self._request(op="poll", name=name)["returncode"]
+        assert code is None or isinstance(code, int)
+        return code
+
+    def detach(self) -> None:
+        """Lets the supervisor and its servers outlive this process; the channel is of no use afterwards."""
+        self._request(op="detach")
+        self._channel.close()
+
+    def shutdown(self, grace_s: float) -> None:
+        """Ends all servers, with SIGTERM first if ``grace_s`` is more than 0, and then the supervisor."""
+        try:
+            self._request(op="shutdown", grace_s=grace_s)
+        finally:
+            self._replies.close()
+            self._channel.close()
+            self._process.wait()
+
+    def _request(self, **request: object) -> dict[str, object]:
+        with self._lock:
+            try:
+                self._channel.sendall(json.dumps(request).encode() + b"\n")
+                line = self._replies.readline()
+            except OSError as error:
+                raise SandboxError(f"the sandbox's supervisor is gone ({error}); its output is in {self._log}") from error
+        if not line:
+            raise SandboxError(f"the sandbox's supervisor ended unexpectedly; its output is in {self._log}")
+        reply: dict[str, object] = json.loads(line)
+        if "error" in reply:
+            raise SandboxError(f"the supervisor could not {request['op']} {request.get('name', '')}: {reply['error']}")
+        return reply

@@ -1,0 +1,230 @@
+"""The supervisor: one small process per sandbox that is the parent of its servers and takes them down with it.
+
+It is run as a script (``python -P supervisor.py ...``) and imports nothing of this project, so that it needs neither
+its path nor its start-up time. It ends, and ends every server first, when
+
+- its owner closes the control channel or dies, however it dies (the channel's end, and a pidfd of the owner, for a
+  forked child of the owner may hold the channel open), unless the owner has detached;
+- it gets SIGTERM or SIGINT, which is how ``cdc sandbox down`` ends a detached one.
+
+Should it be killed itself, the kernel kills the servers (PR_SET_PDEATHSIG; set here because that signal is tied to the
+thread that forks, and this process has only one). Each server leads a process group of its own, which is killed when
+the server is gone: Pulsar's function instances live in it. What left its group is adopted (PR_SET_CHILD_SUBREAPER)
+and killed as well.
+
+Control channel: a Unix stream socket, one JSON object a line, one answer for each request.
+
+    {"op": "spawn", "name": N, "argv": [..], "env": {..}, "cwd": P, "log": P}    {"pid": 123}
+    {"op": "signal", "name": N, "signal": 9}                                     {}
+    {"op": "poll", "name": N}                                                    {"returncode": null | -9}
+    {"op": "detach"}                                                             {}
+    {"op": "shutdown", "grace_s": 10}                                            {} after the last process is gone
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Final
+
+import psutil
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_DETACHED_GRACE_S: Final = 20.0
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Supervisor:
+    """Owns the servers' processes. Single-threaded: everything happens in :meth:`run`."""
+
+    def __init__(self, channel: socket.socket, owner_pid: int) -> None:
+        self._channel = channel
+        self._servers: dict[str, int] = {}  # name -> pid, also the id of its process group
+        self._returncodes: dict[int, int] = {}
+        self._selector = selectors.DefaultSelector()
+        self._received = b""
+        self._stop_grace_s: float | None = None
+        self._owner_pidfd = _open_pidfd(owner_pid)
+
+    def run(self) -> None:
+        """Serves until told to stop, then ends every server."""
+        wakeup, wakeup_writer = socket.socketpair()
+        wakeup_writer.setblocking(False)
+        signal.set_wakeup_fd(wakeup_writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop(_DETACHED_GRACE_S))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._selector.register(wakeup, selectors.EVENT_READ, lambda: wakeup.recv(4096))
+        self._selector.register(self._channel, selectors.EVENT_READ, self._serve_channel)
+        if self._owner_pidfd is None:
+            self._stop(0)
+        else:
+            self._selector.register(self._owner_pidfd, selectors.EVENT_READ, lambda: self._stop(0))
+        while self._stop_grace_s is None:
+            for key, _ in self._selector.select():
+                key.data()
+            self._reap()
+        self._end_servers(self._stop_grace_s)
+
+    def _stop(self, grace_s: float) -> None:
+        self._stop_grace_s = grace_s
+
+    def _serve_channel(self) -> None:
+        try:
+            data = self._channel.recv(65536)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._stop(0)
+            return
+        *lines, self._received = (self._received + data).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            self._reap()
+            operation: Callable[[dict], dict] = getattr(self, f"_op_{request['op']}")
+            try:
+                answer = operation(request)
+            except (OSError, KeyError) as error:
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            self._answer(answer)
+
+    def _answer(self, answer: dict) -> None:
+        try:
+            self._channel.sendall(json.dumps(answer).encode() + b"\n")
+        except OSError:
+            self._stop(0)  # the owner is gone
+
+    def _op_spawn(self, request: dict) -> dict:
+        name = request["name"]
+        if self._alive(name):
+            return {"error": f"{name} runs already"}
+        supervisor_pid = os.getpid()
+
+        def die_with_supervisor() -> None:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != supervisor_pid:  # it died between fork and prctl
+                os._exit(1)
+
+        with open(request["log"], "ab") as log:
+            process = subprocess.Popen(
+                request["argv"],
+                env=request["env"],
+                cwd=request["cwd"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with_supervisor,
+            )
+        process.returncode = 0  # this class reaps; Popen must not
+        self._servers[name] = process.pid
+        return {"pid": process.pid}
+
+    def _op_signal(self, request: dict) -> dict:
+        if self._alive(request["name"]):
+            os.kill(self._servers[request["name"]], request["signal"])
+        return {}
+
+    def _op_poll(self, request: dict) -> dict:
+        return {"returncode": self._returncodes.get(self._servers[request["name"]])}
+
+    def _op_detach(self, request: dict) -> dict:
+        if self._owner_pidfd is not None:
+            self._selector.unregister(self._owner_pidfd)
+        self._selector.unregister(self._channel)
+        return {}
+
+    def _op_shutdown(self, request: dict) -> dict:
+        self._end_servers(request["grace_s"])
+        self._stop(0)
+        return {}
+
+    def _alive(self, name: str) -> bool:
+        return name in self._servers and self._servers[name] not in self._returncodes
+
+    def _reap(self) -> None:
+        """Collects dead children. A server's group is killed before its pid is free for others (hence WNOWAIT)."""
+        while True:
+            try:
+                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if dead is None:
+                return
+            if dead.si_pid in self._servers.values():
+                _kill_group(dead.si_pid)
+            _, status = os.waitpid(dead.si_pid, 0)
+            if dead.si_pid in self._servers.values():
+                self._returncodes[dead.si_pid] = os.waitstatus_to_exitcode(status)
+                self._kill_adopted()
+
+    def _kill_adopted(self) -> None:
+        for child in psutil.Process().children():
+            if child.pid not in self._servers.values():
+                _kill_tree(child)
+
+    def _end_servers(self, grace_s: float) -> None:
+        """SIGTERM to each server, SIGKILL to everything that is left after ``grace_s`` seconds; waits for the end."""
+        if grace_s > 0:
+            for name in self._servers:
+                self._op_signal({"name": name, "signal": signal.SIGTERM})
+            deadline = time.monotonic() + grace_s
+            while time.monotonic() < deadline and any(self._alive(name) for name in self._servers):
+                time.sleep(0.05)
+                self._reap()
+        for name, pid in self._servers.items():
+            if self._alive(name):
+                _kill_group(pid)
+        while children := psutil.Process().children(recursive=True):
+            for child in children:
+                _kill_tree(child)
+            time.sleep(0.02)
+            self._reap()
+
+
+def _open_pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _kill_group(pgid: int) -> None:
+    try:
+        os.killpg(pgid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # nobody but the zombie itself is in it
+        pass
+
+
+def _kill_tree(process: psutil.Process) -> None:
+    try:
+        for member in [process, *process.children(recursive=True)]:
+            member.kill()
+    except psutil.NoSuchProcess:
+        pass  # what it left behind is adopted and met by the next look
+
+
+def main() -> None:
+    """Parses the command line and supervises until the end."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--channel-fd", type=int, required=True)
+    parser.add_argument("--owner-pid", type=int, required=True)
+    parser.add_argument("--sandbox", required=True, help="folder of the sandbox; only for the process list")
+    options = parser.parse_args()
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    os.set_inheritable(options.channel_fd, False)
+    Supervisor(socket.socket(fileno=options.channel_fd), options.owner_pid).run()
+
+
+if __name__ == "__main__":
+    main()

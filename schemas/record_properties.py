@@ -1,0 +1,50 @@
+"""Names and forms of the properties of a data topic's record. All values are text.
+
+`writetime` is DataStax's and in microseconds; a reader that knows no other property reads their topics as well.
+
+    kind             on every record: `row`, `row_deletion`, `static_row`, `partition_deletion`, `range_deletion`
+    table_id         uuid of the table that the change belonged to
+    node, segpos     host id of the node, and `<segment id>:<position>` of the change in its commit log
+    expires_at       seconds since the epoch, where the change carried a TTL
+    deletion_time    microseconds, on partition_deletion and range_deletion
+    static_columns   on static_row: JSON list of the table's static columns (the value's schema cannot tell them)
+    range_start      on range_deletion: base64 of an Avro key whose clustering columns after the bound's prefix are null;
+    range_end        absent where that end is open. Start and end are in clustering order, as in the commit log
+    range_start_inclusive, range_end_inclusive    `true` or `false`
+    range_reversed   JSON list of the clustering columns with descending order; absent when there is none
+    snapshot         `true` on backfilled rows
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "DELETION_TIME",
+    "EXPIRES_AT",
+    "KIND",
+    "NODE",
+    "RANGE_END",
+    "RANGE_END_INCLUSIVE",
+    "RANGE_REVERSED",
+    "RANGE_START",
+    "RANGE_START_INCLUSIVE",
+    "SEGPOS",
+    "STATIC_COLUMNS",
+    "TABLE_ID",
+    "WRITETIME",
+]
+
+WRITETIME: Final = "writetime"
+KIND: Final = "kind"
+TABLE_ID: Final = "table_id"
+NODE: Final = "node"
+SEGPOS: Final = "segpos"
+EXPIRES_AT: Final = "expires_at"
+DELETION_TIME: Final = "deletion_time"
+STATIC_COLUMNS: Final = "static_columns"
+RANGE_START: Final = "range_start"
+RANGE_END: Final = "range_end"
+RANGE_START_INCLUSIVE: Final = "range_start_inclusive"
+RANGE_END_INCLUSIVE: Final = "range_end_inclusive"
+RANGE_REVERSED: Final = "range_reversed"

@@ -1,0 +1,207 @@
+"""The decoder reads what Cassandra's own CommitLogReader reads, on segments that were made a minute ago."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+from cassandra import DriverException, InvalidRequest
+from cassandra.cluster import Cluster, Session
+
+from cdc.sandbox import Sandbox, SandboxOptions
+from change_agent.cdc_raw.cdc_index import index_name, parse_cdc_index
+from change_agent.commitlog.reader import SegmentReader
+from tests.oracle.commit_log_oracle import CommitLogOracle, OracleOutput
+from tests.oracle.random_cql import random_statements
+from tests.oracle.statements import statements
+
+# Random CQL meets limits of Cassandra (empty partition keys, bounds of a range that exclude each other).
+_MAX_REFUSED = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """The same segments, read by us and by Cassandra."""
+
+    segments: list[Path]
+    ours: list[str]
+    our_errors: str
+    exit_code: int
+    oracle: OracleOutput
+
+    def rows(self) -> Iterator[dict[str, list[dict[str, object]]]]:
+        """All rows, static ones too."""
+        for update in self.updates():
+            yield from cast(list[dict[str, list[dict[str, object]]]], update["rows"])
+            if update["static_row"] is not None:
+                yield cast(dict[str, list[dict[str, object]]], update["static_row"])
+
+    def updates(self) -> Iterator[dict[str, object]]:
+        """All partition updates."""
+        for line in self.ours:
+            yield from json.loads(line)["updates"]
+
+
+@pytest.fixture(scope="module", params=["4.0", "4.1", "5.0"])
+def reading(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Reading:
+    """CQL of all kinds run on a real Cassandra, and both readings of what it wrote."""
+    line = str(request.param)
+    work_dir = tmp_path_factory.mktemp("oracle")
+    options = SandboxOptions(cassandra=line, pulsar=False, cassandra_settings={"enable_materialized_views": True})
+    with Sandbox(options) as sandbox:
+        node = sandbox.node
+        seed = secrets.randbelow(10**6)
+        print(f"Cassandra {node.version}: random CQL of seed {seed}")
+        cluster = Cluster(
+            [node.address], port=node.native_port, schema_metadata_enabled=False, token_metadata_enabled=False
+        )
+        with cluster, cluster.connect() as session:
+            _run(session, statements("written", with_vectors=line == "5.0"), max_refused=0)
+            schema, writes = random_statements(seed, "random", with_vectors=line == "5.0")
+            _run(session, schema, max_refused=0)
+            _run(session, writes, max_refused=_MAX_REFUSED)
+        schema_file = work_dir / "schema.json"
+        _cdc_decode(
+            "--contact-point", f"{node.address}:{node.native_port}", "--write-schema", str(schema_file)
+        ).check_returncode()
+        node.drain()
+        node.kill()
+        segments = sorted(node.cdc_raw.glob("*.log"))
+        oracle = CommitLogOracle(line, work_dir).read(segments, node.folder)
+        decoded = _cdc_decode("--schema", str(schema_file), *map(str, segments))
+        return _Reading(
+            segments=[Path(_copied(segment, work_dir)) for segment in segments],
+            ours=decoded.stdout.splitlines(),
+            our_errors=decoded.stderr,
+            exit_code=decoded.returncode,
+            oracle=oracle,
+        )
+
+
+def _copied(segment: Path, folder: Path) -> Path:
+    """The segment and its index outlive the sandbox."""
+    for path in (segment, segment.parent / index_name(segment.name)):
+        if path.exists():
+            (folder / path.name).write_bytes(path.read_bytes())
+    return folder / segment.name
+
+
+def _cdc_decode(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cdc.main", "decode", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+
+def _run(session: Session, cql: list[str], *, max_refused: float) -> None:
+    refused: Counter[str] = Counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the server's advice about what it is asked to do here
+        for statement in cql:
+            try:
+                session.execute(statement, timeout=60)
+            except (InvalidRequest, DriverException) as error:
+                refused[f"{error} in {statement[:200]}"] += 1
+    assert refused.total() <= max_refused * len(cql), refused
+
+
+def test_every_mutation_is_what_cassandra_reads(reading: _Reading) -> None:
+    """Line by line: every key, cell, time, deletion and range, in the same order, and none more or less."""
+    assert len(reading.ours) > 600
+    differing = [
+        (ours, theirs) for ours, theirs in zip(reading.ours, reading.oracle.lines, strict=False) if ours != theirs
+    ]
+    assert differing[:3] == []
+    assert len(reading.ours) == len(reading.oracle.lines)
+
+
+def test_nothing_in_them_is_an_error(reading: _Reading) -> None:
+    """Both readers skip the mutation of the table that was dropped, and have nothing else to say."""
+    assert reading.our_errors == "cdc: skipped 1 mutations of 1 tables that are not in the schema\n"
+    assert reading.exit_code == 0
+    assert len(reading.oracle.errors) == 1
+    assert reading.oracle.errors[0].startswith("unknown table ")
+
+
+def test_the_segments_held_every_kind_of_change(reading: _Reading) -> None:
+    """Else the comparison above would prove less than it says."""
+    updates, rows = list(reading.updates()), list(reading.rows())
+    cells = [cell for row in rows for cell in row["cells"]]
+    ranges = [each for update in updates for each in cast(list[dict[str, object]], update["range_tombstones"])]
+    kinds = {
+        "several tables": any(len(json.loads(line)["updates"]) > 1 for line in reading.ours),
+        "partition deletion": any(update["partition_deletion"] for update in updates),
+        "static row": any(update["static_row"] for update in updates),
+        "static row alone": any(update["static_row"] and not update["rows"] for update in updates),
+        "several rows": any(len(cast(list[object], update["rows"])) > 1 for update in updates),
+        "row deletion": any(row["deletion"] for row in rows),
+        "row deletion and cells": any(row["deletion"] and row["cells"] for row in rows),
+        "row marker alone": any(row["liveness"] and not row["cells"] for row in rows),
+        "row marker with TTL": any(row["liveness"] and cast(dict[str, int], row["liveness"])["ttl"] for row in rows),
+        "no row marker": any(row["cells"] and not row["liveness"] for row in rows),
+        "complex deletion": any(row["complex_deletions"] for row in rows),
+        "more than 64 cells": any(len(row["cells"]) > 64 for row in rows),
+        "cell with TTL": any(cell["ttl"] for cell in cells),
+        "tombstone": any(cell["value"] is None for cell in cells),
+        "empty value": any(cell["value"] == "" for cell in cells),
+        "element tombstone": any(cell["path"] is not None and cell["value"] is None for cell in cells),
+        "negative timestamp": any(cast(int, cell["timestamp"]) < 0 for cell in cells),
+        "absent clustering": any(None in row["clustering"] for row in rows),
+        "empty clustering": any("" in row["clustering"] for row in rows),
+        "open range": any(each["end"] == [] for each in ranges),
+        "range of prefixes": any(each["start"] == each["end"] != [] for each in ranges),
+        "boundary": any(
+            before["end"] == after["start"] and before["end_inclusive"] != after["start_inclusive"]
+            for update in updates
+            for before, after in _neighbours(cast(list[dict[str, object]], update["range_tombstones"]))
+        ),
+    }
+    assert [kind for kind, seen in kinds.items() if not seen] == []
+
+
+def _neighbours(ranges: list[dict[str, object]]) -> Iterator[tuple[dict[str, object], dict[str, object]]]:
+    return itertools.pairwise(ranges)
+
+
+def test_an_index_marks_the_end_of_what_was_read(reading: _Reading) -> None:
+    """Reading up to the index of a completed segment gives what reading the whole chain of markers gives."""
+    completed = 0
+    for segment in reading.segments:
+        index_file = segment.parent / index_name(segment.name)
+        index = parse_cdc_index(index_file.read_bytes()) if index_file.exists() else None
+        if index is None or not index.completed:
+            continue
+        completed += 1
+        with SegmentReader(segment) as whole, SegmentReader(segment) as limited:
+            assert list(limited.read(index.offset)) == list(whole.read())
+            assert limited.position <= index.offset
+    assert completed > 0
+
+
+def test_a_read_resumes_at_any_position(reading: _Reading) -> None:
+    """From every place where a reader may have stopped, the rest is the rest."""
+    segment = reading.segments[0]
+    with SegmentReader(segment) as reader:
+        entries = list(reader.read())
+    for index in range(0, len(entries), max(1, len(entries) // 40)):
+        with SegmentReader(segment, entries[index].position) as resumed:
+            assert list(resumed.read()) == entries[index + 1 :]
+
+
+def test_a_growing_limit_yields_every_entry_once(reading: _Reading) -> None:
+    """A reader that follows the index sees what a reader of the finished segment sees, whatever the steps."""
+    segment = reading.segments[0]
+    with SegmentReader(segment) as reader:
+        entries = list(reader.read())
+    last = entries[-1].position
+    with SegmentReader(segment) as following:
+        seen = [entry for limit in range(0, last + 4097, 4097) for entry in following.read(limit)]
+    assert seen == entries

@@ -1,0 +1,53 @@
+"""Runs CommitLogOracle.java: Cassandra's own reader, of the version that wrote the segments."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc.sandbox.artifacts import cassandra_class_path
+from cdc.sandbox.cassandra_config import jvm_options
+from cdc.sandbox.prerequisites import java_home
+
+__all__ = ["CommitLogOracle", "OracleOutput"]
+
+_HERE = Path(__file__).parent
+_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleOutput:
+    """What Cassandra reads: `lines` as `cdc decode` prints them, `errors` one a line."""
+
+    lines: list[str]
+    errors: list[str]
+
+
+class CommitLogOracle:
+    """The judge of one Cassandra line (`5.0`), compiled below `work_dir`."""
+
+    def __init__(self, line: str, work_dir: Path) -> None:
+        self._jars = cassandra_class_path(line)
+        self._classes = work_dir / f"oracle-{line}"
+        self._classes.mkdir()
+        javac = [str(java_home() / "bin" / "javac"), "-nowarn", "-d", str(self._classes), "-cp", self._class_path()]
+        subprocess.run([*javac, str(_HERE / "CommitLogOracle.java")], check=True, timeout=_TIMEOUT_S)
+
+    def read(self, segments: Sequence[Path], node_folder: Path) -> OracleOutput:
+        """Read segments with the schema of a node that was stopped: its data directory must not be in use."""
+        (jamm,) = (jar for jar in self._jars if jar.name.startswith("jamm-"))
+        command = [
+            str(java_home() / "bin" / "java"),
+            "-enableassertions",
+            *jvm_options(node_folder, heap_mb=256, jamm=jamm),
+            f"-Dlogback.configurationFile={_HERE / 'logback.xml'}",
+            *("-cp", self._class_path(), "CommitLogOracle"),
+            *map(str, segments),
+        ]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        return OracleOutput(lines=done.stdout.splitlines(), errors=done.stderr.splitlines())
+
+    def _class_path(self) -> str:
+        return ":".join(map(str, [self._classes, *self._jars]))

@@ -100,6 +100,10 @@ class Pulsar(Server):
             "brokerServicePort": str(self.ports.broker),
             "webServicePort": str(self.ports.web),
             "narExtractionDirectory": str(self.folder / "nar"),
+            # without these two the bookie listens on all interfaces, on a random port (org.apache.pulsar.metadata.
+            # bookkeeper.BKCluster); with an interface given it binds the advertised address
+            "listeningInterface": "lo",
+            "allowEphemeralPorts": "true",
             # the defaults are parts of a large direct memory
             "managedLedgerCacheSizeMB": "32",
             "dbStorage_writeCacheMaxSizeMb": "16",

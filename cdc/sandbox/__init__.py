@@ -1,7 +1,7 @@
 """Real servers without Docker: Cassandra with CDC, and Pulsar standalone, from Maven Central on this machine's Java.
 
-    with Sandbox(SandboxOptions(cassandra="5.0", nodes=1)) as sandbox:
-        sandbox.node.address, sandbox.node.cdc_raw, sandbox.pulsar.service_url
+``with Sandbox(SandboxOptions(cassandra="5.0", nodes=1)) as sandbox:`` gives ``sandbox.node`` and ``sandbox.pulsar``
+as objects with addresses, folders and process control.
 """
 
 from cdc.sandbox.cassandra_node import CassandraNode

@@ -29,7 +29,7 @@ from schemas.errors import ConfigError
 __all__ = ["ARTIFACT_SETS", "cache_dir", "cassandra_class_path", "ensure", "pulsar_distribution"]
 
 _POMS: Final = Path(__file__).parent / "poms"
-ARTIFACT_SETS: Final = tuple(f"cassandra-{line}" for line in CASSANDRA_VERSIONS) + ("jolokia", "pulsar", "spark-avro")
+ARTIFACT_SETS: Final = (*(f"cassandra-{line}" for line in CASSANDRA_VERSIONS), "jolokia", "pulsar", "spark-avro")
 """Every name that :func:`ensure` takes."""
 
 
@@ -107,7 +107,9 @@ def _copy_dependencies(name: str, pom: Path, target: Path) -> None:
         "-DincludeScope=runtime",
     ]
     environment = {**os.environ, "JAVA_HOME": str(java_home())}
-    run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL)
+    run = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL
+    )
     if run.returncode != 0:
         lines = [line for line in run.stdout.splitlines() if "ERROR" in line] or (run.stdout + run.stderr).splitlines()
         reason = lines[0] if lines else f"exit code {run.returncode}"

@@ -12,7 +12,7 @@ from schemas.errors import ConfigError, ConfigProblem
 
 __all__ = ["FunctionsRuntime", "Json", "SandboxOptions"]
 
-Json: TypeAlias = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
+Json: TypeAlias = str | int | float | bool | list["Json"] | dict[str, "Json"] | None
 FunctionsRuntime: TypeAlias = Literal["process", "thread"]
 
 _MAX_SYNC_MS: Final = 600_000

@@ -157,11 +157,9 @@ class Pulsar(Server):
 
 
 def _set_properties(file: Path, values: Mapping[str, str]) -> None:
-    """Sets keys of a properties file in place, adding those that it lacks."""
+    """Sets keys of a properties file; they move to its end."""
     text = file.read_text()
     for name, value in values.items():
-        line = f"{name}={value}"
-        text, found = re.subn(rf"^{re.escape(name)}=.*$", lambda _, line=line: line, text, flags=re.MULTILINE)
-        if not found:
-            text += f"\n{line}\n"
+        kept = re.sub(rf"^{re.escape(name)}=.*\n?", "", text, flags=re.MULTILINE)
+        text = f"{kept.rstrip()}\n{name}={value}\n"
     file.write_text(text)

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Literal, TypeAlias
+from typing import BinaryIO, Literal, Self, TypeAlias
 
 from cdc.sandbox.addresses import AddressBlock, claim_block
 from cdc.sandbox.artifacts import cassandra_class_path, ensure, pulsar_distribution
@@ -28,7 +28,7 @@ from cdc.sandbox.errors import SandboxError
 from cdc.sandbox.options import SandboxOptions
 from cdc.sandbox.pulsar_standalone import Pulsar
 from cdc.sandbox.server import Server
-from cdc.sandbox.state import SandboxState, ServerState, ProcessId, read_state, write_state
+from cdc.sandbox.state import ProcessId, SandboxState, ServerState, read_state, write_state
 from cdc.sandbox.supervision import SupervisorChannel
 from schemas.errors import ConfigError
 
@@ -61,7 +61,7 @@ class Sandbox:
         self._nodes: tuple[CassandraNode, ...] = ()
         self._pulsar: Pulsar | None = None
 
-    def __enter__(self) -> Sandbox:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -128,6 +128,8 @@ class Sandbox:
         """Leaves the servers running when this process ends; ``cdc sandbox down`` ends them. Ends this object's use."""
         if self._supervisor is None:
             raise SandboxError("this sandbox does not run")
+        if self._base_dir is None:
+            raise SandboxError("a sandbox in a temporary folder cannot be detached; give it a base_dir")
         self._supervisor.detach()
         self._supervisor = None
 
@@ -145,7 +147,8 @@ class Sandbox:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         lock = _lock_folder(folder)
         block, claim = claim_block(_block_of_earlier_run(folder, options))
-        self._supervisor = supervisor = SupervisorChannel(folder, folder / "logs" / "supervisor.log", [lock, claim])
+        supervisor = SupervisorChannel(folder, held=[lock, claim], remove_folder=self._base_dir is None)
+        self._supervisor = supervisor
         ports = block.cassandra_ports(options.nodes)
         self._nodes = tuple(
             CassandraNode(number, folder, block, ports, options, supervisor) for number in range(1, options.nodes + 1)

@@ -92,7 +92,9 @@ class Server:
                 raise ServerStartError(self.name, f"it ended {_ending(code)}", self._log_tail(log_start))
             if time.monotonic() > deadline:
                 self.kill()
-                raise ServerStartError(self.name, f"not ready after {timeout_s:g} s: {reason}", self._log_tail(log_start))
+                raise ServerStartError(
+                    self.name, f"not ready after {timeout_s:g} s: {reason}", self._log_tail(log_start)
+                )
             time.sleep(_POLL_INTERVAL_S)
 
     def stop(self, *, timeout_s: float = 60.0) -> None:

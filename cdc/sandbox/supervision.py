@@ -23,15 +23,19 @@ class SupervisorChannel:
     """Starts a supervisor that lives as long as this process does, and carries requests to it. Safe for threads.
 
     ``held`` are locks and sockets that the supervisor keeps open for its lifetime; they are closed here.
+    With ``remove_folder`` it removes the sandbox's folder when it ends.
     """
 
-    def __init__(self, folder: Path, log: Path, held: Sequence[BinaryIO | socket.socket]) -> None:
+    def __init__(self, folder: Path, *, held: Sequence[BinaryIO | socket.socket], remove_folder: bool) -> None:
+        self._log = folder / "logs" / "supervisor.log"
         self._channel, theirs = socket.socketpair()
         self._lock = threading.Lock()
         handles = [theirs, *held]
         command = [sys.executable, "-P", str(_SCRIPT), f"--channel-fd={theirs.fileno()}"]
         command += [f"--owner-pid={os.getpid()}", f"--sandbox={folder}"]
-        with log.open("ab") as output:
+        if remove_folder:
+            command.append("--remove-folder")
+        with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -43,7 +47,6 @@ class SupervisorChannel:
             )
         for handle in handles:
             handle.close()
-        self._log = log
         self._replies = self._channel.makefile("rb")
 
     @property
@@ -88,7 +91,9 @@ class SupervisorChannel:
                 self._channel.sendall(json.dumps(request).encode() + b"\n")
                 line = self._replies.readline()
             except OSError as error:
-                raise SandboxError(f"the sandbox's supervisor is gone ({error}); its output is in {self._log}") from error
+                raise SandboxError(
+                    f"the sandbox's supervisor is gone ({error}); its output is in {self._log}"
+                ) from error
         if not line:
             raise SandboxError(f"the sandbox's supervisor ended unexpectedly; its output is in {self._log}")
         reply: dict[str, object] = json.loads(line)

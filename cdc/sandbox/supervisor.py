@@ -19,6 +19,9 @@ Control channel: a Unix stream socket, one JSON object a line, one answer for ea
     {"op": "poll", "name": N}                                                    {"returncode": null | -9}
     {"op": "detach"}                                                             {}
     {"op": "shutdown", "grace_s": 10}                                            {} after the last process is gone
+
+A request that fails is answered {"error": "..."}. A temporary folder (``--remove-folder``) is removed at the end, so
+that a killed owner leaves no files behind either.
 """
 
 from __future__ import annotations
@@ -28,18 +31,23 @@ import ctypes
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import psutil
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _DETACHED_GRACE_S: Final = 20.0
+_KILL_WAIT_S: Final = 30.0
+_Message: TypeAlias = dict[str, Any]
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -48,12 +56,19 @@ class Supervisor:
 
     def __init__(self, channel: socket.socket, owner_pid: int) -> None:
         self._channel = channel
-        self._servers: dict[str, int] = {}  # name -> pid, also the id of its process group
-        self._returncodes: dict[int, int] = {}
+        self._servers: dict[str, int] = {}  # name -> pid of the last start, also the id of its process group
+        self._returncodes: dict[str, int] = {}  # of servers that ended
         self._selector = selectors.DefaultSelector()
         self._received = b""
         self._stop_grace_s: float | None = None
         self._owner_pidfd = _open_pidfd(owner_pid)
+        self._operations: dict[str, Callable[[_Message], _Message]] = {
+            "spawn": self._spawn,
+            "signal": self._signal,
+            "poll": self._poll,
+            "detach": self._detach,
+            "shutdown": self._shutdown,
+        }
 
     def run(self) -> None:
         """Serves until told to stop, then ends every server."""
@@ -89,33 +104,20 @@ class Supervisor:
             return
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
-            request = json.loads(line)
             self._reap()
-            operation: Callable[[dict], dict] = getattr(self, f"_op_{request['op']}")
+            request: _Message = json.loads(line)
             try:
-                answer = operation(request)
+                answer = self._operations[request["op"]](request)
             except (OSError, KeyError) as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
-            self._answer(answer)
+            with suppress(OSError):  # the owner is gone; its pidfd says so as well
+                self._channel.sendall(json.dumps(answer).encode() + b"\n")
 
-    def _answer(self, answer: dict) -> None:
-        try:
-            self._channel.sendall(json.dumps(answer).encode() + b"\n")
-        except OSError:
-            self._stop(0)  # the owner is gone
-
-    def _op_spawn(self, request: dict) -> dict:
+    def _spawn(self, request: _Message) -> _Message:
         name = request["name"]
         if self._alive(name):
             return {"error": f"{name} runs already"}
-        supervisor_pid = os.getpid()
-
-        def die_with_supervisor() -> None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != supervisor_pid:  # it died between fork and prctl
-                os._exit(1)
-
-        with open(request["log"], "ab") as log:
+        with Path(request["log"]).open("ab") as log:
             process = subprocess.Popen(
                 request["argv"],
                 env=request["env"],
@@ -124,33 +126,38 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=die_with_supervisor,
+                preexec_fn=_die_with_parent(os.getpid()),  # noqa: PLW1509 - this process has one thread only
             )
-        process.returncode = 0  # this class reaps; Popen must not
+        process.returncode = 0  # _reap collects it; Popen must not
         self._servers[name] = process.pid
+        self._returncodes.pop(name, None)
         return {"pid": process.pid}
 
-    def _op_signal(self, request: dict) -> dict:
-        if self._alive(request["name"]):
-            os.kill(self._servers[request["name"]], request["signal"])
+    def _signal(self, request: _Message) -> _Message:
+        name = request["name"]
+        if self._alive(name):
+            os.kill(self._servers[name], request["signal"])
         return {}
 
-    def _op_poll(self, request: dict) -> dict:
-        return {"returncode": self._returncodes.get(self._servers[request["name"]])}
+    def _poll(self, request: _Message) -> _Message:
+        name = request["name"]
+        if name not in self._servers:
+            return {"error": f"{name} was never started"}
+        return {"returncode": self._returncodes.get(name)}
 
-    def _op_detach(self, request: dict) -> dict:
+    def _detach(self, request: _Message) -> _Message:
         if self._owner_pidfd is not None:
             self._selector.unregister(self._owner_pidfd)
         self._selector.unregister(self._channel)
         return {}
 
-    def _op_shutdown(self, request: dict) -> dict:
+    def _shutdown(self, request: _Message) -> _Message:
         self._end_servers(request["grace_s"])
         self._stop(0)
         return {}
 
     def _alive(self, name: str) -> bool:
-        return name in self._servers and self._servers[name] not in self._returncodes
+        return name in self._servers and name not in self._returncodes
 
     def _reap(self) -> None:
         """Collects dead children. A server's group is killed before its pid is free for others (hence WNOWAIT)."""
@@ -161,23 +168,25 @@ class Supervisor:
                 return
             if dead is None:
                 return
-            if dead.si_pid in self._servers.values():
+            name = next((n for n, pid in self._servers.items() if pid == dead.si_pid and self._alive(n)), None)
+            if name is not None:
                 _kill_group(dead.si_pid)
             _, status = os.waitpid(dead.si_pid, 0)
-            if dead.si_pid in self._servers.values():
-                self._returncodes[dead.si_pid] = os.waitstatus_to_exitcode(status)
+            if name is not None:
+                self._returncodes[name] = os.waitstatus_to_exitcode(status)
                 self._kill_adopted()
 
     def _kill_adopted(self) -> None:
+        servers = {pid for name, pid in self._servers.items() if self._alive(name)}
         for child in psutil.Process().children():
-            if child.pid not in self._servers.values():
+            if child.pid not in servers:
                 _kill_tree(child)
 
     def _end_servers(self, grace_s: float) -> None:
         """SIGTERM to each server, SIGKILL to everything that is left after ``grace_s`` seconds; waits for the end."""
         if grace_s > 0:
             for name in self._servers:
-                self._op_signal({"name": name, "signal": signal.SIGTERM})
+                self._signal({"name": name, "signal": signal.SIGTERM})
             deadline = time.monotonic() + grace_s
             while time.monotonic() < deadline and any(self._alive(name) for name in self._servers):
                 time.sleep(0.05)
@@ -185,11 +194,21 @@ class Supervisor:
         for name, pid in self._servers.items():
             if self._alive(name):
                 _kill_group(pid)
-        while children := psutil.Process().children(recursive=True):
+        deadline = time.monotonic() + _KILL_WAIT_S
+        while (children := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
             for child in children:
                 _kill_tree(child)
             time.sleep(0.02)
             self._reap()
+
+
+def _die_with_parent(parent: int) -> Callable[[], None]:
+    def in_child() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died between fork and prctl
+            os._exit(1)
+
+    return in_child
 
 
 def _open_pidfd(pid: int) -> int | None:
@@ -200,18 +219,14 @@ def _open_pidfd(pid: int) -> int | None:
 
 
 def _kill_group(pgid: int) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):  # nobody but the zombie itself is in it
         os.killpg(pgid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # nobody but the zombie itself is in it
-        pass
 
 
 def _kill_tree(process: psutil.Process) -> None:
-    try:
+    with suppress(psutil.NoSuchProcess):  # what a vanished one left behind is adopted, and met by the next look
         for member in [process, *process.children(recursive=True)]:
             member.kill()
-    except psutil.NoSuchProcess:
-        pass  # what it left behind is adopted and met by the next look
 
 
 def main() -> None:
@@ -219,11 +234,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--channel-fd", type=int, required=True)
     parser.add_argument("--owner-pid", type=int, required=True)
-    parser.add_argument("--sandbox", required=True, help="folder of the sandbox; only for the process list")
+    parser.add_argument("--sandbox", required=True, help="the sandbox's folder")
+    parser.add_argument("--remove-folder", action="store_true", help="remove the folder at the end")
     options = parser.parse_args()
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     os.set_inheritable(options.channel_fd, False)
     Supervisor(socket.socket(fileno=options.channel_fd), options.owner_pid).run()
+    if options.remove_folder:
+        shutil.rmtree(options.sandbox, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,79 @@
+"""Makes tests/golden/commitlog: small segments of real nodes, and what Cassandra's own reader sees in them.
+
+    python -m tests.oracle.make_golden 4.0 4.1 5.0
+
+`schema.cql` runs first, `writes.cql` then into a new segment, `later.cql` behind it. The segment is cut behind the last
+sync marker; `schema.json` holds the keyspace `golden` as the node describes it at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from cassandra.cluster import Cluster, Session
+
+from cdc.sandbox import Sandbox, SandboxOptions
+from cdc.sandbox.cassandra_node import CassandraNode
+from cdc.schema_source import fetch_schema
+from change_agent.commitlog.reader import SegmentReader
+from tests.oracle.commit_log_oracle import CommitLogOracle
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "commitlog"
+_SYNC_S = 1.0
+
+
+def make_golden(line: str) -> None:
+    """Write the folder of one Cassandra line anew."""
+    folder = GOLDEN / line
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as work_dir, Sandbox(SandboxOptions(cassandra=line, pulsar=False)) as sandbox:
+        node = sandbox.node
+        with Cluster([node.address], port=node.native_port) as cluster, cluster.connect() as session:
+            _run(session, "schema.cql")
+            # a table that goes away makes Cassandra start a new segment
+            session.execute("CREATE TABLE golden.rotate (k int PRIMARY KEY)")
+            session.execute("DROP TABLE golden.rotate")
+            _run(session, "writes.cql")
+            time.sleep(_SYNC_S)
+            segment = _cut(_newest(node), folder)
+            _run(session, "later.cql")
+        schema = fetch_schema((node.address, node.native_port))
+        kept = {name: [row for row in rows if row["keyspace_name"] == "golden"] for name, rows in schema.items()}
+        (folder / "schema.json").write_text(json.dumps(kept, indent=1) + "\n")
+        node.kill()
+        oracle = CommitLogOracle(line, Path(work_dir)).read([segment], node.folder)
+        golden = [text for text in oracle.lines if json.loads(text)["keyspace"] == "golden"]
+        (folder / "mutations.jsonl").write_text("".join(text + "\n" for text in golden))
+        print(f"Cassandra {node.version}: {segment.name}, {segment.stat().st_size} bytes, {len(golden)} mutations")
+
+
+def _run(session: Session, script: str) -> None:
+    for statement in (GOLDEN / script).read_text().splitlines():
+        session.execute(statement)
+
+
+def _newest(node: CassandraNode) -> Path:
+    """The segment that is being written: the last one that holds anything."""
+    for path in sorted(node.commitlog_dir.glob("*.log"), reverse=True):
+        with SegmentReader(path) as reader:
+            if any(True for _ in reader.read()):
+                return path
+    raise AssertionError(f"no segment in {node.commitlog_dir} holds an entry")
+
+
+def _cut(segment: Path, folder: Path) -> Path:
+    with SegmentReader(segment) as reader:
+        end = max(entry.position for entry in reader.read())
+    (folder / segment.name).write_bytes(segment.read_bytes()[:end])
+    return folder / segment.name
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:]:
+        make_golden(each)

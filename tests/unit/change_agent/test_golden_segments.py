@@ -1,0 +1,123 @@
+"""The decoder on segments of real nodes: right ones, cut ones, and ones with wrong bits."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from change_agent.commitlog.descriptor import read_descriptor
+from change_agent.commitlog.entry import CommitLogEntry
+from change_agent.commitlog.reader import SegmentReader
+from change_agent.commitlog.segment import SYNC_MARKER_SIZE
+from change_agent.db.mutation import MutationDecoder, decode_mutation
+from change_agent.decode_format import mutation_json
+from change_agent.errors import BufferUnderflowError, CommitLogReadError, UnknownTableError
+from tests.golden_segments import GOLDEN_SEGMENTS, GoldenSegment
+
+pytestmark = pytest.mark.parametrize("golden", GOLDEN_SEGMENTS, ids=lambda golden: golden.line)
+
+
+def _payloads(golden: GoldenSegment) -> list[bytes]:
+    """The mutations of the keyspace `golden`."""
+    tables, found = golden.tables(), []
+    for entry in golden.entries():
+        try:
+            decode_mutation(entry.payload, 7, tables)
+        except UnknownTableError:
+            continue
+        found.append(entry.payload)
+    return found
+
+
+def test_every_mutation_is_what_cassandra_reads(golden: GoldenSegment) -> None:
+    """The expected lines come from Cassandra's own reader."""
+    decoder, lines = MutationDecoder(golden.tables()), []
+    for entry in golden.entries():
+        try:
+            lines.append(mutation_json(golden.path.name, entry, decoder.decode(entry.payload, 7)))
+        except UnknownTableError:
+            continue
+    assert lines == golden.expected()
+    assert len(lines) == 20
+
+
+def test_a_mutation_cut_anywhere_is_an_underflow(golden: GoldenSegment) -> None:
+    """No prefix of a mutation is a mutation."""
+    decoder = MutationDecoder(golden.tables())
+    for payload in _payloads(golden):
+        for cut in range(len(payload)):
+            with pytest.raises(BufferUnderflowError):
+                decoder.decode(payload[:cut], 7)
+
+
+def test_a_mutation_with_any_bit_flipped_is_read_or_refused(golden: GoldenSegment) -> None:
+    """Behind a checksum that happens to fit, wrong bytes end in a typed error or in some other mutation."""
+    decoder, refused = MutationDecoder(golden.tables()), 0
+    for payload in _payloads(golden):
+        for bit in range(len(payload) * 8):
+            flipped = bytearray(payload)
+            flipped[bit // 8] ^= 1 << bit % 8
+            try:
+                decoder.decode(bytes(flipped), 7)
+            except CommitLogReadError:
+                refused += 1
+    assert refused > 1000
+
+
+def test_bytes_behind_a_mutation_are_refused(golden: GoldenSegment) -> None:
+    """A schema that makes cells too short would otherwise pass for right."""
+    decoder = MutationDecoder(golden.tables())
+    for payload in _payloads(golden):
+        with pytest.raises(CommitLogReadError, match="bytes are left behind the mutation"):
+            decoder.decode(payload + b"\0", 7)
+
+
+def test_a_segment_cut_anywhere_yields_its_whole_entries(golden: GoldenSegment, tmp_path: Path) -> None:
+    """Never a part of an entry, and a typed error where a section is cut."""
+    whole, content = golden.entries(), golden.path.read_bytes()
+    header_size = read_descriptor(content).header_size
+    path = tmp_path / golden.path.name
+    for cut in range(len(content)):
+        path.write_bytes(content[:cut])
+        entries, error = _read(path)
+        assert entries == [entry for entry in whole if entry.position <= cut]
+        if error is None:
+            # There is no room for another marker: for Cassandra such a segment is full, and so for us.
+            section_end = entries[-1].position if entries else header_size
+            assert section_end <= cut < section_end + SYNC_MARKER_SIZE
+        else:
+            assert isinstance(error, BufferUnderflowError)
+            assert error.segment == path.name
+            assert error.position is not None
+            assert error.position <= cut
+
+
+def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_path: Path) -> None:
+    """The entries before the bad byte are right, then comes a typed error. Only the end of a section is under no
+    checksum, but there either an entry or a marker does not fit then."""
+    whole, content = golden.entries(), golden.path.read_bytes()
+    path = tmp_path / golden.path.name
+    path.write_bytes(content)
+    # All bits of one segment; the others are framed by the same code.
+    step = 1 if golden.line == "5.0" else 13
+    with path.open("r+b", buffering=0) as file:
+        for bit in range(0, len(content) * 8, step):
+            at = bit // 8
+            os.pwrite(file.fileno(), bytes([content[at] ^ (1 << bit % 8)]), at)
+            entries, error = _read(path)
+            os.pwrite(file.fileno(), content[at : at + 1], at)
+            assert error is not None
+            assert error.segment == path.name
+            assert entries == whole[: len(entries)]
+
+
+def _read(path: Path) -> tuple[list[CommitLogEntry], CommitLogReadError | None]:
+    entries: list[CommitLogEntry] = []
+    try:
+        with SegmentReader(path) as reader:
+            entries.extend(reader.read())
+    except CommitLogReadError as error:
+        return entries, error
+    return entries, None

@@ -20,6 +20,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     ValidationInfo,
@@ -123,7 +124,12 @@ class AgentConfig(BaseModel):
     positions_interval_ms: int = Field(default=200, ge=10, le=10_000)
     shutdown_timeout_ms: int = Field(default=10_000, ge=0)
     stats_interval_ms: int = Field(default=60_000, ge=1_000)
-    without_effect: Annotated[tuple[str, ...], Field(exclude=True, alias=" notes")] = ()
+    _notes: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One line for each given option of DataStax's agent that has no effect here."""
+        return self._notes
 
     @field_validator("pulsar_auth_params")
     @classmethod
@@ -166,10 +172,7 @@ class AgentConfig(BaseModel):
                 del given[name]
                 problems.append(_problem(name, "Java key stores cannot be used; give tlsTrustCertsFilePath (PEM)"))
         problems += _fill_cdc_raw_directory(given)
-        if notes:
-            given[" notes"] = notes
         try:
-            # Strings that are numbers or booleans come from the environment; a file says what it means.
             config = cls.model_validate(given)
         except ValidationError as error:
             told = {problem.option for problem in problems}
@@ -178,6 +181,7 @@ class AgentConfig(BaseModel):
             raise ConfigError(problems) from None
         if problems:
             raise ConfigError(problems)
+        config._notes = notes  # noqa: SLF001  # its own class
         return config
 
 
@@ -186,8 +190,8 @@ def _problem(option: str, reason: str) -> ConfigProblem:
 
 
 def option_names() -> dict[str, str]:
-    """Option name as in the file -> name of the environment variable."""
-    names = [field.alias for field in AgentConfig.model_fields.values() if field.alias and " " not in field.alias]
+    """Every option: option name as in the file -> name of the environment variable."""
+    names = [field.alias for field in AgentConfig.model_fields.values() if field.alias]
     return {name: _OTHER_ENVIRONMENT_NAMES.get(name) or f"CDC_{_snake(name).upper()}" for name in names}
 
 
@@ -196,11 +200,7 @@ def _snake(name: str) -> str:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    return {
-        name: yaml.safe_load(environment[variable]) if re.fullmatch(r"\d+|true|false", environment[variable]) else environment[variable]
-        for name, variable in option_names().items()
-        if variable in environment
-    }
+    return {name: environment[variable] for name, variable in option_names().items() if variable in environment}
 
 
 def _fill_cdc_raw_directory(given: dict[str, object]) -> list[ConfigProblem]:

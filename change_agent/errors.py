@@ -1,6 +1,7 @@
 """Errors of the change agent, by what the agent or its operator has to do.
 
     CdcError
+    ├─ PublishError                  topic, reason: try again, later
     └─ CommitLogReadError            reason, segment, position
        ├─ BufferUnderflowError       the bytes end too early: more may come, else the segment is cut
        ├─ ChecksumMismatchError      bytes are not what Cassandra wrote: keep the segment, tell the operator
@@ -27,11 +28,21 @@ __all__ = [
     "CommitLogReadError",
     "MalformedMutationError",
     "MalformedSegmentError",
+    "PublishError",
     "UnknownColumnError",
     "UnknownTableError",
     "UnsupportedEncodingError",
     "UnsupportedVersionError",
 ]
+
+
+class PublishError(CdcError):
+    """An events topic cannot be used now. `reason` says what the broker or the client said."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"{topic}: {reason}")
+        self.topic = topic
+        self.reason = reason
 
 
 class CommitLogReadError(CdcError):

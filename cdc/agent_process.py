@@ -1,0 +1,157 @@
+"""AgentProcess: a change agent as a process of its own, for the demo, benchmarks and tests.
+
+agent = AgentProcess.for_node(node, pulsar, directory)
+agent.start()
+...
+agent.stop()
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol, Self, cast
+
+import yaml
+
+from cdc.sandbox.errors import SandboxError
+
+__all__ = ["AgentProcess"]
+
+_START_TIMEOUT_S: Final = 30.0
+_LOOK_S: Final = 0.05
+
+
+class Node(Protocol):
+    """What an agent has to know of its Cassandra node."""
+
+    @property
+    def address(self) -> str:
+        """Address of the native protocol."""
+
+    @property
+    def native_port(self) -> int:
+        """Port of the native protocol."""
+
+    @property
+    def cdc_raw(self) -> Path:
+        """The folder that the agent reads."""
+
+
+class PulsarUrls(Protocol):
+    """What an agent has to know of Pulsar."""
+
+    @property
+    def service_url(self) -> str:
+        """Binary protocol."""
+
+    @property
+    def admin_url(self) -> str:
+        """REST interface."""
+
+
+class AgentProcess:
+    """One agent, started as a user would: `cdc agent --config agent.yaml`. It ends with the process that started it.
+
+    `directory` holds agent.yaml, agent.log (of all its runs) and the working directory.
+    """
+
+    def __init__(self, directory: Path, options: Mapping[str, object]) -> None:
+        self.directory: Final = directory
+        self.working_dir: Final = directory / "work"
+        self.log: Final = directory / "agent.log"
+        self.config: Final = directory / "agent.yaml"
+        self._process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+        self.configure({"cdcWorkingDir": str(self.working_dir), **options})
+
+    @classmethod
+    def for_node(cls, node: Node, pulsar: PulsarUrls, directory: Path, **options: object) -> Self:
+        """An agent beside this node; `options` are those of agent.yaml, over the ones that follow from the servers."""
+        return cls(
+            directory,
+            {
+                "cdcRawDirectory": str(node.cdc_raw),
+                "contactPoints": node.address,
+                "port": node.native_port,
+                "pulsarServiceUrl": pulsar.service_url,
+                "pulsarAdminUrl": pulsar.admin_url,
+                **options,
+            },
+        )
+
+    def configure(self, options: Mapping[str, object]) -> None:
+        """Write agent.yaml anew; the next start reads it."""
+        self.config.write_text(yaml.safe_dump(dict(options)), encoding="utf-8")
+
+    @property
+    def pid(self) -> int:
+        """Process id of the last start; raises SandboxError before the first."""
+        if self._process is None:
+            raise SandboxError("the agent was never started")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start and return when the agent reads; servers need not be up. Raises SandboxError with the log's tail."""
+        started_at = time.time()
+        command = [
+            sys.executable,
+            "-m",
+            "cdc.main",
+            "agent",
+            "--config",
+            str(self.config),
+            "--parent",
+            str(os.getpid()),
+        ]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        status = self.working_dir / "status.json"
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not (status.exists() and status.stat().st_mtime >= started_at):
+            if not self.running or time.monotonic() > deadline:
+                raise SandboxError(f"the agent did not start:\n{self.log_tail()}")
+            time.sleep(_LOOK_S)
+
+    def status(self) -> dict[str, object]:
+        """The agent's status file: pid, time, node_id, segments, metrics. At most a second old."""
+        return cast("dict[str, object]", json.loads((self.working_dir / "status.json").read_text(encoding="utf-8")))
+
+    def metric(self, name: str) -> int:
+        """One number of the status file's metrics."""
+        return cast("dict[str, int]", self.status()["metrics"])[name]
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """Stop in order (SIGTERM); the exit code."""
+        return self._end(signal.SIGTERM, timeout_s)
+
+    def kill(self) -> int:
+        """End at once, as by kill -9; the exit code."""
+        return self._end(signal.SIGKILL, 10.0)
+
+    def _end(self, number: signal.Signals, timeout_s: float) -> int:
+        if self._process is None:
+            return 0
+        if self.running:
+            self._process.send_signal(number)
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise SandboxError(f"the agent did not stop within {timeout_s:g} s:\n{self.log_tail()}") from None
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The last lines of the agent's log."""
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])

@@ -1,0 +1,137 @@
+"""EventProducers: one Pulsar producer per topic partition. The only module of the agent that knows pulsar-client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+import _pulsar
+import pulsar
+
+from change_agent.errors import PublishError
+from change_agent.events_topics import EventsTopics, PulsarAuth
+from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT
+
+__all__ = ["EventProducer", "EventProducers", "OnResult"]
+
+OnResult = Callable[[str | None], None]
+"""Told once per message, by a thread of the client: None when the broker has it, else what went wrong."""
+
+# The agent bounds what is on its way itself, well below this.
+_MAX_PENDING_MESSAGES: Final = 1_000
+_OPERATION_TIMEOUT_S: Final = 10
+
+
+class EventProducer(Protocol):
+    """Sends to one topic partition, in order."""
+
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> None:
+        """Hand a message to the client; never waits for the broker."""
+
+    def close(self) -> None:
+        """Give up what is on its way; a result may still come."""
+
+
+class EventProducers:
+    """Owns the Pulsar client. `open` and `open_partition` block, and may be called by several threads."""
+
+    def __init__(
+        self,
+        topics: EventsTopics,
+        *,
+        service_url: str,
+        auth: PulsarAuth | None,
+        trust_certificates: Path | None,
+        allow_insecure: bool,
+        verify_hostname: bool,
+    ) -> None:
+        self._topics: Final = topics
+        self._client: Final = pulsar.Client(
+            service_url,
+            authentication=None if auth is None else pulsar.Authentication(auth.plugin, auth.params),
+            operation_timeout_seconds=_OPERATION_TIMEOUT_S,
+            tls_trust_certs_file_path=None if trust_certificates is None else str(trust_certificates),
+            tls_allow_insecure_connection=allow_insecure,
+            tls_validate_hostname=verify_hostname,
+            # What matters is told by us, in our words. A Python logger would need the interpreter lock in client threads.
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
+            stats_interval_in_seconds=0,
+        )
+
+    def close(self) -> None:
+        """Close all producers and the client without waiting for the broker."""
+        self._client.shutdown()
+        self._topics.close()
+
+    def open(self, topic: str) -> list[EventProducer]:
+        """Producers of all partitions of a topic, which exists then. Raises PublishError."""
+        partitions = self._topics.ensure(topic)
+        names = [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
+        opened: list[EventProducer] = []
+        try:
+            opened.extend(self._producer(topic, name) for name in names)
+        except PublishError:
+            for producer in opened:
+                producer.close()
+            raise
+        return opened
+
+    def open_partition(self, topic: str, index: int) -> EventProducer:
+        """A new producer of one partition, whose old one failed. Raises PublishError."""
+        partitions = self._topics.ensure(topic)
+        return self._producer(topic, f"{topic}-partition-{index}" if partitions else topic)
+
+    def _producer(self, topic: str, name: str) -> EventProducer:
+        try:
+            producer = self._client.create_producer(
+                name,
+                schema=_EventsSchema(),
+                # Never give up on a message by time: the client sends it again, in order, when the broker is back.
+                send_timeout_millis=0,
+                max_pending_messages=_MAX_PENDING_MESSAGES,
+                block_if_queue_full=True,
+                # One message carries many events already.
+                batching_enabled=False,
+            )
+        except pulsar.PulsarException as error:
+            raise PublishError(topic, f"no producer for {name}: {error}") from error
+        return _Producer(producer)
+
+
+class _EventsSchema(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships no types
+    """Registers the Avro schema of MutationEvents; the bytes are encoded already."""
+
+    def __init__(self) -> None:
+        self._record_cls = bytes
+        self._schema_info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
+
+    def encode(self, obj: bytes) -> bytes:
+        """As it is."""
+        return obj
+
+    def decode(self, data: bytes) -> bytes:
+        """As it is."""
+        return data
+
+
+class _Producer:
+    def __init__(self, producer: pulsar.Producer) -> None:
+        self._producer: Final = producer
+
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> None:
+        def done(result: _pulsar.Result, message_id: _pulsar.MessageId) -> None:
+            on_result(None if result == _pulsar.Result.Ok else str(result))
+
+        try:
+            self._producer.send_async(payload, done, partition_key=key)
+        except pulsar.PulsarException as error:
+            on_result(str(error))
+
+    def close(self) -> None:
+        try:
+            self._producer.close()
+        except pulsar.PulsarException:
+            # It has failed; there is nothing left to close.
+            return

@@ -1,0 +1,168 @@
+"""InflightPositions: what was read but is not acknowledged yet, and how far each segment is done without a gap."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, final
+
+__all__ = ["InflightPositions", "SegmentProgress", "TrackedEntry"]
+
+
+@final
+class TrackedEntry:
+    """A commit log entry with events on their way. `outstanding` counts those that are not acknowledged."""
+
+    __slots__ = ("outstanding", "position", "segment_id")
+
+    def __init__(self, segment_id: int, position: int, outstanding: int) -> None:
+        self.segment_id = segment_id
+        self.position = position
+        self.outstanding = outstanding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentProgress:
+    """`position`: everything before it is acknowledged. `read_to_end`: nothing more will be read of this segment.
+
+    `done` says that both hold for all of it; `keep` that the file must stay although it is done.
+    """
+
+    position: int
+    read_to_end: bool
+    done: bool
+    keep: bool
+
+
+class _Segment:
+    __slots__ = ("acknowledged", "entries", "keep", "read_position", "read_to_end")
+
+    def __init__(self, position: int) -> None:
+        self.entries: deque[TrackedEntry] = deque()
+        self.acknowledged = position
+        self.read_position = position
+        self.read_to_end = False
+        self.keep = False
+
+
+class InflightPositions:
+    """Shared by the reader (tracks, advances, waits for room), the publisher (acknowledges) and the positions' writer.
+
+    The position of a segment only moves over an unbroken prefix of acknowledged entries. Room is bounded by events and
+    by bytes, over all tables: the reader waits when either is used up.
+    """
+
+    def __init__(self, *, max_events: int, max_bytes: int) -> None:
+        self._max_events: Final = max_events
+        self._max_bytes: Final = max_bytes
+        self._changed: Final = threading.Condition()
+        self._segments: Final[dict[int, _Segment]] = {}
+        self._events = 0
+        self._bytes = 0
+
+    @property
+    def events(self) -> int:
+        """Events that are not acknowledged."""
+        return self._events
+
+    @property
+    def bytes(self) -> int:
+        """Their size, as estimated when room was taken."""
+        return self._bytes
+
+    def open(self, segment_id: int, position: int) -> None:
+        """Begin to account for a segment whose entries up to `position` are done."""
+        with self._changed:
+            self._segments.setdefault(segment_id, _Segment(position))
+
+    def take_room(self, events: int, size: int, timeout_s: float) -> bool:
+        """Wait for room and take it; False when there was none in time. One batch may always travel alone."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._has_room(events, size), timeout_s):
+                return False
+            self._events += events
+            self._bytes += size
+            return True
+
+    def _has_room(self, events: int, size: int) -> bool:
+        if self._events == 0:
+            return True
+        return self._events + events <= self._max_events and self._bytes + size <= self._max_bytes
+
+    def give_room_back(self, events: int, size: int) -> None:
+        """Room that :meth:`take_room` gave is free again."""
+        with self._changed:
+            self._events -= events
+            self._bytes -= size
+            self._changed.notify_all()
+
+    def track(self, entries: Iterable[TrackedEntry]) -> None:
+        """Entries whose events are about to be published, in the order of the log."""
+        with self._changed:
+            for entry in entries:
+                segment = self._segments[entry.segment_id]
+                segment.entries.append(entry)
+                segment.read_position = entry.position
+
+    def advance(self, segment_id: int, position: int) -> None:
+        """Everything up to `position` was read; what is not tracked has no events."""
+        with self._changed:
+            segment = self._segments[segment_id]
+            segment.read_position = max(segment.read_position, position)
+            self._move(segment)
+
+    def finish(self, segment_id: int) -> None:
+        """The segment was read to its end."""
+        with self._changed:
+            self._segments[segment_id].read_to_end = True
+
+    def keep(self, segment_id: int) -> None:
+        """The segment's file must stay: something in it could not be published."""
+        with self._changed:
+            self._segments[segment_id].keep = True
+
+    def acknowledge(self, entries: Iterable[TrackedEntry], events: int, size: int) -> None:
+        """One event of each given entry is with the broker (an entry is named once per event)."""
+        with self._changed:
+            touched = set()
+            for entry in entries:
+                entry.outstanding -= 1
+                touched.add(entry.segment_id)
+            for segment_id in touched:
+                self._move(self._segments[segment_id])
+            self._events -= events
+            self._bytes -= size
+            self._changed.notify_all()
+
+    @staticmethod
+    def _move(segment: _Segment) -> None:
+        entries = segment.entries
+        while entries and entries[0].outstanding == 0:
+            segment.acknowledged = entries.popleft().position
+        if not entries:
+            segment.acknowledged = segment.read_position
+
+    def progress(self) -> dict[int, SegmentProgress]:
+        """How far each open segment is, by segment id."""
+        with self._changed:
+            return {
+                segment_id: SegmentProgress(
+                    position=segment.acknowledged,
+                    read_to_end=segment.read_to_end,
+                    done=segment.read_to_end and not segment.entries,
+                    keep=segment.keep,
+                )
+                for segment_id, segment in self._segments.items()
+            }
+
+    def forget(self, segment_id: int) -> None:
+        """A segment that is done and stored as done needs no account any more."""
+        with self._changed:
+            self._segments.pop(segment_id, None)
+
+    def wait_until_empty(self, timeout_s: float) -> bool:
+        """True when every event was acknowledged in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._events == 0, timeout_s)

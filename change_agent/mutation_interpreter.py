@@ -1,0 +1,123 @@
+"""MutationInterpreter: an entry's payload to events, by the schema that the node confirms; parks what stays unreadable."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
+
+from change_agent.commitlog.entry import CommitLogEntry
+from change_agent.db.mutation import MutationDecoder
+from change_agent.errors import CommitLogReadError, UnknownTableError
+from change_agent.metrics import AgentMetrics
+from change_agent.mutation_events import MutationEventBuilder, TableEvent, is_published
+from change_agent.parked import ParkedMutations
+from change_agent.table_metadata import KnownTables, TableMetadataProvider
+from schemas.cql_value import CqlValueError
+from schemas.table_metadata import TableMetadata
+
+__all__ = ["MutationInterpreter", "StoppedError"]
+
+_log: Final = logging.getLogger(__name__)
+# Between two looks at the schema for a mutation that does not fit it.
+_REREAD_PAUSE_S: Final = 2.0
+_ANSWER_TIMEOUT_S: Final = 1.0
+
+
+class StoppedError(Exception):
+    """The agent stops; the entry was not interpreted."""
+
+
+class MutationInterpreter:
+    """Used by the reader's thread."""
+
+    def __init__(
+        self,
+        provider: TableMetadataProvider,
+        parked: ParkedMutations,
+        metrics: AgentMetrics,
+        stopping: threading.Event,
+        *,
+        reread_pause_s: float = _REREAD_PAUSE_S,
+    ) -> None:
+        self._provider: Final = provider
+        self._parked: Final = parked
+        self._metrics: Final = metrics
+        self._stopping: Final = stopping
+        self._reread_pause_s: Final = reread_pause_s
+        self._builder: Final = MutationEventBuilder()
+        self._version = 0
+        self._tables: Mapping[UUID, TableMetadata] = {}
+        self._decoder = MutationDecoder({})
+        self._unpublished: frozenset[bytes] = frozenset()
+        # Tables that two looks at the schema did not find: no more waiting until it changes.
+        self._hopeless: set[bytes] = set()
+
+    def use_schema_of(self, time_ms: int) -> None:
+        """Interpret by what the node says at or after this time (since the epoch); waits for it. Raises StoppedError."""
+        self._use(self._known(time_ms))
+
+    def events_of(self, segment: str, version: int, entry: CommitLogEntry) -> list[TableEvent] | None:
+        """The events of an entry; None when it was parked. Raises StoppedError."""
+        payload = entry.payload
+        # One update, of a table without events: most of what a node writes for itself.
+        if payload[0] == 1 and payload[1:17] in self._unpublished:
+            return []
+        try:
+            return self._interpret(version, entry)
+        except (CommitLogReadError, CqlValueError) as error:
+            return self._try_again(segment, version, entry, error)
+
+    def _interpret(self, version: int, entry: CommitLogEntry) -> list[TableEvent]:
+        return self._builder.events_of(self._decoder.decode(entry.payload, version), entry.position)
+
+    def _try_again(
+        self, segment: str, version: int, entry: CommitLogEntry, error: CommitLogReadError | CqlValueError
+    ) -> list[TableEvent] | None:
+        table = error.table_id.bytes if isinstance(error, UnknownTableError) else entry.payload[1:17]
+        if table not in self._hopeless:
+            for pause_s in (0.0, self._reread_pause_s):
+                if self._stopping.wait(pause_s):
+                    raise StoppedError
+                self._use(self._known(_now_ms(), reread=True))
+                try:
+                    return self._interpret(version, entry)
+                except (CommitLogReadError, CqlValueError) as again:
+                    error = again
+            self._hopeless.add(table)
+        self._parked.park(
+            segment=segment, position=entry.position, version=version, reason=str(error), payload=entry.payload
+        )
+        self._metrics.mutations_parked += 1
+        _log.error(
+            "%s, position %d: a mutation was parked in %s (%s); the segment stays",
+            segment, entry.position, self._parked.path.name, error,
+        )  # fmt: skip
+        return None
+
+    def _known(self, time_ms: int, *, reread: bool = False) -> KnownTables:
+        while not self._stopping.is_set():
+            known = self._provider.as_of(time_ms, _ANSWER_TIMEOUT_S, reread=reread)
+            if known is not None:
+                return known
+        raise StoppedError
+
+    def _use(self, known: KnownTables) -> None:
+        if known.version == self._version:
+            return
+        self._version = known.version
+        if known.tables == self._tables:
+            return
+        self._tables = known.tables
+        self._decoder = MutationDecoder(known.tables)
+        self._unpublished = frozenset(
+            table_id.bytes for table_id, table in known.tables.items() if not is_published(table)
+        )
+        self._hopeless.clear()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,151 @@
+"""OffsetStore: the positions that survive the process. One writer; two generations, each with a checksum.
+
+    positions-a.json, positions-b.json => Checksum "\\n" Json
+      Checksum => 8 hex digits, CRC32 of Json
+      Json     => {"generation": n, "segments": {"<id>": {"position": n, "keep": bool}}, "finished": [id, ...]}
+
+A store writes over the older of the two: temporary file, fsync, rename, fsync of the folder. So a crash at any moment
+leaves at least one whole generation, and a damaged newest one falls back to the one before it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, cast
+
+from schemas.errors import CdcError
+
+__all__ = ["DamagedPositionsError", "OffsetStore", "StoredPositions", "StoredSegment", "WorkingDirInUseError"]
+
+_NAMES: Final = ("positions-a.json", "positions-b.json")
+# A segment that was deleted may be linked again when Cassandra replays; ids are kept for far more than that can bring.
+_FINISHED_KEPT: Final = 20_000
+
+
+class DamagedPositionsError(CdcError):
+    """Positions were stored and none of the files can be read: going on would publish everything again."""
+
+
+class WorkingDirInUseError(CdcError):
+    """Another agent runs in this working directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSegment:
+    """Everything before `position` is acknowledged. `keep`: done, but the file must stay."""
+
+    position: int
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPositions:
+    """Segments that are being read, by id, and the ids of those that are finished."""
+
+    segments: Mapping[int, StoredSegment] = field(default_factory=dict)
+    finished: frozenset[int] = frozenset()
+
+
+class OffsetStore:
+    """Owns the positions' files of a working directory, and the lock that keeps a second agent out.
+
+    The constructor makes the directory and raises WorkingDirInUseError; OSErrors come as they are.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory: Final = directory
+        self._lock: Final = os.open(directory / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise WorkingDirInUseError(
+                f"{directory} is used by another agent; give each its own cdcWorkingDir"
+            ) from None
+        self._generation = 0
+        self._next_name = _NAMES[0]
+
+    def close(self) -> None:
+        """Let another agent use the directory."""
+        os.close(self._lock)
+
+    def load(self) -> StoredPositions:
+        """What was stored last, or the generation before it where that is damaged; empty at the first start.
+
+        Raises DamagedPositionsError when files are there and none is whole.
+        """
+        found = []
+        present = [name for name in _NAMES if (self._directory / name).exists()]
+        for name in present:
+            loaded = _parse((self._directory / name).read_bytes())
+            if loaded is not None:
+                found.append((*loaded, name))
+        if not found:
+            if present:
+                raise DamagedPositionsError(
+                    f"{self._directory}: {' and '.join(present)} are damaged; delete them to read every segment again"
+                )
+            return StoredPositions()
+        self._generation, positions, name = max(found, key=lambda each: each[0])
+        self._next_name = _NAMES[1 - _NAMES.index(name)]
+        return positions
+
+    def store(self, positions: StoredPositions) -> None:
+        """Make the positions durable; when this returns they survive a power loss."""
+        generation = self._generation + 1
+        target = self._directory / self._next_name
+        temporary = target.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            file.write(_format(generation, positions))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        sync_directory(self._directory)
+        self._generation = generation
+        self._next_name = _NAMES[1 - _NAMES.index(self._next_name)]
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and new names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _format(generation: int, positions: StoredPositions) -> bytes:
+    body = json.dumps(
+        {
+            "generation": generation,
+            "segments": {
+                str(segment_id): {"position": segment.position, "keep": segment.keep}
+                for segment_id, segment in sorted(positions.segments.items())
+            },
+            "finished": sorted(positions.finished)[-_FINISHED_KEPT:],
+        }
+    ).encode()
+    return b"%08x\n%s" % (zlib.crc32(body), body)
+
+
+def _parse(content: bytes) -> tuple[int, StoredPositions] | None:
+    """Generation and positions; None when the file is damaged."""
+    checksum, _, body = content.partition(b"\n")
+    if checksum != b"%08x" % zlib.crc32(body):
+        return None
+    stored = cast("dict[str, object]", json.loads(body))
+    segments = cast("dict[str, dict[str, int]]", stored["segments"])
+    return cast("int", stored["generation"]), StoredPositions(
+        segments={
+            int(segment_id): StoredSegment(position=segment["position"], keep=bool(segment["keep"]))
+            for segment_id, segment in segments.items()
+        },
+        finished=frozenset(cast("list[int]", stored["finished"])),
+    )

@@ -1,0 +1,214 @@
+"""SegmentFollower: reads what is new in the segments of `cdc_raw`, in the order of their ids, and hands events on.
+
+What it hands over is bounded: it waits while too much is not acknowledged. It never deletes anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from change_agent.cdc_raw.watcher import CdcRawWatcher, ReadableSegment
+from change_agent.commitlog.reader import SegmentReader
+from change_agent.errors import BufferUnderflowError, ChecksumMismatchError, CommitLogReadError
+from change_agent.inflight import InflightPositions, TrackedEntry
+from change_agent.metrics import AgentMetrics
+from change_agent.mutation_events import TableEvent
+from change_agent.mutation_interpreter import MutationInterpreter, StoppedError
+from change_agent.offsets import StoredPositions
+from change_agent.topic_lane import OutgoingEvent
+
+__all__ = ["SegmentFollower"]
+
+_log: Final = logging.getLogger(__name__)
+# Events that are handed over at once: enough to make a hand-over cheap, few enough not to be waited for.
+_BATCH_EVENTS: Final = 250
+_BATCH_S: Final = 0.02
+# A segment that is neither final nor moving is not waited for any longer than this by the ones behind it.
+_OPEN_REST_MS: Final = 10_000
+# Bytes of an event beside its keys, estimated.
+_EVENT_BYTES: Final = 64
+
+
+class Publisher(Protocol):
+    """Takes events in order."""
+
+    def publish(self, events: Sequence[OutgoingEvent]) -> None:
+        """Send these behind all others."""
+
+
+class SegmentFollower:
+    """Owns the open segments. `run` is a thread's body; `stop` may be called by any thread.
+
+    Segments that are stored as finished are not read again, though they may come back when Cassandra replays.
+    """
+
+    def __init__(
+        self,
+        watcher: CdcRawWatcher,
+        interpreter: MutationInterpreter,
+        positions: InflightPositions,
+        publisher: Publisher,
+        metrics: AgentMetrics,
+        stored: StoredPositions,
+        stopping: threading.Event,
+    ) -> None:
+        self._watcher: Final = watcher
+        self._interpreter: Final = interpreter
+        self._positions: Final = positions
+        self._publisher: Final = publisher
+        self._metrics: Final = metrics
+        self._stored: Final = stored
+        self._stopping: Final = stopping
+        self._open: Final[dict[int, SegmentReader]] = {}
+        # Segments with nothing more to do here, and the limits at which others failed.
+        self._ended: Final = set(stored.finished)
+        self._failed_at: Final[dict[int, int]] = {}
+        self._gone: Final[set[int]] = set()
+        self._batch: list[OutgoingEvent] = []
+        self._entries: list[TrackedEntry] = []
+        self._batch_bytes = 0
+        self._batch_since = 0.0
+        # Replaced as a whole, for other threads: file name and limit of every segment with an index, by id.
+        self.listed: Mapping[int, ReadableSegment] = {}
+
+    def run(self) -> None:
+        """Follow until `stopping` is set."""
+        try:
+            while not self._stopping.is_set():
+                self._read_all()
+                self._watcher.wait()
+        except StoppedError:
+            return
+        finally:
+            for reader in self._open.values():
+                reader.close()
+
+    def stop(self) -> None:
+        """Let `run` return soon; `stopping` is set already."""
+        self._watcher.wake()
+
+    def _read_all(self) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        segments = self._watcher.segments(now_ms)
+        self.listed = {each.segment_id: each for each in segments}
+        unread = [each for each in segments if each.segment_id not in self._ended]
+        if unread:
+            # What the log says may need a schema as new as the log; a clock that is ahead must not stop us.
+            self._interpreter.use_schema_of(min(now_ms, max(each.index_time_ms for each in unread)))
+        for segment in unread:
+            self._read(segment)
+            if not segment.final and now_ms - segment.index_time_ms < _OPEN_REST_MS:
+                # Cassandra completes a segment before it syncs the next: order of keys first.
+                break
+
+    def _read(self, segment: ReadableSegment) -> None:
+        if not segment.log_exists:
+            self._note_gone(segment)
+            return
+        if self._failed_at.get(segment.segment_id) == segment.limit and not segment.final:
+            return
+        try:
+            reader = self._reader(segment)
+            self._read_entries(segment, reader)
+        except CommitLogReadError as error:
+            self._hand_over(segment.segment_id, None)
+            self._note_failure(segment, error)
+            return
+        if segment.final:
+            self._positions.finish(segment.segment_id)
+            self._metrics.segments_finished += 1
+            self._end(segment)
+
+    def _reader(self, segment: ReadableSegment) -> SegmentReader:
+        reader = self._open.get(segment.segment_id)
+        if reader is None:
+            stored = self._stored.segments.get(segment.segment_id)
+            reader = SegmentReader(segment.path, 0 if stored is None else stored.position)
+            self._open[segment.segment_id] = reader
+            self._positions.open(segment.segment_id, reader.position)
+            if stored is not None and stored.keep:
+                self._positions.keep(segment.segment_id)
+        return reader
+
+    def _read_entries(self, segment: ReadableSegment, reader: SegmentReader) -> None:
+        limit = None if segment.final else segment.limit
+        before = reader.position
+        while True:
+            try:
+                for entry in reader.read(limit):
+                    if self._stopping.is_set():
+                        raise StoppedError
+                    self._metrics.mutations_read += 1
+                    events = self._interpreter.events_of(reader.name, reader.descriptor.version, entry)
+                    if events:
+                        self._collect(segment.segment_id, entry.position, events)
+                    elif events is None:
+                        self._positions.keep(segment.segment_id)
+                    if self._batch and self._is_due():
+                        self._hand_over(segment.segment_id, entry.position)
+            except ChecksumMismatchError as error:
+                if error.resume_position is None:
+                    raise
+                self._metrics.corrupt_entries += 1
+                self._positions.keep(segment.segment_id)
+                _log.error("%s; the entry is skipped, the segment stays", error)
+                reader.skip_to(error.resume_position)
+            else:
+                break
+        self._metrics.bytes_read += reader.position - before
+        self._hand_over(segment.segment_id, reader.position)
+
+    def _collect(self, segment_id: int, position: int, events: Sequence[TableEvent]) -> None:
+        if not self._batch:
+            self._batch_since = time.monotonic()
+        tracked = TrackedEntry(segment_id, position, len(events))
+        self._entries.append(tracked)
+        for keys, event in events:
+            size = _EVENT_BYTES + len(event.key) + len(event.partition_key)
+            size += sum(2 + len(value or b"") for value in event.clustering)
+            self._batch.append(OutgoingEvent(keys, event, tracked, size))
+            self._batch_bytes += size
+
+    def _is_due(self) -> bool:
+        return len(self._batch) >= _BATCH_EVENTS or time.monotonic() - self._batch_since > _BATCH_S
+
+    def _hand_over(self, segment_id: int, position: int | None) -> None:
+        """Give what was collected to the publisher; everything of the segment up to `position` was read."""
+        if self._batch:
+            while not self._positions.take_room(len(self._batch), self._batch_bytes, 1.0):
+                if self._stopping.is_set():
+                    raise StoppedError
+            self._positions.track(self._entries)
+            self._publisher.publish(self._batch)
+            self._metrics.events_published += len(self._batch)
+            self._batch, self._entries, self._batch_bytes = [], [], 0
+        if position is not None:
+            self._positions.advance(segment_id, position)
+
+    def _note_failure(self, segment: ReadableSegment, error: CommitLogReadError) -> None:
+        if isinstance(error, BufferUnderflowError) and not segment.final:
+            # Not there yet: the index was seen before the bytes, or before the header.
+            self._failed_at[segment.segment_id] = segment.limit
+            return
+        if segment.segment_id not in self._failed_at:
+            self._metrics.segments_unreadable += 1
+            _log.error("%s; the segment stays where it is, the others go on", error)
+        self._failed_at[segment.segment_id] = segment.limit
+        if segment.final:
+            self._end(segment)
+
+    def _note_gone(self, segment: ReadableSegment) -> None:
+        if segment.segment_id not in self._gone:
+            self._gone.add(segment.segment_id)
+            self._metrics.segments_gone_unread += 1
+            _log.error("%s is gone and was not read to its end: changes are lost", segment.path.name)
+
+    def _end(self, segment: ReadableSegment) -> None:
+        self._ended.add(segment.segment_id)
+        reader = self._open.pop(segment.segment_id, None)
+        if reader is not None:
+            reader.close()

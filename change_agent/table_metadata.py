@@ -1,0 +1,155 @@
+"""TableMetadataProvider: all tables of the node, kept fresh by a thread of its own.
+
+An answer that is older than the bytes it explains may be wrong: a table that got `cdc = true` a moment ago would be
+skipped in silence. So the reader asks for metadata "as of" a moment, and waits until the node confirmed it since.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import tenacity
+
+from change_agent.node_connection import NodeConnection
+from change_agent.schema_history import SchemaHistory
+from schemas.errors import CdcError
+from schemas.table_metadata import TableMetadata
+
+__all__ = ["KnownTables", "TableMetadataProvider"]
+
+_log: Final = logging.getLogger(__name__)
+_WAIT: Final = tenacity.wait_exponential_jitter(initial=0.5, max=10, jitter=0.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTables:
+    """All tables by id, dropped ones included. A changed schema is another object with another `version`."""
+
+    version: int
+    node_id: UUID
+    tables: Mapping[UUID, TableMetadata]
+
+
+class TableMetadataProvider:
+    """Asks the node for its schema: at the interval, and when the reader wants it now. Owns connection and history.
+
+    `known` and `as_of` are for other threads; everything else happens on the provider's thread.
+    """
+
+    def __init__(self, connection: NodeConnection, history: SchemaHistory, interval_s: float) -> None:
+        self._connection: Final = connection
+        self._history: Final = history
+        self._interval_s: Final = interval_s
+        self._changed: Final = threading.Condition()
+        self._thread: Final = threading.Thread(target=self._run, name="schema", daemon=True)
+        self._stopping = False
+        self._failures = 0
+        self._known: KnownTables | None = None
+        self._confirmed_at_ms = 0
+        self._wanted_at_ms = 0
+        self._reread_wanted = False
+        self._schema_version: UUID | None = None
+        self.failure: BaseException | None = None
+        self.refreshes = 0
+
+    def start(self) -> None:
+        """Load the copy of the working directory and begin to ask the node."""
+        self._history.load()
+        self._publish()
+        self._confirmed_at_ms = self._history.confirmed_at_ms
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a reader that waits gets None."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._connection.close()
+
+    @property
+    def known(self) -> KnownTables | None:
+        """What is known now; None before the first answer of the node, where there is no copy."""
+        return self._known
+
+    def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
+        """Tables that the node confirmed at or after `time_ms`; None when it did not answer in time.
+
+        `reread` asks for all of the schema even when the node says that its version is the same.
+        """
+        with self._changed:
+            if time_ms > self._confirmed_at_ms or reread:
+                self._wanted_at_ms = max(self._wanted_at_ms, time_ms)
+                self._reread_wanted = self._reread_wanted or reread
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._is_answered(time_ms) or self._stopping, timeout_s)
+            return self._known if self._is_answered(time_ms) else None
+
+    def _is_answered(self, time_ms: int) -> bool:
+        return self._confirmed_at_ms >= time_ms and self._known is not None and not self._reread_wanted
+
+    def _publish(self) -> None:
+        latest = self._history.latest
+        if latest is not None:
+            version = 1 if self._known is None else self._known.version + 1
+            self._known = KnownTables(version=version, node_id=latest.node_id, tables=self._history.tables)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._ask_or_wait()
+        except Exception as error:  # noqa: BLE001  # the top of a thread
+            _log.exception("the schema thread failed")
+            self.failure = error
+
+    def _ask_or_wait(self) -> None:
+        try:
+            self._ask()
+        except CdcError as error:
+            self._failures += 1
+            if self._failures == 1:
+                _log.warning("waiting for the schema: %s", error)
+            # While the node is away the back-off decides, whatever the reader wants.
+            self._wait(_back_off_s(self._failures), lambda: False)
+        else:
+            if self._failures:
+                _log.info("the node answers again")
+            self._failures = 0
+            self._wait(self._interval_s, self._is_wanted)
+
+    def _wait(self, seconds: float, is_wanted: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or is_wanted(), seconds)
+
+    def _is_wanted(self) -> bool:
+        return self._reread_wanted or self._wanted_at_ms > self._confirmed_at_ms
+
+    def _ask(self) -> None:
+        asked_at_ms = time.time_ns() // 1_000_000
+        with self._changed:
+            reread = self._reread_wanted
+        version = self._connection.schema_version()
+        if reread or version != self._schema_version:
+            self._history.add(self._connection.read_schema())
+            self.refreshes += 1
+        self._history.confirm(asked_at_ms)
+        with self._changed:
+            if reread or version != self._schema_version:
+                self._publish()
+            if reread:
+                self._reread_wanted = False
+            self._schema_version = version
+            self._confirmed_at_ms = max(self._confirmed_at_ms, asked_at_ms)
+            self._changed.notify_all()
+
+
+def _back_off_s(failures: int) -> float:
+    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+    state.attempt_number = failures
+    return _WAIT(state)

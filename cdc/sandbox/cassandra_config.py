@@ -100,6 +100,8 @@ def node_settings(
         "commitlog_sync_period_in_ms": options.commitlog_sync_ms,
         "commitlog_segment_size_in_mb": options.commitlog_segment_mb,
     }
+    if options.cassandra == "3.11":
+        settings["start_rpc"] = False  # Thrift, gone in 4.0
     settings.update(options.cassandra_settings)
     return {name: value for name, value in settings.items() if value is not None}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -74,11 +75,17 @@ class CassandraNode(Server):
 
     def flush(self, keyspace: str, *tables: str) -> None:
         """Flushes tables, by default all of the keyspace, as ``nodetool flush`` does."""
-        self._execute("forceKeyspaceFlush(java.lang.String,[Ljava.lang.String;)", [keyspace, list(tables)])
+        self._invoke("forceKeyspaceFlush(java.lang.String,[Ljava.lang.String;)", [keyspace, list(tables)])
 
     def drain(self) -> None:
         """Drains the node as ``nodetool drain`` does: it takes no writes any more, until it is started again."""
-        self._execute("drain", [])
+        self._invoke("drain", [])
+
+    def live_nodes(self) -> frozenset[str]:
+        """The addresses of the nodes that this one holds for alive, itself included."""
+        live = self._ask({"type": "read", "mbean": _STORAGE_SERVICE, "attribute": "LiveNodes"})
+        assert isinstance(live, list)
+        return frozenset(str(address) for address in live)
 
     def _configure(self, block: AddressBlock) -> None:
         settings = node_settings(
@@ -120,14 +127,16 @@ class CassandraNode(Server):
 
     def _why_not_ready(self) -> str | None:
         try:
-            # a node that starts knows the nodes before it; the others learn of it within a second by gossip
-            peers = count_rows(self.address, self.native_port, "system.peers")
+            count_rows(self.address, self.native_port, "system.local")
         except NotServingError as error:
             return str(error)
-        return None if peers >= self.number - 1 else f"it sees {peers} other nodes instead of {self.number - 1}"
+        return None
 
-    def _execute(self, operation: str, arguments: list[Json]) -> None:
-        request = {"type": "exec", "mbean": _STORAGE_SERVICE, "operation": operation, "arguments": arguments}
+    def _invoke(self, operation: str, arguments: list[Json]) -> None:
+        self._ask({"type": "exec", "mbean": _STORAGE_SERVICE, "operation": operation, "arguments": arguments})
+
+    def _ask(self, request: Mapping[str, Json]) -> Json:
+        """One request to JMX by its HTTP bridge."""
         try:
             answer = httpx.post(
                 f"http://{self.address}:{self.ports.jolokia}/jolokia/",
@@ -138,7 +147,13 @@ class CassandraNode(Server):
             )
             answer.raise_for_status()
         except httpx.HTTPError as error:
-            raise SandboxError(f"{self.name} could not be asked to {operation}: {error}") from error
+            raise SandboxError(f"{self.name} did not answer {_asked(request)} by JMX: {error}") from error
         body = answer.json()
-        if body["status"] != 200:
-            raise SandboxError(f"{self.name} refused to {operation}: {body.get('error')}")
+        if body["status"] != httpx.codes.OK:
+            raise SandboxError(f"{self.name} refused {_asked(request)}: {body.get('error')}")
+        value: Json = body.get("value")
+        return value
+
+
+def _asked(request: Mapping[str, Json]) -> str:
+    return str(request.get("operation") or request.get("attribute"))

@@ -14,17 +14,18 @@ import fcntl
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Literal, Self, TypeAlias
+from typing import BinaryIO, Final, Literal, Self, TypeAlias
 
 from cdc.sandbox.addresses import AddressBlock, claim_block
 from cdc.sandbox.artifacts import cassandra_class_path, ensure, pulsar_distribution
 from cdc.sandbox.cassandra_node import CassandraNode
-from cdc.sandbox.errors import SandboxError
+from cdc.sandbox.errors import SandboxError, ServerStartError
 from cdc.sandbox.options import SandboxOptions
 from cdc.sandbox.pulsar_standalone import Pulsar
 from cdc.sandbox.server import Server
@@ -33,6 +34,8 @@ from cdc.sandbox.supervision import SupervisorChannel
 from schemas.errors import ConfigError
 
 __all__ = ["Progress", "Sandbox", "Step"]
+
+_GOSSIP_TIMEOUT_S: Final = 60.0
 
 Step: TypeAlias = Literal["fetching", "waiting", "starting", "ready"]
 Progress: TypeAlias = Callable[[str, Step], None]
@@ -167,9 +170,9 @@ class Sandbox:
         for server in self._servers():
             self._on_progress(server.name, "waiting")
         with ThreadPoolExecutor(max_workers=2) as pool:
-            starts = [pool.submit(self._start_in_turn, self._nodes)]
+            starts = [pool.submit(self._start_nodes)]
             if self._pulsar is not None:
-                starts.append(pool.submit(self._start_in_turn, [self._pulsar]))
+                starts.append(pool.submit(self._start_server, self._pulsar))
             try:
                 for start in as_completed(starts):
                     start.result()
@@ -177,11 +180,21 @@ class Sandbox:
                 self.close()  # the other thread then sees that its supervisor is gone, and ends
                 raise
 
-    def _start_in_turn(self, servers: Sequence[Server]) -> None:
-        for server in servers:
-            self._on_progress(server.name, "starting")
-            server.start()
-            self._on_progress(server.name, "ready")
+    def _start_nodes(self) -> None:
+        for node in self._nodes:
+            self._start_server(node)
+        everyone = frozenset(node.address for node in self._nodes)
+        deadline = time.monotonic() + _GOSSIP_TIMEOUT_S
+        while strangers := [node.name for node in self._nodes if node.live_nodes() != everyone]:
+            if time.monotonic() > deadline:
+                reason = f"after {_GOSSIP_TIMEOUT_S:g} s it does not see all of {', '.join(sorted(everyone))} alive"
+                raise ServerStartError(strangers[0], reason, [])
+            time.sleep(0.1)
+
+    def _start_server(self, server: Server) -> None:
+        self._on_progress(server.name, "starting")
+        server.start()
+        self._on_progress(server.name, "ready")
 
 
 def _lock_folder(folder: Path) -> BinaryIO:

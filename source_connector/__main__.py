@@ -1,0 +1,104 @@
+"""The process that the Java host starts: builds the stages from the OPEN frame, runs the source, ends with the host."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import ssl
+import sys
+
+from schemas.errors import CdcError, ConfigError, ConfigProblem
+from source_connector.assembly import assemble
+from source_connector.config import SourceConfig
+from source_connector.errors import DeploymentError
+from source_connector.host_connection import HostConnection, HostLogHandler
+from source_connector.host_protocol import OpenRequest, encode_error, encode_opened
+from source_connector.source import CassandraSource, Inbox
+
+__all__ = ["main"]
+
+_log = logging.getLogger("source_connector")
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve one host; never returns."""
+    _die_with_parent()
+    faulthandler.enable()
+    inbox = Inbox()
+    host = HostConnection(inbox.put)
+    _log_to(host)
+    code = 1
+    try:
+        host.start()
+        request = inbox.get()
+        assert isinstance(request, OpenRequest), "OPEN is the first frame"
+        source = _build(request, inbox, host)
+        host.send(encode_opened())
+        host.flush()
+        source.run()
+        code = 0
+    except CdcError as error:
+        host.send(encode_error("; ".join(str(error).splitlines())))
+    except Exception as error:  # noqa: BLE001  # the top of the process: the host reports it
+        _log.exception("the connector cannot go on")
+        host.send(encode_error(f"{type(error).__name__}: {error}"))
+    host.flush()
+    # Threads of the clients may still run; nothing that they could do counts any more.
+    os._exit(code)
+
+
+def _build(request: OpenRequest, inbox: Inbox, host: HostConnection) -> CassandraSource:
+    """All stages for a configuration. Raises ConfigError, DeploymentError."""
+    guarantee = request.instance.get("guarantee", "ATLEAST_ONCE")
+    if guarantee != "ATLEAST_ONCE":
+        raise DeploymentError(
+            f"processingGuarantees: {guarantee} is not supported; deploy the source with ATLEAST_ONCE, the default, for "
+            "an event is acknowledged only after the data topic has its record"
+        )
+    config, warnings = SourceConfig.from_mapping(request.config, request.pulsar)
+    ssl_context = _ssl_context(config)
+    for warning in warnings:
+        _log.warning("%s", warning)
+    return assemble(config, ssl_context, inbox, host)
+
+
+def _ssl_context(config: SourceConfig) -> ssl.SSLContext | None:
+    """TLS to Cassandra, from PEM files. Raises ConfigError."""
+    if config.ssl_provider == "None":
+        return None
+    option = "ssl.truststore.path"
+    try:
+        context = ssl.create_default_context(cafile=config.ssl_trusted_certificates or None)
+        context.check_hostname = config.ssl_hostname_validation
+        option = "ssl.cipherSuites"
+        if config.ssl_ciphers:
+            context.set_ciphers(":".join(config.ssl_ciphers))
+        option = "ssl.openssl.keyCertChain"
+        if config.ssl_certificate_chain:
+            context.load_cert_chain(config.ssl_certificate_chain, config.ssl_private_key)
+    except (ssl.SSLError, OSError) as error:
+        reason = f"cannot be used ({error}); files must be PEM, Java key stores have to be converted"
+        raise ConfigError([ConfigProblem(option=option, reason=reason)]) from error
+    return context
+
+
+def _log_to(host: HostConnection) -> None:
+    handler = HostLogHandler(host)
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("cassandra").setLevel(logging.ERROR)
+
+
+def _die_with_parent() -> None:
+    """The kernel ends this process with the thread that started it; elsewhere the end of standard input does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

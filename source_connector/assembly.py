@@ -1,0 +1,75 @@
+"""Puts the stages together for a configuration."""
+
+from __future__ import annotations
+
+import ssl
+
+from source_connector.cassandra_client import CassandraClient, CassandraOptions
+from source_connector.config import SourceConfig
+from source_connector.events_consumer import EventsConsumer
+from source_connector.host_connection import HostConnection
+from source_connector.mutation_cache import MutationCache
+from source_connector.pulsar_access import PulsarOptions
+from source_connector.row_fetcher import RowFetcher
+from source_connector.source import CassandraSource, Inbox, Limits
+from source_connector.table_schema import TableSchemaReader
+
+__all__ = ["assemble"]
+
+
+def assemble(
+    config: SourceConfig, ssl_context: ssl.SSLContext | None, inbox: Inbox, host: HostConnection
+) -> CassandraSource:
+    """A source whose stages all post to the inbox; nothing is connected yet."""
+    client = CassandraClient(_cassandra_options(config, ssl_context))
+    return CassandraSource(
+        inbox=inbox,
+        host=host,
+        consumer=EventsConsumer(
+            _pulsar_options(config),
+            config.topics,
+            config.subscription,
+            max_waiting_events=config.max_waiting_events,
+            post=inbox.put,
+        ),
+        client=client,
+        schema=TableSchemaReader(client, config.keyspace, config.table),
+        fetcher=RowFetcher(
+            client, consistency=config.consistency, higher_consistency=config.higher_consistency, post=inbox.put
+        ),
+        cache=MutationCache(
+            max_capacity=config.cache_max_capacity,
+            max_digests=config.cache_max_digests,
+            expire_after_s=config.cache_expire_after_ms / 1000,
+        ),
+        limits=Limits(
+            columns=config.columns,
+            max_reads_in_flight=config.max_reads_in_flight,
+            backoff_s=config.backoff_ms / 1000,
+            max_backoff_s=config.max_backoff_s,
+        ),
+    )
+
+
+def _cassandra_options(config: SourceConfig, ssl_context: ssl.SSLContext | None) -> CassandraOptions:
+    enters = config.auth_provider == "PLAIN"
+    return CassandraOptions(
+        contact_points=config.contact_points,
+        port=config.port,
+        local_dc=config.local_dc,
+        read_timeout_s=config.read_timeout_s,
+        username=config.auth_username if enters else None,
+        password=config.auth_password.get_secret_value() if enters else None,
+        ssl_context=ssl_context,
+    )
+
+
+def _pulsar_options(config: SourceConfig) -> PulsarOptions:
+    return PulsarOptions(
+        service_url=config.pulsar_service_url,
+        auth_plugin=config.pulsar_auth_plugin,
+        auth_params=config.pulsar_auth_params.get_secret_value(),
+        trusted_certificates=config.pulsar_trusted_certificates,
+        allow_insecure=config.pulsar_allow_insecure,
+        hostname_validation=config.pulsar_hostname_validation,
+    )

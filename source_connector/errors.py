@@ -1,0 +1,54 @@
+"""Errors of the source connector, by who has to act.
+
+CdcError
+├─ ConfigError              the operator: an option is wrong (schemas.errors)
+├─ DeploymentError          the operator: the way it was deployed cannot work; the instance stops
+├─ HostProtocolError        nobody: the child process ends, Pulsar starts the instance again
+├─ FetchError               the loop: read again after a pause; `refresh_schema` when the table has changed
+├─ TableNotFoundError       the loop: wait until the table exists
+└─ RowConversionError       the loop: this row only is tried again later, everything else goes on
+"""
+
+from __future__ import annotations
+
+from schemas.errors import CdcError
+
+__all__ = ["DeploymentError", "FetchError", "HostProtocolError", "RowConversionError", "TableNotFoundError"]
+
+
+class DeploymentError(CdcError):
+    """What was found at run time makes work impossible until an operator changes it; restarting does not help."""
+
+
+class HostProtocolError(CdcError):
+    """The bytes between host and child are no frames; `frame` is the type byte where it is known."""
+
+    def __init__(self, reason: str, *, frame: int | None = None) -> None:
+        self.frame = frame
+        super().__init__(f"host protocol: {reason}" + ("" if frame is None else f" in a frame of type {frame}"))
+
+
+class FetchError(CdcError):
+    """Cassandra did not answer a read. `refresh_schema` is True when it said that the statement no longer fits."""
+
+    def __init__(self, table: str, reason: str, *, refresh_schema: bool = False) -> None:
+        self.table = table
+        self.refresh_schema = refresh_schema
+        super().__init__(f"cannot read {table}: {reason}")
+
+
+class TableNotFoundError(CdcError):
+    """The table is not in Cassandra's schema (yet)."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(f"table {table} does not exist; create it, or correct the options keyspace and table")
+
+
+class RowConversionError(CdcError):
+    """One row cannot be written by the data topic's schema."""
+
+    def __init__(self, table: str, key: str, reason: str) -> None:
+        self.table = table
+        self.key = key
+        super().__init__(f"row {key} of {table} cannot be converted: {reason}")

@@ -1,0 +1,79 @@
+"""This process's side of the pipes to its host: takes over the standard streams, reads frames, writes frames.
+
+Owns the thread that reads. Standard output belongs to the frames, so whatever else prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from source_connector.errors import HostProtocolError
+from source_connector.host_protocol import FrameDecoder, HostFrame, encode_log
+
+__all__ = ["HostConnection", "HostLogHandler"]
+
+_READ_SIZE = 1 << 16
+
+
+class HostConnection:
+    """Frames in both directions. `post` takes each frame of the host, in the reading thread."""
+
+    def __init__(self, post: Callable[[HostFrame], None]) -> None:
+        self._post = post
+        self._in = os.dup(0)
+        self._out = os.dup(1)
+        os.dup2(2, 1)
+        self._unsent: list[bytes] = []
+        self._unsent_lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._read, name="host-reader", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame behind the others."""
+        with self._unsent_lock:
+            self._unsent.append(frame)
+
+    def flush(self) -> None:
+        """Write what is queued; waits while the host does not read, which is how it holds us back."""
+        with self._write_lock:
+            with self._unsent_lock:
+                data, self._unsent = b"".join(self._unsent), []
+            view = memoryview(data)
+            try:
+                while view:
+                    view = view[os.write(self._out, view) :]
+            except BrokenPipeError:
+                os._exit(0)
+
+    def _read(self) -> None:
+        decoder = FrameDecoder()
+        try:
+            while data := os.read(self._in, _READ_SIZE):
+                for frame in decoder.feed(data):
+                    self._post(frame)
+        except HostProtocolError as error:
+            os.write(2, f"{error}\n".encode())
+            os._exit(1)
+        # The host is gone. Nothing can be handed over any more, and whatever was not acknowledged is delivered again.
+        os._exit(0)
+
+
+class HostLogHandler(logging.Handler):
+    """Log records as LOG frames, a line each."""
+
+    def __init__(self, host: HostConnection) -> None:
+        super().__init__()
+        self._host = host
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record at once."""
+        for line in self.format(record).splitlines():
+            self._host.send(encode_log(record.levelno, line))
+        self._host.flush()

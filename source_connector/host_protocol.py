@@ -1,0 +1,224 @@
+"""Frames between the Java host inside Pulsar and this process: the specification, and its Python side.
+
+The host starts the process and owns two pipes: its standard input carries frames from the host, its standard output
+frames to the host. Standard error is text, a log line each. End of standard input ends the process at once.
+
+    Frame  => Length Type Body          all numbers big-endian
+      Length => Uint32                  bytes of Type and Body together, 1 .. 67,108,864
+      Type   => Uint8
+    Text   => Uint32 and that many bytes of UTF-8
+    Bytes  => Uint32 and that many bytes
+
+    host to child
+      1 OPEN    => JSON text to the end of the frame: one object, see `OpenRequest`
+      2 ACK     => Seq (Uint64)               the data topic has the record
+      3 FAIL    => Seq (Uint64)               the data topic refused the record
+      4 CLOSE   =>                            stop, answer nothing more, end
+
+    child to host
+      16 OPENED =>                            the configuration is right; records will follow
+      17 SCHEMA => Id (Uint32) Name (Text) KeySchema (Text) ValueSchema (Text)
+      18 RECORD => Seq (Uint64) SchemaId (Uint32) EventTime (Int64, milliseconds, -1 for none)
+                   Key (Bytes) HasValue (Uint8: 0 or 1) Value (Bytes; empty when HasValue is 0)
+                   Count (Uint16) Count times: Name (Text) Value (Text)
+      19 LOG    => Level (Uint8: 10 debug, 20 info, 30 warning, 40 error) Text
+      20 METRIC => Value (Float64) Name (Text)
+      21 ERROR  => Text                       why it cannot go on; the host throws it, the process ends
+
+A SCHEMA frame precedes the first RECORD that names its id; ids are never used again. Seq counts up from 1. Every
+RECORD is answered by exactly one ACK or FAIL, in any order. The Java side is `nar/.../Frames.java`; both are tested
+against the same golden frames.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from source_connector.errors import HostProtocolError
+from source_connector.record import SourceRecord
+
+__all__ = [
+    "MAX_FRAME_LENGTH",
+    "Ack",
+    "Close",
+    "Fail",
+    "FrameDecoder",
+    "HostFrame",
+    "OpenRequest",
+    "encode_error",
+    "encode_log",
+    "encode_metric",
+    "encode_opened",
+    "encode_record",
+    "encode_schema",
+]
+
+MAX_FRAME_LENGTH: Final = 64 * 1024 * 1024
+
+_HEADER: Final = struct.Struct(">IB")
+_SEQ: Final = struct.Struct(">Q")
+_SIZE: Final = struct.Struct(">I")
+_RECORD_HEAD: Final = struct.Struct(">QIqI")
+
+
+class FrameType(IntEnum):
+    """The type byte."""
+
+    OPEN = 1
+    ACK = 2
+    FAIL = 3
+    CLOSE = 4
+    OPENED = 16
+    SCHEMA = 17
+    RECORD = 18
+    LOG = 19
+    METRIC = 20
+    ERROR = 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRequest:
+    """What the host knows: the source's options as given, and how it reaches Pulsar itself.
+
+    JSON: `{"config": {...}, "pulsar": {"serviceUrl": ..., ...}, "instance": {"name": ..., "guarantee": ..., ...}}`.
+    `config` is nested as the user wrote it; the other two map names to text (never shown: they hold secrets).
+    """
+
+    config: Mapping[str, object]
+    pulsar: Mapping[str, str]
+    instance: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The data topic has the record."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The data topic refused the record."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Pulsar stops the source."""
+
+
+HostFrame = OpenRequest | Ack | Fail | Close
+
+
+class FrameDecoder:
+    """Bytes of standard input -> frames from the host, whatever way they are cut."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[HostFrame]:
+        """The frames that are complete with these bytes. Raises HostProtocolError."""
+        self._buffer += data
+        at = 0
+        try:
+            while len(self._buffer) - at >= _HEADER.size:
+                length, kind = _HEADER.unpack_from(self._buffer, at)
+                if not 1 <= length <= MAX_FRAME_LENGTH:
+                    raise HostProtocolError(f"a length of {length}", frame=kind)
+                end = at + 4 + length
+                if end > len(self._buffer):
+                    break
+                body = bytes(self._buffer[at + 5 : end])
+                at = end
+                yield _host_frame(kind, body)
+        finally:
+            del self._buffer[:at]
+
+
+def _host_frame(kind: int, body: bytes) -> HostFrame:
+    if kind in (FrameType.ACK, FrameType.FAIL):
+        if len(body) != _SEQ.size:
+            raise HostProtocolError(f"{len(body)} bytes instead of 8", frame=kind)
+        (seq,) = _SEQ.unpack(body)
+        return Ack(seq) if kind == FrameType.ACK else Fail(seq)
+    if kind == FrameType.CLOSE:
+        return Close()
+    if kind == FrameType.OPEN:
+        return _open_request(body)
+    raise HostProtocolError("not a frame that a host sends", frame=kind)
+
+
+def _open_request(body: bytes) -> OpenRequest:
+    try:
+        document = json.loads(body)
+        config, pulsar, instance = document["config"], document["pulsar"], document["instance"]
+    except (ValueError, KeyError, TypeError) as error:
+        # Without its cause: the text of a JSON error may quote what stands in it, secrets included.
+        raise HostProtocolError(f"{len(body)} bytes that are no OPEN document ({type(error).__name__})") from None
+    if not all(isinstance(part, dict) for part in (config, pulsar, instance)):
+        raise HostProtocolError("config, pulsar and instance must be objects", frame=FrameType.OPEN)
+    return OpenRequest(
+        config=config,
+        pulsar={str(name): str(value) for name, value in pulsar.items()},
+        instance={str(name): str(value) for name, value in instance.items()},
+    )
+
+
+def encode_opened() -> bytes:
+    """OPENED."""
+    return _frame(FrameType.OPENED, b"")
+
+
+def encode_schema(schema_id: int, name: str, key_schema: str, value_schema: str) -> bytes:
+    """SCHEMA: Avro JSON texts of the data topic's key and value."""
+    return _frame(FrameType.SCHEMA, _SIZE.pack(schema_id) + _text(name) + _text(key_schema) + _text(value_schema))
+
+
+def encode_record(seq: int, record: SourceRecord) -> bytes:
+    """RECORD. Raises HostProtocolError for a record that is larger than a frame may be."""
+    value, event_time_ms = record.value, record.event_time_ms
+    parts = [
+        _RECORD_HEAD.pack(seq, record.schema_id, -1 if event_time_ms is None else event_time_ms, len(record.key)),
+        record.key,
+        b"\x00" if value is None else b"\x01",
+        _bytes(value or b""),
+        len(record.properties).to_bytes(2, "big"),
+    ]
+    for name, text in record.properties.items():
+        parts += (_text(name), _text(text))
+    return _frame(FrameType.RECORD, b"".join(parts))
+
+
+def encode_log(level: int, text: str) -> bytes:
+    """LOG; `level` as in the logging module."""
+    return _frame(FrameType.LOG, bytes([min(level, 255)]) + _text(text))
+
+
+def encode_metric(name: str, value: float) -> bytes:
+    """METRIC: one user metric of the source."""
+    return _frame(FrameType.METRIC, struct.pack(">d", value) + _text(name))
+
+
+def encode_error(text: str) -> bytes:
+    """ERROR: the last frame of a process that cannot go on."""
+    return _frame(FrameType.ERROR, _text(text))
+
+
+def _frame(kind: FrameType, body: bytes) -> bytes:
+    if len(body) >= MAX_FRAME_LENGTH:
+        raise HostProtocolError(f"{len(body)} bytes are more than a frame holds", frame=kind)
+    return _HEADER.pack(len(body) + 1, kind) + body
+
+
+def _text(text: str) -> bytes:
+    return _bytes(text.encode("utf-8", "replace"))
+
+
+def _bytes(data: bytes) -> bytes:
+    return _SIZE.pack(len(data)) + data

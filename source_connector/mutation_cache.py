@@ -1,0 +1,41 @@
+"""Which changes have been published already: the digests of the latest changes per key. No I/O."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cachetools import TTLCache
+
+__all__ = ["MutationCache"]
+
+
+class MutationCache:
+    """Remembers up to `max_digests` digests for each of `max_capacity` keys, for `expire_after_s` after the last one.
+
+    It is an optimisation: what it has forgotten is published once more. A digest goes in only when its record has been
+    acknowledged and was read in a way that proves it holds the change.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_capacity: int,
+        max_digests: int,
+        expire_after_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._digests: TTLCache[bytes, tuple[bytes, ...]] = TTLCache(max_capacity, expire_after_s, clock)
+        self._max_digests = max_digests
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def is_published(self, key: bytes, digest: bytes) -> bool:
+        """True when a record that holds this change is on the data topic."""
+        return digest in self._digests.get(key, ())
+
+    def remember(self, key: bytes, digest: bytes) -> None:
+        """This change has been published; the oldest of the key's digests gives way."""
+        known = tuple(each for each in self._digests.get(key, ()) if each != digest)
+        self._digests[key] = (*known, digest)[-self._max_digests :]

@@ -1,0 +1,50 @@
+package org.cassandracdc.source;
+
+import java.util.Map;
+import java.util.Optional;
+import org.apache.pulsar.client.api.Schema;
+import org.apache.pulsar.common.schema.KeyValue;
+import org.apache.pulsar.functions.api.Record;
+
+/** One message for the data topic; what became of it is told to the child. */
+final class DataRecord implements Record<KeyValue<byte[], byte[]>> {
+    private final Frames.RecordFrame frame;
+    private final Schema<KeyValue<byte[], byte[]>> schema;
+    private final ChildProcess child;
+
+    DataRecord(Frames.RecordFrame frame, Schema<KeyValue<byte[], byte[]>> schema, ChildProcess child) {
+        this.frame = frame;
+        this.schema = schema;
+        this.child = child;
+    }
+
+    @Override
+    public KeyValue<byte[], byte[]> getValue() {
+        return new KeyValue<>(frame.key(), frame.value());
+    }
+
+    @Override
+    public Schema<KeyValue<byte[], byte[]>> getSchema() {
+        return schema;
+    }
+
+    @Override
+    public Map<String, String> getProperties() {
+        return frame.properties();
+    }
+
+    @Override
+    public Optional<Long> getEventTime() {
+        return frame.eventTime() > 0 ? Optional.of(frame.eventTime()) : Optional.empty();
+    }
+
+    @Override
+    public void ack() {
+        child.send(Frames.seq(Frames.ACK, frame.seq()));
+    }
+
+    @Override
+    public void fail() {
+        child.send(Frames.seq(Frames.FAIL, frame.seq()));
+    }
+}

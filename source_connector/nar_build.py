@@ -1,0 +1,152 @@
+"""Builds the connector's archive: `python -m source_connector.nar_build` writes build/cassandra-cdc-source-<version>.nar.
+
+    META-INF/services/pulsar-io.yaml      what Pulsar starts
+    META-INF/bundled-dependencies/*.jar   the Java host
+    python/                               schemas, source_connector and the wheels they need, unpacked
+    python/ABI                            the kind of Python the wheels are for; the host refuses others
+
+The wheels are those of the Python that builds, in the versions that are installed there. Needs `java`/`javac` 17 and
+`mvn`; the host's class path comes from Maven Central by `nar/pom.xml`.
+"""
+
+from __future__ import annotations
+
+import compileall
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+from py_compile import PycInvalidationMode
+from typing import Final
+
+import click
+
+from schemas.errors import CdcError
+
+__all__ = ["NarBuildError", "build_nar"]
+
+_PACKAGE: Final = Path(__file__).resolve().parent
+_ROOT: Final = _PACKAGE.parent
+_JAVA: Final = _PACKAGE / "nar"
+# What the application imports, and what that needs in turn; nothing else of what is installed.
+_WHEELS: Final = (
+    "annotated-types",
+    "cachetools",
+    "cassandra-driver",
+    "certifi",
+    "fastavro",
+    "pulsar-client",
+    "pydantic",
+    "pydantic-core",
+    "tenacity",
+    "typing-extensions",
+    "typing-inspection",
+)
+_LEFT_OUT: Final = ("__pycache__", "*.c", "*.cpp", "*.h", "*.pxd", "*.pyx", "*.pyi", "bin", "tests")
+_EARLIEST_ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
+
+
+class NarBuildError(CdcError):
+    """A step of the build failed; carries the tail of what it printed."""
+
+
+def build_nar(out_dir: Path) -> Path:
+    """Build the archive into `out_dir` and return its path. The same input gives the same bytes.
+
+    Raises NarBuildError.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    archive = out_dir / f"cassandra-cdc-source-{version('cassandra-cdc')}.nar"
+    with tempfile.TemporaryDirectory(prefix="nar-", dir=out_dir) as folder:
+        tree = Path(folder) / "tree"
+        _host(tree, Path(folder), out_dir / "nar-class-path")
+        _application(tree / "python", out_dir / "nar-wheels")
+        unfinished = Path(folder) / "archive"
+        _zip(tree, unfinished)
+        unfinished.replace(archive)
+    return archive
+
+
+def _host(tree: Path, scratch: Path, class_path: Path) -> None:
+    """The Java host as a jar inside the tree, and the descriptor that names its class."""
+    if not class_path.is_dir():
+        fetched = scratch / "class-path"
+        _run("mvn", "-q", "-B", "-f", _JAVA / "pom.xml", "dependency:copy-dependencies", f"-DoutputDirectory={fetched}")
+        fetched.replace(class_path)
+    classes = scratch / "classes"
+    sources = sorted(_JAVA.glob("*.java"))
+    jars = ":".join(str(jar) for jar in sorted(class_path.glob("*.jar")))
+    _run("javac", "-Xlint:all,-try", "-Werror", "--release", "17", "-cp", jars, "-d", classes, *sources)
+    bundled = tree / "META-INF" / "bundled-dependencies"
+    bundled.mkdir(parents=True)
+    _zip(classes, bundled / "cassandra-cdc-source-host.jar")
+    services = tree / "META-INF" / "services"
+    services.mkdir()
+    shutil.copy(_JAVA / "pulsar-io.yaml", services)
+
+
+def _application(target: Path, wheels: Path) -> None:
+    """The Python side: wheels from the cache folder (filled once per set of versions), then our two packages."""
+    pinned = [f"{name}=={version(name)}" for name in _WHEELS]
+    stamp = wheels / "requirements.txt"
+    wanted = "\n".join([*pinned, _abi()])
+    if not stamp.is_file() or stamp.read_text() != wanted:
+        shutil.rmtree(wheels, ignore_errors=True)
+        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
+        _run(*pip, "--no-deps", "--only-binary=:all:", "--target", wheels, *pinned)
+        stamp.write_text(wanted)
+    shutil.copytree(wheels, target, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    for package in ("schemas", "source_connector"):
+        shutil.copytree(_ROOT / package, target / package, ignore=shutil.ignore_patterns(*_LEFT_OUT, "nar", "nar_*"))
+    (target / "__main__.py").write_text("from source_connector.__main__ import main\n\nmain()\n")
+    (target / "ABI").write_text(_abi() + "\n")
+    # Checked by hash, not by time: an archive carries no times that could be trusted.
+    compiled = compileall.compile_dir(
+        target, quiet=1, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH, stripdir=str(target), workers=1
+    )
+    if not compiled:
+        raise NarBuildError("nar: a module could not be compiled; its message stands above")
+
+
+def _abi() -> str:
+    return str(sysconfig.get_config_var("SOABI"))
+
+
+def _zip(tree: Path, archive: Path) -> None:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as out:
+        for path in sorted(tree.rglob("*")):
+            # Directories too: without an entry of its own for bundled-dependencies Pulsar takes the file for a jar.
+            name = path.relative_to(tree).as_posix() + ("/" if path.is_dir() else "")
+            entry = zipfile.ZipInfo(name, _EARLIEST_ZIP_TIME)
+            entry.external_attr = (0o40755 << 16 | 0x10) if path.is_dir() else 0o100644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            out.writestr(entry, b"" if path.is_dir() else path.read_bytes())
+
+
+def _run(*command: str | Path) -> None:
+    name = Path(command[0]).name
+    try:
+        done = subprocess.run([str(each) for each in command], capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise NarBuildError(f"nar: {name} was not found; a JDK 17 and Maven are needed to build the archive") from error
+    if done.returncode != 0:
+        tail = (done.stdout + done.stderr).strip()[-2000:]
+        raise NarBuildError(f"nar: {name} ended with exit code {done.returncode}: {tail}")
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), default=_ROOT / "build", help="Folder of the archive.")
+def main(out: Path) -> None:
+    """Build the connector's archive and print its path."""
+    try:
+        click.echo(build_nar(out))
+    except CdcError as error:
+        raise click.ClickException(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""What the connector hands to Pulsar: one message of the data topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["SourceRecord"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRecord:
+    """Key and value by the schema `schema_id`; a value of None says that the row does not exist."""
+
+    schema_id: int
+    key: bytes
+    value: bytes | None
+    properties: Mapping[str, str]
+    event_time_ms: int | None = None

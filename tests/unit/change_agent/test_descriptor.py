@@ -1,0 +1,127 @@
+"""Headers, names and index files of segments."""
+
+from __future__ import annotations
+
+import pytest
+
+from change_agent.cdc_raw.cdc_index import CdcIndex, index_name, parse_cdc_index, segment_name
+from change_agent.commitlog.descriptor import file_id, read_descriptor, require_supported
+from change_agent.errors import (
+    BufferUnderflowError,
+    ChecksumMismatchError,
+    MalformedSegmentError,
+    UnsupportedEncodingError,
+    UnsupportedVersionError,
+)
+from tests.segment_writer import header_bytes
+
+SEGMENT_ID = 1795226995252
+
+
+def test_a_header_names_version_and_segment() -> None:
+    """The first sync marker stands right behind it."""
+    header = header_bytes(SEGMENT_ID)
+    descriptor = read_descriptor(header + b"anything")
+    assert (descriptor.version, descriptor.segment_id, descriptor.header_size) == (7, SEGMENT_ID, len(header))
+    assert (descriptor.compression, descriptor.encryption) == (None, None)
+    require_supported(descriptor)
+
+
+def test_a_null_compression_class_is_none() -> None:
+    """Some versions of Cassandra write the key without a value."""
+    assert read_descriptor(header_bytes(1, parameters={"compressionClass": None})).compression is None
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (
+            {"compressionClass": "LZ4Compressor", "compressionParameters": {"a": "b"}},
+            r"compressed \(LZ4Compressor\) commit logs are not supported \(supported: plain\); the segment stays",
+        ),
+        ({"encCipher": "AES/CBC/PKCS5Padding", "encIV": "x"}, r"encrypted \(AES/CBC/PKCS5Padding\) commit logs"),
+    ],
+)
+def test_an_encoded_segment_is_described_and_refused(parameters: dict[str, object], message: str) -> None:
+    """The message says what was found and what is supported."""
+    descriptor = read_descriptor(header_bytes(1, parameters=parameters))
+    with pytest.raises(UnsupportedEncodingError, match=message):
+        require_supported(descriptor)
+
+
+@pytest.mark.parametrize("version", [1, 9, 10, 2**31 - 1])
+def test_an_unknown_version_is_refused_whatever_follows(version: int) -> None:
+    """Also when its header has a form that we do not know."""
+    for content in (header_bytes(1, version=version), header_bytes(1, version=version)[:14] + b"?" * 100):
+        with pytest.raises(UnsupportedVersionError, match=f"version {version} is not supported"):
+            read_descriptor(content)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 1000, header_bytes(1)[:13], header_bytes(1)[:-1]])
+def test_a_header_that_is_not_there_yet_is_an_underflow(content: bytes) -> None:
+    """Cassandra makes the file first, and writes its header later."""
+    with pytest.raises(BufferUnderflowError, match="no complete header"):
+        read_descriptor(content)
+
+
+@pytest.mark.parametrize("parameters", [[], "text", 1])
+def test_parameters_that_are_no_object_are_refused(parameters: object) -> None:
+    """The checksum fits and the content does not."""
+    with pytest.raises(MalformedSegmentError, match="no JSON object"):
+        read_descriptor(header_bytes(1, parameters=parameters))
+
+
+def test_a_wrong_checksum_is_told_with_its_place() -> None:
+    """All errors of the commit log have segment, position and reason."""
+    header = bytearray(header_bytes(1))
+    header[-1] ^= 1
+    with pytest.raises(ChecksumMismatchError) as caught:
+        read_descriptor(bytes(header))
+    located = caught.value.with_location("CommitLog-7-1.log", 5)
+    assert str(located) == "CommitLog-7-1.log, position 0: the checksum of the segment's header does not match"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("CommitLog-7-1795226995252.log", (7, 1795226995252)),
+        ("CommitLog-6-12_cdc.idx", (6, 12)),
+        ("CommitLog-7-12.log.bak", None),
+        ("commitlog-7-12.log", None),
+        ("CommitLog-12.log", None),
+    ],
+)
+def test_a_file_name_holds_version_and_segment(name: str, expected: tuple[int, int] | None) -> None:
+    """For segments and their index files alike."""
+    assert file_id(name) == expected
+
+
+def test_segment_and_index_name_each_other() -> None:
+    """As o.a.c.db.commitlog.CommitLogDescriptor does."""
+    assert index_name("CommitLog-7-12.log") == "CommitLog-7-12_cdc.idx"
+    assert segment_name("CommitLog-7-12_cdc.idx") == "CommitLog-7-12.log"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", None),
+        (b"\n", None),
+        (b"1048576", CdcIndex(offset=1048576, completed=False)),
+        (b"1048", CdcIndex(offset=1048, completed=False)),
+        (b"1048576\n", CdcIndex(offset=1048576, completed=False)),
+        (b"1048576\nCOMPL", CdcIndex(offset=1048576, completed=False)),
+        (b"1048576\nCOMPLETED", CdcIndex(offset=1048576, completed=True)),
+        (b"1048576\nCOMPLETED\n", CdcIndex(offset=1048576, completed=True)),
+    ],
+)
+def test_an_index_is_read_at_any_moment_of_its_writing(content: bytes, expected: CdcIndex | None) -> None:
+    """It is rewritten in place, so that any prefix may be met."""
+    assert parse_cdc_index(content) == expected
+
+
+@pytest.mark.parametrize("content", [b"abc", b"-5", b"12 34", b"12\nDONE", b"\nCOMPLETED", b"9" * 11, b"\xb2"])
+def test_what_is_no_index_is_refused(content: bytes) -> None:
+    """Rather than taken for an offset."""
+    with pytest.raises(MalformedSegmentError, match="instead of an offset"):
+        parse_cdc_index(content)

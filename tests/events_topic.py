@@ -1,0 +1,114 @@
+"""Reads an events topic as a test wants it: all partitions, from the beginning, without a durable subscription."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import httpx
+import pulsar
+
+from schemas.mutation_event import MutationEvent, MutationEvents, decode_events
+
+__all__ = ["EventsTopic", "TopicEvent", "partitions_of", "wait_until"]
+
+_TIMEOUT_S: Final = 30.0
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:
+    """Return when the condition holds; fail by an AssertionError that says what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicEvent:
+    """One event, the message it came in, and where that was."""
+
+    message: MutationEvents
+    event: MutationEvent
+    partition: int
+    message_key: str
+    received_at: float = field(default_factory=time.time)
+
+    @property
+    def place(self) -> tuple[str, int, int, int]:
+        """What identifies an event: node, segment, position, ordinal."""
+        return str(self.message.node_id), self.message.segment_id, self.event.position, self.event.ordinal
+
+
+class EventsTopic:
+    """All that a topic holds, read so far, in the order of each partition. Close it, or use it in a `with` block."""
+
+    def __init__(self, service_url: str, admin_url: str, topic: str) -> None:
+        self.topic = topic
+        self._admin_url = admin_url
+        self._client = pulsar.Client(service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+        self._readers: list[pulsar.Reader] = []
+        self.events: list[TopicEvent] = []
+        self.messages = 0
+
+    def __enter__(self) -> EventsTopic:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+    def read(self) -> list[TopicEvent]:
+        """Read what is there now; all events so far."""
+        if not self._readers:
+            names = partitions_of(self._admin_url, self.topic)
+            self._readers = [self._client.create_reader(name, pulsar.MessageId.earliest) for name in names]
+        for partition, reader in enumerate(self._readers):
+            while reader.has_message_available():
+                received = reader.read_next(timeout_millis=5_000)
+                self.messages += 1
+                message = decode_events(received.data())
+                self.events += [
+                    TopicEvent(message=message, event=each, partition=partition, message_key=received.partition_key())
+                    for each in message.events
+                ]
+        return self.events
+
+    def wait_for(self, count: int, timeout_s: float = _TIMEOUT_S) -> list[TopicEvent]:
+        """All events as soon as there are `count`."""
+        wait_until(lambda: len(self.read()) >= count, f"{count} events on {self.topic}", timeout_s)
+        return self.events
+
+    def wait_for_rows(self, count: int, timeout_s: float = _TIMEOUT_S) -> list[TopicEvent]:
+        """All events as soon as there are `count` different places among them."""
+        wait_until(
+            lambda: len({each.place for each in self.read()}) >= count, f"{count} rows on {self.topic}", timeout_s
+        )
+        return self.events
+
+
+def partitions_of(admin_url: str, topic: str) -> list[str]:
+    """Names of a partitioned topic's partitions; none while it does not exist."""
+    path = topic.removeprefix("persistent://")
+    response = httpx.get(
+        f"{admin_url}/admin/v2/persistent/{path}/partitions", params={"checkAllowAutoCreation": "false"}
+    )
+    if response.status_code == httpx.codes.NOT_FOUND:
+        return []
+    return [f"{topic}-partition-{index}" for index in range(response.raise_for_status().json()["partitions"])]
+
+
+def avro_record(schema_text: str, data: bytes) -> dict[str, object]:
+    """An Avro record by its schema's JSON, as a consumer would read it."""
+    import json
+
+    import fastavro
+
+    record = fastavro.schemaless_reader(io.BytesIO(data), json.loads(schema_text), None)
+    assert isinstance(record, dict)
+    return record

@@ -6,13 +6,8 @@ spark_bridge.current_table(spark, {"serviceUrl": ..., "adminUrl": ..., "topic": 
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
-
+from spark_bridge.current_table import changes, current_table, register, typed
 from spark_bridge.data_source import CassandraCdcDataSource
+from spark_bridge.session import session_builder
 
-__all__ = ["CassandraCdcDataSource", "register"]
-
-
-def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("cassandra_cdc")` known to a session."""
-    spark.dataSource.register(CassandraCdcDataSource)
+__all__ = ["CassandraCdcDataSource", "changes", "current_table", "register", "session_builder", "typed"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from schemas.errors import CdcError
 
-__all__ = ["PulsarUnreachableError", "SparkBridgeError", "TopicError", "TopicReadError", "TypedReadError"]
+__all__ = ["PulsarUnreachableError", "SparkBridgeError", "TopicError", "TopicReadError"]
 
 
 class SparkBridgeError(CdcError):
@@ -55,7 +55,3 @@ class TopicReadError(SparkBridgeError):
 
     def __str__(self) -> str:
         return f"topic partition {self.topic} after position {self.position}: {self.reason}"
-
-
-class TypedReadError(SparkBridgeError):
-    """A record, or a whole topic, cannot be given types."""

@@ -1,0 +1,238 @@
+"""From the data topic's Avro types to Spark columns: what `from_avro` reads as it is, and what is converted after it.
+
+`from_avro` ignores logical types that it does not know, so a varint would be bytes and a decimal a struct of bytes and
+scale. For `numbers=decimal` their bytes are given Avro's own `decimal` type, which is the same encoding (big-endian
+two's complement); for `numbers=string` a Python function writes them out, whatever their size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Final, Literal, cast
+
+from pyspark.sql import Column, Row
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_bridge.topic_schemas import AvroRecord
+
+__all__ = ["AvroColumns", "Numbers", "readable_schema"]
+
+Numbers = Literal["decimal", "string"]
+
+DECIMAL_SCALE: Final = 18  # Cassandra's decimal becomes DECIMAL(38, 18), as in the Spark Cassandra connector
+_AVRO_INTEGER: Final = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0}
+_PRIMITIVES: Final[Mapping[str, DataType]] = {
+    "null": NullType(),
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "string": StringType(),
+}
+_LOGICAL: Final[Mapping[str, DataType]] = {"date": DateType(), "timestamp-millis": TimestampType()}
+
+AvroType = object  # parsed JSON: a name, an object or a list (union)
+Converter = Callable[[object], object]
+
+
+def readable_schema(schema: AvroRecord, numbers: Numbers) -> str:
+    """The schema's JSON text for `from_avro`; the bytes that it describes are the same."""
+    return json.dumps(_with_avro_decimals(schema) if numbers == "decimal" else schema)
+
+
+class AvroColumns:
+    """Columns of one record schema."""
+
+    def __init__(self, schema: AvroRecord, numbers: Numbers) -> None:
+        self._numbers: Numbers = numbers
+        self._named: dict[str, Mapping[str, object]] = {}
+        self._fields = [(cast("str", each["name"]), each["type"]) for each in _fields(schema)]
+        self._collect(schema)
+
+    @property
+    def names(self) -> list[str]:
+        """Field names, in order."""
+        return [name for name, _ in self._fields]
+
+    def converted(self, record: Column) -> Column:
+        """A struct that `from_avro` made by `readable_schema`, with every number in its final type."""
+        if not any(self._has_number(each) for _, each in self._fields):
+            return record
+        fields = [self._column(record.getField(name), each, name).alias(name) for name, each in self._fields]
+        return F.when(record.isNotNull(), F.struct(*fields))
+
+    def _column(self, column: Column, avro_type: AvroType, name: str) -> Column:
+        if not self._has_number(avro_type):
+            return column
+        if self._numbers == "string":
+            return F.udf(self._text_converter(avro_type), self._spark_type(avro_type), useArrow=True)(column)
+        return self._decimals(column, self._bare(avro_type), name)
+
+    def _decimals(self, column: Column, avro_type: AvroType, name: str) -> Column:
+        match avro_type:
+            case {"logicalType": "cql_decimal"}:
+                return _decimal(column, name)
+            case {"type": "array", "items": items} if self._has_number(items):
+                return F.transform(column, lambda each: self._decimals(each, self._bare(items), name))
+            case {"type": "map", "values": values} if self._has_number(values):
+                return F.transform_values(column, lambda _, each: self._decimals(each, self._bare(values), name))
+            case {"type": "record"} as record if self._has_number(record):
+                fields = [
+                    self._decimals(column.getField(field), self._bare(each), f"{name}.{field}").alias(field)
+                    for field, each in _named_fields(record)
+                ]
+                return F.when(column.isNotNull(), F.struct(*fields))
+            case _:
+                return column
+
+    def _text_converter(self, avro_type: AvroType) -> Converter:
+        """A function from what a Python UDF is given to text for every number in it; it must pickle, hence closures."""
+        avro_type = self._bare(avro_type)
+        match avro_type:
+            case {"logicalType": "cql_varint"}:
+                return _nullable(_varint_text)
+            case {"logicalType": "cql_decimal"}:
+                return _nullable(_decimal_text)
+            case {"type": "array", "items": items}:
+                element = self._text_converter(items)
+                return _nullable(lambda values: [element(each) for each in cast("list[object]", values)])
+            case {"type": "map", "values": values}:
+                value = self._text_converter(values)
+                return _nullable(
+                    lambda pairs: {key: value(each) for key, each in cast("dict[str, object]", pairs).items()}
+                )
+            case {"type": "record"} as record:
+                converters = [self._text_converter(each) for _, each in _named_fields(record)]
+                return _nullable(
+                    lambda row: tuple(convert(each) for convert, each in zip(converters, cast("Row", row), strict=True))
+                )
+            case _:
+                return _same
+
+    def _spark_type(self, avro_type: AvroType) -> DataType:
+        avro_type = self._bare(avro_type)
+        match avro_type:
+            case {"logicalType": "cql_varint" | "cql_decimal"}:
+                return StringType()
+            case {"logicalType": str() as logical} if logical in _LOGICAL:
+                return _LOGICAL[logical]
+            case {"type": "array", "items": items}:
+                return ArrayType(self._spark_type(items))
+            case {"type": "map", "values": values}:
+                return MapType(StringType(), self._spark_type(values))
+            case {"type": "record"} as record:
+                return StructType([StructField(name, self._spark_type(each)) for name, each in _named_fields(record)])
+            case {"type": str() as name}:
+                return _PRIMITIVES[name]
+            case _:
+                return _PRIMITIVES[cast("str", avro_type)]
+
+    def _has_number(self, avro_type: AvroType) -> bool:
+        match self._bare(avro_type):
+            case {"logicalType": "cql_decimal"}:
+                return True
+            case {"logicalType": "cql_varint"}:
+                return self._numbers == "string"  # otherwise from_avro has made it a DECIMAL already
+            case {"type": "array", "items": inner} | {"type": "map", "values": inner}:
+                return self._has_number(inner)
+            case {"type": "record"} as record:
+                return any(self._has_number(each) for _, each in _named_fields(record))
+            case _:
+                return False
+
+    def _bare(self, avro_type: AvroType) -> AvroType:
+        """Without a union with null, and with the definition in place of a name."""
+        if isinstance(avro_type, list):
+            (avro_type,) = [each for each in avro_type if each != "null"]
+        if isinstance(avro_type, str) and avro_type not in _PRIMITIVES:
+            return self._named[avro_type.rpartition(".")[2]]
+        return avro_type
+
+    def _collect(self, avro_type: AvroType) -> None:
+        if isinstance(avro_type, list):
+            for each in avro_type:
+                self._collect(each)
+        elif isinstance(avro_type, dict):
+            if avro_type.get("type") == "record":
+                self._named[cast("str", avro_type["name"]).rpartition(".")[2]] = avro_type
+            for part in (
+                avro_type.get("items"),
+                avro_type.get("values"),
+                *[each["type"] for each in _fields(avro_type)],
+            ):
+                self._collect(part)
+
+
+def _decimal(column: Column, name: str) -> Column:
+    """STRUCT<bigint: DECIMAL(38, 0), scale: INT> as DECIMAL(38, 18); a value that would be rounded is an error."""
+    unscaled, scale = column.getField("bigint"), column.getField("scale")
+    digits = F.regexp_extract(unscaled.cast("string"), "(0*)$", 1)
+    fits = (scale <= DECIMAL_SCALE) | (unscaled == 0) | (F.length(digits) >= scale - DECIMAL_SCALE)
+    text = F.concat(unscaled.cast("string"), F.lit("E"), (-scale).cast("string"))
+    message = F.concat(
+        F.lit(f"column {name}: "), text, F.lit(" does not fit DECIMAL(38, 18); read it with the option numbers=string")
+    )
+    value = F.when(fits, text.cast(DecimalType(38, DECIMAL_SCALE))).otherwise(F.raise_error(message))
+    return F.when(column.isNotNull(), value)
+
+
+def _with_avro_decimals(part: object) -> object:
+    if isinstance(part, list):
+        return [_with_avro_decimals(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("logicalType") == "cql_varint":
+        return _AVRO_INTEGER
+    if part.get("logicalType") == "cql_decimal":
+        return {**part, "fields": [{"name": "bigint", "type": _AVRO_INTEGER}, {"name": "scale", "type": "int"}]}
+    return {key: _with_avro_decimals(value) for key, value in part.items()}
+
+
+def _fields(record: Mapping[str, object]) -> list[Mapping[str, object]]:
+    return cast("list[Mapping[str, object]]", record.get("fields") or [])
+
+
+def _named_fields(record: AvroType) -> list[tuple[str, AvroType]]:
+    return [(cast("str", each["name"]), each["type"]) for each in _fields(cast("Mapping[str, object]", record))]
+
+
+def _nullable(convert: Converter) -> Converter:
+    return lambda value: None if value is None else convert(value)
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def _varint_text(value: object) -> str:
+    return str(int.from_bytes(cast("bytes", value), "big", signed=True))
+
+
+def _decimal_text(value: object) -> str:
+    row = cast("Row", value)
+    unscaled = int.from_bytes(cast("bytes", row["bigint"]), "big", signed=True)
+    digits = tuple(map(int, str(abs(unscaled))))
+    # "to-scientific-string": what Cassandra's JSON and BigDecimal.toString give
+    return str(Decimal((unscaled < 0, digits, -cast("int", row["scale"]))))

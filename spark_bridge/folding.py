@@ -1,0 +1,267 @@
+"""The folding rules: from all records of a data topic to the table's rows.
+
+The newest record of a key wins in topic order; a marker removes the earlier rows of its scope; the newest record of a
+Cassandra partition that has a value gives its static columns; a row whose data has expired is gone.
+
+Between topic partitions there is no order but the producers' clocks: there, and only there, the publish time decides,
+and for equal times the write time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+
+from schemas import record_properties as names
+from spark_bridge.range_scope import ClusteringColumn, covers
+from spark_bridge.topic_schemas import TopicSchemas
+from spark_bridge.typed import key_decoder
+
+__all__ = ["KeyColumns", "fold_partitions", "fold_rows"]
+
+_Removal = Callable[[Column], Column]
+"""From where a record stands to whether it was removed later."""
+
+_ROW, _STATIC, _PARTITION, _RANGE = "row", "static", "partition", "range"
+_SCOPES: Final = {
+    "row_deletion": _ROW,
+    "static_row": _STATIC,
+    "partition_deletion": _PARTITION,
+    "range_deletion": _RANGE,
+}
+_BOUNDS: Final = (
+    names.RANGE_START,
+    names.RANGE_END,
+    names.RANGE_START_INCLUSIVE,
+    names.RANGE_END_INCLUSIVE,
+    names.RANGE_REVERSED,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyColumns:
+    """The primary key's columns: those of the partition key, then the clustering columns."""
+
+    partition: tuple[str, ...]
+    clustering: tuple[ClusteringColumn, ...]
+
+    @classmethod
+    def of(cls, schemas: TopicSchemas) -> KeyColumns:
+        """From the key's schema: partition columns are bare types, clustering columns are unions with null."""
+        fields = schemas.newest.key["fields"]
+        assert isinstance(fields, list)
+        clustering = [each for each in fields if isinstance(each["type"], list)]
+        return cls(
+            partition=tuple(each["name"] for each in fields if not isinstance(each["type"], list)),
+            clustering=tuple((each["name"], _is_uuid(each["type"])) for each in clustering),
+        )
+
+
+def fold_rows(raw: DataFrame) -> DataFrame:
+    """The rows of a table without clustering columns: `key`, `key_version`, `value`, `value_version`, to be decoded."""
+    newest = _newest_per_key(_records(raw, F.lit(_ROW)))
+    return newest.where(_is_alive(_removed_by_key)).select("key", "key_version", *_decodable_value())
+
+
+def fold_partitions(raw: DataFrame, schemas: TopicSchemas, static_names: Sequence[str] | None) -> DataFrame:
+    """The rows of a table with clustering columns: those of `fold_rows`, and what their static columns need.
+
+    `static_value`, `static_version`: of the record that gives the partition's static columns; `static_names`: an array
+    of their names. Where `is_alive` is false the partition has no row, but it may have static columns.
+    `static_names` None: as the records say.
+    """
+    columns = KeyColumns.of(schemas)
+    newest = _newest_per_key(_records(raw, _scope(schemas, columns)))
+    key = key_decoder(schemas, "string").decode(F.col("key"), F.col("key_version"))
+    keyed = newest.withColumn("names", key)
+    owned = keyed.withColumn("owner", F.struct(*[F.col("names").getField(each) for each in columns.partition]))
+    marked = _with_markers(owned, static_names)
+    scoped = marked.withColumns({"ranges": _ranges(schemas), "row": _comparable_key(schemas)})
+
+    def removed(at: Column) -> Column:
+        return _removed_by_key(at) | _is_later(F.col("wiped"), at) | _removed_by_range(at, columns)
+
+    is_row = F.col("scope") == _ROW
+    return _with_statics(scoped.withColumn("is_alive", is_row & _is_alive(removed)))
+
+
+def _records(raw: DataFrame, scope: Column) -> DataFrame:
+    """One row a record, with what the rules look at."""
+    said = F.col("properties")
+    bounds = F.struct(*[said[name].alias(name) for name in _BOUNDS], F.col("schema_version"))
+    return raw.select(
+        "key",
+        "value",
+        "schema_version",
+        scope.alias("scope"),
+        _place().alias("at"),
+        said[names.EXPIRES_AT].cast("bigint").alias("expires_at"),
+        said[names.DELETION_TIME].cast("bigint").alias("deletion_time"),
+        said[names.STATIC_COLUMNS].alias("static_columns"),
+        F.when(said[names.KIND] == "range_deletion", bounds).alias("bounds"),
+    )
+
+
+def _place() -> Column:
+    """Where a record stands in its topic partition; `clock` orders it against other partitions, if there are any."""
+    parts = F.split("message_id", ":")
+    position = F.struct(
+        parts[0].cast("bigint").alias("ledger"),
+        parts[1].cast("bigint").alias("entry"),
+        F.coalesce(F.get(parts, F.lit(3)).cast("int"), F.lit(-1)).alias("index"),
+    )
+    clock = F.when(F.col("partition") >= 0, F.col("publish_time"))
+    return F.struct(position.alias("position"), F.col("partition"), clock.alias("clock"), F.col("writetime"))
+
+
+def _scope(schemas: TopicSchemas, columns: KeyColumns) -> Column:
+    """What a record speaks about: a row, a partition's static row, all rows or a range of rows of a partition."""
+    kind = F.col("properties")[names.KIND]
+    key = key_decoder(schemas, "string").decode(F.col("key"), F.col("schema_version"))
+    has_row = key.getField(columns.clustering[0][0]).isNotNull()
+    # DataStax's records have no kind: a null value without a clustering key deletes the partition.
+    no_row = F.when(kind.isNull() & F.col("value").isNull(), _PARTITION).otherwise(_STATIC)
+    scope = F.when(has_row, _ROW).otherwise(no_row)
+    for name, value in _SCOPES.items():
+        scope = F.when(kind == name, F.lit(value)).otherwise(scope)
+    return scope
+
+
+def _newest_per_key(records: DataFrame) -> DataFrame:
+    """One row for a key and scope: its newest value, its newest deletion, and what its expiry needs."""
+    position, is_passing = F.col("at.position"), F.col("expires_at").isNotNull()
+    has_value = F.col("value").isNotNull()
+    valued = F.struct("value", "schema_version", "at", "expires_at")
+    lasting = has_value & ~is_passing
+    return records.groupBy("key", "scope", "bounds").agg(
+        F.max("schema_version").alias("key_version"),
+        F.max_by(F.when(has_value, valued), F.when(has_value, position)).alias("valued"),
+        F.max(F.when(~has_value, F.struct("at", "deletion_time"))).alias("deleted"),
+        F.max(F.when(lasting, F.col("at"))).alias("lasting"),
+        F.max(F.when(has_value & is_passing, F.struct("expires_at", "at"))).alias("passing"),
+        F.max("static_columns").alias("static_columns"),
+    )
+
+
+def _decodable_value() -> list[Column]:
+    return [F.col("valued.value").alias("value"), F.col("valued.schema_version").alias("value_version")]
+
+
+def _is_alive(removed: _Removal) -> Column:
+    """True for a row whose newest value was neither removed nor has expired.
+
+    A row has expired when everything written since its last removal had a TTL and the latest of these is over.
+    """
+    lasts = F.col("lasting").isNotNull() & ~removed(F.col("lasting"))
+    latest = F.when(~removed(F.col("passing.at")), F.col("passing.expires_at")).otherwise(F.col("valued.expires_at"))
+    is_over = F.coalesce(latest <= F.unix_seconds(F.current_timestamp()), F.lit(False))
+    return F.col("valued").isNotNull() & ~removed(F.col("valued.at")) & (lasts | ~is_over)
+
+
+def _removed_by_key(at: Column) -> Column:
+    """True when a later record of the same key says that there is no row."""
+    return F.coalesce(F.col("deleted.at.position") > at.getField("position"), F.lit(False))
+
+
+def _removed_by_range(at: Column, columns: KeyColumns) -> Column:
+    """True when a later range deletion covers the row."""
+    row = F.col("row")
+    return F.exists(
+        "ranges", lambda each: _is_later(each.getField("deleted"), at) & covers(row, each, columns.clustering)
+    )
+
+
+def _is_later(marker: Column, at: Column) -> Column:
+    """True when the marker (`at` and `deletion_time`) came after a record of another key."""
+    mine, theirs = marker.getField("at"), at
+    in_partition = mine.getField("position") > theirs.getField("position")
+    ahead, level = mine.getField("clock") > theirs.getField("clock"), mine.getField("clock") == theirs.getField("clock")
+    by_clock = ahead | (level & (theirs.getField("writetime") <= marker.getField("deletion_time")))
+    is_same = mine.getField("partition") == theirs.getField("partition")
+    return F.coalesce(F.when(is_same, in_partition).otherwise(by_clock), F.lit(False))
+
+
+def _with_markers(rows: DataFrame, static_names: Sequence[str] | None) -> DataFrame:
+    """Add what is said about a whole partition: `wiped` (its newest deletion), `ranges`, `static_names`."""
+    partition = Window.partitionBy("owner")
+    if static_names is None:
+        given = F.from_json(F.max("static_columns").over(partition), "array<string>")
+    else:
+        given = F.array(*map(F.lit, static_names))
+    nothing = F.array().cast("array<string>")
+    return rows.select(
+        *[each for each in rows.columns if each != "static_columns"],
+        F.max(F.when(F.col("scope") == _PARTITION, F.col("deleted"))).over(partition).alias("wiped"),
+        F.collect_list(F.when(F.col("scope") == _RANGE, F.struct("bounds", "deleted"))).over(partition).alias("ranges"),
+        F.coalesce(given, nothing).alias("static_names"),
+    )
+
+
+def _ranges(schemas: TopicSchemas) -> Column:
+    """The partition's range deletions with their bounds as keys."""
+    decoder = key_decoder(schemas, "decimal")
+
+    def bound(bounds: Column, name: str) -> Column:
+        key = decoder.finish(decoder.decode(F.unbase64(bounds.getField(name)), bounds.getField("schema_version")))
+        return F.when(bounds.getField(name).isNotNull(), key)
+
+    def decoded(each: Column) -> Column:
+        bounds = each.getField("bounds")
+        backwards = F.from_json(bounds.getField(names.RANGE_REVERSED), "array<string>")
+        return F.struct(
+            each.getField("deleted").alias("deleted"),
+            bound(bounds, names.RANGE_START).alias("start"),
+            bound(bounds, names.RANGE_END).alias("end"),
+            (bounds.getField(names.RANGE_START_INCLUSIVE) == "true").alias("start_inclusive"),
+            (bounds.getField(names.RANGE_END_INCLUSIVE) == "true").alias("end_inclusive"),
+            F.coalesce(backwards, F.array().cast("array<string>")).alias("reversed"),
+        )
+
+    return F.transform("ranges", decoded)
+
+
+def _comparable_key(schemas: TopicSchemas) -> Column:
+    """The row's key with numbers as numbers; null where there is no range deletion to compare it with."""
+    decoder = key_decoder(schemas, "decimal")
+    key = decoder.finish(decoder.decode(F.col("key"), F.col("key_version")))
+    return F.when(F.size("ranges") > 0, key)
+
+
+def _with_statics(rows: DataFrame) -> DataFrame:
+    """Keep the rows that are alive, and one of each partition without any that may have static columns."""
+    partition = Window.partitionBy("owner")
+    has_statics = F.size("static_names") > 0
+    speaks = F.col("scope").isin(_ROW, _STATIC) & has_statics
+    cleared = (F.col("scope") == _STATIC) & F.coalesce(
+        F.col("deleted.at.position") > F.col("valued.at.position"), F.col("deleted").isNotNull()
+    )
+    at = F.when(cleared, F.col("deleted.at")).otherwise(F.col("valued.at"))
+    place = F.when(speaks & at.isNotNull() & ~_is_later(F.col("wiped"), at), F.struct(at["clock"], at["position"]))
+    source = F.when(
+        ~cleared, F.struct(F.col("valued.value").alias("value"), F.col("valued.schema_version").alias("version"))
+    )
+    identity = F.struct("key", "scope", "bounds")
+    known = rows.select(
+        "*",
+        F.max_by(source, place).over(partition).alias("static_source"),
+        F.max("is_alive").over(partition).alias("has_rows"),
+        (F.min(identity).over(partition) == identity).alias("is_first"),
+    )
+    static_only = ~F.col("has_rows") & F.col("is_first") & F.col("static_source").isNotNull()
+    return known.where(F.col("is_alive") | static_only).select(
+        "key",
+        "key_version",
+        *_decodable_value(),
+        "is_alive",
+        "static_names",
+        F.col("static_source.value").alias("static_value"),
+        F.col("static_source.version").alias("static_version"),
+    )
+
+
+def _is_uuid(avro_type: Sequence[object]) -> bool:
+    return any(isinstance(each, dict) and each.get("logicalType") == "uuid" for each in avro_type)

@@ -1,0 +1,72 @@
+"""The schemas a data topic has had: Avro of key and value for each version in Pulsar's registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from spark_bridge.admin import PulsarAdmin
+from spark_bridge.errors import TopicError
+from spark_bridge.options import BridgeOptions
+
+__all__ = ["AvroRecord", "SchemaVersion", "TopicSchemas"]
+
+AvroRecord = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaVersion:
+    """Key and value schema (parsed JSON of Avro records) that records of this version were written with."""
+
+    version: int
+    key: AvroRecord
+    value: AvroRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSchemas:
+    """All versions of a topic's schema, oldest first; at least one."""
+
+    topic: str
+    versions: tuple[SchemaVersion, ...]
+
+    @property
+    def newest(self) -> SchemaVersion:
+        """The version that typed columns follow."""
+        return self.versions[-1]
+
+    @classmethod
+    def fetch(cls, options: BridgeOptions) -> TopicSchemas:
+        """Ask the registry. Raises TopicError, PulsarUnreachableError."""
+        with PulsarAdmin(options) as admin:
+            admin.topic_partitions()  # a missing topic is another message than one without a schema
+            return cls.parse(options.topic, admin.schemas())
+
+    @classmethod
+    def parse(cls, topic: str, registered: Sequence[Mapping[str, object]]) -> TopicSchemas:
+        """From the registry's answer. Raises TopicError where the topic is none of KEY_VALUE SEPARATED AVRO."""
+        if not registered:
+            raise TopicError(topic, "has no schema yet: the connector registers one with its first record")
+        versions = [_version(topic, each) for each in registered]
+        return cls(topic=topic, versions=tuple(sorted(versions, key=lambda each: each.version)))
+
+
+def _version(topic: str, registered: Mapping[str, object]) -> SchemaVersion:
+    properties = cast("Mapping[str, str]", registered.get("properties") or {})
+    found = [
+        str(registered.get("type")),
+        properties.get("kv.encoding.type"),
+        properties.get("key.schema.type"),
+        properties.get("value.schema.type"),
+    ]
+    if found != ["KEY_VALUE", "SEPARATED", "AVRO", "AVRO"]:
+        kind = " ".join(str(each) for each in found if each)
+        reason = (
+            f"schema version {registered.get('version')} is {kind}; typed columns need KEY_VALUE SEPARATED AVRO AVRO "
+            "(the connector's outputFormat key-value-avro)"
+        )
+        raise TopicError(topic, reason)
+    data = cast("Mapping[str, AvroRecord]", json.loads(cast("str", registered["data"])))
+    return SchemaVersion(version=cast("int", registered["version"]), key=data["key"], value=data["value"])

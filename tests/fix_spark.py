@@ -1,0 +1,182 @@
+"""One Spark session for all tests, and a writer of KEY_VALUE records: real topics with real records, no connector."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import httpx
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.sandbox import artifacts
+from cdc.sandbox.prerequisites import java_home
+from schemas.cql_value import AvroValue
+from schemas.row_record import AvroSchema, record_writer, schema_text
+from spark_bridge import register, session_builder
+from tests.servers import PulsarServer
+
+_SOURCE = Path(__file__).parent / "java" / "KeyValueWriter.java"
+_NAMESPACE = "public/spark"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session of two cores with `cassandra_cdc` registered and spark-avro from the cache."""
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "700m",
+    }
+    builder = session_builder(artifacts.ensure("spark-avro")).master("local[2]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    register(session)
+    yield session
+    session.stop()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One record of a data topic: Avro values by column; a value of None is a tombstone."""
+
+    key: Mapping[str, AvroValue]
+    value: Mapping[str, AvroValue] | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    event_time_ms: int | None = None
+
+
+class RecordWriter:
+    """Publishes records through `tests/java/KeyValueWriter.java`, a Java program that lives as long as the session."""
+
+    def __init__(self, service_url: str, classes: Path) -> None:
+        jars = artifacts.pulsar_distribution() / "lib" / "*"
+        subprocess.run(
+            [java_home() / "bin" / "javac", "-d", classes, "-cp", str(jars), _SOURCE],
+            check=True, capture_output=True, timeout=120,
+        )  # fmt: skip
+        command = [java_home() / "bin" / "java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m"]
+        self._log = classes / "writer.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, "-cp", f"{classes}{os.pathsep}{jars}", "KeyValueWriter", service_url],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        self._answer()
+
+    def write(
+        self,
+        topic: str,
+        key_schema: AvroSchema,
+        value_schema: AvroSchema,
+        records: Sequence[Record],
+        *,
+        batch: int = 1,
+        writer_schema: AvroSchema | None = None,
+    ) -> list[str]:
+        """Publish in order, `batch` records an entry; answers `ledger:entry:partition:batch index` of each."""
+        write_key, write_value = record_writer(key_schema), record_writer(value_schema)
+        request = {
+            "topic": topic,
+            "batch": batch,
+            "key_schema": schema_text(key_schema),
+            "value_schema": schema_text(value_schema),
+            "records": [
+                {
+                    "key": base64.b64encode(write_key(each.key)).decode(),
+                    "value": None if each.value is None else base64.b64encode(write_value(each.value)).decode(),
+                    "properties": dict(each.properties),
+                    "event_time": each.event_time_ms,
+                }
+                for each in records
+            ],
+        }
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return cast("list[str]", self._answer()["ids"])
+
+    def close(self) -> None:
+        """Ends the Java program."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(timeout=30)
+
+    def _answer(self) -> Mapping[str, object]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        answer = cast("Mapping[str, object]", json.loads(line or '{"error": "the writer ended"}'))
+        if "error" in answer:
+            raise AssertionError(f"{answer['error']}\n{self._log.read_text()[-2000:]}")
+        return answer
+
+
+@pytest.fixture(scope="session")
+def record_writer_process(pulsar: PulsarServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordWriter]:
+    """The session's writer, and the namespace `public/spark`, which keeps everything."""
+    with httpx.Client(base_url=f"{pulsar.admin_url}/admin/v2/namespaces/{_NAMESPACE}", timeout=30) as namespace:
+        namespace.put("").raise_for_status()
+        namespace.post("/retention", json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
+    writer = RecordWriter(pulsar.service_url, tmp_path_factory.mktemp("key_value_writer"))
+    yield writer
+    writer.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataTopic:
+    """A topic of one test."""
+
+    name: str
+    options: Mapping[str, str]
+    admin: httpx.Client
+    key_schema: AvroSchema
+    value_schema: AvroSchema
+    writer: RecordWriter
+
+    def write(self, *records: Record, batch: int = 1, value_schema: AvroSchema | None = None) -> list[str]:
+        """Publish records by the topic's schemas, or another value schema."""
+        return self.writer.write(self.name, self.key_schema, value_schema or self.value_schema, records, batch=batch)
+
+
+@pytest.fixture
+def data_topic(pulsar: PulsarServer, record_writer_process: RecordWriter) -> Iterator[Callable[..., DataTopic]]:
+    """Makes a topic with the given Avro schemas: `data_topic(key_schema, value_schema, partitions=0)`."""
+    admin = httpx.Client(base_url=f"{pulsar.admin_url}/admin/v2", timeout=30)
+
+    def make(key_schema: AvroSchema, value_schema: AvroSchema, *, partitions: int = 0) -> DataTopic:
+        name = f"persistent://{_NAMESPACE}/data-{os.getpid()}-{next(_numbers)}"
+        path = name.replace("://", "/")
+        if partitions:
+            admin.put(f"/{path}/partitions", json=partitions).raise_for_status()
+        else:
+            admin.put(f"/{path}").raise_for_status()
+        options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": name}
+        return DataTopic(
+            name=name,
+            options=options,
+            admin=admin,
+            key_schema=key_schema,
+            value_schema=value_schema,
+            writer=record_writer_process,
+        )
+
+    yield make
+    admin.close()
+
+
+_numbers = itertools.count(1)

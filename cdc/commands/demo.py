@@ -1,0 +1,36 @@
+"""`cdc demo`: the whole line on the sandbox, every row compared."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from cdc.demo.progress import progress_display
+from cdc.demo.run import DemoOptions, run_demo
+from cdc.sandbox.versions import CASSANDRA_VERSIONS
+
+__all__ = ["demo"]
+
+_SHOWN_DIFFERENCES = 20
+
+
+@click.command(name="demo")
+@click.option("--cassandra", type=click.Choice(list(CASSANDRA_VERSIONS)), default="5.0", show_default=True)
+@click.option("--seed", default=1, show_default=True, help="Seed of the changes.")
+@click.option("--scale", default=1, show_default=True, type=click.IntRange(1, 1000), help="Times as many changes.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object, and nothing else.")
+def demo(cassandra: str, seed: int, scale: int, as_json: bool) -> None:
+    """Run changes through a real Cassandra, a real Pulsar and Spark, and compare every row."""
+    options = DemoOptions(cassandra=cassandra, seed=seed, scale=scale)
+    with progress_display(quiet=as_json) as on_progress:
+        report = run_demo(options, quiet=as_json, on_progress=on_progress)
+    if as_json:
+        click.echo(report.as_json())
+    else:
+        for stage, seconds in report.seconds.items():
+            click.echo(f"{seconds:8.1f} s  {stage}")
+        for difference in report.differences[:_SHOWN_DIFFERENCES]:
+            click.echo(difference, err=True)
+        click.echo(report.closing_line())
+    sys.exit(1 if report.differences else 0)

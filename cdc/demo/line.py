@@ -1,0 +1,188 @@
+"""The whole line on a sandbox: servers, one agent, one connector a table, deployed as a user would deploy them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import httpx
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
+from cassandra.policies import WhiteListRoundRobinPolicy
+from cassandra.query import dict_factory
+
+from cdc.agent_process import AgentProcess
+from cdc.sandbox import Sandbox, SandboxOptions
+from cdc.sandbox.prerequisites import java_home
+from cdc.sandbox.sandbox import Progress
+from schemas.errors import CdcError
+from schemas.topics import events_topic, full_topic_name
+from source_connector.nar_build import build_nar
+
+__all__ = ["Line", "LineError", "connect"]
+
+_ADMIN_TIMEOUT_S: Final = 120
+_LOOK_S: Final = 0.1
+_SUBSCRIPTION: Final = "sub"
+
+
+class LineError(CdcError):
+    """A part of the line did not do its work in time."""
+
+
+class Line:
+    """Use in a ``with`` block: servers and agent run inside it, and nothing is left behind."""
+
+    def __init__(self, options: SandboxOptions, *, on_progress: Progress) -> None:
+        self._options = options
+        self._on_progress = on_progress
+        self._exit = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as exit_on_error, ThreadPoolExecutor(1) as pool:
+            archive = pool.submit(self._build)
+            self.sandbox = exit_on_error.enter_context(Sandbox(self._options, on_progress=self._on_progress))
+            self.session = exit_on_error.enter_context(
+                connect(self.sandbox.node.address, self.sandbox.node.native_port)
+            )
+            self.agent = self._start_agent()
+            exit_on_error.callback(self.agent.stop)
+            self._archive = archive.result()
+            self._exit = exit_on_error.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit.close()
+
+    @property
+    def work_dir(self) -> Path:
+        """A folder that is gone after the ``with`` block."""
+        return self.sandbox.dir
+
+    def keep_data_topics(self) -> None:
+        """`pulsar-admin namespaces set-retention public/default --size -1 --time -1`.
+
+        The default of a namespace is to trim what no subscription holds, and Spark reads later.
+        """
+        response = httpx.post(
+            f"{self.sandbox.pulsar.admin_url}/admin/v2/namespaces/public/default/retention",
+            json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+            timeout=_ADMIN_TIMEOUT_S,
+        )
+        response.raise_for_status()
+
+    def deploy_connectors(self, keyspace: str, tables: Sequence[str]) -> None:
+        """`pulsar-admin sources create` for each table, side by side. Raises LineError with what it printed."""
+        with ThreadPoolExecutor(len(tables)) as pool:
+            list(pool.map(lambda table: self._deploy(keyspace, table), tables))
+
+    def wait_for_events(self, count: int, timeout_s: float) -> None:
+        """Until the broker has acknowledged this many events of the agent. Raises LineError with the agent's log."""
+        self._wait(
+            lambda: self.agent.metric("events_acknowledged") >= count,
+            lambda: (
+                f"the agent published {self.agent.metric('events_acknowledged'):,} of {count:,} events within "
+                f"{timeout_s:g} s; the end of its log:\n{self.agent.log_tail()}"
+            ),
+            timeout_s,
+        )
+
+    def wait_for_records(self, keyspace: str, tables: Sequence[str], timeout_s: float) -> None:
+        """Until the connectors have acknowledged every event. Raises LineError with the end of their logs."""
+        topics = [events_topic(keyspace, table) for table in tables]
+        self._wait(
+            lambda: sum(map(self._backlog, topics)) == 0,
+            lambda: (
+                f"{sum(map(self._backlog, topics)):,} messages of events wait for the connectors after "
+                f"{timeout_s:g} s; the end of their logs:\n{self._connector_logs()}"
+            ),
+            timeout_s,
+        )
+
+    def data_topic(self, keyspace: str, table: str) -> str:
+        """Full name of a table's data topic."""
+        return full_topic_name(f"data-{keyspace}.{table}")
+
+    def _build(self) -> Path:
+        self._on_progress("connector archive", "starting")
+        archive = build_nar(Path.cwd() / "build")
+        self._on_progress("connector archive", "ready")
+        return archive
+
+    def _start_agent(self) -> AgentProcess:
+        self._on_progress("agent", "starting")
+        agent = AgentProcess.for_node(self.sandbox.node, self.sandbox.pulsar, self.sandbox.dir / "agent")
+        agent.start()
+        self._on_progress("agent", "ready")
+        return agent
+
+    def _deploy(self, keyspace: str, table: str) -> None:
+        node, pulsar = self.sandbox.node, self.sandbox.pulsar
+        config = {
+            "contactPoints": node.address,
+            "port": node.native_port,
+            "loadBalancing.localDc": "datacenter1",
+            "keyspace": keyspace,
+            "table": table,
+            "python": sys.executable,
+        }
+        name = f"cassandra-{keyspace}-{table}"
+        self._on_progress(name, "starting")
+        command = [
+            str(pulsar.pulsar_admin), "sources", "create", "--archive", str(self._archive), "--name", name,
+            "--destination-topic-name", f"data-{keyspace}.{table}", "--source-config", json.dumps(config),
+        ]  # fmt: skip
+        done = subprocess.run(
+            command,
+            env={**os.environ, "JAVA_HOME": str(java_home())},
+            capture_output=True,
+            text=True,
+            timeout=_ADMIN_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode:
+            raise LineError(f"pulsar-admin sources create {name} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        self._on_progress(name, "ready")
+
+    def _backlog(self, topic: str) -> int:
+        path = topic.replace("://", "/", 1)
+        response = httpx.get(
+            f"{self.sandbox.pulsar.admin_url}/admin/v2/{path}/partitioned-stats", timeout=_ADMIN_TIMEOUT_S
+        )
+        response.raise_for_status()
+        return int(response.json()["subscriptions"][_SUBSCRIPTION]["msgBacklog"])
+
+    def _connector_logs(self) -> str:
+        logs = sorted(self.sandbox.pulsar.functions_log_dir.rglob("*.log"))
+        return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
+
+    @staticmethod
+    def _wait(done: Callable[[], bool], reason: Callable[[], str], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not done():
+            if time.monotonic() > deadline:
+                raise LineError(reason())
+            time.sleep(_LOOK_S)
+
+
+@contextmanager
+def connect(address: str, port: int) -> Iterator[Session]:
+    """A driver session with one node, rows as dictionaries."""
+    profile = ExecutionProfile(
+        load_balancing_policy=WhiteListRoundRobinPolicy([address]), row_factory=dict_factory, request_timeout=60
+    )
+    cluster = Cluster([address], port=port, execution_profiles={EXEC_PROFILE_DEFAULT: profile})
+    try:
+        yield cluster.connect()
+    finally:
+        cluster.shutdown()

@@ -1,0 +1,52 @@
+"""Shows the steps of a long start: a table with spinners in a terminal, one line a step elsewhere, nothing if quiet."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress as RichProgress
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from cdc.sandbox.sandbox import Progress, Step
+
+__all__ = ["progress_display"]
+
+
+@contextmanager
+def progress_display(*, quiet: bool) -> Iterator[Progress]:
+    """Gives the function that is told of each step; everything goes to stderr."""
+    console = Console(stderr=True)
+    if quiet:
+        yield lambda name, step: None
+    elif console.is_terminal:
+        columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), TimeElapsedColumn())
+        with RichProgress(*columns, console=console) as display:
+            tasks = {}
+
+            def show(name: str, step: Step) -> None:
+                if name not in tasks:
+                    tasks[name] = display.add_task(name, total=1)
+                display.update(tasks[name], completed=int(step == "ready"))
+
+            yield show
+    else:
+        yield _lines()
+
+
+def _lines() -> Progress:
+    started: dict[str, float] = {}
+    lock = threading.Lock()
+
+    def say(name: str, step: Step) -> None:
+        with lock:
+            if step == "ready":
+                print(f"{name}: ready after {time.monotonic() - started[name]:.1f} s", file=sys.stderr)
+            else:
+                started.setdefault(name, time.monotonic())
+
+    return say

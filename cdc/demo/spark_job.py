@@ -1,0 +1,110 @@
+"""The demo's Spark job, a process of its own: prints each table and its newest changes, and compares every row.
+
+    python -m cdc.demo.spark_job JOB.json RESULT.json
+
+JOB.json: service_url, admin_url, cassandra_address, cassandra_port, jars, tables [{keyspace, table, topic, key}].
+RESULT.json: per table the number of rows and of records, and the differences as text.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypedDict
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+
+import spark_bridge
+from cdc.demo.comparison import differences
+from cdc.demo.line import connect
+
+__all__ = ["Job", "TableJob", "TableResult"]
+
+_SHOWN_ROWS: Final = 5
+
+
+class TableJob(TypedDict):
+    """One table to compare; `key` are the names of its primary key columns."""
+
+    keyspace: str
+    table: str
+    topic: str
+    key: list[str]
+
+
+class Job(TypedDict):
+    """What the job is told."""
+
+    service_url: str
+    admin_url: str
+    cassandra_address: str
+    cassandra_port: int
+    jars: list[str]
+    tables: list[TableJob]
+
+
+class TableResult(TypedDict):
+    """What came out for one table."""
+
+    table: str
+    rows: int
+    records: int
+    differences: list[str]
+
+
+def _session(jars: Sequence[str]) -> SparkSession:
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("cassandra-cdc demo")
+        .config("spark.jars", ",".join(jars))
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "4")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark_bridge.register(spark)
+    return spark
+
+
+def _show(frame: DataFrame) -> None:
+    """As a person reads it: one block a row, long values cut."""
+    frame.show(_SHOWN_ROWS, truncate=60, vertical=True)
+
+
+def _compare(spark: SparkSession, job: Job, each: TableJob) -> TableResult:
+    options = {"serviceUrl": job["service_url"], "adminUrl": job["admin_url"], "topic": each["topic"]}
+    name = f"{each['keyspace']}.{each['table']}"
+    changes = spark_bridge.changes(spark, options).cache()
+    current = spark_bridge.current_table(spark, options).cache()
+    print(f"\n== {name}: the table now ({current.count():,} rows, the first {_SHOWN_ROWS})")
+    _show(current.orderBy(*each["key"]))
+    print(f"== {name}: the newest of {changes.count():,} changes")
+    _show(changes.orderBy(F.col("writetime").desc()))
+    with connect(job["cassandra_address"], job["cassandra_port"]) as session:
+        cassandra: list[Mapping[str, object]] = list(session.execute(f"SELECT * FROM {name}"))
+    rows = [row.asDict(recursive=True) for row in current.collect()]
+    return {
+        "table": name,
+        "rows": len(rows),
+        "records": changes.count(),
+        "differences": differences(name, each["key"], cassandra, rows),
+    }
+
+
+def main(job_file: Path, result_file: Path) -> None:
+    """Run the job."""
+    job: Job = json.loads(job_file.read_text())
+    spark = _session(job["jars"])
+    results = [_compare(spark, job, each) for each in job["tables"]]
+    result_file.write_text(json.dumps(results))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

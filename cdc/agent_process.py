@@ -103,8 +103,9 @@ class AgentProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start and return when the agent reads; servers need not be up. Raises SandboxError with the log's tail."""
-        started_at = time.time()
+        """Start and return when the agent runs; servers need not be up. Raises SandboxError with the log's tail."""
+        if self.running:
+            raise SandboxError(f"the agent of {self.directory} runs already")
         command = [
             sys.executable,
             "-m",
@@ -117,12 +118,17 @@ class AgentProcess:
         ]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        status = self.working_dir / "status.json"
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while not (status.exists() and status.stat().st_mtime >= started_at):
+        while not self._is_reported():
             if not self.running or time.monotonic() > deadline:
                 raise SandboxError(f"the agent did not start:\n{self.log_tail()}")
             time.sleep(_LOOK_S)
+
+    def _is_reported(self) -> bool:
+        try:
+            return self.status()["pid"] == self.pid
+        except FileNotFoundError:
+            return False
 
     def status(self) -> dict[str, object]:
         """The agent's status file: pid, time, node_id, segments, metrics. At most a second old."""

@@ -8,7 +8,7 @@ Who owns what:
 
     thread `schema`      TableMetadataProvider: the session with Cassandra, the schema's copy
     thread `reader`      SegmentFollower: inotify, the open segments, the decoder, the parked mutations
-    thread `publisher`   MutationPublisher: topics, lanes; `open <topic>` threads make producers for it, and end
+    thread `publisher`   MutationPublisher: topics, lanes; `open` threads make producers for it, and end
     thread `positions`   PositionsWriter: positions' files, the deletion of segments, the status file
     the caller           this object, the Pulsar client, the lock of the working directory
 

@@ -30,6 +30,9 @@ class EventProducer(Protocol):
     def send(self, payload: bytes, key: str | None, on_result: OnResult) -> None:
         """Hand a message to the client; never waits for the broker."""
 
+    def is_connected(self) -> bool:
+        """False while the client looks for its broker."""
+
     def close(self) -> None:
         """Give up what is on its way; a result may still come."""
 
@@ -128,6 +131,9 @@ class _Producer:
             self._producer.send_async(payload, done, partition_key=key)
         except pulsar.PulsarException as error:
             on_result(str(error))
+
+    def is_connected(self) -> bool:
+        return bool(self._producer.is_connected())
 
     def close(self) -> None:
         try:

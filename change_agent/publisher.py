@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -29,7 +30,11 @@ __all__ = ["MutationPublisher", "Producers"]
 _log: Final = logging.getLogger(__name__)
 # Taken from the inbox before messages are packed; enough to fill them, little enough to keep acknowledgements moving.
 _DRAIN: Final = 64
-_WAIT: Final = tenacity.wait_exponential_jitter(initial=0.2, max=30, jitter=0.5)
+_WAIT: Final = tenacity.wait_exponential_jitter(initial=0.2, max=5, jitter=0.5)
+# The client's own way back to a broker slows down to a try a minute; after so long without one, a new producer is
+# quicker.
+_CUT_OFF_S: Final = 3.0
+_LOOK_S: Final = 1.0
 
 
 class Producers(Protocol):
@@ -99,6 +104,7 @@ class MutationPublisher:
         self._topics: Final[dict[str, _Topic]] = {}
         # Lanes with something to send; a dict keeps their order.
         self._ready: Final[dict[int, TopicLane]] = {}
+        self._look_at = 0.0
         self._stopping: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.failure: BaseException | None = None
@@ -123,13 +129,17 @@ class MutationPublisher:
                 for lane in self._ready.values():
                     self._metrics.messages_sent += lane.send_ready()
                 self._ready.clear()
+                self._replace_cut_off()
         except Exception as error:  # noqa: BLE001  # the top of a thread
             _log.exception("the publisher failed")
             self.failure = error
 
     def _handle_some(self) -> bool:
-        """Handle what is in the inbox, waiting for the first; False at the end."""
-        message = self._inbox.get()
+        """Handle what is in the inbox, waiting a little for the first; False at the end."""
+        try:
+            message = self._inbox.get(timeout=_LOOK_S)
+        except Empty:
+            return True
         for left in reversed(range(_DRAIN)):
             match message:
                 case _Stop():
@@ -192,13 +202,27 @@ class MutationPublisher:
         elif was_open and not lane.is_open:
             self._metrics.send_errors += 1
             _log.warning("%s: a message was refused (%s); sending it again", result.topic.name, result.error)
-            topic, index = result.topic, result.topic.lanes.index(lane)
-            self._in_background(
-                topic.name,
-                lambda: self._inbox.put(_Reopened(lane, self._producers.open_partition(topic.name, index))),
-            )
+            self._reopen(result.topic, lane)
 
-    def _in_background(self, topic: str, task: Callable[[], None]) -> None:
+    def _replace_cut_off(self) -> None:
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_S
+        for topic in self._topics.values():
+            for lane in topic.lanes:
+                if lane.is_cut_off(_CUT_OFF_S):
+                    lane.give_up()
+                    self._reopen(topic, lane)
+
+    def _reopen(self, topic: _Topic, lane: TopicLane) -> None:
+        index = topic.lanes.index(lane)
+        self._in_background(
+            f"{topic.name} partition {index}",
+            lambda: self._inbox.put(_Reopened(lane, self._producers.open_partition(topic.name, index))),
+        )
+
+    def _in_background(self, what: str, task: Callable[[], None]) -> None:
         """Do what blocks on a thread of its own, until it succeeds or the publisher stops."""
 
         def tell(state: tenacity.RetryCallState) -> None:
@@ -222,10 +246,10 @@ class MutationPublisher:
                 # The publisher stops.
                 return
             except Exception as error:  # noqa: BLE001  # the top of a thread
-                _log.exception("opening %s failed", topic)
+                _log.exception("opening %s failed", what)
                 self.failure = error
             else:
                 attempts = retrying.statistics.get("attempt_number", 1)
-                _log.info("%s is open%s", topic, f" after {attempts} attempts" if attempts > 1 else "")
+                _log.info("%s is open%s", what, f" after {attempts} attempts" if attempts > 1 else "")
 
-        threading.Thread(target=run, name=f"open {topic}", daemon=True).start()
+        threading.Thread(target=run, name="open", daemon=True).start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ class TopicLane:
         self._waiting: Final[deque[OutgoingEvent]] = deque()
         self._waiting_bytes = 0
         self._sent: Final[deque[SentMessage]] = deque()
+        # When the last message arrived, or was sent while none was on its way.
+        self._moved_at = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -85,6 +88,8 @@ class TopicLane:
         count = 0
         while self._producer is not None and self._waiting and len(self._sent) < self._room():
             message = self._pack()
+            if not self._sent:
+                self._moved_at = time.monotonic()
             self._sent.append(message)
             self._hand_over(message)
             count += 1
@@ -103,12 +108,23 @@ class TopicLane:
         if generation != self._generation:
             return None
         if error is None:
+            self._moved_at = time.monotonic()
             return self._sent.popleft()
+        self.give_up()
+        return None
+
+    def is_cut_off(self, seconds: float) -> bool:
+        """True when messages are on their way, none arrived for so long, and the producer has no connection."""
+        if self._producer is None or not self._sent or time.monotonic() - self._moved_at < seconds:
+            return False
+        return not self._producer.is_connected()
+
+    def give_up(self) -> None:
+        """Do without this producer; what it had not delivered goes again by the next."""
         self._generation += 1
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
-        return None
 
     def _hand_over(self, message: SentMessage) -> None:
         assert self._producer is not None

@@ -1,0 +1,275 @@
+"""What survives: restarts in mid-segment, kill -9 of the agent and of Cassandra, servers that come later, a backlog.
+
+These tests stop servers, so they have some of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cassandra.cluster import Cluster, Session
+from cassandra.concurrent import execute_concurrent_with_args
+
+from cdc.agent_process import AgentProcess
+from cdc.sandbox import Sandbox, SandboxOptions
+from schemas.mutation_event import MutationKind
+from schemas.topics import events_topic
+from tests.events_topic import EventsTopic, TopicEvent, wait_until
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Sandbox]:
+    """A Cassandra node and a Pulsar that these tests may stop."""
+    with Sandbox(SandboxOptions(commitlog_sync_ms=100, functions_runtime="thread")) as running:
+        yield running
+
+
+@pytest.fixture
+def session(servers: Sandbox) -> Iterator[Session]:
+    """A session with the node; made anew for each test, for the node may have been started again."""
+    cluster = Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=20)
+    yield cluster.connect()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def table(session: Session) -> str:
+    """A table of the test's own, `keyspace.t`."""
+    keyspace = f"faults_{next(_numbers)}"
+    session.execute(
+        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+    )
+    session.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, v text) WITH cdc = true")
+    return f"{keyspace}.t"
+
+
+@pytest.fixture(scope="module")
+def agent(servers: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    """The agent of the node, not running at first; each test starts it and may leave it running."""
+    process = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path_factory.mktemp("agent"))
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def running_agent(agent: AgentProcess) -> AgentProcess:
+    """The agent of the node, running."""
+    if not agent.running:
+        agent.start()
+    return agent
+
+
+@pytest.fixture
+def stopped_agent(agent: AgentProcess) -> AgentProcess:
+    """The agent of the node, stopped."""
+    agent.stop()
+    return agent
+
+
+@pytest.fixture
+def topic_of(servers: Sandbox) -> Iterator[Callable[[str], EventsTopic]]:
+    """The events topic of a table, to read from."""
+    opened: list[EventsTopic] = []
+
+    def open_topic(table: str) -> EventsTopic:
+        pulsar = servers.pulsar
+        opened.append(EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic(*table.split("."))))
+        return opened[-1]
+
+    yield open_topic
+    for topic in opened:
+        topic.close()
+
+
+TopicOf = Callable[[str], EventsTopic]
+
+
+def _write(session: Session, table: str, rows: range, size: int = 100) -> None:
+    insert = session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, ?)")
+    execute_concurrent_with_args(session, insert, [(pk, "x" * size) for pk in rows], concurrency=64)
+
+
+def _keys(events: list[TopicEvent]) -> list[int]:
+    return sorted(int.from_bytes(each.event.partition_key, "big", signed=True) for each in events)
+
+
+class _Writer:
+    """Writes rows one after the other until it is stopped."""
+
+    def __init__(self, session: Session, table: str) -> None:
+        self._session, self._table = session, table
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.written = 0
+
+    def __enter__(self) -> _Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        insert = self._session.prepare(f"INSERT INTO {self._table} (pk, v) VALUES (?, ?)")
+        while not self._stop.is_set():
+            self._session.execute(insert, (self.written, "x" * 200))
+            self.written += 1
+
+
+def test_a_backlog_from_before_the_first_start_arrives_and_its_segments_go(
+    servers: Sandbox, session: Session, table: str, stopped_agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """Rows in several finished segments, written before any agent ran: all arrive, once; then the files are deleted."""
+    _write(session, table, range(20_000), size=200)
+    before = {path.name for path in servers.node.cdc_raw.glob("*.log")}
+    assert len(before) > 4
+    stopped_agent.start()
+    events = topic_of(table).wait_for(20_000, timeout_s=60)
+    assert _keys(events) == list(range(20_000))
+    # The active segment, the one that Cassandra made in advance, and at most one that is not deleted yet.
+    wait_until(
+        lambda: len({path.name for path in servers.node.cdc_raw.glob("*.log")} & before) <= 2, "segments are deleted"
+    )
+    wait_until(lambda: stopped_agent.metric("segments_deleted") >= len(before) - 2, "the status file says so")
+    assert stopped_agent.metric("messages_sent") < 1_000
+
+
+def test_restarts_in_mid_segment_lose_nothing_and_repeat_nothing(
+    session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """The agent is stopped and started while rows are written: every row is on the topic exactly once."""
+    with _Writer(session, table) as writer:
+        for _ in range(4):
+            time.sleep(1)
+            assert running_agent.stop() == 0, running_agent.log_tail()
+            time.sleep(0.3)
+            running_agent.start()
+    events = topic_of(table).wait_for(writer.written)
+    time.sleep(0.5)
+    assert _keys(topic_of(table).wait_for(writer.written)) == _keys(events) == list(range(writer.written))
+
+
+def test_kill_9_of_the_agent_loses_nothing(
+    session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """The agent is killed again and again while rows are written: every row is on the topic at least once, in order."""
+    with _Writer(session, table) as writer:
+        for pause_s in (0.3, 0.9, 0.5, 1.3, 0.7):
+            time.sleep(pause_s)
+            running_agent.kill()
+            running_agent.start()
+    events = topic_of(table).wait_for_rows(writer.written)
+    assert sorted(set(_keys(events))) == list(range(writer.written))
+    for partition in range(4):
+        first_seen = list(dict.fromkeys(each.place[1:] for each in events if each.partition == partition))
+        assert first_seen == sorted(first_seen)
+
+
+def test_pulsar_may_come_after_the_agent(
+    servers: Sandbox, session: Session, table: str, stopped_agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """Started while Pulsar is away, the agent waits with a clear line, and publishes when it comes."""
+    servers.pulsar.stop()
+    stopped_agent.start()
+    _write(session, table, range(100))
+    wait_until(lambda: "waiting for " in stopped_agent.log_tail(3), "the agent says what it waits for")
+    servers.pulsar.start()
+    events = topic_of(table).wait_for(100, timeout_s=60)
+    assert _keys(events) == list(range(100))
+
+
+def test_pulsar_may_go_and_come_back(
+    servers: Sandbox, session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """While the broker is killed and started again, rows go on being written: none is lost, and order stays."""
+    with _Writer(session, table) as writer:
+        time.sleep(0.5)
+        servers.pulsar.kill()
+        time.sleep(1)
+        servers.pulsar.start()
+        time.sleep(0.5)
+    events = topic_of(table).wait_for_rows(writer.written, timeout_s=60)
+    assert sorted(set(_keys(events))) == list(range(writer.written))
+    for partition in range(4):
+        first_seen = list(dict.fromkeys(each.place[1:] for each in events if each.partition == partition))
+        assert first_seen == sorted(first_seen)
+
+
+def test_changes_of_a_dropped_table_are_still_published(
+    session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """Written while the agent was away, and dropped before it came back: the schema's copy explains the bytes."""
+    _write(session, table, range(1))
+    topic_of(table).wait_for(1)
+    running_agent.stop()
+    _write(session, table, range(1, 50))
+    session.execute(f"DROP TABLE {table}")
+    running_agent.start()
+    events = topic_of(table).wait_for(50)
+    assert _keys(events) == list(range(50))
+
+
+def test_a_table_that_gets_cdc_a_moment_before_the_write_is_not_missed(
+    session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """The schema is asked for as of the log: no write that Cassandra tracked is skipped by older knowledge."""
+    keyspace = table.split(".")[0]
+    for name in ("a", "b", "c"):
+        session.execute(f"CREATE TABLE {keyspace}.{name} (pk int PRIMARY KEY, v text)")
+        session.execute(f"INSERT INTO {keyspace}.{name} (pk, v) VALUES (0, 'before')")
+        session.execute(f"ALTER TABLE {keyspace}.{name} WITH cdc = true")
+        session.execute(f"INSERT INTO {keyspace}.{name} (pk, v) VALUES (1, 'after')")
+        session.execute(f"ALTER TABLE {keyspace}.{name} ADD w int")
+        session.execute(f"INSERT INTO {keyspace}.{name} (pk, w) VALUES (2, 2)")
+        topic = topic_of(f"{keyspace}.{name}")
+        wait_until(lambda: {1, 2} <= set(_keys(topic.read())), f"both tracked writes of {name} are on the topic")  # noqa: B023
+    assert running_agent.metric("mutations_parked") == 0
+
+
+def test_what_cassandra_has_after_a_crash_is_on_the_topic(
+    servers: Sandbox, session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """Cassandra is killed and started again: its last segment, never completed, is read to its end, and goes."""
+    _write(session, table, range(3_000))
+    topic = topic_of(table)
+    topic.wait_for(1)
+    servers.node.kill()
+    left = {path.name for path in servers.node.cdc_raw.glob("*_cdc.idx")}
+    servers.node.start()
+    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=20) as cluster:
+        again = cluster.connect()
+        survived = {row.pk for row in again.execute(f"SELECT pk FROM {table}")}
+        _write(again, table, range(10_000, 10_100))
+        expected = survived | set(range(10_000, 10_100))
+        wait_until(lambda: expected <= set(_keys(topic.read())), "every surviving row is on the topic")
+        assert all(each.event.kind is MutationKind.ROW for each in topic.events)
+        wait_until(
+            lambda: not left & {path.name for path in servers.node.cdc_raw.glob("*_cdc.idx")},
+            "the segments of the node's earlier start are deleted",
+        )
+
+
+def test_the_agent_of_a_table_with_one_event_a_message_gives_the_rows_key(
+    servers: Sandbox, session: Session, table: str, stopped_agent: AgentProcess, tmp_path: Path, topic_of: TopicOf
+) -> None:
+    """With maxEventsPerMessage 1 every message carries one event and its Avro key, in base64."""
+    keyed = AgentProcess.for_node(
+        servers.node, servers.pulsar, tmp_path, maxEventsPerMessage=1, topicPrefix="persistent://public/default/keyed-"
+    )
+    keyed.start()
+    _write(session, table, range(20))
+    pulsar = servers.pulsar
+    with EventsTopic(pulsar.service_url, pulsar.admin_url, f"persistent://public/default/keyed-{table}") as topic:
+        events = topic.wait_for(20)
+        assert topic.messages == len(events)
+        [first] = [each for each in events if each.event.partition_key == b"\0\0\0\1"]
+    assert first.message_key == "Ag=="
+    assert keyed.stop() == 0

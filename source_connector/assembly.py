@@ -35,7 +35,11 @@ def assemble(
         client=client,
         schema=TableSchemaReader(client, config.keyspace, config.table),
         fetcher=RowFetcher(
-            client, consistency=config.consistency, higher_consistency=config.higher_consistency, post=inbox.put
+            client,
+            consistency=config.consistency,
+            higher_consistency=config.higher_consistency,
+            max_in_flight=config.max_reads_in_flight,
+            post=inbox.put,
         ),
         cache=MutationCache(
             max_capacity=config.cache_max_capacity,
@@ -44,7 +48,6 @@ def assemble(
         ),
         limits=Limits(
             columns=config.columns,
-            max_reads_in_flight=config.max_reads_in_flight,
             backoff_s=config.backoff_ms / 1000,
             max_backoff_s=config.max_backoff_s,
         ),

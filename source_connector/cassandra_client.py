@@ -21,16 +21,15 @@ from cassandra.protocol import ProtocolHandler, ResultMessage
 from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
 from source_connector.errors import DeploymentError, FetchError
+from source_connector.read_request import RawRow
 
-__all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RawRow", "RowRead"]
+__all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead"]
 
 # Version 4 is spoken by every Cassandra from 2.2 on. Version 5 would cost a checksum per frame in Python, and its
 # gain, metadata that follows an ALTER, is not needed: every statement names its columns.
 _PROTOCOL_VERSION: Final = 4
 _SYSTEM_PROFILE: Final = "system"
 _SIZE: Final = struct.Struct(">i")
-
-RawRow = tuple[bytes | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class RowRead:
     consistency: str
     event_node: UUID | None
     paging_state: bytes | None = None
-    page_size: int = 5000
+    page_size: int | None = None
 
 
 class RawPage:

@@ -74,7 +74,7 @@ class SourceConfig(BaseModel):
 
     consistency: ConsistencyName = Field(default="LOCAL_QUORUM", alias="query.consistencyLevel")
     higher_consistency: ConsistencyName = Field(default="ALL", alias="query.higherConsistencyLevel")
-    max_reads_in_flight: int = Field(default=32, alias="query.maxInFlight", ge=1, le=1024)
+    max_reads_in_flight: int = Field(default=16, alias="query.maxInFlight", ge=1, le=1024)
     backoff_ms: int = Field(default=100, alias="query.backoffInMs", ge=1)
     max_backoff_s: int = Field(default=60, alias="query.maxBackoffInSec", ge=1)
     read_timeout_s: float = Field(default=30, alias="queryExecutionTimeout", gt=0)

@@ -65,6 +65,12 @@ class Projection:
             timed_columns=tuple(each.name for each in table.regular_columns if not is_multi_cell(each.type)),
         )
         """Of one row by its whole key, for events of rows."""
+        self.group_selection: Final = Selection(
+            key_columns=table.primary_key,
+            value_columns=self.row_selection.value_columns,
+            timed_columns=self.row_selection.timed_columns,
+        )
+        """The same, behind the key that tells the rows of several keys apart."""
         self.static_selection: Final = Selection(
             key_columns=(),
             value_columns=tuple(each for each in self.value_columns if each.kind is ColumnKind.STATIC),

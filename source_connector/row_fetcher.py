@@ -1,151 +1,201 @@
-"""Reads of current rows: prepared statements per projection, consistency levels and what follows when one fails.
+"""Reads of current rows: grouped into statements, at consistency levels with what follows when one fails.
 
-A read is started with `start`; what came of it is handed to `answered` in the caller's own thread, which gives the rows,
-goes on at the next level by itself (None), or raises FetchError.
+`start` queues a read and `flush` sends what may be sent. What the driver answers is posted to the owner's inbox and
+comes back through `answered`, in the owner's thread: the rows or the error of each read that is over now.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
 
+from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind, RangeBounds
 from source_connector.cassandra_client import RawPage, RowRead
 from source_connector.errors import FetchError
 from source_connector.projection import Projection, RawValues, quoted
+from source_connector.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
+from source_connector.read_request import RawRow, ReadLevel, ReadRequest, Rows
 
 if TYPE_CHECKING:
     from cassandra.query import PreparedStatement
 
     from source_connector.cassandra_client import CassandraClient
 
-__all__ = ["Answer", "ReadLevel", "ReadRequest", "RowFetcher", "Rows", "range_condition"]
+__all__ = ["Answer", "RowFetcher", "range_condition"]
 
 _LAST_RESORT: Final = "LOCAL_ONE"
 _PAGE_ROWS: Final = 500
-
-
-class ReadLevel(Enum):
-    """`FIRST` is what most reads need; `HIGHER` asks all replicas where the first could not prove anything."""
-
-    FIRST = "first"
-    HIGHER = "higher"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRequest:
-    """What is read for an event: a row, a static row, or a page of the rows in a deletion's scope."""
-
-    projection: Projection
-    kind: MutationKind
-    partition_key: bytes
-    clustering: tuple[bytes | None, ...] = ()
-    bounds: RangeBounds | None = None
-    level: ReadLevel
-    node: UUID
-    paging_state: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """The rows of one page and how far they can be trusted."""
-
-    request: ReadRequest
-    page: RawPage
-    consistency: str
-    is_fallback: bool
-    """True when a lower level than the one asked for answered."""
+_OF_MANY_ROWS: Final = (MutationKind.RANGE_DELETION, MutationKind.PARTITION_DELETION)
+# More than this many rows for each key that was asked for: products of keys cost more than they save.
+_MAX_SURPLUS: Final = 3.0
+_SURPLUS_FADES: Final = 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the driver said to one attempt of a read; `ticket` is the caller's."""
+    """What the driver said to one attempt of one statement."""
 
-    ticket: object
-    request: ReadRequest
+    reads: Sequence[WaitingRead]
     attempt: int
     outcome: RawPage | Exception
 
 
 class RowFetcher:
-    """Statements and levels; the connection belongs to the client. `post` is called in threads of the driver."""
+    """Owns the queue of reads and the prepared statements; the connection belongs to the client."""
 
     def __init__(
-        self, client: CassandraClient, *, consistency: str, higher_consistency: str, post: Callable[[Answer], None]
+        self,
+        client: CassandraClient,
+        *,
+        consistency: str,
+        higher_consistency: str,
+        max_in_flight: int,
+        post: Callable[[Answer], None],
     ) -> None:
         self._client = client
         self._post = post
+        self._max_in_flight = max_in_flight
+        self._in_flight = 0
+        self._waiting: deque[WaitingRead] = deque()
         self._statements: dict[str, PreparedStatement] = {}
+        self._refused: set[str] = set()
+        self._surplus = 1.0
         self._levels: Final = {
             ReadLevel.FIRST: _without_repetition(consistency, _LAST_RESORT),
             ReadLevel.HIGHER: _without_repetition(higher_consistency, consistency, _LAST_RESORT),
         }
 
+    @property
+    def has_room(self) -> bool:
+        """False when enough reads wait to fill the next statements."""
+        return len(self._waiting) < 4 * GROUP_SIZE
+
     def prepare(self, projection: Projection) -> None:
-        """Prepare the statements of a projection afresh; forgets those of earlier ones. Raises FetchError."""
+        """Prepare for a projection; forgets the statements of earlier ones. Raises FetchError."""
         self._statements.clear()
+        self._refused.clear()
         self._statement(projection.select(projection.row_selection, projection.row_where))
 
     def start(self, ticket: object, request: ReadRequest) -> None:
-        """Start a read. Raises FetchError, RowConversionError when it cannot even be asked."""
-        self._attempt(ticket, request, 0)
+        """Queue a read."""
+        self._waiting.append(WaitingRead(ticket, request))
 
-    def answered(self, answer: Answer) -> Rows | None:
-        """The rows; None when the read goes on at the next level. Raises FetchError."""
-        request, outcome = answer.request, answer.outcome
-        levels = self._levels[request.level]
+    def flush(self) -> list[tuple[object, Rows | CdcError]]:
+        """Send queued reads as far as may be in flight; returns those that failed before they were sent."""
+        failed: list[tuple[object, Rows | CdcError]] = []
+        while self._waiting and self._in_flight < self._max_in_flight:
+            reads = take_group(self._waiting, allow_product=self._surplus < _MAX_SURPLUS)
+            self._surplus = 1 + (self._surplus - 1) * _SURPLUS_FADES
+            failed += self._send(reads, 0)
+        return failed
+
+    def answered(self, answer: Answer) -> list[tuple[object, Rows | CdcError]]:
+        """The reads that are over with this answer, by their tickets; a read that goes on is not among them."""
+        self._in_flight -= 1
+        reads, outcome = answer.reads, answer.outcome
+        level = reads[0].request.level
         if isinstance(outcome, RawPage):
-            return Rows(
-                request=request,
-                page=outcome,
-                consistency=levels[answer.attempt],
-                is_fallback=answer.attempt > 0,
-            )
-        if answer.attempt + 1 < len(levels) and self._allows_next_level(request.level, outcome, answer.attempt):
-            self._attempt(answer.ticket, request, answer.attempt + 1)
-            return None
+            return self._deliver(answer, outcome)
+        if answer.attempt + 1 < len(self._levels[level]) and _allows_next_level(level, outcome, answer.attempt):
+            return self._send(reads, answer.attempt + 1)
+        if len(reads) > 1:
+            return [failed for read in reads for failed in self._send([read], 0)]
         changed = isinstance(outcome, InvalidRequest)
-        raise FetchError(request.projection.table.full_name, _one_line(outcome), refresh_schema=changed) from outcome
+        table = reads[0].request.projection.table.full_name
+        return [(reads[0].ticket, FetchError(table, _one_line(outcome), refresh_schema=changed))]
 
-    @staticmethod
-    def _allows_next_level(level: ReadLevel, error: Exception, attempt: int) -> bool:
-        """Too few live replicas always; an answer that is late or failed only where more was asked than is needed."""
-        if isinstance(error, Unavailable):
-            return True
-        beyond_need = level is ReadLevel.HIGHER and attempt == 0
-        return beyond_need and isinstance(error, ReadTimeout | ReadFailure | OperationTimedOut)
+    def _deliver(self, answer: Answer, page: RawPage) -> list[tuple[object, Rows | CdcError]]:
+        consistency = self._levels[answer.reads[0].request.level][answer.attempt]
+        if len(answer.reads) == 1:
+            return [(answer.reads[0].ticket, _rows(answer, answer.reads[0], tuple(page), consistency, page))]
+        projection = answer.reads[0].request.projection
+        width = len(projection.table.primary_key)
+        found: dict[RawRow, RawRow] = {row[:width]: row[width:] for row in page}
+        self._surplus += (len(page) / len(answer.reads) - self._surplus) * (1 - _SURPLUS_FADES)
+        is_exact = is_exact_by_bytes(projection)
+        over: list[tuple[object, Rows | CdcError]] = []
+        for read in answer.reads:
+            key = tuple(projection.row_key_values(read.request.partition_key, read.request.clustering))
+            row = found.get(key)
+            if row is None and not is_exact:
+                over += self._send([read], 0)  # it may be there under another form of the same clustering value
+            else:
+                over.append((read.ticket, _rows(answer, read, () if row is None else (row,), consistency, None)))
+        return over
 
-    def _attempt(self, ticket: object, request: ReadRequest, attempt: int) -> None:
-        where, values = _condition(request)
-        selection = request.projection.selection_for(request.kind)
+    def _send(self, reads: Sequence[WaitingRead], attempt: int) -> list[tuple[object, Rows | CdcError]]:
+        """One statement; several when it turns out that this server does not take the grouped form."""
+        request = reads[0].request
+        try:
+            statement, values = self._single(request) if len(reads) == 1 else self._grouped(reads)
+        except CdcError as error:
+            if len(reads) == 1:
+                return [(reads[0].ticket, error)]
+            return [failed for read in reads for failed in self._send([read], attempt)]
         read = RowRead(
-            statement=self._statement(request.projection.select(selection, where)),
+            statement=statement,
             values=values,
             consistency=self._levels[request.level][attempt],
             event_node=request.node,
             paging_state=request.paging_state,
-            page_size=_PAGE_ROWS,
+            page_size=_PAGE_ROWS if request.kind in _OF_MANY_ROWS else None,
         )
 
         def post(outcome: RawPage | Exception) -> None:
-            self._post(Answer(ticket=ticket, request=request, attempt=attempt, outcome=outcome))
+            self._post(Answer(reads=reads, attempt=attempt, outcome=outcome))
 
+        self._in_flight += 1
         self._client.read(read, post, post)
+        return []
+
+    def _single(self, request: ReadRequest) -> tuple[PreparedStatement, RawValues]:
+        where, values = _condition(request)
+        projection = request.projection
+        return self._statement(projection.select(projection.selection_for(request.kind), where)), values
+
+    def _grouped(self, reads: Sequence[WaitingRead]) -> tuple[PreparedStatement, RawValues]:
+        where, values = group_condition([read.request for read in reads])
+        projection = reads[0].request.projection
+        return self._statement(projection.select(projection.group_selection, where)), values
 
     def _statement(self, select: str) -> PreparedStatement:
         statement = self._statements.get(select)
         if statement is None:
-            statement = self._statements[select] = self._client.prepare(select)
+            if select in self._refused:
+                raise FetchError(select, "this server does not take the statement")
+            try:
+                statement = self._statements[select] = self._client.prepare(select)
+            except FetchError:
+                self._refused.add(select)
+                raise
         return statement
 
 
+def _allows_next_level(level: ReadLevel, error: Exception, attempt: int) -> bool:
+    """Too few live replicas always; an answer that is late or failed only where more was asked than is needed."""
+    if isinstance(error, Unavailable):
+        return True
+    beyond_need = level is ReadLevel.HIGHER and attempt == 0
+    return beyond_need and isinstance(error, ReadTimeout | ReadFailure | OperationTimedOut)
+
+
+def _rows(answer: Answer, read: WaitingRead, rows: Sequence[RawRow], consistency: str, page: RawPage | None) -> Rows:
+    return Rows(
+        request=read.request,
+        rows=rows,
+        consistency=consistency,
+        is_fallback=answer.attempt > 0,
+        paging_state=None if page is None else page.paging_state,
+    )
+
+
 def _condition(request: ReadRequest) -> tuple[str, RawValues]:
-    """The WHERE clause of a request and the values of its markers."""
+    """The WHERE clause of a single request and the values of its markers."""
     projection, kind = request.projection, request.kind
     partition = projection.row_key_values(request.partition_key, ())
     if kind in (MutationKind.ROW, MutationKind.ROW_DELETION):
@@ -185,11 +235,6 @@ def range_condition(projection: Projection, bounds: RangeBounds) -> tuple[list[s
             conditions.append(f"{quoted(column.name)} {operator}{'' if strict else '='} ?")
             values.append(prefix[depth])
     return conditions, values
-
-
-def next_page(request: ReadRequest, paging_state: bytes) -> ReadRequest:
-    """The request for the page behind this one."""
-    return replace(request, paging_state=paging_state)
 
 
 def _without_repetition(*levels: str) -> tuple[str, ...]:

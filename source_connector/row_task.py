@@ -19,8 +19,8 @@ from source_connector.events_message import PendingEvent
 from source_connector.partition_lanes import Work
 from source_connector.projection import Projection, Selection
 from source_connector.publication import event_time_ms, row_properties
+from source_connector.read_request import ReadLevel, ReadRequest, Rows
 from source_connector.record import SourceRecord
-from source_connector.row_fetcher import ReadLevel, ReadRequest, Rows
 
 __all__ = ["Desk", "RowTask", "Task"]
 
@@ -100,7 +100,7 @@ class RowTask:
 
     def on_rows(self, rows: Rows) -> None:
         """Publish the row, unless a higher level may know better."""
-        row = next(iter(rows.page), None)
+        row = rows.rows[0] if rows.rows else None
         writetimes = {} if row is None else self._selection.writetimes_us(row)
         self._proven = [each for each in self.work.events if self._is_proven(each, rows, writetimes)]
         if len(self._proven) < len(self.work.events) and rows.request.level is ReadLevel.FIRST and not rows.is_fallback:

@@ -10,8 +10,8 @@ from source_connector.errors import RowConversionError
 from source_connector.partition_lanes import Work
 from source_connector.projection import RawValues
 from source_connector.publication import event_time_ms, marker_properties, survivor_properties
+from source_connector.read_request import ReadLevel, ReadRequest, Rows
 from source_connector.record import SourceRecord
-from source_connector.row_fetcher import ReadLevel, ReadRequest, Rows
 from source_connector.row_task import Desk
 
 __all__ = ["ScopeTask"]
@@ -66,9 +66,9 @@ class ScopeTask:
         """Publish the rows of a page."""
         self._is_reading = False
         self._is_proven &= rows.consistency == "ALL" and not rows.is_fallback
-        state = rows.page.paging_state
+        state = rows.paging_state
         self._next = None if state is None else replace(rows.request, paging_state=state)
-        for row in rows.page:
+        for row in rows.rows:
             self._publish_survivor(row)
         self._go_on()
 

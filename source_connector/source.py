@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -34,8 +35,9 @@ from source_connector.host_protocol import Ack, Close, Fail, HostFrame, encode_m
 from source_connector.mutation_cache import MutationCache
 from source_connector.partition_lanes import PartitionLanes, Work
 from source_connector.projection import Projection
+from source_connector.read_request import ReadRequest, Rows
 from source_connector.record import SourceRecord
-from source_connector.row_fetcher import Answer, ReadRequest, RowFetcher
+from source_connector.row_fetcher import Answer, RowFetcher
 from source_connector.row_task import RowTask, Task
 from source_connector.scope_task import ScopeTask
 from source_connector.table_schema import TableSchemaReader
@@ -58,7 +60,6 @@ class Limits:
     """How much at once, and how long between attempts."""
 
     columns: str
-    max_reads_in_flight: int
     backoff_s: float
     max_backoff_s: float
 
@@ -94,7 +95,6 @@ class CassandraSource:
         self._unknown_columns: set[str] = set()
         self._dropped_tables: set[UUID] = set()
         self._of_other_tables: list[EventsMessage] = []
-        self._reads_in_flight = 0
         self._unanswered: dict[int, tuple[Task, int]] = {}
         self._unanswered_bytes = 0
         self._next_seq = 1
@@ -121,7 +121,6 @@ class CassandraSource:
     def read(self, task: Task, request: ReadRequest) -> None:
         """Start a read; the answer comes through the inbox."""
         self._fetcher.start(task, request)
-        self._reads_in_flight += 1
 
     def publish(self, task: Task, record: SourceRecord) -> None:
         """Hand a record to the host."""
@@ -175,13 +174,14 @@ class CassandraSource:
             heapq.heappop(self._timers)[2]()
         while self._may_start():
             self._start(self._lanes.next_startable())
+        self._deliver(self._fetcher.flush())
         self._host.flush()
 
     def _may_start(self) -> bool:
         return (
             self._lanes.has_startable
             and not self._is_schema_stale
-            and self._reads_in_flight < self._limits.max_reads_in_flight
+            and self._fetcher.has_room
             and self._unanswered_bytes < _MAX_UNANSWERED_BYTES
         )
 
@@ -189,9 +189,8 @@ class CassandraSource:
         match item:
             case EventsMessage():
                 self._receive(item)
-            case Answer(ticket=task):
-                self._reads_in_flight -= 1
-                self._guarded(task, lambda: self._answered(item))  # type: ignore[arg-type]  # our own ticket
+            case Answer():
+                self._deliver(self._fetcher.answered(item))
             case Ack(seq=seq):
                 self._host_answered(seq, refused=False)
             case Fail(seq=seq):
@@ -241,13 +240,11 @@ class CassandraSource:
         task: Task = RowTask(work, self) if work.is_of_one_row or _is_static(work) else ScopeTask(work, self)
         self._guarded(task, task.start)
 
-    def _answered(self, answer: Answer) -> None:
-        rows = self._fetcher.answered(answer)
-        if rows is None:
-            self._reads_in_flight += 1
-            return
-        task: Task = answer.ticket  # type: ignore[assignment]  # our own ticket
-        task.on_rows(rows)
+    def _deliver(self, over: Sequence[tuple[object, Rows | CdcError]]) -> None:
+        """Reads that are over, to their tasks."""
+        for ticket, outcome in over:
+            task: Task = ticket  # type: ignore[assignment]  # our own tickets
+            self._guarded(task, partial(_take, task, outcome))
 
     def _host_answered(self, seq: int, *, refused: bool) -> None:
         task, size = self._unanswered.pop(seq)
@@ -397,6 +394,12 @@ class CassandraSource:
 
 def _is_static(work: Work) -> bool:
     return work.newest.event.kind is MutationKind.STATIC_ROW
+
+
+def _take(task: Task, outcome: Rows | CdcError) -> None:
+    if isinstance(outcome, CdcError):
+        raise outcome
+    task.on_rows(outcome)
 
 
 def _restart(task: Task) -> None:

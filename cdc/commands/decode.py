@@ -110,8 +110,8 @@ class _SegmentPrinter:
         count = self._unknown_tables.total()
         if not count:
             return []
-        tables = len(self._unknown_tables)
-        return [f"skipped {count} mutations of {tables} tables that are not in the schema"]
+        mutations, tables = _counted(count, "mutation"), _counted(len(self._unknown_tables), "table")
+        return [f"skipped {mutations}, of {tables} not in the schema"]
 
     def _print_entry(self, reader: SegmentReader, entry: CommitLogEntry) -> None:
         try:
@@ -128,6 +128,10 @@ class _SegmentPrinter:
         self.failed = True
         self._output.flush()
         click.echo(f"cdc: {type(error).__name__}: {error}", err=True)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _problems(

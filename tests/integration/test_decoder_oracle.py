@@ -125,7 +125,7 @@ def test_every_mutation_is_what_cassandra_reads(reading: _Reading) -> None:
 
 def test_nothing_in_them_is_an_error(reading: _Reading) -> None:
     """Both readers skip the mutation of the table that was dropped, and have nothing else to say."""
-    assert reading.our_errors == "cdc: skipped 1 mutations of 1 tables that are not in the schema\n"
+    assert reading.our_errors == "cdc: skipped 1 mutation, of 1 table not in the schema\n"
     assert reading.exit_code == 0
     assert len(reading.oracle.errors) == 1
     assert reading.oracle.errors[0].startswith("unknown table ")

@@ -21,9 +21,10 @@ import spark_bridge
 from cdc.demo.comparison import differences
 from cdc.demo.line import connect
 
-__all__ = ["Job", "TableJob", "TableResult"]
+__all__ = ["Job", "TableJob", "TableResult", "local_session"]
 
 _SHOWN_ROWS: Final = 5
+_SHOWN_CHARACTERS: Final = 36
 
 
 class TableJob(TypedDict):
@@ -55,11 +56,11 @@ class TableResult(TypedDict):
     differences: list[str]
 
 
-def _session(jars: Sequence[str]) -> SparkSession:
+def local_session(jars: Sequence[Path]) -> SparkSession:
+    """A session on this machine's loopback address that reads data topics."""
     spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("cassandra-cdc demo")
-        .config("spark.jars", ",".join(jars))
+        spark_bridge.session_builder(jars)
+        .master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
@@ -72,9 +73,15 @@ def _session(jars: Sequence[str]) -> SparkSession:
     return spark
 
 
-def _show(frame: DataFrame) -> None:
-    """As a person reads it: one block a row, long values cut."""
-    frame.show(_SHOWN_ROWS, truncate=60, vertical=True)
+def _show_changes(changes: DataFrame, key: Sequence[str]) -> None:
+    """The newest changes: what happened, when, to which row, and its columns as JSON."""
+    columns = [
+        F.col("op"),
+        F.timestamp_micros("writetime").alias("written"),
+        *[F.col("key").getField(name).alias(name) for name in key],
+        F.to_json("value").alias("row"),
+    ]
+    changes.orderBy(F.col("writetime").desc()).select(*columns).show(_SHOWN_ROWS, truncate=_SHOWN_CHARACTERS)
 
 
 def _compare(spark: SparkSession, job: Job, each: TableJob) -> TableResult:
@@ -83,9 +90,9 @@ def _compare(spark: SparkSession, job: Job, each: TableJob) -> TableResult:
     changes = spark_bridge.changes(spark, options).cache()
     current = spark_bridge.current_table(spark, options).cache()
     print(f"\n== {name}: the table now ({current.count():,} rows, the first {_SHOWN_ROWS})")
-    _show(current.orderBy(*each["key"]))
+    current.orderBy(*each["key"]).show(_SHOWN_ROWS, truncate=_SHOWN_CHARACTERS)
     print(f"== {name}: the newest of {changes.count():,} changes")
-    _show(changes.orderBy(F.col("writetime").desc()))
+    _show_changes(changes, each["key"])
     with connect(job["cassandra_address"], job["cassandra_port"]) as session:
         cassandra: list[Mapping[str, object]] = list(session.execute(f"SELECT * FROM {name}"))
     rows = [row.asDict(recursive=True) for row in current.collect()]
@@ -100,7 +107,7 @@ def _compare(spark: SparkSession, job: Job, each: TableJob) -> TableResult:
 def main(job_file: Path, result_file: Path) -> None:
     """Run the job."""
     job: Job = json.loads(job_file.read_text())
-    spark = _session(job["jars"])
+    spark = local_session([Path(jar) for jar in job["jars"]])
     results = [_compare(spark, job, each) for each in job["tables"]]
     result_file.write_text(json.dumps(results))
     spark.stop()

@@ -118,9 +118,10 @@ class AgentProcess:
         ]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = self._process
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self._is_reported():
-            if not self.running or time.monotonic() > deadline:
+            if process.poll() is not None or time.monotonic() > deadline:
                 raise SandboxError(f"the agent did not start:\n{self.log_tail()}")
             time.sleep(_LOOK_S)
 

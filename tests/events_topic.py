@@ -6,7 +6,7 @@ import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import httpx
 import pulsar
@@ -53,7 +53,7 @@ class EventsTopic:
         self.events: list[TopicEvent] = []
         self.messages = 0
 
-    def __enter__(self) -> EventsTopic:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:

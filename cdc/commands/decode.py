@@ -18,6 +18,8 @@ from change_agent.db.mutation import MutationDecoder
 from change_agent.db.values import Mutation
 from change_agent.decode_format import mutation_json
 from change_agent.errors import CommitLogReadError, UnknownTableError
+from change_agent.event_format import event_json
+from change_agent.mutation_events import MutationEventBuilder
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.system_schema import tables_of
 from schemas.table_metadata import TableMetadata
@@ -32,7 +34,14 @@ def _mutation_lines(segment: str, entry: CommitLogEntry, mutation: Mutation) -> 
     return [mutation_json(segment, entry, mutation)]
 
 
-_FORMATTERS: Final[Mapping[str, _Formatter]] = {"mutations": _mutation_lines}
+_EVENTS: Final = MutationEventBuilder()
+
+
+def _event_lines(segment: str, entry: CommitLogEntry, mutation: Mutation) -> list[str]:
+    return [event_json(segment, each) for each in _EVENTS.events_of(mutation, entry.position)]
+
+
+_FORMATTERS: Final[Mapping[str, _Formatter]] = {"mutations": _mutation_lines, "events": _event_lines}
 
 
 @click.command()
@@ -43,7 +52,7 @@ _FORMATTERS: Final[Mapping[str, _Formatter]] = {"mutations": _mutation_lines}
     type=click.Choice(sorted(_FORMATTERS)),
     default="mutations",
     show_default=True,
-    help="What to print: mutations as they stand in the log.",
+    help="What to print: mutations as they stand in the log, or the events that the agent would publish.",
 )
 @click.option(
     "--schema",

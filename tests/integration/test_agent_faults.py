@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 from cassandra.cluster import Cluster, Session
@@ -109,7 +110,7 @@ class _Writer:
         self._thread = threading.Thread(target=self._run)
         self.written = 0
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -221,7 +222,7 @@ def test_a_table_that_gets_cdc_a_moment_before_the_write_is_not_missed(
     session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
 ) -> None:
     """The schema is asked for as of the log: no write that Cassandra tracked is skipped by older knowledge."""
-    keyspace = table.split(".")[0]
+    keyspace = table.split(".", maxsplit=1)[0]
     for name in ("a", "b", "c"):
         session.execute(f"CREATE TABLE {keyspace}.{name} (pk int PRIMARY KEY, v text)")
         session.execute(f"INSERT INTO {keyspace}.{name} (pk, v) VALUES (0, 'before')")

@@ -33,7 +33,6 @@ class CassandraPorts:
 
     native: int
     storage: int
-    ssl_storage: int
     jolokia: int
 
 
@@ -67,7 +66,6 @@ class AddressBlock:
         return CassandraPorts(
             native=_free_port(hosts, 9042),
             storage=_free_port(hosts, 7000),
-            ssl_storage=_free_port(hosts, 7100),
             jolokia=_free_port(hosts, 8778),
         )
 

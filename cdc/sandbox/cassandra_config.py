@@ -90,7 +90,6 @@ def node_settings(
         "rpc_address": address,
         "native_transport_port": ports.native,
         "storage_port": ports.storage,
-        "ssl_storage_port": ports.ssl_storage,
         "start_native_transport": True,
         "data_file_directories": [str(folder / "data")],
         "commitlog_directory": str(folder / "commitlog"),

@@ -73,6 +73,16 @@ class CassandraNode(Server):
         """Where the node links (3.11: moves) the segments that hold changes of tables with ``cdc = true``."""
         return self.folder / "cdc_raw"
 
+    @property
+    def details(self) -> dict[str, str]:
+        """Where clients connect, and the node's folders."""
+        return {
+            "contact_point": f"{self.address}:{self.native_port}",
+            "cdc_raw": str(self.cdc_raw),
+            "commitlog": str(self.commitlog_dir),
+            "cassandra_yaml": str(self.cassandra_yaml),
+        }
+
     def flush(self, keyspace: str, *tables: str) -> None:
         """Flushes tables, by default all of the keyspace, as ``nodetool flush`` does."""
         self._invoke("forceKeyspaceFlush(java.lang.String,[Ljava.lang.String;)", [keyspace, list(tables)])

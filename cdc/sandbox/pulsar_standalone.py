@@ -75,6 +75,11 @@ class Pulsar(Server):
         """Where function instances of the process runtime write their logs."""
         return self.home / "logs" / "functions"
 
+    @property
+    def details(self) -> dict[str, str]:
+        """Where clients connect, and the admin program."""
+        return {"service_url": self.service_url, "admin_url": self.admin_url, "pulsar_admin": str(self.pulsar_admin)}
+
     def _configure(self) -> None:
         distribution = pulsar_distribution()
         for name in ("data", "tmp", "nar"):
@@ -145,8 +150,8 @@ class Pulsar(Server):
         return Launch(argv=argv, env=env, cwd=self.home)
 
     def _why_not_ready(self) -> str | None:
-        # the functions worker comes up last, after the public tenant and namespace were made
-        for path in ("/admin/v2/namespaces/public", "/admin/v3/sources/public/default"):
+        # the functions worker comes up last, and refuses to create a source until it is its cluster's leader
+        for path in ("/admin/v2/namespaces/public/default", "/admin/v2/worker/cluster/leader/ready"):
             try:
                 answer = httpx.get(self.admin_url + path, timeout=_PROBE_TIMEOUT_S, trust_env=False)
             except httpx.HTTPError as error:

@@ -248,6 +248,7 @@ class _StateWriter:
                     version=server.version,
                     address=server.address,
                     ports=asdict(server.ports),
+                    details=server.details,
                     log=str(server.log),
                     process=server.process_id,
                 )

@@ -15,10 +15,13 @@ from cdc.sandbox.prerequisites import java_home
 from cdc.sandbox.state import ProcessId
 from cdc.sandbox.supervision import SupervisorChannel
 
-__all__ = ["START_TIMEOUT_S", "Launch", "Server", "server_environment"]
+__all__ = ["SANDBOX_VARIABLE", "START_TIMEOUT_S", "Launch", "Server", "server_environment"]
 
 START_TIMEOUT_S: Final = 180.0
 """A start takes 5-30 s; a loaded machine gets its time before the sandbox gives up."""
+
+SANDBOX_VARIABLE: Final = "CDC_SANDBOX"
+"""Set in every process of a sandbox to its folder."""
 
 _POLL_INTERVAL_S: Final = 0.1
 _TAIL_LINES: Final = 20
@@ -28,9 +31,12 @@ _KEPT_VARIABLES: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "LD_LI
 
 
 def server_environment(sandbox: Path) -> dict[str, str]:
-    """The environment of a server. ``CDC_SANDBOX`` marks it and all its offspring as belonging to this sandbox."""
+    """The environment of a server. ``SANDBOX_VARIABLE`` marks it and all its offspring as belonging to this sandbox."""
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    return {**kept, "JAVA_HOME": str(java_home()), "CDC_SANDBOX": str(sandbox)}
+    java = java_home()
+    # Pulsar starts function instances by the `java` of the PATH
+    path = f"{java / 'bin'}:{kept.get('PATH', os.defpath)}"
+    return {**kept, "PATH": path, "JAVA_HOME": str(java), SANDBOX_VARIABLE: str(sandbox)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +135,16 @@ class Server:
         with self.log.open("rb") as file:
             file.seek(start)
             return file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+
+    @property
+    def version(self) -> str:
+        """The release, such as ``5.0.9``."""
+        raise NotImplementedError
+
+    @property
+    def details(self) -> dict[str, str]:
+        """What a user or a program wants to know to use the server: URLs and paths by name."""
+        raise NotImplementedError
 
     def _launch(self) -> Launch:
         raise NotImplementedError

@@ -55,6 +55,8 @@ class ServerState:
     version: str
     address: str
     ports: Mapping[str, int]
+    details: Mapping[str, str]
+    """URLs and paths by name, for users."""
     log: str
     process: ProcessId | None
     """None before its first start."""

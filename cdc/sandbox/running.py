@@ -1,0 +1,110 @@
+"""Looks at the sandbox of a folder from outside, and ends it: what ``cdc sandbox status`` and ``down`` do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import httpx
+import psutil
+
+from cdc.sandbox.errors import SandboxError
+from cdc.sandbox.native_protocol import NotServingError, count_rows
+from cdc.sandbox.server import SANDBOX_VARIABLE
+from cdc.sandbox.state import SandboxState, ServerState, read_state
+
+__all__ = ["Condition", "ServerStatus", "server_statuses", "take_down"]
+
+Condition: TypeAlias = Literal["ready", "unresponsive", "stopped"]
+
+_PROBE_TIMEOUT_S: Final = 3.0
+_SUPERVISOR_WAIT_S: Final = 60.0  # it gives servers 20 s before it kills them
+_STRAY_WAIT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatus:
+    """A server and how it does now. ``unresponsive``: its process runs, but it does not answer (yet)."""
+
+    server: ServerState
+    condition: Condition
+
+
+def server_statuses(folder: Path) -> list[ServerStatus]:
+    """How the servers of a folder do; empty if no sandbox was ever started there."""
+    state = read_state(folder)
+    servers = state.servers if state else ()
+    return [ServerStatus(server=server, condition=_condition(server)) for server in servers]
+
+
+def take_down(folder: Path, *, remove: bool = False) -> int:
+    """Ends every process of the folder's sandbox, the orderly way first; returns how many servers ran.
+
+    Afterwards none of its processes and ports is left. The data stays, unless ``remove``. Does nothing where no
+    sandbox runs. Raises SandboxError when a process survives SIGKILL.
+    """
+    state = read_state(folder)
+    running = 0
+    if state is not None:
+        running = sum(1 for server in state.servers if server.process and server.process.process())
+        _end_supervisor(state)
+    _end_strays(folder)
+    if remove and state is not None:  # never a folder that holds no sandbox
+        shutil.rmtree(folder)
+    return running
+
+
+def _condition(server: ServerState) -> Condition:
+    if server.process is None or server.process.process() is None:
+        return "stopped"
+    return "ready" if _answers(server) else "unresponsive"
+
+
+def _answers(server: ServerState) -> bool:
+    try:
+        if "native" in server.ports:
+            count_rows(server.address, server.ports["native"], "system.local", _PROBE_TIMEOUT_S)
+            return True
+        url = f"http://{server.address}:{server.ports['web']}/admin/v2/worker/cluster/leader/ready"
+        return httpx.get(url, timeout=_PROBE_TIMEOUT_S, trust_env=False).status_code == httpx.codes.OK
+    except (NotServingError, httpx.HTTPError):
+        return False
+
+
+def _end_supervisor(state: SandboxState) -> None:
+    supervisor = state.supervisor.process()
+    if supervisor is None:
+        return
+    with suppress(psutil.NoSuchProcess):
+        supervisor.terminate()
+        try:
+            supervisor.wait(_SUPERVISOR_WAIT_S)
+        except psutil.TimeoutExpired:
+            supervisor.kill()
+            supervisor.wait(_SUPERVISOR_WAIT_S)
+
+
+def _end_strays(folder: Path) -> None:
+    """Ends what outlived a supervisor that was killed: function instances, until they miss Pulsar's health checks."""
+    deadline = time.monotonic() + _STRAY_WAIT_S
+    while strays := list(_processes_of(folder)):
+        if time.monotonic() > deadline:
+            raise SandboxError(f"processes {', '.join(str(stray.pid) for stray in strays)} survived SIGKILL")
+        for stray in strays:
+            with suppress(psutil.NoSuchProcess):
+                stray.kill()
+        psutil.wait_procs(strays, timeout=1)
+
+
+def _processes_of(folder: Path) -> Iterator[psutil.Process]:
+    own = os.getuid()
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.uids().real == own and process.environ().get(SANDBOX_VARIABLE) == str(folder):
+                yield process

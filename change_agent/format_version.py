@@ -15,7 +15,7 @@ __all__ = ["VersionRules", "supported_versions", "version_rules"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRules:
-    """How one version is read. `unsigned_deletion_times`: seconds are UInt32 instead of Int32 (since 5.0, past 2038)."""
+    """How one version is read. `unsigned_deletion_times`: seconds are UInt32 instead of Int32, to go beyond 2038."""
 
     version: int
     unsigned_deletion_times: bool
@@ -23,7 +23,11 @@ class VersionRules:
 
 _RULES: Final = {
     # Cassandra 4.0, 4.1; 5.0 in its default storage_compatibility_mode
+    # Cassandra 3.11 (3.0 writes the same version; not tried)
+    6: VersionRules(version=6, unsigned_deletion_times=False),
     7: VersionRules(version=7, unsigned_deletion_times=False),
+    # Cassandra 5.0 with storage_compatibility_mode: NONE (CASSANDRA-14227)
+    8: VersionRules(version=8, unsigned_deletion_times=True),
 }
 
 

@@ -206,7 +206,7 @@ def _read_cell(
 
 
 def _checked_time(seconds: int) -> int:
-    if seconds < 0:
+    if not 0 <= seconds <= _MAX_DELETION_TIME:
         raise MalformedMutationError(f"a local deletion time of {seconds} s")
     return seconds
 
@@ -217,6 +217,9 @@ def _expiration_time(seconds: int, ttl: int) -> int:
         raise MalformedMutationError(f"a local deletion time of {seconds} s with a TTL of {ttl} s")
     return _checked_time(seconds)
 
+
+# 32 bits without the two highest values, which mean "none" and "not valid" (Cell.MAX_DELETION_TIME of 5.0).
+_MAX_DELETION_TIME: Final = 0xFFFF_FFFD
 
 # Integer.MAX_VALUE: the row marker of a view's row that has expired (LivenessInfo.EXPIRED_LIVENESS_TTL).
 _EXPIRED_LIVENESS_TTL: Final = 0x7FFF_FFFF

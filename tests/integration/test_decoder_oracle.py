@@ -10,15 +10,16 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import pytest
 from cassandra import DriverException, InvalidRequest
 from cassandra.cluster import Cluster, Session
 
 from cdc.sandbox import Sandbox, SandboxOptions
+from cdc.sandbox.options import Json
 from change_agent.cdc_raw.cdc_index import index_name, parse_cdc_index
 from change_agent.commitlog.reader import SegmentReader
 from tests.oracle.commit_log_oracle import CommitLogOracle, OracleOutput
@@ -33,6 +34,7 @@ _MAX_REFUSED = 0.1
 class _Reading:
     """The same segments, read by us and by Cassandra."""
 
+    version: int
     segments: list[Path]
     ours: list[str]
     our_errors: str
@@ -52,21 +54,33 @@ class _Reading:
             yield from json.loads(line)["updates"]
 
 
-@pytest.fixture(scope="module", params=["4.0", "4.1", "5.0"])
+# By the name of the variant: Cassandra line, version of its commit log, settings that go beyond the sandbox's.
+_VARIANTS: Final[dict[str, tuple[str, int, dict[str, Json]]]] = {
+    "3.11": ("3.11", 6, {}),
+    "4.0": ("4.0", 7, {}),
+    "4.1": ("4.1", 7, {}),
+    "5.0": ("5.0", 7, {}),
+    "5.0 NONE": ("5.0", 8, {"storage_compatibility_mode": "NONE"}),
+}
+
+
+@pytest.fixture(scope="module", params=_VARIANTS)
 def reading(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Reading:
     """CQL of all kinds run on a real Cassandra, and both readings of what it wrote."""
-    line = str(request.param)
+    line, version, settings = _VARIANTS[request.param]
     work_dir = tmp_path_factory.mktemp("oracle")
-    options = SandboxOptions(cassandra=line, pulsar=False, cassandra_settings={"enable_materialized_views": True})
+    settings = {"enable_materialized_views": True, **settings}
+    options = SandboxOptions(cassandra=line, pulsar=False, cassandra_settings=settings)
     with Sandbox(options) as sandbox:
         node = sandbox.node
         seed = secrets.randbelow(10**6)
-        print(f"Cassandra {node.version}: random CQL of seed {seed}")
+        print(f"Cassandra {node.version} ({request.param}): random CQL of seed {seed}")
         cluster = Cluster(
             [node.address], port=node.native_port, schema_metadata_enabled=False, token_metadata_enabled=False
         )
         with cluster, cluster.connect() as session:
-            _run(session, statements("written", with_vectors=line == "5.0"), max_refused=0)
+            fixed = statements("written", with_vectors=line == "5.0", beyond_2038=version >= 8)
+            _run(session, fixed, max_refused=0)
             schema, writes = random_statements(seed, "random", with_vectors=line == "5.0")
             _run(session, schema, max_refused=0)
             _run(session, writes, max_refused=_MAX_REFUSED)
@@ -76,10 +90,13 @@ def reading(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         ).check_returncode()
         node.drain()
         node.kill()
-        segments = sorted(node.cdc_raw.glob("*.log"))
+        # Before 4.0 a segment comes to cdc_raw only when it is discarded, and some are not yet.
+        found = {path.name: path for folder in (node.commitlog_dir, node.cdc_raw) for path in folder.glob("*.log")}
+        segments = [path for _, path in sorted(found.items())]
         oracle = CommitLogOracle(line, work_dir).read(segments, node.folder)
         decoded = _cdc_decode("--schema", str(schema_file), *map(str, segments))
         return _Reading(
+            version=version,
             segments=[Path(_copied(segment, work_dir)) for segment in segments],
             ours=decoded.stdout.splitlines(),
             our_errors=decoded.stderr,
@@ -116,6 +133,11 @@ def _run(session: Session, cql: list[str], *, max_refused: float) -> None:
 def test_every_mutation_is_what_cassandra_reads(reading: _Reading) -> None:
     """Line by line: every key, cell, time, deletion and range, in the same order, and none more or less."""
     assert len(reading.ours) > 600
+    if reading.version == 6:
+        # There a mutation is a HashMap by table, which has lost the order of the log.
+        reading = replace(
+            reading, ours=_by_table(reading.ours), oracle=replace(reading.oracle, lines=_by_table(reading.oracle.lines))
+        )
     differing = [
         (ours, theirs) for ours, theirs in zip(reading.ours, reading.oracle.lines, strict=False) if ours != theirs
     ]
@@ -123,12 +145,29 @@ def test_every_mutation_is_what_cassandra_reads(reading: _Reading) -> None:
     assert len(reading.ours) == len(reading.oracle.lines)
 
 
+def _by_table(lines: list[str]) -> list[str]:
+    mutations = [json.loads(line) for line in lines]
+    for mutation in mutations:
+        mutation["updates"].sort(key=lambda update: str(update["table_id"]))
+    return list(map(json.dumps, mutations))
+
+
+def test_the_segments_are_of_the_version_under_test(reading: _Reading) -> None:
+    """Else a setting of the node does not do what it should."""
+    assert {_version(segment) for segment in reading.segments} == {reading.version}
+
+
+def _version(segment: Path) -> int:
+    with SegmentReader(segment) as reader:
+        return reader.descriptor.version
+
+
 def test_nothing_in_them_is_an_error(reading: _Reading) -> None:
     """Both readers skip the mutation of the table that was dropped, and have nothing else to say."""
     assert reading.our_errors == "cdc: skipped 1 mutation, of 1 table not in the schema\n"
     assert reading.exit_code == 0
-    assert len(reading.oracle.errors) == 1
-    assert reading.oracle.errors[0].startswith("unknown table ")
+    (unknown,) = reading.oracle.errors
+    assert unknown.startswith("unknown table ")
 
 
 def test_the_segments_held_every_kind_of_change(reading: _Reading) -> None:
@@ -178,6 +217,9 @@ def _neighbours(ranges: list[dict[str, object]]) -> Iterator[tuple[dict[str, obj
 def test_an_index_marks_the_end_of_what_was_read(reading: _Reading) -> None:
     """Reading up to the index of a completed segment gives what reading the whole chain of markers gives."""
     completed = 0
+    if reading.version == 6:
+        assert not any((segment.parent / index_name(segment.name)).exists() for segment in reading.segments)
+        return
     for segment in reading.segments:
         index_file = segment.parent / index_name(segment.name)
         index = parse_cdc_index(index_file.read_bytes()) if index_file.exists() else None

@@ -17,14 +17,14 @@ import org.apache.cassandra.db.rows.Cell;
 import org.apache.cassandra.db.rows.ColumnData;
 import org.apache.cassandra.db.rows.ComplexColumnData;
 import org.apache.cassandra.db.rows.Row;
-import org.apache.cassandra.schema.Schema;
 import org.apache.cassandra.utils.ByteBufferUtil;
 
 /**
  * Prints what Cassandra's own CommitLogReader reads, one JSON object a mutation, in the format of `cdc decode`.
  *
  * Arguments: segment files. The schema is the one in the data directory of -Dcassandra.config. Errors go to stderr, one
- * line each, and make the exit code 1. Compiled and run with the jars of the Cassandra version that wrote the segments.
+ * line each, and make the exit code 1. Compiled and run with the jars of the Cassandra version that wrote the segments,
+ * and with the SchemaAccess of since4 or of 3.11, whose classes have other names.
  */
 public final class CommitLogOracle implements CommitLogReadHandler
 {
@@ -39,7 +39,7 @@ public final class CommitLogOracle implements CommitLogReadHandler
     public static void main(String[] segments) throws Exception
     {
         DatabaseDescriptor.toolInitialization();
-        loadSchema();
+        SchemaAccess.load();
         for (String each : segments)
         {
             Path path = Paths.get(each);
@@ -47,19 +47,6 @@ public final class CommitLogOracle implements CommitLogReadHandler
         }
         System.out.flush();
         System.exit(failed ? 1 : 0);
-    }
-
-    /** 4.0 wants to be told not to announce a new schema version. */
-    private static void loadSchema() throws ReflectiveOperationException
-    {
-        try
-        {
-            Schema.class.getMethod("loadFromDisk", boolean.class).invoke(Schema.instance, false);
-        }
-        catch (NoSuchMethodException e)
-        {
-            Schema.class.getMethod("loadFromDisk").invoke(Schema.instance);
-        }
     }
 
     /** Since 4.1 Cassandra has a File class of its own. */
@@ -120,8 +107,8 @@ public final class CommitLogOracle implements CommitLogReadHandler
 
     private static void update(StringBuilder out, PartitionUpdate update)
     {
-        out.append("{\"table\": ").append(quoted(update.metadata().name));
-        out.append(", \"table_id\": ").append(quoted(update.metadata().id.asUUID().toString()));
+        out.append("{\"table\": ").append(quoted(SchemaAccess.tableName(update)));
+        out.append(", \"table_id\": ").append(quoted(SchemaAccess.tableId(update).toString()));
         out.append(", \"partition_key\": ").append(hex(update.partitionKey().getKey()));
         out.append(", \"partition_deletion\": ");
         deletion(out, update.deletionInfo().getPartitionDeletion());
@@ -176,7 +163,7 @@ public final class CommitLogOracle implements CommitLogReadHandler
         {
             if (data.column().isSimple())
             {
-                cell(cells, (Cell<?>) data);
+                cell(cells, (Cell) data);
                 continue;
             }
             ComplexColumnData complex = (ComplexColumnData) data;
@@ -187,18 +174,18 @@ public final class CommitLogOracle implements CommitLogReadHandler
                 times(deletions, complex.complexDeletion());
                 deletions.append('}');
             }
-            for (Cell<?> cell : complex)
+            for (Cell cell : complex)
                 cell(cells, cell);
         }
         out.append(", \"complex_deletions\": [").append(deletions).append("], \"cells\": [").append(cells).append("]}");
     }
 
-    private static void cell(StringBuilder out, Cell<?> cell)
+    private static void cell(StringBuilder out, Cell cell)
     {
         out.append(out.length() == 0 ? "" : ", ");
         out.append("{\"column\": ").append(quoted(cell.column().name.toString()));
         out.append(", \"path\": ").append(cell.path() == null ? "null" : hex(cell.path().get(0)));
-        out.append(", \"value\": ").append(cell.isTombstone() ? "null" : hex(cell.buffer()));
+        out.append(", \"value\": ").append(cell.isTombstone() ? "null" : hex(SchemaAccess.value(cell)));
         out.append(", \"timestamp\": ").append(cell.timestamp()).append(", \"ttl\": ").append(cell.ttl());
         out.append(", \"local_deletion_time\": ");
         if (cell.localDeletionTime() == Cell.NO_DELETION_TIME)
@@ -242,11 +229,11 @@ public final class CommitLogOracle implements CommitLogReadHandler
         out.append(", \"local_deletion_time\": ").append(deletion.localDeletionTime());
     }
 
-    private static void clustering(StringBuilder out, ClusteringPrefix<?> prefix)
+    private static void clustering(StringBuilder out, ClusteringPrefix prefix)
     {
         out.append('[');
         for (int i = 0; i < prefix.size(); i++)
-            out.append(i == 0 ? "" : ", ").append(prefix.get(i) == null ? "null" : hex(prefix.bufferAt(i)));
+            out.append(i == 0 ? "" : ", ").append(prefix.get(i) == null ? "null" : hex(SchemaAccess.value(prefix, i)));
         out.append(']');
     }
 

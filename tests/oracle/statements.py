@@ -32,11 +32,13 @@ _NATIVE_VALUES: Final = {
 }
 
 
-def statements(keyspace: str, *, with_vectors: bool) -> list[str]:
-    """All of it, for one keyspace that does not exist yet."""
+def statements(keyspace: str, *, with_vectors: bool, beyond_2038: bool = False) -> list[str]:
+    """All of it, for one keyspace that does not exist yet. Only logs of version 8 know of times beyond 2038."""
     written = [*_types(), *_deletions(), *_batches(), *_counters(), *_wide(), *_compact(), *_alterations(), *_others()]
     if with_vectors:
         written += _vectors()
+    if beyond_2038:
+        written += _long_lived()
     create = f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
     return [create, *(statement.replace("ks.", f"{keyspace}.") for statement in written)]
 
@@ -292,4 +294,16 @@ def _vectors() -> list[str]:
         "INSERT INTO ks.vectors (k, f, t, s, n, l, m) VALUES"
         " (1, [1.0, 2.5, -3], ['a', ''], [1, 2], [[1, 2], [3, 4]], [[1, 2], [3, 4]], [{'a': 1}])",
         "UPDATE ks.vectors SET f = null, l = l + [[5, 6]] WHERE k = 1",
+    ]
+
+
+def _long_lived() -> list[str]:
+    twenty_years_s = 20 * 365 * 24 * 3600
+    return [
+        "CREATE TABLE ks.long_lived (k int, c int, v text, m map<int, int>, PRIMARY KEY (k, c)) WITH cdc = true",
+        f"INSERT INTO ks.long_lived (k, c, v, m) VALUES (1, 1, 'x', {{1: 1}}) USING TTL {twenty_years_s}",
+        f"UPDATE ks.long_lived USING TTL {twenty_years_s} SET v = 'y', m[2] = 2 WHERE k = 1 AND c = 2",
+        "BEGIN UNLOGGED BATCH DELETE FROM ks.long_lived USING TIMESTAMP 1 WHERE k = 1 AND c > 5;"
+        f" INSERT INTO ks.long_lived (k, c, v, m) VALUES (1, 9, 'x', {{1: 1}}) USING TTL {twenty_years_s};"
+        " DELETE m[7], v FROM ks.long_lived WHERE k = 1 AND c = 10; APPLY BATCH",
     ]

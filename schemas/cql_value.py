@@ -243,6 +243,9 @@ def _fields(names: tuple[str, ...], types: tuple[CqlType, ...]) -> ValueReader:
             # A value written before a field was added ends early: the rest is null.
             field, at = _sized(data, at) if at < len(data) else (None, at)
             values[name] = None if field is None else read_field(field)
+        if at != len(data):
+            # Written after a field was added: to leave it out would lose it, so whoever reads has to look again.
+            raise IndexError(f"{len(data) - at} bytes are behind the {len(readers)} fields that are known")
         return values
 
     return read

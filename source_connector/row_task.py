@@ -91,7 +91,7 @@ class RowTask:
         """Read at the first level when that can prove every event, else at the higher one at once."""
         self._projection, self._schema_id = self._desk.projection, self._desk.schema_id
         self._selection = self._projection.selection_for(self.work.newest.event.kind)
-        self._published = None
+        self._published, self.was_refused = None, False
         if not self._selection.value_columns:  # a static row, none of whose columns is wanted
             self._desk.settle(self, ())
             return

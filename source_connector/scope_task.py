@@ -42,13 +42,13 @@ class ScopeTask:
     def start(self) -> None:
         """Publish the marker and read the first page; or only the rows that could not be converted before."""
         self._projection, self._schema_id = self._desk.projection, self._desk.schema_id
-        self._error = None
-        self._retried, self._unconverted = self._unconverted, []
-        if self._retried and not self.was_refused:
-            self._next = None
+        only_unconverted = self._error is not None and not self.was_refused
+        self._retried, self._unconverted = (self._unconverted if only_unconverted else []), []
+        self._error, self._next, self.was_refused = None, None, False
+        if only_unconverted:
             self._read_retried()
             return
-        self._retried, self._is_proven = [], True
+        self._is_proven = True
         self._publish(self.work.key, None, marker_properties(self._projection, self._pending))
         event = self._pending.event
         self._read(

@@ -1,0 +1,42 @@
+"""Actions at their time, in the thread that runs them, and the growing pauses between attempts."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["Timers", "backoff_s"]
+
+_MOST_DOUBLINGS: Final = 30
+
+
+class Timers:
+    """A heap of actions; `run_due` is to be called no later than `wait_s` says."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._ids = itertools.count()
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Run the action once, `delay_s` from now."""
+        heapq.heappush(self._heap, (time.monotonic() + delay_s, next(self._ids), action))
+
+    def wait_s(self) -> float | None:
+        """Seconds until the next action is due; None when there is none."""
+        return max(0.0, self._heap[0][0] - time.monotonic()) if self._heap else None
+
+    def run_due(self) -> None:
+        """Run what is due, in order of time."""
+        now = time.monotonic()
+        while self._heap and self._heap[0][0] <= now:
+            heapq.heappop(self._heap)[2]()
+
+
+def backoff_s(attempts: int, shortest_s: float, longest_s: float) -> float:
+    """A pause that doubles with each attempt up to a longest one; half of it is left to chance."""
+    bounded: float = min(longest_s, shortest_s * 2.0 ** min(attempts, _MOST_DOUBLINGS))
+    return bounded * random.uniform(0.5, 1)

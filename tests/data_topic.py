@@ -1,0 +1,112 @@
+"""Reads a data topic as a consumer that knows nothing of the connector: a subscription made before anything is there."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import fastavro
+import httpx
+import pulsar
+
+__all__ = ["DataRecord", "DataTopic"]
+
+_TIMEOUT_S = 40.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataRecord:
+    """One message: its key and value as bytes, and decoded by the schemas of its version."""
+
+    key_bytes: bytes
+    value_bytes: bytes | None
+    key: Mapping[str, Any]
+    value: Mapping[str, Any] | None
+    properties: Mapping[str, str]
+    schema_version: int
+    event_time_ms: int
+
+    @property
+    def kind(self) -> str:
+        """What the change was."""
+        return self.properties["kind"]
+
+
+class DataTopic:
+    """A durable subscription on one topic, from its beginning. Close it."""
+
+    def __init__(self, service_url: str, admin_url: str, topic: str) -> None:
+        self.name = topic
+        self._admin_url = admin_url
+        self._client = pulsar.Client(service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+        self._consumer = self._client.subscribe(topic, "test", initial_position=pulsar.InitialPosition.Earliest)
+        self._schemas: dict[int, dict[str, Any]] = {}
+        self.records: list[DataRecord] = []
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+    def wait_for(self, count: int, timeout_s: float = _TIMEOUT_S) -> list[DataRecord]:
+        """All records so far, as soon as there are `count` of them."""
+        deadline = time.monotonic() + timeout_s
+        while len(self.records) < count:
+            left_s = deadline - time.monotonic()
+            assert left_s > 0, f"{len(self.records)} of {count} records on {self.name}: {self.records[-5:]}"
+            self._receive(left_s)
+        return self.records
+
+    def next(self, count: int = 1, timeout_s: float = _TIMEOUT_S) -> list[DataRecord]:
+        """The next `count` records."""
+        return self.wait_for(len(self.records) + count, timeout_s)[-count:]
+
+    def expect_silence(self, seconds: float = 1.0) -> None:
+        """Nothing more arrives."""
+        before = len(self.records)
+        self._receive(seconds)
+        assert self.records[before:] == []
+
+    def schema(self, version: int) -> dict[str, Any]:
+        """One version of the registered schema, as the broker's REST interface tells it."""
+        url = f"{self._admin_url}/admin/v2/schemas/public/default/{self.name}/schema/{version}"
+        return cast("dict[str, Any]", httpx.get(url).raise_for_status().json())
+
+    def _receive(self, timeout_s: float) -> None:
+        try:
+            message = self._consumer.receive(timeout_millis=int(timeout_s * 1000) + 1)
+        except pulsar.Timeout:
+            return
+        self._consumer.acknowledge(message)
+        version = message._message.int_schema_version()
+        schemas = self._schemas.setdefault(version, json.loads(self.schema(version)["data"]))
+        key = base64.b64decode(message.partition_key())
+        value = None if message._message.has_null_value() else message.data()
+        self.records.append(
+            DataRecord(
+                key_bytes=key,
+                value_bytes=value,
+                key=_decode(schemas["key"], key),
+                value=None if value is None else _decode(schemas["value"], value),
+                properties=message.properties(),
+                schema_version=version,
+                event_time_ms=message.event_timestamp(),
+            )
+        )
+
+
+def _decode(schema: object, data: bytes) -> dict[str, Any]:
+    # Without their logical types: dates stay days, as they are written.
+    plain = json.loads(json.dumps(schema), object_hook=_without_logical_type)
+    source = io.BytesIO(data)
+    record = fastavro.schemaless_reader(source, plain, None)
+    assert source.read() == b"", "bytes behind the record"
+    return cast("dict[str, Any]", record)
+
+
+def _without_logical_type(node: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in node.items() if name not in ("logicalType", "namespace")}

@@ -1,0 +1,180 @@
+"""The connector's archive, built once, and connectors deployed by Pulsar's REST interface or by `pulsar-admin`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from cassandra.cluster import Session
+
+from cdc.sandbox import Pulsar
+from cdc.sandbox.prerequisites import java_home
+from source_connector.nar_build import build_nar
+from tests.data_topic import DataTopic
+from tests.events_topic import wait_until
+from tests.events_writer import EventsWriter
+from tests.servers import REPOSITORY, CassandraServer, PulsarServer
+
+_numbers = itertools.count(1)
+
+DeployConnector = Callable[..., "Connector"]
+OpenDataTopic = Callable[[str], DataTopic]
+OpenEventsWriter = Callable[..., EventsWriter]
+
+
+class Connector:
+    """One deployed source, by name."""
+
+    def __init__(self, admin_url: str, name: str) -> None:
+        self.name = name
+        self._admin_url = admin_url
+        self._url = f"{admin_url}/admin/v3/sources/public/default/{name}"
+
+    def create(self, archive: Path, topic: str, configs: Mapping[str, object], **settings: object) -> None:
+        """`sources create` with an uploaded archive."""
+        config = {
+            "tenant": "public", "namespace": "default", "name": self.name, "topicName": topic,
+            "configs": configs, "parallelism": 1, **settings,
+        }  # fmt: skip
+        with archive.open("rb") as file:
+            response = httpx.post(
+                self._url,
+                files={"sourceConfig": (None, json.dumps(config), "application/json"), "data": file},
+                timeout=60,
+            )
+        assert response.is_success, response.text
+
+    def delete(self) -> None:
+        """`sources delete`, and the uploaded package, which would keep the name taken."""
+        httpx.delete(self._url, timeout=60)
+        httpx.delete(f"{self._admin_url}/admin/v3/packages/source/public/default/{self.name}/0", timeout=60)
+
+    def restart(self) -> None:
+        """`sources restart`."""
+        httpx.post(f"{self._url}/restart", timeout=60).raise_for_status()
+
+    def status(self) -> dict[str, Any]:
+        """The first instance's status."""
+        response = httpx.get(f"{self._url}/status", timeout=60).raise_for_status()
+        return cast("dict[str, Any]", response.json()["instances"][0]["status"])
+
+    def wait_for_error(self) -> str:
+        """What the instance says when it cannot run."""
+        found: list[str] = []
+
+        def is_there() -> bool:
+            status = self.status()
+            found[:] = [status["error"], *(each["exceptionString"] for each in status["latestSourceExceptions"])]
+            return any(found)
+
+        wait_until(is_there, f"an error of {self.name}")
+        return "\n".join(found)
+
+
+@pytest.fixture(scope="session")
+def connector_archive() -> Path:
+    """build/cassandra-cdc-source-*.nar of this checkout."""
+    return build_nar(REPOSITORY / "build")
+
+
+@pytest.fixture
+def deploy_connector(
+    connector_archive: Path, cassandra_node: CassandraServer, pulsar: PulsarServer
+) -> Iterator[DeployConnector]:
+    """Deploy a connector for a table; its data topic is `data-<keyspace>.<table>`. Deleted after the test."""
+    deployed: list[Connector] = []
+
+    def deploy(
+        keyspace: str, table: str, *, settings: Mapping[str, object] | None = None, **options: object
+    ) -> Connector:
+        connector = Connector(pulsar.admin_url, f"connector-{next(_numbers)}")
+        deployed.append(connector)
+        configs = connector_options(cassandra_node, keyspace, table, **options)
+        connector.create(connector_archive, data_topic_name(keyspace, table), configs, **(settings or {}))
+        return connector
+
+    yield deploy
+    for connector in deployed:
+        connector.delete()
+
+
+@pytest.fixture
+def open_data_topic(pulsar: PulsarServer) -> Iterator[OpenDataTopic]:
+    """A table's data topic; open it before the connector is deployed, for nothing keeps what no subscription holds."""
+    opened: list[DataTopic] = []
+
+    def open_topic(name: str) -> DataTopic:
+        opened.append(DataTopic(pulsar.service_url, pulsar.admin_url, f"data-{name}"))
+        return opened[-1]
+
+    yield open_topic
+    for topic in opened:
+        topic.close()
+
+
+@pytest.fixture
+def open_events_writer(cql: Session, pulsar: PulsarServer) -> Iterator[OpenEventsWriter]:
+    """A writer of events for a table that exists."""
+    opened: list[EventsWriter] = []
+
+    def open_writer(keyspace: str, table: str, *, partitions: int = 2) -> EventsWriter:
+        writer = EventsWriter(cql, pulsar.service_url, pulsar.admin_url, keyspace, table, partitions=partitions)
+        opened.append(writer)
+        return writer
+
+    yield open_writer
+    for writer in opened:
+        writer.close()
+
+
+def connector_options(node: CassandraServer, keyspace: str, table: str, **options: object) -> dict[str, object]:
+    """`--source-config` for a table; further options by name, dots as double underscores."""
+    further = {name.replace("__", "."): value for name, value in options.items()}
+    return {
+        "contactPoints": node.address,
+        "port": node.native_port,
+        "loadBalancing": {"localDc": "datacenter1"},
+        "keyspace": keyspace,
+        "table": table,
+        "python": sys.executable,
+        **further,
+    }
+
+
+def data_topic_name(keyspace: str, table: str) -> str:
+    """Where the tests' connectors publish."""
+    return f"data-{keyspace}.{table}"
+
+
+def pulsar_admin(pulsar: Pulsar, *arguments: str) -> str:
+    """Run `pulsar-admin` and return what it printed."""
+    environment = {**os.environ, "JAVA_HOME": str(java_home())}
+    done = subprocess.run(
+        [str(pulsar.pulsar_admin), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def wait_until_acknowledged(topic: str, admin_url: str, subscription: str = "sub") -> None:
+    """Until the broker holds no unacknowledged message of a partitioned topic for a subscription."""
+    url = f"{admin_url}/admin/v2/{topic.replace('://', '/')}/partitioned-stats"
+
+    def is_settled() -> bool:
+        found = httpx.get(url, timeout=30).raise_for_status().json()["subscriptions"][subscription]
+        return cast("int", found["msgBacklog"]) == 0
+
+    wait_until(is_settled, f"every message of {topic} acknowledged")

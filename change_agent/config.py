@@ -176,6 +176,8 @@ class AgentConfig(BaseModel):
             config = cls.model_validate(given)
         except ValidationError as error:
             told = {problem.option for problem in problems}
+            if "cassandraYaml" in told and "cdcRawDirectory" not in given:
+                told.add("cdcRawDirectory")
             found = [_of_pydantic(each["type"], each["loc"], each["msg"]) for each in error.errors()]
             problems += [problem for problem in found if problem.option not in told]
             raise ConfigError(problems) from None

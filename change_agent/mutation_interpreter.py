@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 from change_agent.commitlog.entry import CommitLogEntry
@@ -15,7 +15,7 @@ from change_agent.errors import CommitLogReadError, UnknownTableError
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_events import MutationEventBuilder, TableEvent, is_published
 from change_agent.parked import ParkedMutations
-from change_agent.table_metadata import KnownTables, TableMetadataProvider
+from change_agent.table_metadata import KnownTables
 from schemas.cql_value import CqlValueError
 from schemas.table_metadata import TableMetadata
 
@@ -31,19 +31,26 @@ class StoppedError(Exception):
     """The agent stops; the entry was not interpreted."""
 
 
+class TableSource(Protocol):
+    """Says which tables there are: a TableMetadataProvider."""
+
+    def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
+        """Tables that are sure for this time since the epoch; None when that could not be said in time."""
+
+
 class MutationInterpreter:
     """Used by the reader's thread."""
 
     def __init__(
         self,
-        provider: TableMetadataProvider,
+        tables: TableSource,
         parked: ParkedMutations,
         metrics: AgentMetrics,
         stopping: threading.Event,
         *,
         reread_pause_s: float = _REREAD_PAUSE_S,
     ) -> None:
-        self._provider: Final = provider
+        self._source: Final = tables
         self._parked: Final = parked
         self._metrics: Final = metrics
         self._stopping: Final = stopping
@@ -100,7 +107,7 @@ class MutationInterpreter:
 
     def _known(self, time_ms: int, *, reread: bool = False) -> KnownTables:
         while not self._stopping.is_set():
-            known = self._provider.as_of(time_ms, _ANSWER_TIMEOUT_S, reread=reread)
+            known = self._source.as_of(time_ms, _ANSWER_TIMEOUT_S, reread=reread)
             if known is not None:
                 return known
         raise StoppedError

@@ -43,7 +43,10 @@ class MutationKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeBounds:
-    """Scope of a range deletion: CQL bytes of clustering prefixes; an empty prefix is an open end."""
+    """Scope of a range deletion: CQL bytes of clustering prefixes; an empty prefix is an open end.
+
+    `start` and `end` are in clustering order: of a column that is ordered DESC, the start is the larger value.
+    """
 
     start: tuple[bytes, ...]
     start_inclusive: bool
@@ -59,8 +62,9 @@ class MutationEvent:
     `key` is Avro by the message's key schema; `partition_key` and `clustering` are the exact CQL bytes (empty
     clustering for static rows, range and partition deletions; a None is an absent clustering value).
     `digest` is 16 bytes and equal on all replicas. Times: `writetime_us` is the highest write or deletion time,
-    `live_cell_writetime_us` the highest write time of a live regular cell, `deletion_time_us` of the row, range or
-    partition deletion, `expiry_time_s` (since the epoch) when the last cell or row marker with a TTL expires.
+    `live_cell_writetime_us` the highest write time of a live regular cell (of a static row: a live static cell),
+    `deletion_time_us` of the row, range or partition deletion, `expiry_time_s` (since the epoch) when the last cell or
+    row marker with a TTL expires.
     `columns` are the names of regular or static columns that were written or deleted.
     """
 

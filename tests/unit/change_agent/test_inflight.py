@@ -1,0 +1,80 @@
+"""InflightPositions: the acknowledged position moves over an unbroken prefix only, and room is bounded."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from change_agent.inflight import InflightPositions, TrackedEntry
+
+
+@pytest.fixture
+def positions() -> InflightPositions:
+    """Room for ten events or 1,000 bytes; segment 1 is open from position 20."""
+    inflight = InflightPositions(max_events=10, max_bytes=1000)
+    inflight.open(1, 20)
+    return inflight
+
+
+def _tracked(positions: InflightPositions, *entries: tuple[int, int]) -> list[TrackedEntry]:
+    tracked = [TrackedEntry(1, position, events) for position, events in entries]
+    positions.track(tracked)
+    return tracked
+
+
+def _position(positions: InflightPositions) -> int:
+    return positions.progress()[1].position
+
+
+def test_entries_without_events_are_done_when_they_are_read(positions: InflightPositions) -> None:
+    """Nothing is on its way, so the position is where reading is."""
+    positions.advance(1, 300)
+    assert _position(positions) == 300
+
+
+def test_acknowledgements_out_of_order_move_the_position_over_the_prefix_only(positions: InflightPositions) -> None:
+    """The first entry that is open holds everything behind it."""
+    first, second, third = _tracked(positions, (100, 1), (200, 1), (300, 1))
+    positions.advance(1, 350)
+    positions.acknowledge([second], 0, 0)
+    assert _position(positions) == 20
+    positions.acknowledge([first], 0, 0)
+    assert _position(positions) == 200
+    positions.acknowledge([third], 0, 0)
+    assert _position(positions) == 350
+
+
+def test_an_entry_is_done_when_all_its_events_are(positions: InflightPositions) -> None:
+    """A batch over several tables has several events in one entry."""
+    [entry] = _tracked(positions, (100, 3))
+    positions.acknowledge([entry, entry], 0, 0)
+    assert _position(positions) == 20
+    positions.acknowledge([entry], 0, 0)
+    assert _position(positions) == 100
+
+
+def test_a_segment_is_done_when_it_was_read_to_its_end_and_all_is_acknowledged(positions: InflightPositions) -> None:
+    """Neither alone is enough."""
+    [entry] = _tracked(positions, (100, 1))
+    positions.advance(1, 100)
+    positions.finish(1)
+    assert not positions.progress()[1].done
+    positions.acknowledge([entry], 0, 0)
+    assert positions.progress()[1].done and not positions.progress()[1].keep
+
+
+@pytest.mark.parametrize(("events", "size"), [(10, 100), (1, 1000)])
+def test_room_is_bounded_by_events_and_by_bytes(positions: InflightPositions, events: int, size: int) -> None:
+    """When either is used up, the reader waits until something is acknowledged."""
+    assert positions.take_room(events, size, 0)
+    assert not positions.take_room(1, 1, 0)
+    [entry] = _tracked(positions, (100, 1))
+    threading.Timer(0.05, positions.acknowledge, ([entry], events, size)).start()
+    assert positions.take_room(1, 1, 5)
+
+
+def test_a_batch_larger_than_all_room_travels_alone(positions: InflightPositions) -> None:
+    """One large mutation must not stop the node for ever."""
+    assert positions.take_room(500, 5000, 0)
+    assert not positions.take_room(1, 1, 0)

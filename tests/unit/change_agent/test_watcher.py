@@ -1,0 +1,137 @@
+"""CdcRawWatcher: what can be read of cdc_raw, how far, and what is final. Real files, real inotify."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from change_agent.cdc_raw.watcher import CdcRawWatcher
+
+# The node started at this time (milliseconds); its segments are numbered from there.
+_START = 1_795_219_249_000
+_LATER_START = _START + 3_600_000
+_NOW = _START + 7_200_000
+
+
+@pytest.fixture
+def cdc_raw(tmp_path: Path) -> Path:
+    """The folder that is watched; Cassandra's own commit log is the folder above."""
+    folder = tmp_path / "cdc_raw"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def watcher(cdc_raw: Path) -> Iterator[CdcRawWatcher]:
+    """A watcher that would look by itself every 30 seconds only."""
+    made = CdcRawWatcher(cdc_raw, 30.0)
+    yield made
+    made.close()
+
+
+def _segment(cdc_raw: Path, segment_id: int, index: str | None, *, written_ms: int = _NOW, links: int = 2) -> None:
+    log = cdc_raw / f"CommitLog-7-{segment_id}.log"
+    log.write_bytes(b"x")
+    if links == 2:
+        os.link(log, cdc_raw.parent / log.name)
+    if index is not None:
+        _write_index(cdc_raw, segment_id, index, written_ms)
+
+
+def _write_index(cdc_raw: Path, segment_id: int, index: str, written_ms: int = _NOW) -> None:
+    path = cdc_raw / f"CommitLog-7-{segment_id}_cdc.idx"
+    path.write_text(index)
+    os.utime(path, ns=(written_ms * 1_000_000, written_ms * 1_000_000))
+
+
+def _found(watcher: CdcRawWatcher) -> list[tuple[int, int, bool]]:
+    return [(each.segment_id - _START, each.limit, each.final) for each in watcher.segments(_NOW)]
+
+
+def test_segments_come_in_the_order_of_their_ids_and_only_with_an_index(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
+    """A segment without an index holds no changes yet."""
+    _segment(cdc_raw, _START + 10, "300")
+    _segment(cdc_raw, _START + 2, "200\nCOMPLETED")
+    _segment(cdc_raw, _START + 11, None)
+    (cdc_raw / "something else").write_text("1")
+    assert _found(watcher) == [(2, 200, True), (10, 300, False)]
+
+
+def test_a_limit_never_goes_back(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
+    """The index is rewritten in place: it may be empty for a moment, or hold the first digits only."""
+    _segment(cdc_raw, _START, "1048576")
+    assert _found(watcher) == [(0, 1048576, False)]
+    for torn in ("", "1", "1048"):
+        _write_index(cdc_raw, _START, torn)
+        assert _found(watcher) == [(0, 1048576, False)]
+    _write_index(cdc_raw, _START, "1048600")
+    assert _found(watcher) == [(0, 1048600, False)]
+
+
+def test_an_index_that_was_empty_from_the_start_is_not_there_yet(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
+    """Nothing is known of the segment, so it is not read."""
+    _segment(cdc_raw, _START, "")
+    assert _found(watcher) == []
+
+
+def test_an_index_that_is_none_is_left_alone(
+    watcher: CdcRawWatcher, cdc_raw: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Strange content is told once, and other segments go on."""
+    _segment(cdc_raw, _START, "what?")
+    _segment(cdc_raw, _START + 1, "5")
+    assert _found(watcher) == _found(watcher) == [(1, 5, False)]
+    assert len(caplog.records) == 1
+
+
+def test_a_segment_of_an_earlier_start_of_the_node_is_final(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
+    """Its index was last written before the later start began, which is in the newer segment's id."""
+    _segment(cdc_raw, _START + 5, "100", written_ms=_START + 60_000)
+    _segment(cdc_raw, _LATER_START + 1, "50")
+    assert _found(watcher) == [(5, 100, True), (3_600_001, 50, False)]
+
+
+def test_an_older_segment_of_the_same_start_is_not_final_because_a_newer_one_is_there(
+    watcher: CdcRawWatcher, cdc_raw: Path
+) -> None:
+    """Ids count segments from the start's time on, far slower than the clock."""
+    _segment(cdc_raw, _START + 5, "100", written_ms=_START + 60_000)
+    _segment(cdc_raw, _START + 6, "50", written_ms=_START + 61_000)
+    assert _found(watcher) == [(5, 100, False), (6, 50, False)]
+
+
+def test_a_segment_that_cassandra_unlinked_is_final_after_a_rest(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
+    """Without its name in the commit log folder nobody can write to it, whatever the clocks say."""
+    _segment(cdc_raw, _START + 5, "100", written_ms=_NOW - 20_000, links=1)
+    _segment(cdc_raw, _START + 6, "100", written_ms=_NOW - 5_000, links=1)
+    _segment(cdc_raw, _START + 7, "50", written_ms=_NOW, links=1)
+    assert _found(watcher) == [(5, 100, True), (6, 100, False), (7, 50, False)]
+
+
+def test_an_index_without_its_segment_is_told(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
+    """Somebody removed the file: the caller decides whether that is a loss."""
+    _segment(cdc_raw, _START, "100")
+    (cdc_raw / f"CommitLog-7-{_START}.log").unlink()
+    [found] = watcher.segments(_NOW)
+    assert not found.log_exists
+
+
+def test_waiting_ends_at_once_when_an_index_is_written(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
+    """Long before the poll interval of 30 seconds."""
+    threading.Timer(0.05, _write_index, (cdc_raw, _START, "1")).start()
+    began = time.monotonic()
+    watcher.wait()
+    assert time.monotonic() - began < 5
+
+
+def test_waiting_ends_when_it_is_woken(watcher: CdcRawWatcher) -> None:
+    """So that the agent can stop."""
+    threading.Timer(0.05, watcher.wake).start()
+    began = time.monotonic()
+    watcher.wait()
+    assert time.monotonic() - began < 5

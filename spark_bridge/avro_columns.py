@@ -1,8 +1,8 @@
 """From the data topic's Avro types to Spark columns: what `from_avro` reads as it is, and what is converted after it.
 
-`from_avro` ignores logical types that it does not know, so a varint would be bytes and a decimal a struct of bytes and
-scale. For `numbers=decimal` their bytes are given Avro's own `decimal` type, which is the same encoding (big-endian
-two's complement); for `numbers=string` a Python function writes them out, whatever their size.
+`from_avro` ignores logical types that it does not know: a varint is bytes, a decimal a struct of bytes and scale. With
+`numbers=decimal` the bytes are read once more as Avro's own `decimal`, the same encoding (big-endian two's complement);
+with `numbers=string` a Python function writes them out, whatever their size.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final, Literal, cast
 
 from pyspark.sql import Column, Row
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -35,12 +36,13 @@ from pyspark.sql.types import (
 
 from spark_bridge.topic_schemas import AvroRecord
 
-__all__ = ["AvroColumns", "Numbers", "readable_schema"]
+__all__ = ["AvroColumns", "Numbers"]
 
 Numbers = Literal["decimal", "string"]
 
+_LONGEST: Final = 64  # bytes; 17 hold every DECIMAL(38, 0), sign bits included
 DECIMAL_SCALE: Final = 18  # Cassandra's decimal becomes DECIMAL(38, 18), as in the Spark Cassandra connector
-_AVRO_INTEGER: Final = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0}
+_AVRO_INTEGER: Final = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0})
 _PRIMITIVES: Final[Mapping[str, DataType]] = {
     "null": NullType(),
     "boolean": BooleanType(),
@@ -55,11 +57,6 @@ _LOGICAL: Final[Mapping[str, DataType]] = {"date": DateType(), "timestamp-millis
 
 AvroType = object  # parsed JSON: a name, an object or a list (union)
 Converter = Callable[[object], object]
-
-
-def readable_schema(schema: AvroRecord, numbers: Numbers) -> str:
-    """The schema's JSON text for `from_avro`; the bytes that it describes are the same."""
-    return json.dumps(_with_avro_decimals(schema) if numbers == "decimal" else schema)
 
 
 class AvroColumns:
@@ -77,7 +74,7 @@ class AvroColumns:
         return [name for name, _ in self._fields]
 
     def converted(self, record: Column) -> Column:
-        """A struct that `from_avro` made by `readable_schema`, with every number in its final type."""
+        """A struct that `from_avro` made by the schema, with every number in its final type."""
         if not any(self._has_number(each) for _, each in self._fields):
             return record
         fields = [self._column(record.getField(name), each, name).alias(name) for name, each in self._fields]
@@ -92,6 +89,8 @@ class AvroColumns:
 
     def _decimals(self, column: Column, avro_type: AvroType, name: str) -> Column:
         match avro_type:
+            case {"logicalType": "cql_varint"}:
+                return _integer(column, name, F.hex(column))
             case {"logicalType": "cql_decimal"}:
                 return _decimal(column, name)
             case {"type": "array", "items": items} if self._has_number(items):
@@ -151,10 +150,8 @@ class AvroColumns:
 
     def _has_number(self, avro_type: AvroType) -> bool:
         match self._bare(avro_type):
-            case {"logicalType": "cql_decimal"}:
+            case {"logicalType": "cql_decimal" | "cql_varint"}:
                 return True
-            case {"logicalType": "cql_varint"}:
-                return self._numbers == "string"  # otherwise from_avro has made it a DECIMAL already
             case {"type": "array", "items": inner} | {"type": "map", "values": inner}:
                 return self._has_number(inner)
             case {"type": "record"} as record:
@@ -185,29 +182,30 @@ class AvroColumns:
                 self._collect(part)
 
 
+def _integer(data: Column, name: str, shown: Column) -> Column:
+    """Big-endian two's complement as DECIMAL(38, 0); what does not fit is an error that names the column."""
+    length = F.length(data)
+    # Avro's bytes: zigzag length, one byte of it here, then the data
+    encoded = F.concat(F.unhex(F.hex(length * 2)), data)
+    number = F.when(length < _LONGEST, from_avro(encoded, _AVRO_INTEGER, {"mode": "PERMISSIVE"}))
+    return F.when(data.isNotNull(), F.coalesce(number, _does_not_fit(name, shown, "DECIMAL(38, 0)")))
+
+
 def _decimal(column: Column, name: str) -> Column:
-    """STRUCT<bigint: DECIMAL(38, 0), scale: INT> as DECIMAL(38, 18); a value that would be rounded is an error."""
-    unscaled, scale = column.getField("bigint"), column.getField("scale")
-    digits = F.regexp_extract(unscaled.cast("string"), "(0*)$", 1)
-    fits = (scale <= DECIMAL_SCALE) | (unscaled == 0) | (F.length(digits) >= scale - DECIMAL_SCALE)
-    text = F.concat(unscaled.cast("string"), F.lit("E"), (-scale).cast("string"))
-    message = F.concat(
-        F.lit(f"column {name}: "), text, F.lit(" does not fit DECIMAL(38, 18); read it with the option numbers=string")
-    )
-    value = F.when(fits, text.cast(DecimalType(38, DECIMAL_SCALE))).otherwise(F.raise_error(message))
-    return F.when(column.isNotNull(), value)
+    """STRUCT<bigint: BINARY, scale: INT> as DECIMAL(38, 18); a value that would be rounded is an error."""
+    data, scale = column.getField("bigint"), column.getField("scale")
+    shown = F.concat(F.hex(data), F.lit(" with scale "), scale.cast("string"))
+    digits = _integer(data, name, shown).cast("string")
+    zeros = F.length(F.regexp_extract(digits, "(0*)$", 1))
+    is_exact = (scale <= DECIMAL_SCALE) | (zeros >= scale - DECIMAL_SCALE) | (digits == "0")
+    text = F.concat(digits, F.lit("E"), (-scale).cast("string"))
+    number = F.when(is_exact, text.try_cast(DecimalType(38, DECIMAL_SCALE)))
+    return F.when(column.isNotNull(), F.coalesce(number, _does_not_fit(name, text, "DECIMAL(38, 18)")))
 
 
-def _with_avro_decimals(part: object) -> object:
-    if isinstance(part, list):
-        return [_with_avro_decimals(each) for each in part]
-    if not isinstance(part, dict):
-        return part
-    if part.get("logicalType") == "cql_varint":
-        return _AVRO_INTEGER
-    if part.get("logicalType") == "cql_decimal":
-        return {**part, "fields": [{"name": "bigint", "type": _AVRO_INTEGER}, {"name": "scale", "type": "int"}]}
-    return {key: _with_avro_decimals(value) for key, value in part.items()}
+def _does_not_fit(name: str, shown: Column, spark_type: str) -> Column:
+    advice = F.lit(f" does not fit {spark_type}; read the table with the option numbers=string")
+    return F.raise_error(F.concat(F.lit(f"column {name}: "), shown, advice))
 
 
 def _fields(record: Mapping[str, object]) -> list[Mapping[str, object]]:

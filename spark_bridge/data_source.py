@@ -53,6 +53,7 @@ class _BatchReader(DataSourceReader):
         return list(plan_batch(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one range."""
         assert isinstance(partition, TopicRange)
         return read_range(self._options, partition)
 
@@ -62,9 +63,14 @@ class _StreamReader(DataSourceStreamReader):
         self._options = options
 
     def initialOffset(self) -> Offsets:  # noqa: N802
-        """Where a new query starts. Spark stores it in the checkpoint and does not ask again."""
+        """Where a new query starts; decided once.
+
+        The text differs from that of every later offset, so that Spark runs a first batch even if there is nothing to
+        read: only with it the checkpoint keeps the start, and `latest` would otherwise be another one after a restart.
+        """
         with self._admin() as admin:
-            return _texts(_starting_positions(self._options, admin, admin.topic_partitions()))
+            positions = _starting_positions(self._options, admin, admin.topic_partitions())
+        return {topic: f">{position}" for topic, position in positions.items()}
 
     def latestOffset(self) -> Offsets:  # noqa: N802
         """The end of every topic partition that there is now."""
@@ -81,6 +87,7 @@ class _StreamReader(DataSourceStreamReader):
             return _ranges(self._options, begins, ends, admin)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one range."""
         assert isinstance(partition, TopicRange)
         return read_range(self._options, partition)
 

@@ -17,7 +17,7 @@ from schemas.errors import ConfigError, ConfigProblem
 
 __all__ = ["BEGINNING", "Ledger", "Position", "parse_offsets", "split_range"]
 
-_TEXT: Final = re.compile(r"(-?\d+):(-?\d+)")
+_TEXT: Final = re.compile(r">?(-?\d+):(-?\d+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,7 +32,7 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """`ledger:entry`. Raises ValueError."""
+        """`ledger:entry`; a `>` before it means the same. Raises ValueError."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise ValueError(f"{text!r} is no position; a position is 'ledger:entry', such as '12:345'")

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.avro.functions import from_avro
 
-from spark_bridge.avro_columns import AvroColumns, Numbers, readable_schema
+from spark_bridge.avro_columns import AvroColumns, Numbers
 from spark_bridge.topic_schemas import AvroRecord, TopicSchemas
 
 __all__ = ["RecordDecoder", "key_decoder", "typed_rows", "value_decoder"]
@@ -29,7 +29,6 @@ class RecordDecoder:
     def __init__(self, topic: str, schemas: Sequence[tuple[int, AvroRecord]], numbers: Numbers) -> None:
         """`schemas`: version and schema, oldest first."""
         self._topic = topic
-        self._numbers: Numbers = numbers
         self._schemas = schemas
         self._columns = AvroColumns(schemas[-1][1], numbers)
 
@@ -40,10 +39,10 @@ class RecordDecoder:
 
     def decode(self, data: Column, version: Column) -> Column:
         """First step: Avro bytes to a struct; null for null. An unknown schema version fails the query."""
-        reader = readable_schema(self._schemas[-1][1], self._numbers)
+        reader = json.dumps(self._schemas[-1][1])
         writers: dict[str, list[int]] = {}
         for number, schema in self._schemas:
-            writers.setdefault(readable_schema(schema, self._numbers), []).append(number)
+            writers.setdefault(json.dumps(schema), []).append(number)
         record: Column | None = None
         for writer, versions in writers.items():
             known, struct = version.isin(versions), _from_avro(data, writer, reader)

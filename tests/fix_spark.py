@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import gc
 import itertools
 import json
 import os
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
+from uuid import UUID
 
 import httpx
 import pytest
@@ -18,13 +21,17 @@ from pyspark.sql import SparkSession
 
 from cdc.sandbox import artifacts
 from cdc.sandbox.prerequisites import java_home
+from schemas.cql_type import UserType, parse_cql_type
 from schemas.cql_value import AvroValue
-from schemas.row_record import AvroSchema, record_writer, schema_text
+from schemas.row_record import AvroSchema, data_key_schema, data_value_schema, record_writer, schema_text
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge import register, session_builder
 from tests.servers import PulsarServer
 
 _SOURCE = Path(__file__).parent / "java" / "KeyValueWriter.java"
 _NAMESPACE = "public/spark"
+# py4j closes its connections when they are collected as garbage: every test that uses Spark is marked with this.
+PY4J_LEAVES_SOCKETS_OPEN: Final = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +54,8 @@ def spark() -> Iterator[SparkSession]:
     register(session)
     yield session
     session.stop()
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        gc.collect()  # what py4j left, so that no later test is blamed for it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +74,10 @@ class RecordWriter:
     def __init__(self, service_url: str, classes: Path) -> None:
         jars = artifacts.pulsar_distribution() / "lib" / "*"
         subprocess.run(
-            [java_home() / "bin" / "javac", "-d", classes, "-cp", str(jars), _SOURCE],
+            [str(java_home() / "bin" / "javac"), "-d", str(classes), "-cp", str(jars), str(_SOURCE)],
             check=True, capture_output=True, timeout=120,
         )  # fmt: skip
-        command = [java_home() / "bin" / "java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m"]
+        command = [str(java_home() / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m"]
         self._log = classes / "writer.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -85,7 +94,6 @@ class RecordWriter:
         records: Sequence[Record],
         *,
         batch: int = 1,
-        writer_schema: AvroSchema | None = None,
     ) -> list[str]:
         """Publish in order, `batch` records an entry; answers `ledger:entry:partition:batch index` of each."""
         write_key, write_value = record_writer(key_schema), record_writer(value_schema)
@@ -130,11 +138,46 @@ class RecordWriter:
 def record_writer_process(pulsar: PulsarServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordWriter]:
     """The session's writer, and the namespace `public/spark`, which keeps everything."""
     with httpx.Client(base_url=f"{pulsar.admin_url}/admin/v2/namespaces/{_NAMESPACE}", timeout=30) as namespace:
-        namespace.put("").raise_for_status()
+        made = namespace.put("")
+        if made.status_code != httpx.codes.CONFLICT:  # servers that outlive the session have it already
+            made.raise_for_status()
         namespace.post("/retention", json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
     writer = RecordWriter(pulsar.service_url, tmp_path_factory.mktemp("key_value_writer"))
     yield writer
     writer.close()
+
+
+Columns = Mapping[str, str]
+"""CQL types by column name."""
+NO_COLUMNS: Columns = {}
+
+
+def table_schemas(
+    *,
+    partition_key: Columns,
+    clustering: Columns = NO_COLUMNS,
+    regular: Columns = NO_COLUMNS,
+    static: Columns = NO_COLUMNS,
+    user_types: Mapping[str, UserType] | None = None,
+) -> tuple[AvroSchema, AvroSchema]:
+    """Avro key and value schema of the data topic of a table `shop.t`."""
+
+    def columns(kind: ColumnKind, given: Columns) -> tuple[ColumnMetadata, ...]:
+        return tuple(
+            ColumnMetadata(name=name, kind=kind, type=parse_cql_type(text, user_types or {}), position=position)
+            for position, (name, text) in enumerate(given.items())
+        )
+
+    table = TableMetadata(
+        keyspace="shop",
+        name="t",
+        table_id=UUID("a5559b20-e53e-11f1-a9d7-973e92e688cb"),
+        partition_key=columns(ColumnKind.PARTITION_KEY, partition_key),
+        clustering_key=columns(ColumnKind.CLUSTERING, clustering),
+        static_columns=columns(ColumnKind.STATIC, dict(sorted(static.items()))),
+        regular_columns=columns(ColumnKind.REGULAR, dict(sorted(regular.items()))),
+    )
+    return data_key_schema(table), data_value_schema(table)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,8 +61,8 @@ class AgentFailedError(CdcError):
 class ChangeAgent:
     """An agent for one node. `start`, `wait`, `stop`, each once, by one thread; `ask_to_stop` by any, or by a signal.
 
-    The constructor touches nothing but the working directory; it raises ConfigError, WorkingDirInUseError,
-    DamagedPositionsError and OSError.
+    The constructor touches nothing but the working directory; it raises ConfigError, WorkingDirInUseError and
+    DamagedPositionsError, `start` DamagedSchemaCopyError.
     """
 
     def __init__(self, config: AgentConfig) -> None:
@@ -89,12 +89,13 @@ class ChangeAgent:
         self._follower: Final = self._make_follower()
         self._reader: Final = threading.Thread(target=self._read, name="reader", daemon=True)
         self._reader_failure: BaseException | None = None
-        self._archiver: Final = SegmentArchiver(config.cdc_raw_directory)
         self._writer: Final = PositionsWriter(
             self._store,
             self._stored,
             self._positions,
-            delete_finished=self._delete_finished,
+            delete_finished=finished_segments_deleter(
+                self._follower, SegmentArchiver(config.cdc_raw_directory), self.metrics
+            ),
             write_status=self._write_status,
             interval_s=config.positions_interval_ms / 1000,
         )
@@ -210,11 +211,6 @@ class ChangeAgent:
         assert known is not None
         return known.node_id
 
-    def _delete_finished(self, finished: frozenset[int]) -> None:
-        for segment_id, segment in self._follower.listed.items():
-            if segment_id in finished and self._archiver.delete(segment.path.name):
-                self.metrics.segments_deleted += 1
-
     def _lag_bytes(self) -> int:
         progress = self._positions.progress()
         listed = self._follower.listed.values()
@@ -239,6 +235,19 @@ class ChangeAgent:
     def _stats_line(self) -> str:
         counts = self.metrics.as_dict()
         return ", ".join(f"{name}={value}" for name, value in counts.items() if value)
+
+
+def finished_segments_deleter(
+    follower: SegmentFollower, archiver: SegmentArchiver, metrics: AgentMetrics
+) -> Callable[[frozenset[int]], None]:
+    """Deletes what `cdc_raw` holds of the given segments: just finished, left over by a crash, or linked again."""
+
+    def delete(finished: frozenset[int]) -> None:
+        for segment_id, segment in follower.listed.items():
+            if segment_id in finished and archiver.delete(segment.path.name):
+                metrics.segments_deleted += 1
+
+    return delete
 
 
 def _replace(path: Path, content: str) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
 
-from schemas.errors import CdcError
+from schemas.errors import CdcError, ConfigError
 
 __all__ = ["DamagedPositionsError", "OffsetStore", "StoredPositions", "StoredSegment", "WorkingDirInUseError"]
 
@@ -55,13 +55,17 @@ class StoredPositions:
 class OffsetStore:
     """Owns the positions' files of a working directory, and the lock that keeps a second agent out.
 
-    The constructor makes the directory and raises WorkingDirInUseError; OSErrors come as they are.
+    The constructor makes the directory; it raises WorkingDirInUseError, and ConfigError when it cannot be used.
     """
 
     def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
         self._directory: Final = directory
-        self._lock: Final = os.open(directory / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock: Final = os.open(directory / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            reason = f"{directory} cannot be used ({error.strerror}); set it to a folder that this user may write"
+            raise ConfigError.of("cdcWorkingDir", reason) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -7,6 +7,7 @@ client's threads hand over results, and a short-lived thread per topic that has 
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,11 +31,14 @@ __all__ = ["MutationPublisher", "Producers"]
 _log: Final = logging.getLogger(__name__)
 # Taken from the inbox before messages are packed; enough to fill them, little enough to keep acknowledgements moving.
 _DRAIN: Final = 64
-_WAIT: Final = tenacity.wait_exponential_jitter(initial=0.2, max=5, jitter=0.5)
+_WAIT: Final = tenacity.wait_exponential(multiplier=0.2, max=5) + tenacity.wait_random(0, 0.5)
 # The client's own way back to a broker slows down to a try a minute; after so long without one, a new producer is
 # quicker.
 _CUT_OFF_S: Final = 3.0
 _LOOK_S: Final = 1.0
+# Between two producers of one lane.
+_FIRST_DELAY_S: Final = 0.1
+_MAX_DELAY_S: Final = 10.0
 
 
 class Producers(Protocol):
@@ -220,9 +224,11 @@ class MutationPublisher:
         self._in_background(
             f"{topic.name} partition {index}",
             lambda: self._inbox.put(_Reopened(lane, self._producers.open_partition(topic.name, index))),
+            # A producer that can be made and cannot send must not be made in a hot loop.
+            delay_s=random.uniform(0.5, 1) * min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** (lane.failures - 1)),
         )
 
-    def _in_background(self, what: str, task: Callable[[], None]) -> None:
+    def _in_background(self, what: str, task: Callable[[], None], delay_s: float = 0.0) -> None:
         """Do what blocks on a thread of its own, until it succeeds or the publisher stops."""
 
         def tell(state: tenacity.RetryCallState) -> None:
@@ -240,6 +246,7 @@ class MutationPublisher:
                 sleep=tenacity.sleep_using_event(self._stopping),
                 before_sleep=tell,
             )
+            self._stopping.wait(delay_s)
             try:
                 retrying(task)
             except tenacity.RetryError:

@@ -54,14 +54,15 @@ class SchemaHistory:
         """Read the copy, if there is one. Raises DamagedSchemaCopyError."""
         try:
             stored = json.loads(self._path.read_bytes())
+            dropped, schema, node_id = stored["dropped"], stored["schema"], UUID(stored["node_id"])
         except FileNotFoundError:
             return
-        except ValueError as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise DamagedSchemaCopyError(
                 f"{self._path} is damaged ({error}); delete it to ask the node again"
             ) from error
-        self._dropped = cast("list[SystemSchema]", stored["dropped"])
-        self.latest = NodeSchema(node_id=UUID(stored["node_id"]), schema=stored["schema"])
+        self._dropped = cast("list[SystemSchema]", dropped)
+        self.latest = NodeSchema(node_id=node_id, schema=schema)
         self.confirmed_at_ms = self._path.stat().st_mtime_ns // 1_000_000
         self.tables = self._all_tables()
 

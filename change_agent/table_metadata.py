@@ -24,7 +24,7 @@ from schemas.table_metadata import TableMetadata
 __all__ = ["KnownTables", "TableMetadataProvider"]
 
 _log: Final = logging.getLogger(__name__)
-_WAIT: Final = tenacity.wait_exponential_jitter(initial=0.5, max=10, jitter=0.5)
+_WAIT: Final = tenacity.wait_exponential(multiplier=0.5, max=10) + tenacity.wait_random(0, 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

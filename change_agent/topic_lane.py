@@ -66,6 +66,8 @@ class TopicLane:
         self._sent: Final[deque[SentMessage]] = deque()
         # When the last message arrived, or was sent while none was on its way.
         self._moved_at = 0.0
+        # Producers that were given up since a message arrived.
+        self.failures = 0
 
     @property
     def is_open(self) -> bool:
@@ -109,6 +111,7 @@ class TopicLane:
             return None
         if error is None:
             self._moved_at = time.monotonic()
+            self.failures = 0
             return self._sent.popleft()
         self.give_up()
         return None
@@ -122,6 +125,7 @@ class TopicLane:
     def give_up(self) -> None:
         """Do without this producer; what it had not delivered goes again by the next."""
         self._generation += 1
+        self.failures += 1
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()

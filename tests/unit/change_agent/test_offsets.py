@@ -13,6 +13,7 @@ from change_agent.offsets import (
     StoredSegment,
     WorkingDirInUseError,
 )
+from schemas.errors import ConfigError
 
 _FIRST = StoredPositions(segments={7: StoredSegment(position=100)}, finished=frozenset({5, 6}))
 _SECOND = StoredPositions(
@@ -96,3 +97,10 @@ def test_a_second_agent_is_refused_while_the_first_runs(tmp_path: Path) -> None:
         OffsetStore(tmp_path)
     first.close()
     OffsetStore(tmp_path).close()
+
+
+def test_a_working_directory_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -> None:
+    """The line names the option."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cdcWorkingDir: .* cannot be used \(Not a directory\); set it to"):
+        OffsetStore(tmp_path / "file" / "work")

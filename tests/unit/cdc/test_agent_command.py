@@ -1,0 +1,65 @@
+"""`cdc agent`: what a user sees who made a mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def _agent(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cdc.main", "agent", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_every_mistake_is_one_line_and_the_exit_code_is_2(tmp_path: Path) -> None:
+    """All at once, each with the option's name, and no traceback."""
+    config = tmp_path / "agent.yaml"
+    config.write_text("cdcRawDir: /tmp\nport: nine\ncdcWorkingDir: work\n")
+    done = _agent("--config", str(config))
+    assert done.returncode == 2
+    assert sorted(done.stderr.splitlines()) == [
+        "cdc: cdcRawDir: is no option of the agent; did you mean cdcRawDirectory?",
+        "cdc: cdcRawDirectory: is missing; set it to the node's cdc_raw_directory, or set cassandraYaml",
+        "cdc: port: must be a whole number",
+    ]
+
+
+def test_a_node_without_cdc_is_told_before_anything_starts(tmp_path: Path) -> None:
+    """cdc_enabled: false names the file and what to do."""
+    (tmp_path / "cassandra.yaml").write_text(f"cdc_enabled: false\ncdc_raw_directory: {tmp_path}\n")
+    config = tmp_path / "agent.yaml"
+    config.write_text(f"cassandraYaml: {tmp_path}/cassandra.yaml\ncdcWorkingDir: {tmp_path}/work\n")
+    done = _agent("--config", str(config))
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"cdc: cassandraYaml: {tmp_path}/cassandra.yaml has cdc_enabled: false; set it to true and restart the node\n"
+    )
+
+
+def test_check_says_that_a_file_is_good_and_starts_nothing(tmp_path: Path) -> None:
+    """The working directory is not even made."""
+    config = tmp_path / "agent.yaml"
+    config.write_text(f"cdcRawDirectory: {tmp_path}\ncdcWorkingDir: {tmp_path}/work\npulsarBatchDelayInMs: 5\n")
+    done = _agent("--config", str(config), "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pulsarBatchDelayInMs has no effect" in done.stdout
+    assert done.stdout.endswith(f"{config}: no problems found\n")
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("damaged", ["positions-a.json", "node-schema.json"])
+def test_a_damaged_working_directory_is_one_line(tmp_path: Path, damaged: str) -> None:
+    """The exit code is 1: the configuration is right, what was stored is not."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / damaged).write_text("damaged")
+    config = tmp_path / "agent.yaml"
+    config.write_text(f"cdcRawDirectory: {tmp_path}\ncdcWorkingDir: {work}\n")
+    done = _agent("--config", str(config))
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "damaged" in done.stderr.splitlines()[-1]

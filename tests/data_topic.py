@@ -83,7 +83,9 @@ class DataTopic:
             return
         self._consumer.acknowledge(message)
         version = message._message.int_schema_version()
-        schemas = self._schemas.setdefault(version, json.loads(self.schema(version)["data"]))
+        if version not in self._schemas:
+            self._schemas[version] = json.loads(self.schema(version)["data"])
+        schemas = self._schemas[version]
         key = base64.b64decode(message.partition_key())
         value = None if message._message.has_null_value() else message.data()
         self.records.append(

@@ -18,6 +18,7 @@ from cassandra.cluster import Session
 from cdc.sandbox import Pulsar
 from cdc.sandbox.prerequisites import java_home
 from source_connector.nar_build import build_nar
+from tests.connector_line import ConnectorLine
 from tests.data_topic import DataTopic
 from tests.events_topic import wait_until
 from tests.events_writer import EventsWriter
@@ -28,6 +29,7 @@ _numbers = itertools.count(1)
 DeployConnector = Callable[..., "Connector"]
 OpenDataTopic = Callable[[str], DataTopic]
 OpenEventsWriter = Callable[..., EventsWriter]
+CreateLine = Callable[[str], ConnectorLine]
 
 
 class Connector:
@@ -133,6 +135,19 @@ def open_events_writer(cql: Session, pulsar: PulsarServer) -> Iterator[OpenEvent
     yield open_writer
     for writer in opened:
         writer.close()
+
+
+@pytest.fixture
+def connector_line(
+    cql: Session, keyspace: str, open_events_writer: OpenEventsWriter, open_data_topic: OpenDataTopic
+) -> CreateLine:
+    """Create table `t` of the test's keyspace with this definition, its topics, and what writes and reads them."""
+
+    def create(definition: str) -> ConnectorLine:
+        cql.execute(f"CREATE TABLE {keyspace}.t ({definition})")
+        return ConnectorLine(cql, keyspace, open_events_writer(keyspace, "t"), open_data_topic(f"{keyspace}.t"))
+
+    return create
 
 
 def connector_options(node: CassandraServer, keyspace: str, table: str, **options: object) -> dict[str, object]:

@@ -2,44 +2,225 @@
 
 from __future__ import annotations
 
-import struct
-from uuid import UUID
+import base64
+from uuid import UUID, uuid4
 
-from cassandra.cluster import Session
-
-from schemas.mutation_event import MutationKind
-from tests.fix_connector import DeployConnector, OpenDataTopic, OpenEventsWriter, wait_until_acknowledged
+from schemas.mutation_event import MutationKind, RangeBounds
+from tests.connector_line import int32
+from tests.fix_connector import CreateLine, DeployConnector, wait_until_acknowledged
 from tests.servers import PulsarServer
 
 
-def int32(value: int) -> bytes:
-    return struct.pack(">i", value)
-
-
 def test_a_row_is_published_as_it_is_now_and_a_missing_row_as_null(
-    cql: Session,
-    keyspace: str,
-    pulsar: PulsarServer,
-    open_events_writer: OpenEventsWriter,
-    open_data_topic: OpenDataTopic,
-    deploy_connector: DeployConnector,
+    connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """Key and value are Avro by the registered schemas, the properties tell the change, then the event is acknowledged."""
-    cql.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, name text, tags set<text>) WITH cdc = true")
-    cql.execute(
-        f"INSERT INTO {keyspace}.t (id, name, tags) VALUES (1, 'one', {{'x'}}) USING TIMESTAMP 1600000000000000"
-    )
-    writer, topic = open_events_writer(keyspace, "t"), open_data_topic(f"{keyspace}.t")
-    deploy_connector(keyspace, "t")
-    writer.send(
-        writer.event(int32(1), writetime_us=1600000000000000, columns=("name", "tags")),
-        writer.event(int32(2), kind=MutationKind.ROW_DELETION, writetime_us=5),
-    )
-    one, two = sorted(topic.next(2), key=lambda record: record.key["id"])
+    """Key and value are Avro by the registered schemas, the properties tell the change; then the event is acknowledged."""
+    line = connector_line("id int PRIMARY KEY, name text, tags set<text>")
+    deploy_connector(line.keyspace, "t")
+    insert = "INSERT INTO {t} (id, name, tags) VALUES (1, 'one', {'x'}) USING {ts}"
+    inserted = line.change(insert, int32(1), columns=("name", "tags"))
+    deleted = line.change("DELETE FROM {t} USING {ts} WHERE id = 2", int32(2), kind=MutationKind.ROW_DELETION)
+    line.writer.send(inserted, deleted)
+    one, two = sorted(line.topic.next(2), key=lambda record: record.key["id"])
     assert (one.key_bytes, one.value_bytes) == (b"\x02", b"\x02\x06one\x02\x02\x02x\x00")
     assert one.value == {"name": "one", "tags": ["x"]}
-    assert one.properties["writetime"] == "1600000000000000"
-    assert (one.kind, one.properties["segpos"], one.event_time_ms) == ("row", "7:100", 1600000000000)
-    assert UUID(one.properties["table_id"]) == writer.table.table_id
+    assert one.properties["writetime"] == str(inserted.writetime_us)
+    assert one.event_time_ms == (inserted.writetime_us or 0) // 1000
+    assert (one.kind, one.properties["segpos"]) == ("row", f"7:{inserted.position}")
+    assert UUID(one.properties["table_id"]) == line.writer.table.table_id
     assert (two.key, two.value, two.kind) == ({"id": 2}, None, "row_deletion")
-    wait_until_acknowledged(writer.topic, pulsar.admin_url)
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+
+
+def test_deletions_of_many_rows_are_a_marker_followed_by_the_rows_that_are_left(
+    connector_line: CreateLine, deploy_connector: DeployConnector
+) -> None:
+    """A partition deletion and a range deletion: marker first, survivors behind it, statics in every row."""
+    line = connector_line("pk int, ck int, v text, st text static, PRIMARY KEY (pk, ck)")
+    deploy_connector(line.keyspace, "t")
+    for clustering in range(6):
+        line.run(f"INSERT INTO {{t}} (pk, ck, v) VALUES (1, {clustering}, 'v{clustering}') USING {{ts}}")
+    static = line.change(
+        "UPDATE {t} USING {ts} SET st = 's' WHERE pk = 1", int32(1), kind=MutationKind.STATIC_ROW, columns=("st",)
+    )
+    line.writer.send(static)
+    (record,) = line.topic.next()
+    assert (record.key, record.value) == ({"pk": 1, "ck": None}, {"v": None, "st": "s"})
+    assert (record.kind, record.properties["static_columns"]) == ("static_row", '["st"]')
+
+    line.run("DELETE FROM {t} USING {ts} WHERE pk = 1 AND ck > 0 AND ck < 3")
+    line.run("INSERT INTO {t} (pk, ck, v) VALUES (1, 2, 'again') USING {ts}")
+    bounds = RangeBounds(start=(int32(0),), start_inclusive=False, end=(int32(3),), end_inclusive=False)
+    deleted = line.writer.event(int32(1), kind=MutationKind.RANGE_DELETION, writetime_us=77, bounds=bounds)
+    line.writer.send(deleted)
+    marker, survivor = line.topic.next(2)
+    assert (marker.key, marker.value, marker.kind) == ({"pk": 1, "ck": None}, None, "range_deletion")
+    assert marker.properties["deletion_time"] == "77"
+    assert base64.b64decode(marker.properties["range_start"]) == b"\x02\x02\x00"  # pk 1, ck 0
+    assert base64.b64decode(marker.properties["range_end"]) == b"\x02\x02\x06"  # pk 1, ck 3
+    assert marker.properties["range_start_inclusive"] == marker.properties["range_end_inclusive"] == "false"
+    assert "range_reversed" not in marker.properties
+    assert (survivor.key, survivor.value, survivor.kind) == (
+        {"pk": 1, "ck": 2}, {"v": "again", "st": "s"}, "row",
+    )  # fmt: skip
+
+    line.run("DELETE FROM {t} USING {ts} WHERE pk = 1")
+    line.run("INSERT INTO {t} (pk, ck, v) VALUES (1, 9, 'late') USING {ts}")
+    line.writer.send(line.writer.event(int32(1), kind=MutationKind.PARTITION_DELETION, writetime_us=78))
+    marker, survivor = line.topic.next(2)
+    assert (marker.key, marker.value, marker.kind) == ({"pk": 1, "ck": None}, None, "partition_deletion")
+    assert (survivor.key, survivor.value) == ({"pk": 1, "ck": 9}, {"v": "late", "st": None})
+
+
+def test_a_partition_of_several_pages_is_published_again_completely(
+    connector_line: CreateLine, deploy_connector: DeployConnector
+) -> None:
+    """Survivors come page by page: 1,200 rows behind the marker, none missing, none twice."""
+    line = connector_line("pk int, ck int, v int, PRIMARY KEY (pk, ck)")
+    deploy_connector(line.keyspace, "t")
+    for first in range(0, 1200, 200):
+        rows = "".join(f"INSERT INTO {{t}} (pk, ck, v) VALUES (1, {ck}, {ck});" for ck in range(first, first + 200))
+        line.run(f"BEGIN UNLOGGED BATCH {rows} APPLY BATCH")
+    line.writer.send(line.writer.event(int32(1), kind=MutationKind.PARTITION_DELETION, writetime_us=1))
+    records = line.topic.next(1201)
+    assert records[0].kind == "partition_deletion"
+    assert [record.key["ck"] for record in records[1:]] == list(range(1200))
+    line.topic.expect_silence(0.5)
+
+
+def test_a_column_that_is_added_is_a_new_version_of_the_schema_in_mid_stream(
+    connector_line: CreateLine, deploy_connector: DeployConnector
+) -> None:
+    """The first event that names the column brings it; earlier records stay readable by their own version."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    deploy_connector(line.keyspace, "t")
+    line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (1, 1) USING {ts}", int32(1), columns=("a",)))
+    (before,) = line.topic.next()
+    line.run("ALTER TABLE {t} ADD b text")
+    line.writer.send(line.change("UPDATE {t} USING {ts} SET b = 'new' WHERE id = 1", int32(1), columns=("b",)))
+    (after,) = line.topic.next()
+    assert (before.schema_version, before.value) == (0, {"a": 1})
+    assert (after.schema_version, after.value) == (1, {"a": 1, "b": "new"})
+    assert line.topic.schema(1)["properties"] == {
+        "kv.encoding.type": "SEPARATED",
+        "key.schema.name": "t", "key.schema.type": "AVRO", "key.schema.properties": "{}",
+        "value.schema.name": "t", "value.schema.type": "AVRO", "value.schema.properties": "{}",
+    }  # fmt: skip
+
+    line.run("ALTER TABLE {t} DROP a")
+    line.writer.send(line.change("UPDATE {t} USING {ts} SET b = 'newer' WHERE id = 1", int32(1), columns=("b",)))
+    assert line.topic.next()[0].value in ({"b": "newer"}, {"a": None, "b": "newer"})
+
+
+def test_a_user_type_that_grows_is_followed(connector_line: CreateLine, deploy_connector: DeployConnector) -> None:
+    """A new field appears in the value, though no event can name it."""
+    line = connector_line("id int PRIMARY KEY, n int")
+    line.run(f"CREATE TYPE {line.keyspace}.pair (a int)")
+    line.run("ALTER TABLE {t} ADD p frozen<pair>")
+    line.writer.refresh()
+    deploy_connector(line.keyspace, "t")
+    line.writer.send(line.change("UPDATE {t} USING {ts} SET p = {a: 1} WHERE id = 1", int32(1), columns=("p",)))
+    assert line.topic.next()[0].value == {"n": None, "p": {"a": 1}}
+    line.run(f"ALTER TYPE {line.keyspace}.pair ADD b int")
+    line.writer.send(line.change("UPDATE {t} USING {ts} SET p = {a: 1, b: 2} WHERE id = 1", int32(1), columns=("p",)))
+    assert line.topic.next()[0].value == {"n": None, "p": {"a": 1, "b": 2}}
+
+
+def test_another_replicas_copy_of_a_proven_change_is_dropped(
+    connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
+) -> None:
+    """Whether it comes later, or while the first copy is still being worked on; in the end all are acknowledged."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    deploy_connector(line.keyspace, "t")
+    events = [
+        line.change(f"INSERT INTO {{t}} (id, a) VALUES ({i}, 1) USING {{ts}}", int32(i), columns=("a",))
+        for i in range(20)
+    ]
+    other_node = uuid4()
+    line.writer.send(*events)
+    line.writer.send(*events, node=other_node)
+    line.topic.next(20)
+    line.writer.send(*events, node=other_node)
+    line.topic.expect_silence()
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+
+
+def test_a_copy_is_published_when_the_first_one_could_not_be_proven(
+    connector_line: CreateLine, deploy_connector: DeployConnector
+) -> None:
+    """The read of the first copy found nothing of the change: its digest must not hold the second one back."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    deploy_connector(line.keyspace, "t")
+    event = line.writer.event(int32(1), writetime_us=5, columns=("a",))
+    unknown_node = uuid4()
+    line.writer.send(event, node=unknown_node)
+    assert line.topic.next()[0].value is None
+    line.run("INSERT INTO {t} (id, a) VALUES (1, 8) USING TIMESTAMP 5")
+    line.writer.send(event, node=unknown_node)
+    assert line.topic.next()[0].value == {"a": 8}
+    line.writer.send(event, node=unknown_node)  # this read proved it
+    line.topic.expect_silence()
+
+
+def test_what_cannot_be_read_or_decoded_holds_up_nothing_else(
+    connector_line: CreateLine, deploy_connector: DeployConnector
+) -> None:
+    """Bytes that are no event, a key that Cassandra refuses: unacknowledged, while everything around them goes on."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    deploy_connector(line.keyspace, "t")
+    good = [
+        line.change(f"INSERT INTO {{t}} (id, a) VALUES ({i}, {i}) USING {{ts}}", int32(i), columns=("a",))
+        for i in range(3)
+    ]
+    refused = line.writer.event(int32(9), writetime_us=1)
+    object.__setattr__(refused, "partition_key", b"\x01\x02")
+    line.writer.send_bytes(b"\xff\xfe\xfd")
+    line.writer.send(good[0], refused, good[1])
+    line.writer.send(good[2])
+    assert sorted(record.key["id"] for record in line.topic.next(3)) == [0, 1, 2]
+    line.topic.expect_silence()
+
+
+def test_events_of_a_dropped_table_are_acknowledged_and_those_of_its_successor_published(
+    connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
+) -> None:
+    """Old events are never read by the new table's key; new events wait until the new table is seen."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    deploy_connector(line.keyspace, "t")
+    old = line.change("INSERT INTO {t} (id, a) VALUES (1, 1) USING {ts}", int32(1), columns=("a",))
+    line.writer.send(old)
+    (first,) = line.topic.next()
+    old_id = line.writer.table.table_id
+    line.run("DROP TABLE {t}")
+    line.run("CREATE TABLE {t} (id int PRIMARY KEY, a int, b text)")
+    line.writer.refresh()
+    new = line.change("INSERT INTO {t} (id, b) VALUES (1, 'b') USING {ts}", int32(1), columns=("b",))
+    line.writer.send(new)
+    line.writer.send(line.writer.event(int32(2), writetime_us=3, columns=("a",)), table_id=old_id)
+    (second,) = line.topic.next()
+    assert first.properties["table_id"] == str(old_id)
+    assert (second.properties["table_id"], second.value) == (str(line.writer.table.table_id), {"a": None, "b": "b"})
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    line.topic.expect_silence(0.5)
+
+
+def test_changes_of_one_key_keep_their_order(connector_line: CreateLine, deploy_connector: DeployConnector) -> None:
+    """The last record of each key is its latest state, and write times of a key never go back."""
+    line = connector_line("pk int, ck int, v int, PRIMARY KEY (pk, ck)")
+    deploy_connector(line.keyspace, "t")
+    for round_number in range(20):
+        events = []
+        for pk in range(5):
+            for ck in range(5):
+                insert = f"INSERT INTO {{t}} (pk, ck, v) VALUES ({pk}, {ck}, {round_number}) USING {{ts}}"
+                events.append(line.change(insert, int32(pk), int32(ck), columns=("v",)))
+        line.writer.send(*events)
+    newest = {event.key: event.writetime_us for event in events}
+    last: dict[bytes, int] = {}
+    while last != newest:
+        (record,) = line.topic.next()
+        writetime_us = int(record.properties["writetime"])
+        assert last.get(record.key_bytes, 0) < writetime_us
+        last[record.key_bytes] = writetime_us
+    assert {record.key_bytes: record.value for record in line.topic.records} == dict.fromkeys(newest, {"v": 19})
+    line.topic.expect_silence(0.5)

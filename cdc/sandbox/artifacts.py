@@ -28,6 +28,7 @@ from schemas.errors import ConfigError
 
 __all__ = ["ARTIFACT_SETS", "cache_dir", "cassandra_class_path", "ensure", "pulsar_distribution"]
 
+_DEPENDENCY_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _POMS: Final = Path(__file__).parent / "poms"
 ARTIFACT_SETS: Final = (*(f"cassandra-{line}" for line in CASSANDRA_VERSIONS), "jolokia", "pulsar", "spark-avro")
 """Every name that :func:`ensure` takes."""
@@ -65,7 +66,7 @@ def _folder(name: str) -> Path:
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
     folder = cache_dir() / "artifacts" / f"{name}-{digest}"
     if not folder.is_dir():
-        with _lock(folder.with_suffix(".lock")):
+        with _lock(folder.parent / f"{folder.name}.lock"):
             if not folder.is_dir():  # another caller may have fetched it while this one waited for the lock
                 _fetch(name, pom, folder)
     return folder
@@ -100,9 +101,10 @@ def _copy_dependencies(name: str, pom: Path, target: Path) -> None:
         str(maven()),
         "--batch-mode",
         "--quiet",
+        "-Dstyle.color=never",
         "--strict-checksums",  # Maven's own default only warns
         f"--file={pom}",
-        "dependency:copy-dependencies",
+        f"{_DEPENDENCY_PLUGIN}:copy-dependencies",
         f"-DoutputDirectory={target}",
         "-DincludeScope=runtime",
     ]
@@ -111,8 +113,15 @@ def _copy_dependencies(name: str, pom: Path, target: Path) -> None:
         command, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL
     )
     if run.returncode != 0:
-        lines = [line for line in run.stdout.splitlines() if "ERROR" in line] or (run.stdout + run.stderr).splitlines()
-        reason = lines[0] if lines else f"exit code {run.returncode}"
+        reason = _first_error(run.stdout) or f"exit code {run.returncode}"
         raise ArtifactError(
             f"Maven could not fetch {name}: {reason}; check the network, or set CDC_CACHE_DIR to a filled cache"
         )
+
+
+def _first_error(output: str) -> str:
+    for line in output.splitlines():
+        _, mark, message = line.partition("[ERROR] ")
+        if mark:
+            return message.removesuffix(" -> [Help 1]")
+    return ""

@@ -107,10 +107,11 @@ class Sandbox:
         """
         if self._supervisor is not None:
             raise SandboxError("this sandbox runs already")
+        earlier = _block_of_earlier_run(self._base_dir, self.options) if self._base_dir else None
         self._fetch_artifacts()
         self._dir = self._base_dir.absolute() if self._base_dir else Path(tempfile.mkdtemp(prefix="cdc-sandbox-"))
         try:
-            self._create_servers(self._dir)
+            self._create_servers(self._dir, earlier)
             self._start_servers()
         except BaseException:
             self.close()
@@ -145,11 +146,11 @@ class Sandbox:
             pulsar_distribution()
         self._on_progress("artifacts", "ready")
 
-    def _create_servers(self, folder: Path) -> None:
+    def _create_servers(self, folder: Path, wanted: AddressBlock | None) -> None:
         options = self.options
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         lock = _lock_folder(folder)
-        block, claim = claim_block(_block_of_earlier_run(folder, options))
+        block, claim = claim_block(wanted)
         supervisor = SupervisorChannel(folder, held=[lock, claim], remove_folder=self._base_dir is None)
         self._supervisor = supervisor
         ports = block.cassandra_ports(options.nodes)

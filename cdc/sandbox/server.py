@@ -25,6 +25,7 @@ SANDBOX_VARIABLE: Final = "CDC_SANDBOX"
 
 _POLL_INTERVAL_S: Final = 0.1
 _TAIL_LINES: Final = 20
+_TAIL_WIDTH: Final = 240
 # What a server takes over from the caller; anything else (CLASSPATH, JAVA_TOOL_OPTIONS, PULSAR_MEM, secrets) would
 # make a sandbox depend on the shell it was started from.
 _KEPT_VARIABLES: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
@@ -134,7 +135,8 @@ class Server:
     def _log_tail(self, start: int) -> list[str]:
         with self.log.open("rb") as file:
             file.seek(start)
-            return file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+            lines = file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+        return [line if len(line) <= _TAIL_WIDTH else f"{line[:_TAIL_WIDTH]}..." for line in lines]
 
     @property
     def version(self) -> str:

@@ -1,0 +1,162 @@
+"""The sandbox with real servers: every line of Cassandra, two nodes, its ends, and sandboxes side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from cassandra import ConsistencyLevel
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
+from cassandra.policies import WhiteListRoundRobinPolicy
+
+from cdc.sandbox import CassandraNode, Sandbox, SandboxOptions, ServerStartError
+
+_REPOSITORY = Path(__file__).parents[2]
+
+
+@contextmanager
+def _session(nodes: tuple[CassandraNode, ...], consistency: int = ConsistencyLevel.ALL) -> Iterator[Session]:
+    addresses = [node.address for node in nodes]
+    profile = ExecutionProfile(
+        load_balancing_policy=WhiteListRoundRobinPolicy(addresses), consistency_level=consistency, request_timeout=30
+    )
+    with Cluster(
+        addresses,
+        port=nodes[0].native_port,
+        protocol_version=4,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+    ) as cluster:
+        yield cluster.connect()
+
+
+def _eventually(holds: Callable[[], bool], timeout_s: float = 15) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _processes_of(folder: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(folder) in " ".join(process.cmdline()) and process.pid != os.getpid():
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def _listeners(pid: int) -> set[str]:
+    connections = psutil.Process(pid).net_connections("tcp")
+    return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
+
+
+def test_the_shared_servers_listen_on_their_loopback_addresses_only(sandbox: Sandbox) -> None:
+    """Nobody on the network reaches them."""
+    assert _listeners(sandbox.node.pid) == {sandbox.node.address}
+    assert _listeners(sandbox.pulsar.pid) == {sandbox.pulsar.address}
+    assert sandbox.node.address.startswith("127.")
+
+
+@pytest.mark.parametrize("line", ["4.1", "4.0", "3.11"])
+def test_each_older_line_takes_cql_and_leaves_changes_in_cdc_raw(line: str) -> None:
+    """5.0 is what all the other tests run on. 3.11 hands segments over when they are discarded only."""
+    with Sandbox(SandboxOptions(cassandra=line, pulsar=False, commitlog_sync_ms=50)) as sandbox:
+        node = sandbox.node
+        with _session(sandbox.nodes) as session:
+            release = session.execute("SELECT release_version FROM system.local").one().release_version
+            assert release == node.version
+            session.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+            session.execute("CREATE TABLE k.t (a int PRIMARY KEY, b text) WITH cdc = true")
+            session.execute("INSERT INTO k.t (a, b) VALUES (1, 'one')")
+        if line == "3.11":
+            node.flush("k", "t")
+            node.drain()
+        assert _eventually(lambda: any(b"one" in file.read_bytes() for file in node.cdc_raw.glob("CommitLog-*.log")))
+        assert (line != "3.11") == any(node.cdc_raw.glob("*_cdc.idx"))
+        node.stop()
+        assert not node.running
+
+
+def test_two_nodes_keep_a_copy_each_and_one_lives_without_the_other() -> None:
+    """RF 2 at ALL reaches both; a killed node comes back on its data."""
+    with Sandbox(SandboxOptions(nodes=2, pulsar=False, commitlog_sync_ms=50)) as sandbox:
+        first, second = sandbox.nodes
+        assert first.live_nodes() == {first.address, second.address}
+        with _session(sandbox.nodes) as session:
+            session.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}")
+            session.execute("CREATE TABLE k.t (a int PRIMARY KEY, b text) WITH cdc = true")
+            session.execute("INSERT INTO k.t (a, b) VALUES (1, 'one')")
+        for node in sandbox.nodes:
+            assert _eventually(
+                lambda raw=node.cdc_raw: any(b"one" in file.read_bytes() for file in raw.glob("*.log"))  # type: ignore[misc]
+            )
+        second.kill()
+        assert not second.running
+        with _session((first,), ConsistencyLevel.ONE) as session:
+            assert session.execute("SELECT b FROM k.t WHERE a = 1").one().b == "one"
+        second.start()
+        with _session((second,), ConsistencyLevel.ONE) as session:
+            assert session.execute("SELECT b FROM k.t WHERE a = 1").one().b == "one"
+
+
+def test_a_server_that_does_not_start_is_told_with_the_tail_of_its_own_log() -> None:
+    """And nothing of the sandbox is left."""
+    options = SandboxOptions(pulsar=False, cassandra_settings={"no_such_setting": 1})
+    sandbox = Sandbox(options)
+    with pytest.raises(ServerStartError) as error:
+        sandbox.start()
+    lines = str(error.value).splitlines()
+    assert lines[0].startswith("cassandra-1 did not start: it ended with exit code ")
+    assert any("Please remove properties [no_such_setting]" in line for line in lines[1:])
+    assert not sandbox.dir.exists()
+    assert _processes_of(sandbox.dir) == []
+
+
+def test_the_command_line_starts_lists_and_ends_a_sandbox_beside_another(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Up returns and leaves the servers; down leaves no process, and the shared sandbox runs on."""
+    folder = tmp_path / "own"
+    up = json.loads(_cdc("up", "--json", "--dir", folder).stdout)
+    assert [(server["name"], server["state"]) for server in up["servers"]] == [
+        ("cassandra-1", "ready"),
+        ("pulsar", "ready"),
+    ]
+    assert up["servers"][0]["address"] != sandbox.node.address
+    again = _cdc("up", "--dir", folder)
+    assert again.returncode == 2
+    assert again.stderr.startswith(f"cdc: sandbox folder: a sandbox runs in {folder}; end it by")
+    assert _cdc("status", "--dir", folder).returncode == 0
+    down = _cdc("down", "--json", "--dir", folder)
+    assert json.loads(down.stdout) == {"dir": str(folder), "ended": 2}
+    assert _processes_of(folder) == []
+    assert sandbox.node.running
+    assert sandbox.pulsar.running
+    assert (folder / "cassandra-1" / "cdc_raw").is_dir()
+    assert _cdc("down", "--remove", "--dir", folder).returncode == 0
+    assert not folder.exists()
+
+
+def test_nothing_is_left_of_an_up_that_is_killed_while_servers_start(tmp_path: Path) -> None:
+    """The worst moment for a crash: processes are there, and nobody has been told of them."""
+    command = [sys.executable, "-m", "cdc.main", "sandbox", "up", "--dir", str(tmp_path / "own")]
+    with subprocess.Popen(command, cwd=_REPOSITORY) as process:
+        assert _eventually(lambda: len([p for p in _processes_of(tmp_path) if p.name() == "java"]) == 2)
+        process.send_signal(signal.SIGKILL)
+    assert _eventually(lambda: _processes_of(tmp_path) == [])
+
+
+def _cdc(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cdc.main", "sandbox", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=_REPOSITORY, timeout=300)

@@ -1,0 +1,109 @@
+"""The servers' files: which versions, and what happens when they cannot be had."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from cdc.sandbox import artifacts
+from cdc.sandbox.errors import ArtifactError
+from cdc.sandbox.prerequisites import java_home
+from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
+from schemas.errors import ConfigError
+
+_POMS = Path(artifacts.__file__).parent / "poms"
+_NAMESPACE = {"m": "http://maven.apache.org/POM/4.0.0"}
+
+
+def _pinned(name: str) -> dict[str, str]:
+    dependencies = ET.parse(_POMS / f"{name}.xml").getroot().iterfind("m:dependencies/m:dependency", _NAMESPACE)
+    return {
+        str(dependency.findtext("m:artifactId", None, _NAMESPACE)): str(
+            dependency.findtext("m:version", None, _NAMESPACE)
+        )
+        for dependency in dependencies
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "dependencies"),
+    [
+        ("5.0", {"cassandra-all": "5.0.9"}),
+        ("4.1", {"cassandra-all": "4.1.10"}),
+        ("4.0", {"cassandra-all": "4.0.18"}),
+        ("3.11", {"cassandra-all": "3.11.19", "cassandra-thrift": "3.11.19"}),
+    ],
+)
+def test_each_line_of_cassandra_is_pinned_to_the_release_that_it_is_called(
+    line: str, dependencies: dict[str, str]
+) -> None:
+    """The pom and the version that users are told must not part."""
+    assert _pinned(f"cassandra-{line}") == dependencies
+    assert CASSANDRA_VERSIONS[line] == dependencies["cassandra-all"]
+
+
+def test_pulsar_and_the_tools_are_pinned() -> None:
+    """Another version is a decision, not an accident."""
+    assert _pinned("pulsar") == {"pulsar-server-distribution": "4.0.8"}
+    assert PULSAR_VERSION == "4.0.8"
+    assert _pinned("jolokia") == {"jolokia-jvm": "1.7.2"}
+    assert _pinned("spark-avro") == {"spark-avro_2.13": "4.1.1"}
+
+
+def test_every_pom_is_an_artifact_set() -> None:
+    """No pom is forgotten, and no name lacks its pom."""
+    assert sorted(pom.stem for pom in _POMS.iterdir()) == sorted(artifacts.ARTIFACT_SETS)
+
+
+def test_an_unknown_artifact_set_is_refused_with_the_known_ones() -> None:
+    """A misspelt name does not reach Maven."""
+    with pytest.raises(ConfigError, match=r"'pulsr' is unknown; it is one of cassandra-5\.0, "):
+        artifacts.ensure("pulsr")
+
+
+def test_a_missing_maven_is_one_line_that_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a first start needs Maven."""
+    java_home()  # found while the PATH is still whole
+    monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError) as error:
+        artifacts.ensure("jolokia")
+    assert str(error.value) == (
+        "mvn: Maven fetches the servers and is not on the PATH; install it, e.g. `apt-get install maven`"
+    )
+
+
+def test_a_fetch_that_fails_leaves_nothing_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt starts clean; the text ends with Maven's reason."""
+    program = tmp_path / "bin" / "mvn"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho '[ERROR] no route to host -> [Help 1]'\nexit 1\n")
+    program.chmod(0o755)
+    java_home()
+    monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{program.parent}:/bin:/usr/bin")
+    with pytest.raises(ArtifactError, match=r"^Maven could not fetch jolokia: no route to host; check the network"):
+        artifacts.ensure("jolokia")
+    assert [path.name for path in (tmp_path / "cache" / "artifacts").iterdir() if path.is_dir()] == []
+
+
+def test_a_filled_cache_needs_no_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second start works without a network."""
+    program = tmp_path / "bin" / "mvn"
+    program.parent.mkdir()
+    # copies one file where Maven would copy the jars, and counts its calls
+    program.write_text(
+        '#!/bin/sh\necho call >> "$0.calls"\n'
+        'for a in "$@"; do case $a in -DoutputDirectory=*) echo jar > "${a#*=}/a.jar";; esac; done\n'
+    )
+    program.chmod(0o755)
+    java_home()
+    monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{program.parent}:/bin:/usr/bin")
+    first = artifacts.ensure("jolokia")
+    second = artifacts.ensure("jolokia")
+    assert first == second
+    assert [path.name for path in first] == ["a.jar"]
+    assert (program.parent / "mvn.calls").read_text() == "call\n"

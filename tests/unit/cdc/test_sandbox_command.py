@@ -1,0 +1,125 @@
+"""`cdc sandbox` where no server is started: usage, and folders that hold no sandbox."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cdc.sandbox.running import server_statuses, take_down
+from cdc.sandbox.state import ProcessId, SandboxState, ServerState, read_state, write_state
+
+_REPOSITORY = Path(__file__).parents[3]
+_STATE = SandboxState(
+    cassandra="5.0",
+    nodes=1,
+    pulsar=False,
+    address_prefix="127.41.7",
+    supervisor=ProcessId(pid=1, created=12.5),  # pid 1 runs, but was not started then
+    servers=(
+        ServerState(
+            name="cassandra-1",
+            version="5.0.9",
+            address="127.41.7.1",
+            ports={"native": 9042},
+            details={"contact_point": "127.41.7.1:9042"},
+            log="/tmp/s/logs/cassandra-1.log",
+            process=ProcessId(pid=1, created=12.5),
+        ),
+    ),
+)
+
+
+def _cdc(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cdc.main", "sandbox", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=_REPOSITORY)
+
+
+def test_status_of_an_empty_folder_says_so(tmp_path: Path) -> None:
+    """And its exit code tells a script."""
+    run = _cdc("status", "--dir", tmp_path)
+    assert (run.returncode, run.stdout, run.stderr) == (1, f"no sandbox in {tmp_path}\n", "")
+
+
+def test_down_may_be_called_where_nothing_runs(tmp_path: Path) -> None:
+    """A script may always call it."""
+    run = _cdc("down", "--dir", tmp_path / "none")
+    assert (run.returncode, run.stdout) == (0, f"nothing runs in {tmp_path / 'none'}\n")
+
+
+def test_json_of_down_and_status_is_one_object(tmp_path: Path) -> None:
+    """For programs."""
+    assert json.loads(_cdc("down", "--json", "--dir", tmp_path).stdout) == {"dir": str(tmp_path), "ended": 0}
+    assert json.loads(_cdc("status", "--json", "--dir", tmp_path).stdout) == {"dir": str(tmp_path), "servers": []}
+
+
+def test_down_never_removes_a_folder_that_holds_no_sandbox(tmp_path: Path) -> None:
+    """A wrong --dir must not cost anybody's files."""
+    (tmp_path / "thesis.txt").write_text("text")
+    assert _cdc("down", "--remove", "--dir", tmp_path).returncode == 0
+    assert (tmp_path / "thesis.txt").read_text() == "text"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["up", "--cassandra", "2.2"], "'2.2' is not one of '5.0', '4.1', '4.0', '3.11'."),
+        (["up", "--nodes", "0"], "0 is not in the range 1<=x<=50."),
+        (["up", "--commitlog-sync-ms", "fast"], "'fast' is not a valid integer range."),
+        (["up", "--turbo"], "No such option '--turbo'"),
+    ],
+)
+def test_wrong_usage_names_the_option_and_exits_with_2(arguments: list[str], message: str) -> None:
+    """Nothing is started."""
+    run = _cdc(*arguments)
+    assert run.returncode == 2
+    assert message in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_up_refuses_a_folder_with_other_files(tmp_path: Path) -> None:
+    """`down --remove` would remove them."""
+    (tmp_path / "thesis.txt").write_text("text")
+    run = _cdc("up", "--dir", tmp_path)
+    assert run.returncode == 2
+    assert run.stderr == f"cdc: --dir: {tmp_path} holds other files (thesis.txt, ...); take a new or empty folder\n"
+
+
+def test_up_refuses_a_folder_that_is_a_file(tmp_path: Path) -> None:
+    """One line, no traceback."""
+    (tmp_path / "file").write_text("")
+    run = _cdc("up", "--dir", tmp_path / "file")
+    assert (run.returncode, run.stderr) == (2, f"cdc: --dir: {tmp_path / 'file'} cannot be used: File exists\n")
+
+
+def test_up_refuses_the_data_of_another_version(tmp_path: Path) -> None:
+    """Cassandra would refuse it too, or change it for good."""
+    write_state(tmp_path, _STATE)
+    run = _cdc("up", "--cassandra", "4.1", "--dir", tmp_path)
+    assert run.returncode == 2
+    assert "holds the data of Cassandra 5.0 with 1 node(s) and no Pulsar; take another folder" in run.stderr
+
+
+def test_a_state_that_was_written_is_read_again(tmp_path: Path) -> None:
+    """`status` and `down` live on it."""
+    write_state(tmp_path, _STATE)
+    assert read_state(tmp_path) == _STATE
+
+
+def test_a_broken_state_is_one_line(tmp_path: Path) -> None:
+    """A full disk or an editor may have cut it."""
+    (tmp_path / "sandbox.json").write_text("{")
+    run = _cdc("status", "--dir", tmp_path)
+    assert run.returncode == 1
+    assert run.stderr.startswith(f"cdc: {tmp_path / 'sandbox.json'} cannot be read (")
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_a_pid_that_belongs_to_another_process_by_now_is_neither_running_nor_ended(tmp_path: Path) -> None:
+    """Pids come again after a reboot; ending pid 1 would be a poor `down`."""
+    write_state(tmp_path, _STATE)
+    assert [status.condition for status in server_statuses(tmp_path)] == ["stopped"]
+    assert take_down(tmp_path) == 0

@@ -1,0 +1,88 @@
+"""What can be chosen about a sandbox, and what is made of it for Cassandra."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc.sandbox import SandboxOptions
+from cdc.sandbox.addresses import CassandraPorts
+from cdc.sandbox.cassandra_config import initial_token, node_settings
+from schemas.errors import ConfigError
+
+_PORTS = CassandraPorts(native=9042, storage=7000, jolokia=8778)
+
+
+def test_all_wrong_options_are_reported_at_once() -> None:
+    """A user mends everything in one go."""
+    with pytest.raises(ConfigError) as error:
+        SandboxOptions(cassandra="6.0", nodes=51, commitlog_sync_ms=0, commitlog_segment_mb=0)
+    assert str(error.value).splitlines() == [
+        "cassandra: '6.0' is not one of 5.0, 4.1, 4.0, 3.11",
+        "nodes: 51 is not between 0 and 50",
+        "commitlog_sync_ms: 0 is not between 1 and 600000 milliseconds",
+        "commitlog_segment_mb: 0 is not between 1 and 1024 MiB",
+    ]
+
+
+def test_a_sandbox_without_any_server_is_refused() -> None:
+    """It would do nothing."""
+    with pytest.raises(ConfigError, match="leave nothing to start"):
+        SandboxOptions(nodes=0, pulsar=False)
+
+
+@pytest.mark.parametrize(
+    ("node", "nodes", "token"),
+    [
+        (1, 1, -9223372036854775808),
+        (1, 2, -9223372036854775808),
+        (2, 2, 0),
+        (2, 3, -3074457345618258603),
+        (3, 3, 3074457345618258602),
+    ],
+)
+def test_tokens_part_the_ring_evenly(node: int, nodes: int, token: int) -> None:
+    """Each node owns as much as any other."""
+    assert initial_token(node, nodes) == token
+
+
+def _settings(options: SandboxOptions) -> dict[str, object]:
+    return dict(
+        node_settings(
+            Path("/s/cassandra-2"), address="127.7.7.2", seed="127.7.7.1", ports=_PORTS, token=0, options=options
+        )
+    )
+
+
+def test_a_node_writes_cdc_raw_and_syncs_as_told() -> None:
+    """What the change agent lives on."""
+    settings = _settings(SandboxOptions(commitlog_sync_ms=50, commitlog_segment_mb=2))
+    assert settings["cdc_enabled"] is True
+    assert settings["cdc_raw_directory"] == "/s/cassandra-2/cdc_raw"
+    assert settings["commitlog_sync"] == "periodic"
+    assert settings["commitlog_sync_period_in_ms"] == 50
+    assert settings["commitlog_segment_size_in_mb"] == 2
+
+
+def test_a_node_listens_on_its_own_loopback_address_only() -> None:
+    """A sandbox is nobody else's business."""
+    settings = _settings(SandboxOptions())
+    assert (settings["listen_address"], settings["rpc_address"]) == ("127.7.7.2", "127.7.7.2")
+    assert settings["seed_provider"] == [
+        {"class_name": "org.apache.cassandra.locator.SimpleSeedProvider", "parameters": [{"seeds": "127.7.7.1"}]}
+    ]
+
+
+def test_the_users_settings_win_and_none_removes_one() -> None:
+    """Tests of special commit logs need other settings than the sandbox's."""
+    options = SandboxOptions(cassandra_settings={"cdc_total_space_in_mb": 64, "commitlog_sync": None})
+    settings = _settings(options)
+    assert settings["cdc_total_space_in_mb"] == 64
+    assert "commitlog_sync" not in settings
+
+
+def test_only_3_11_is_told_to_do_without_thrift() -> None:
+    """Later versions refuse the setting."""
+    assert _settings(SandboxOptions(cassandra="3.11"))["start_rpc"] is False
+    assert "start_rpc" not in _settings(SandboxOptions(cassandra="4.0"))

@@ -231,10 +231,12 @@ def _alterations() -> list[str]:
     return [
         "CREATE TYPE ks.grows (a int)",
         "CREATE TABLE ks.altered (k int, c int, kept int, gone int, gone_too list<int>, gone_static text static,"
-        " gone_frozen frozen<grows>, again int, again_set set<text>, late int, g grows, fg frozen<grows>,"
+        " gone_frozen frozen<grows>, gone_nested map<int, frozen<grows>>,"
+        " again int, again_set set<text>, late int, g grows, fg frozen<grows>,"
         " PRIMARY KEY (k, c)) WITH cdc = true",
         "INSERT INTO ks.altered (k, c, kept, gone, gone_too, gone_static, gone_frozen, again, again_set, late, g, fg)"
         " VALUES (1, 1, 1, 2, [3], '4', {a: 5}, 6, {'7'}, 8, {a: 9}, {a: 10})",
+        "UPDATE ks.altered SET gone_nested[1] = {a: 1}, kept = 2 WHERE k = 1 AND c = 1",
         "UPDATE ks.altered SET gone = 1, gone_too = gone_too + [5] WHERE k = 1 AND c = 2",  # nothing is left of this row
         "UPDATE ks.altered SET gone_static = 'x' WHERE k = 1",  # nor of this one
         "UPDATE ks.altered USING TIMESTAMP 4000000000000000 SET gone = 5, again = 9 WHERE k = 1 AND c = 3",
@@ -243,6 +245,7 @@ def _alterations() -> list[str]:
         "ALTER TABLE ks.altered DROP gone_too",
         "ALTER TABLE ks.altered DROP gone_static",
         "ALTER TABLE ks.altered DROP gone_frozen",
+        "ALTER TABLE ks.altered DROP gone_nested",
         "ALTER TABLE ks.altered DROP again",
         "ALTER TABLE ks.altered DROP again_set",
         "ALTER TABLE ks.altered DROP late USING TIMESTAMP 12345",
@@ -281,8 +284,17 @@ def _others() -> list[str]:
         'INSERT INTO ks."Mixed" ("K", "c C", "text") VALUES (1, 1, \'x\')',
         "CREATE TABLE ks.composite (a int, b text, c uuid, v int, PRIMARY KEY ((a, b, c))) WITH cdc = true",
         "INSERT INTO ks.composite (a, b, c, v) VALUES (1, '', 123e4567-e89b-42d3-a456-426614174000, 1)",
-        "CREATE TABLE ks.large (k int PRIMARY KEY, v blob) WITH cdc = true",
-        f"INSERT INTO ks.large (k, v) VALUES (1, 0x{'ab' * 150_000})",
+        "CREATE TABLE ks.large (k int PRIMARY KEY, v text) WITH cdc = true",
+        f"INSERT INTO ks.large (k, v) VALUES (1, '{'large' * 60_000}')",
+        "CREATE TABLE ks.custom (k int PRIMARY KEY, l 'org.apache.cassandra.db.marshal.LexicalUUIDType',"
+        " b 'org.apache.cassandra.db.marshal.BytesType', d 'org.apache.cassandra.db.marshal.DynamicCompositeType("
+        "a=>org.apache.cassandra.db.marshal.Int32Type)') WITH cdc = true",
+        "INSERT INTO ks.custom (k, l, b, d) VALUES"
+        " (1, 0x123e4567e89b42d3a456426614174000, 0x0102, 0x806100040000000100)",
+        "CREATE TABLE ks.long_partition (k int, c int, v text, PRIMARY KEY (k, c)) WITH cdc = true",
+        "BEGIN UNLOGGED BATCH "
+        + "; ".join(f"INSERT INTO ks.long_partition (k, c, v) VALUES (1, {row}, 'v{row}')" for row in range(2000))
+        + "; APPLY BATCH",
     ]
 
 

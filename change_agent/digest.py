@@ -18,6 +18,7 @@ Everything has a length or a tag, so that no two different rows share a form. Pu
 from __future__ import annotations
 
 import struct
+from functools import cache
 from hashlib import md5
 from typing import Final
 from uuid import UUID
@@ -49,13 +50,11 @@ def row_digest(table_id: UUID, kind: MutationKind, partition_key: bytes, row: Ro
         parts += (b"X", _sized(deletion.column.name.encode()))
         parts.append(_TIMES2(b"D", deletion.timestamp, deletion.local_deletion_time))
     for cell in row.cells:
-        name, path, value = cell.column.name.encode(), cell.path, cell.value
+        path, value = cell.path, cell.value
         parts += (
-            b"C",
-            _SIZE(len(name)),
-            name,
-            _ABSENT if path is None else _sized(path),
-            _ABSENT if value is None else _sized(value),
+            _column_tag(cell.column.name),
+            _ABSENT if path is None else _SIZE(len(path)) + path,
+            _ABSENT if value is None else _SIZE(len(value)) + value,
             _CELL_TIMES(cell.timestamp, cell.ttl, _time(cell.local_deletion_time)),
         )
     return _md5(parts)
@@ -77,6 +76,11 @@ def partition_deletion_digest(table_id: UUID, partition_key: bytes, deletion: De
     parts = _head(table_id, MutationKind.PARTITION_DELETION, partition_key)
     parts.append(_TIMES2(b"D", deletion.timestamp, deletion.local_deletion_time))
     return _md5(parts)
+
+
+@cache
+def _column_tag(name: str) -> bytes:
+    return b"C" + _sized(name.encode())
 
 
 def _head(table_id: UUID, kind: MutationKind, partition_key: bytes) -> list[bytes]:

@@ -23,6 +23,10 @@ _SYSTEM_KEYSPACES: Final = frozenset({
 })  # fmt: skip
 
 
+# Long.MIN_VALUE, which Cassandra never stores as a time of a write.
+_NO_TIME: Final = -0x8000_0000_0000_0000
+
+
 def is_published(table: TableMetadata) -> bool:
     """True when changes of this table become events."""
     return table.cdc and not table.is_view and table.keyspace not in _SYSTEM_KEYSPACES
@@ -158,23 +162,27 @@ def _row_event(
     key: bytes, partition_key: bytes, digest: bytes, kind: MutationKind, row: Row, position: int, ordinal: int
 ) -> MutationEvent:
     deletion, liveness = row.deletion, row.liveness
-    times = [] if deletion is None else [deletion.timestamp]
-    live_times, expiries = [], []
+    writetime = live_writetime = _NO_TIME
+    expiry = -1
     columns: dict[str, None] = {}
+    if deletion is not None:
+        writetime = deletion.timestamp
     if liveness is not None:
-        times.append(liveness.timestamp)
-        if liveness.local_expiration_time is not None:
-            expiries.append(liveness.local_expiration_time)
+        writetime = max(writetime, liveness.timestamp)
+        expiry = -1 if liveness.local_expiration_time is None else liveness.local_expiration_time
     for complex_deletion in row.complex_deletions:
-        times.append(complex_deletion.timestamp)
+        writetime = max(writetime, complex_deletion.timestamp)
         columns[complex_deletion.column.name] = None
     for cell in row.cells:
-        times.append(cell.timestamp)
         columns[cell.column.name] = None
+        timestamp = cell.timestamp
+        if timestamp > writetime:  # noqa: PLR1730  # a call to max costs three comparisons
+            writetime = timestamp
         if cell.value is not None:
-            live_times.append(cell.timestamp)
-            if cell.ttl and cell.local_deletion_time is not None:
-                expiries.append(cell.local_deletion_time)
+            if timestamp > live_writetime:  # noqa: PLR1730
+                live_writetime = timestamp
+            if cell.ttl and cell.local_deletion_time is not None and cell.local_deletion_time > expiry:
+                expiry = cell.local_deletion_time
     return MutationEvent(
         position=position,
         ordinal=ordinal,
@@ -183,9 +191,9 @@ def _row_event(
         partition_key=partition_key,
         clustering=row.clustering,
         digest=digest,
-        writetime_us=max(times, default=None),
-        live_cell_writetime_us=max(live_times, default=None),
+        writetime_us=None if writetime == _NO_TIME else writetime,
+        live_cell_writetime_us=None if live_writetime == _NO_TIME else live_writetime,
         deletion_time_us=None if deletion is None else deletion.timestamp,
-        expiry_time_s=max(expiries, default=None),
+        expiry_time_s=None if expiry < 0 else expiry,
         columns=tuple(columns),
     )

@@ -135,7 +135,7 @@ def _instance_processes() -> list[psutil.Process]:
     while time.monotonic() < deadline:
         for process in psutil.process_iter(["cmdline"]):
             command = process.info["cmdline"] or []
-            if "source_connector" in command:
+            if any("cassandra-cdc-source" in part for part in command):
                 parent = process.parent()
                 if parent is not None and f"{_KEYSPACE}" in " ".join(parent.cmdline()):
                     return [parent, process]

@@ -22,6 +22,7 @@ class GoldenSegment:
     """A segment that a real node wrote."""
 
     line: str
+    """The folder: a Cassandra line, perhaps with its mode."""
 
     @property
     def path(self) -> Path:
@@ -41,6 +42,12 @@ class GoldenSegment:
     def expected(self) -> list[str]:
         """What Cassandra's reader sees, as `cdc decode` prints it."""
         return (_FOLDER / self.line / "mutations.jsonl").read_text().splitlines()
+
+    @property
+    def version(self) -> int:
+        """Version of the commit log."""
+        with SegmentReader(self.path) as reader:
+            return reader.descriptor.version
 
     def entries(self) -> list[CommitLogEntry]:
         """All entries, also those of system tables."""

@@ -12,19 +12,19 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 import pytest
 from cassandra import DriverException, InvalidRequest
 from cassandra.cluster import Cluster, Session
 
 from cdc.sandbox import Sandbox, SandboxOptions
-from cdc.sandbox.options import Json
 from change_agent.cdc_raw.cdc_index import index_name, parse_cdc_index
 from change_agent.commitlog.reader import SegmentReader
 from tests.oracle.commit_log_oracle import CommitLogOracle, OracleOutput
 from tests.oracle.random_cql import random_statements
 from tests.oracle.statements import statements
+from tests.oracle.variants import VARIANTS
 
 # Random CQL meets limits of Cassandra (empty partition keys, bounds of a range that exclude each other).
 _MAX_REFUSED = 0.1
@@ -54,23 +54,14 @@ class _Reading:
             yield from json.loads(line)["updates"]
 
 
-# By the name of the variant: Cassandra line, version of its commit log, settings that go beyond the sandbox's.
-_VARIANTS: Final[dict[str, tuple[str, int, dict[str, Json]]]] = {
-    "3.11": ("3.11", 6, {}),
-    "4.0": ("4.0", 7, {}),
-    "4.1": ("4.1", 7, {}),
-    "5.0": ("5.0", 7, {}),
-    "5.0 NONE": ("5.0", 8, {"storage_compatibility_mode": "NONE"}),
-}
-
-
-@pytest.fixture(scope="module", params=_VARIANTS)
+@pytest.fixture(scope="module", params=VARIANTS)
 def reading(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Reading:
     """CQL of all kinds run on a real Cassandra, and both readings of what it wrote."""
-    line, version, settings = _VARIANTS[request.param]
+    variant = VARIANTS[request.param]
+    with_vectors = variant.line == "5.0"
     work_dir = tmp_path_factory.mktemp("oracle")
-    settings = {"enable_materialized_views": True, **settings}
-    options = SandboxOptions(cassandra=line, pulsar=False, cassandra_settings=settings)
+    settings = {"enable_materialized_views": True, **variant.settings}
+    options = SandboxOptions(cassandra=variant.line, pulsar=False, cassandra_settings=settings)
     with Sandbox(options) as sandbox:
         node = sandbox.node
         seed = secrets.randbelow(10**6)
@@ -79,9 +70,9 @@ def reading(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             [node.address], port=node.native_port, schema_metadata_enabled=False, token_metadata_enabled=False
         )
         with cluster, cluster.connect() as session:
-            fixed = statements("written", with_vectors=line == "5.0", beyond_2038=version >= 8)
+            fixed = statements("written", with_vectors=with_vectors, beyond_2038=variant.version >= 8)
             _run(session, fixed, max_refused=0)
-            schema, writes = random_statements(seed, "random", with_vectors=line == "5.0")
+            schema, writes = random_statements(seed, "random", with_vectors=with_vectors)
             _run(session, schema, max_refused=0)
             _run(session, writes, max_refused=_MAX_REFUSED)
         schema_file = work_dir / "schema.json"
@@ -93,10 +84,10 @@ def reading(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         # Before 4.0 a segment comes to cdc_raw only when it is discarded, and some are not yet.
         found = {path.name: path for folder in (node.commitlog_dir, node.cdc_raw) for path in folder.glob("*.log")}
         segments = [path for _, path in sorted(found.items())]
-        oracle = CommitLogOracle(line, work_dir).read(segments, node.folder)
+        oracle = CommitLogOracle(variant.line, work_dir).read(segments, node.folder)
         decoded = _cdc_decode("--schema", str(schema_file), *map(str, segments))
         return _Reading(
-            version=version,
+            version=variant.version,
             segments=[Path(_copied(segment, work_dir)) for segment in segments],
             ours=decoded.stdout.splitlines(),
             our_errors=decoded.stderr,

@@ -1,6 +1,6 @@
 """Makes tests/golden/commitlog: small segments of real nodes, and what Cassandra's own reader sees in them.
 
-    python -m tests.oracle.make_golden 4.0 4.1 5.0
+    python -m tests.oracle.make_golden 3.11 4.0 4.1 5.0 5.0-none
 
 `schema.cql` runs first, `writes.cql` then into a new segment, `later.cql` behind it. The segment is cut behind the last
 sync marker; `schema.json` holds the keyspace `golden` as the node describes it at the end.
@@ -22,17 +22,19 @@ from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.schema_source import fetch_schema
 from change_agent.commitlog.reader import SegmentReader
 from tests.oracle.commit_log_oracle import CommitLogOracle
+from tests.oracle.variants import VARIANTS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "commitlog"
 _SYNC_S = 1.0
 
 
-def make_golden(line: str) -> None:
-    """Write the folder of one Cassandra line anew."""
-    folder = GOLDEN / line
+def make_golden(name: str) -> None:
+    """Write the folder of one of VARIANTS anew."""
+    variant, folder = VARIANTS[name], GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as work_dir, Sandbox(SandboxOptions(cassandra=line, pulsar=False)) as sandbox:
+    options = SandboxOptions(cassandra=variant.line, pulsar=False, cassandra_settings=variant.settings)
+    with tempfile.TemporaryDirectory() as work_dir, Sandbox(options) as sandbox:
         node = sandbox.node
         with Cluster([node.address], port=node.native_port) as cluster, cluster.connect() as session:
             _run(session, "schema.cql")
@@ -47,7 +49,7 @@ def make_golden(line: str) -> None:
         kept = {name: [row for row in rows if row["keyspace_name"] == "golden"] for name, rows in schema.items()}
         (folder / "schema.json").write_text(json.dumps(kept, indent=1) + "\n")
         node.kill()
-        oracle = CommitLogOracle(line, Path(work_dir)).read([segment], node.folder)
+        oracle = CommitLogOracle(variant.line, Path(work_dir)).read([segment], node.folder)
         golden = [text for text in oracle.lines if json.loads(text)["keyspace"] == "golden"]
         (folder / "mutations.jsonl").write_text("".join(text + "\n" for text in golden))
         print(f"Cassandra {node.version}: {segment.name}, {segment.stat().st_size} bytes, {len(golden)} mutations")

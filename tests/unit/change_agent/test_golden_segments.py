@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -21,10 +23,10 @@ pytestmark = pytest.mark.parametrize("golden", GOLDEN_SEGMENTS, ids=lambda golde
 
 def _payloads(golden: GoldenSegment) -> list[bytes]:
     """The mutations of the keyspace `golden`."""
-    tables, found = golden.tables(), []
+    tables, version, found = golden.tables(), golden.version, []
     for entry in golden.entries():
         try:
-            decode_mutation(entry.payload, 7, tables)
+            decode_mutation(entry.payload, version, tables)
         except UnknownTableError:
             continue
         found.append(entry.payload)
@@ -33,34 +35,44 @@ def _payloads(golden: GoldenSegment) -> list[bytes]:
 
 def test_every_mutation_is_what_cassandra_reads(golden: GoldenSegment) -> None:
     """The expected lines come from Cassandra's own reader."""
-    decoder, lines = MutationDecoder(golden.tables()), []
+    decoder, version, lines = MutationDecoder(golden.tables()), golden.version, []
     for entry in golden.entries():
         try:
-            lines.append(mutation_json(golden.path.name, entry, decoder.decode(entry.payload, 7)))
+            lines.append(mutation_json(golden.path.name, entry, decoder.decode(entry.payload, version)))
         except UnknownTableError:
             continue
-    assert lines == golden.expected()
+    if version == 6:
+        # There Cassandra's reader has lost the order of the updates.
+        assert list(map(_by_table, lines)) == list(map(_by_table, golden.expected()))
+    else:
+        assert lines == golden.expected()
     assert len(lines) == 20
+
+
+def _by_table(line: str) -> dict[str, object]:
+    mutation: dict[str, object] = json.loads(line)
+    updates = cast(list[dict[str, object]], mutation["updates"])
+    return {**mutation, "updates": sorted(updates, key=lambda update: str(update["table_id"]))}
 
 
 def test_a_mutation_cut_anywhere_is_an_underflow(golden: GoldenSegment) -> None:
     """No prefix of a mutation is a mutation."""
-    decoder = MutationDecoder(golden.tables())
+    decoder, version = MutationDecoder(golden.tables()), golden.version
     for payload in _payloads(golden):
         for cut in range(len(payload)):
             with pytest.raises(BufferUnderflowError):
-                decoder.decode(payload[:cut], 7)
+                decoder.decode(payload[:cut], version)
 
 
 def test_a_mutation_with_any_bit_flipped_is_read_or_refused(golden: GoldenSegment) -> None:
     """Behind a checksum that happens to fit, wrong bytes end in a typed error or in some other mutation."""
-    decoder, refused = MutationDecoder(golden.tables()), 0
+    decoder, version, refused = MutationDecoder(golden.tables()), golden.version, 0
     for payload in _payloads(golden):
         for bit in range(len(payload) * 8):
             flipped = bytearray(payload)
             flipped[bit // 8] ^= 1 << bit % 8
             try:
-                decoder.decode(bytes(flipped), 7)
+                decoder.decode(bytes(flipped), version)
             except CommitLogReadError:
                 refused += 1
     assert refused > 1000
@@ -68,10 +80,10 @@ def test_a_mutation_with_any_bit_flipped_is_read_or_refused(golden: GoldenSegmen
 
 def test_bytes_behind_a_mutation_are_refused(golden: GoldenSegment) -> None:
     """A schema that makes cells too short would otherwise pass for right."""
-    decoder = MutationDecoder(golden.tables())
+    decoder, version = MutationDecoder(golden.tables()), golden.version
     for payload in _payloads(golden):
         with pytest.raises(CommitLogReadError, match="bytes are left behind the mutation"):
-            decoder.decode(payload + b"\0", 7)
+            decoder.decode(payload + b"\0", version)
 
 
 def test_a_segment_cut_anywhere_yields_its_whole_entries(golden: GoldenSegment, tmp_path: Path) -> None:

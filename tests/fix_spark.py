@@ -45,6 +45,8 @@ def spark() -> Iterator[SparkSession]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "700m",
+        # many short queries: the second compiler would cost more than it saves
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     builder = session_builder(artifacts.ensure("spark-avro")).master("local[2]")
     for name, value in settings.items():

@@ -6,7 +6,9 @@ import base64
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
+from typing import cast
 
 import pytest
 from pyspark.sql import Row, SparkSession
@@ -18,6 +20,8 @@ from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_s
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 MakeTopic = Callable[..., DataTopic]
+Case = tuple[str, Sequence[Record], list[tuple[object, ...]]]
+"""What is shown, the records, the rows of the table that they leave."""
 
 PLAIN = table_schemas(partition_key={"id": "int"}, regular={"name": "text", "price": "decimal"})
 WIDE = table_schemas(
@@ -30,10 +34,10 @@ OLD, NEW = "a5559b20-e53e-11f1-a9d7-973e92e688cb", "b5559b20-e53e-11f1-a9d7-973e
 SECONDS = int(time.time())
 
 
-def row(pk: str, a: int, b: str, v: int, **more: AvroValue) -> Record:
+def row(pk: str, a: int, b: str, v: int | None, **more: AvroValue) -> Record:
     """A whole row as the connector publishes it."""
     properties = {"kind": "row", "table_id": OLD, "writetime": "1000"}
-    return Record(key={"pk": pk, "a": a, "b": b}, value={"v": v} | more, properties=properties)
+    return Record(key={"pk": pk, "a": a, "b": b}, value={"v": v, **more}, properties=properties)
 
 
 def row_deletion(pk: str, a: int, b: str) -> Record:
@@ -64,7 +68,7 @@ def range_deletion(
     properties = {"kind": "range_deletion", "table_id": OLD, "deletion_time": "2000"}
     for name, bound in (("range_start", start), ("range_end", end)):
         if bound is not None:
-            properties[name] = base64.b64encode(write({"pk": pk, "a": None, "b": None} | bound)).decode()
+            properties[name] = base64.b64encode(write({"pk": pk, "a": None, "b": None, **bound})).decode()
     properties |= {
         "range_start_inclusive": str(start_inclusive).lower(),
         "range_end_inclusive": str(end_inclusive).lower(),
@@ -81,7 +85,7 @@ def rows_of(spark: SparkSession, topic: DataTopic, **more: Sequence[str]) -> lis
 def test_the_newest_record_of_a_key_wins(spark: SparkSession, data_topic: MakeTopic) -> None:
     """Inserted, updated, deleted, inserted again; the columns come in the table's order, typed."""
     topic = data_topic(*PLAIN)
-    price = {"bigint": b"\x0f", "scale": 1}
+    price: AvroValue = {"bigint": b"\x0f", "scale": 1}
     topic.write(
         Record(key={"id": 1}, value={"name": "a"}),
         Record(key={"id": 2}, value={"name": "b"}),
@@ -143,7 +147,8 @@ def test_columns_follow_the_newest_schema(spark: SparkSession, data_topic: MakeT
     assert rows_of(spark, topic) == [(1, "a", None, None), (2, "b", None, 7)]
 
 
-WIPED: Sequence[tuple[str, Sequence[Record], Sequence[tuple[object, ...]]]] = [
+# columns: pk, a, b, s, t, v
+WIPED: Sequence[Case] = [
     (
         "a partition deletion removes the rows before it, of its partition only",
         [row("p", 1, "x", 1), row("q", 1, "x", 2), partition_deletion("p"), row("p", 2, "y", 3)],
@@ -171,23 +176,37 @@ WIPED: Sequence[tuple[str, Sequence[Record], Sequence[tuple[object, ...]]]] = [
     ),
     (
         "a record of nulls is a row",
-        [row("p", 1, "x", None)],  # type: ignore[arg-type]
+        [row("p", 1, "x", None)],
         [("p", 1, "x", None, None, None)],
     ),
 ]
 
 
-@pytest.mark.parametrize(("records", "rows"), [each[1:] for each in WIPED], ids=[each[0] for each in WIPED])
-def test_deletions_of_partitions_and_rows(
-    spark: SparkSession, data_topic: MakeTopic, records: Sequence[Record], rows: Sequence[tuple[object, ...]]
-) -> None:
-    """Markers and tombstones, in topic order. Columns: pk, a, b, s, t, v."""
-    topic = data_topic(*WIDE)
-    topic.write(*records, batch=3)
-    assert [(pk, a, b, s, t, v) for pk, a, b, v, s, t in rows_of(spark, topic)] == rows
+def rows_by_case(
+    spark: SparkSession, topic: DataTopic, cases: Sequence[Case], columns: str
+) -> Mapping[str, list[tuple[object, ...]]]:
+    """Write the records of every case under partition keys of its own, and answer the rows of each.
+
+    One topic and one query for a whole table of cases: a query takes seconds.
+    """
+    for number, (_, records, _) in enumerate(cases):
+        own = [replace(each, key={**each.key, "pk": f"{number}." + cast("str", each.key["pk"])}) for each in records]
+        topic.write(*own, batch=3)
+    found: dict[str, list[tuple[object, ...]]] = {name: [] for name, _, _ in cases}
+    for each in current_table(spark, topic.options).select(*columns.split()).collect():
+        number, _, pk = each.pk.partition(".")
+        found[cases[int(number)][0]].append((pk, *each[1:]))
+    return {name: sorted(rows, key=str) for name, rows in found.items()}
 
 
-STATICS: Sequence[tuple[str, Sequence[Record], Sequence[tuple[object, ...]]]] = [
+def test_deletions_of_partitions_and_rows(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Markers and tombstones, in topic order."""
+    found = rows_by_case(spark, data_topic(*WIDE), WIPED, "pk a b s t v")
+    assert found == {name: rows for name, _, rows in WIPED}
+
+
+# columns: pk, a, b, v, s, t
+STATICS: Sequence[Case] = [
     (
         "a static row updates every row of its partition",
         [
@@ -235,14 +254,10 @@ STATICS: Sequence[tuple[str, Sequence[Record], Sequence[tuple[object, ...]]]] = 
 ]
 
 
-@pytest.mark.parametrize(("records", "rows"), [each[1:] for each in STATICS], ids=[each[0] for each in STATICS])
-def test_static_columns(
-    spark: SparkSession, data_topic: MakeTopic, records: Sequence[Record], rows: Sequence[tuple[object, ...]]
-) -> None:
-    """The newest record of a partition that has a value gives its static columns. Columns: pk, a, b, v, s, t."""
-    topic = data_topic(*WIDE)
-    topic.write(*records, batch=2)
-    assert rows_of(spark, topic) == rows
+def test_static_columns(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """The newest record of a partition that has a value gives its static columns."""
+    found = rows_by_case(spark, data_topic(*WIDE), STATICS, "pk a b v s t")
+    assert found == {name: rows for name, _, rows in STATICS}
 
 
 def test_static_columns_may_be_named_where_the_records_do_not(spark: SparkSession, data_topic: MakeTopic) -> None:
@@ -290,36 +305,10 @@ RANGES: Sequence[tuple[str, Record, str]] = [
 
 def test_range_deletions_take_the_rows_between_their_bounds(spark: SparkSession, data_topic: MakeTopic) -> None:
     """Every form of bound: prefixes, exclusive ones, several columns, descending columns."""
-    # One topic for all: a partition a case, for a session takes seconds for a table.
-    topic = data_topic(*WIDE)
-    for case, (_, marker, _) in enumerate(RANGES):
-        write = record_writer(WIDE[0])
-        own = f"p{case}"
-        bounds = {
-            name: base64.b64encode(write(_key_of(marker.properties[name]) | {"pk": own})).decode()
-            for name in ("range_start", "range_end")
-            if name in marker.properties
-        }
-        pk = own if marker.key["pk"] == "p" else "elsewhere"
-        topic.write(
-            *[Record(key=each.key | {"pk": own}, value=each.value, properties=each.properties) for each in GRID],
-            Record(key={"pk": pk}, properties=marker.properties | bounds),
-            Record(key={"pk": own, "a": 9, "b": "later"}, value={"v": 0}, properties={"kind": "row"}),
-            batch=6,
-        )
-    left: dict[str, list[str]] = {}
-    for found in current_table(spark, topic.options).collect():
-        left.setdefault(found.pk, []).append(f"{found.a}{found.b}")
-    survivors = {RANGES[int(pk[1:])][0]: " ".join(sorted(rows)) for pk, rows in left.items()}
-    assert survivors == {name: f"{rows} 9later" for name, _, rows in RANGES}
-
-
-def _key_of(text: str) -> dict[str, AvroValue]:
-    """Back from a bound to its clustering values: `a` as a zigzag byte, `b` as a short text."""
-    data = base64.b64decode(text)[2:]
-    assert data[0] == 2
-    key: dict[str, AvroValue] = {"a": data[1] >> 1}
-    return key | ({"b": data[4:].decode()} if data[2] == 2 else {"b": None})
+    cases: list[Case] = [(name, [*GRID, marker, row("p", 9, "later", 0)], []) for name, marker, _ in RANGES]
+    found = rows_by_case(spark, data_topic(*WIDE), cases, "pk a b")
+    left = {name: " ".join(f"{a}{b}" for _, a, b in rows) for name, rows in found.items()}
+    assert left == {name: f"{rows} 9later" for name, _, rows in RANGES}
 
 
 def test_a_table_that_was_created_again_starts_empty(spark: SparkSession, data_topic: MakeTopic) -> None:
@@ -335,7 +324,7 @@ def expiring(id: int, after_s: int | None, name: str | None = "x") -> Record:  #
     return Record(key={"id": id}, value=None if name is None else {"name": name}, properties=properties)
 
 
-EXPIRY: Sequence[tuple[str, Sequence[Record], Sequence[tuple[object, ...]]]] = [
+EXPIRY: Sequence[Case] = [
     ("its time is over", [expiring(1, -10)], []),
     ("its time is to come", [expiring(1, 3600)], [(1, "x", None)]),
     ("an earlier write lasts longer", [expiring(1, 3600), expiring(1, -10, "y")], [(1, "y", None)]),

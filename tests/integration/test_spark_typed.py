@@ -163,26 +163,25 @@ def test_a_number_that_does_not_fit_is_an_error_and_never_rounded(
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("unscaled", "scale", "value"),
-    [
-        (15, 1, "1.5"),
-        (-(10**30), 30, "-1"),
-        (5 * 10**20, 20, "5"),
-        (0, 400, "0"),
-        (123, -3, "123000"),
-        (10**38 - 1, 18, "99999999999999999999.999999999999999999"),
-        (1, 18, "0.000000000000000001"),
-    ],
-)
-def test_a_decimal_of_any_scale_that_fits_is_exact(
-    spark: SparkSession, data_topic: MakeTopic, unscaled: int, scale: int, value: str
-) -> None:
+DECIMALS = [
+    (15, 1, "1.5"),
+    (-(10**30), 30, "-1"),
+    (5 * 10**20, 20, "5"),
+    (0, 400, "0"),
+    (123, -3, "123000"),
+    (10**38 - 1, 18, "99999999999999999999.999999999999999999"),
+    (1, 18, "0.000000000000000001"),
+]
+
+
+def test_a_decimal_of_any_scale_that_fits_is_exact(spark: SparkSession, data_topic: MakeTopic) -> None:
     """Every value has a scale of its own in Cassandra; trailing zeros beyond 18 digits are no loss."""
     topic = data_topic(*NUMBERS)
-    data = unscaled.to_bytes(17, "big", signed=True)
-    topic.write(Record(key={"id": b"\x01"}, value={"a": {"bigint": data, "scale": scale}}))
-    assert changes(spark, topic.options).select("value.a").collect() == [Row(a=Decimal(value))]
+    for number, (unscaled, scale, _) in enumerate(DECIMALS):
+        data = unscaled.to_bytes(17, "big", signed=True)
+        topic.write(Record(key={"id": bytes([number])}, value={"a": {"bigint": data, "scale": scale}}))
+    rows = changes(spark, topic.options).select("key.id", "value.a").collect()
+    assert {int(row.id): row.a for row in rows} == {n: Decimal(text) for n, (_, _, text) in enumerate(DECIMALS)}
 
 
 BEFORE = table_schemas(partition_key={"id": "int"}, regular={"b": "text", "old": "int"})

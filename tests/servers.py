@@ -30,8 +30,6 @@ class CassandraServer(Protocol):
     def cdc_raw(self) -> Path: ...
     @property
     def commitlog_dir(self) -> Path: ...
-    @property
-    def cassandra_yaml(self) -> Path: ...
     def flush(self, keyspace: str, *tables: str) -> None:
         """Flushes tables, by default all of the keyspace."""
 
@@ -53,10 +51,9 @@ class ComposeCassandra:
     version = CASSANDRA_VERSIONS["5.0"]
     address = "127.0.0.1"
     native_port = 9042
-    _folder: Final = REPOSITORY / "build" / "compose"
+    _folder: Final = REPOSITORY / "build" / "compose" / "cassandra"
     cdc_raw = _folder / "cdc_raw"
     commitlog_dir = _folder / "commitlog"
-    cassandra_yaml = _folder / "conf" / "cassandra.yaml"
 
     def flush(self, keyspace: str, *tables: str) -> None:
         """Flushes tables by nodetool in the container."""

@@ -65,6 +65,12 @@ def _existing_directory(path: Path) -> Path:
     return path
 
 
+def _existing_file(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file; set it to a PEM file of trusted certificates")
+    return path
+
+
 def _service_url(value: str) -> str:
     if not re.match(r"pulsar(\+ssl)?://[^/\s]+", value):
         raise ValueError(f"{value!r} is not a Pulsar service URL, such as pulsar://localhost:6650")
@@ -106,7 +112,7 @@ class AgentConfig(BaseModel):
     pulsar_admin_url: Annotated[str, AfterValidator(_admin_url)] = "http://localhost:8080"
     pulsar_auth_plugin_class_name: str | None = None
     pulsar_auth_params: SecretStr | None = None
-    tls_trust_certs_file_path: Path | None = None
+    tls_trust_certs_file_path: Annotated[Path, AfterValidator(_existing_file)] | None = None
     ssl_allow_insecure_connection: bool = False
     ssl_hostname_verification_enable: bool = True
 

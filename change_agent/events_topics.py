@@ -27,33 +27,45 @@ _DONE: Final = frozenset({200, 204, 409})
 
 
 class PulsarAuth:
-    """Credentials as Pulsar's Java clients name them: plugin class and parameters. Prints no secret."""
+    """Credentials as Pulsar's Java clients name them: plugin class and parameters. Prints no secret.
+
+    The constructor raises ConfigError for what the admin interface cannot use.
+    """
 
     def __init__(self, plugin: str, params: str) -> None:
         self.plugin: Final = plugin
         self.params: Final = params
+        self._kind: Final = plugin.rpartition(".")[2].removeprefix("Authentication").lower()
+        if self._kind not in ("token", "basic", "tls"):
+            reason = f"{plugin} cannot be used for pulsarAdminUrl (token, basic and TLS can)"
+            raise ConfigError.of("pulsarAuthPluginClassName", reason)
+        if self._kind == "basic":
+            self._basic()
 
     def __repr__(self) -> str:
         return f"PulsarAuth(plugin={self.plugin!r}, params='****')"
 
     def http_headers(self) -> dict[str, str]:
-        """What the admin interface wants to see. Raises ConfigError for a plugin that cannot be used there."""
-        kind = self.plugin.rpartition(".")[2].removeprefix("Authentication").lower()
-        if kind == "token":
-            return {"Authorization": f"Bearer {self._token()}"}
-        if kind == "basic":
+        """What the admin interface wants to see. A token's file is read each time: it may be replaced. Raises OSError."""
+        match self._kind:
+            case "token":
+                return {"Authorization": f"Bearer {self._token()}"}
+            case "basic":
+                return {"Authorization": f"Basic {base64.b64encode(self._basic().encode()).decode()}"}
+            case _:
+                return {}
+
+    def _basic(self) -> str:
+        try:
             credentials = json.loads(self.params)
-            text = f"{credentials['userId']}:{credentials['password']}"
-            return {"Authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
-        if kind == "tls":
-            return {}
-        raise ConfigError.of(
-            "pulsarAuthPluginClassName", f"{self.plugin} cannot be used for pulsarAdminUrl (token, basic and TLS can)"
-        )
+            return f"{credentials['userId']}:{credentials['password']}"
+        except (ValueError, KeyError, TypeError):
+            # The text may be a password: it must not be shown, nor be the cause of what is.
+            raise ConfigError.of("pulsarAuthParams", "must be JSON with userId and password") from None
 
     def client_certificate(self) -> tuple[str, str] | None:
         """Certificate and key files of AuthenticationTls."""
-        if not self.plugin.lower().endswith("tls"):
+        if self._kind != "tls":
             return None
         params = dict(part.split(":", 1) for part in self.params.split(",") if ":" in part)
         return params.get("tlsCertFile", ""), params.get("tlsKeyFile", "")
@@ -87,7 +99,10 @@ class EventsTopics:
             context.verify_mode = ssl.CERT_NONE
         certificate = None if auth is None else auth.client_certificate()
         if certificate is not None:
-            context.load_cert_chain(*certificate)
+            try:
+                context.load_cert_chain(*certificate)
+            except (OSError, ssl.SSLError) as error:
+                raise ConfigError.of("pulsarAuthParams", f"the client certificate cannot be used ({error})") from error
         self._auth: Final = auth
         self._client: Final = httpx.Client(base_url=f"{admin_url}/admin/v2", timeout=_TIMEOUT_S, verify=context)
         self._subscription: Final = subscription

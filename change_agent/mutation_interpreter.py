@@ -124,6 +124,8 @@ class MutationInterpreter:
             table_id.bytes for table_id, table in known.tables.items() if not is_published(table)
         )
         self._hopeless.clear()
+        if len(self._unpublished) == len(known.tables):
+            _log.warning("waiting for a table WITH cdc = true: there is none yet")
 
 
 def _now_ms() -> int:

@@ -185,6 +185,7 @@ class SegmentFollower:
             self._positions.track(self._entries)
             self._publisher.publish(self._batch)
             self._metrics.events_published += len(self._batch)
+            self._metrics.last_event_writetime_us = self._batch[-1].event.writetime_us or 0
             self._batch, self._entries, self._batch_bytes = [], [], 0
         if position is not None:
             self._positions.advance(segment_id, position)

@@ -1,0 +1,171 @@
+"""EventsTopics: what Pulsar's admin interface is asked for, over real HTTP; and that secrets stay secret."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from change_agent.errors import PublishError
+from change_agent.events_topics import EventsTopics, PulsarAuth
+from schemas.errors import ConfigError
+
+_TOPIC = "persistent://tenant/ns/cdc-events-ks.t"
+_PATH = "/admin/v2/persistent/tenant/ns/cdc-events-ks.t"
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers by method and path, and remembers the requests."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: dict[tuple[str, str], tuple[int, object]] = {}
+        self.requests: list[tuple[str, str, object]] = []
+        self.authorization: str | None = None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self._answer("GET")
+
+    def do_PUT(self) -> None:
+        self._answer("PUT")
+
+    def _answer(self, method: str) -> None:
+        server = self.server
+        assert isinstance(server, _Server)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        server.requests.append((method, self.path, json.loads(body) if body else None))
+        server.authorization = self.headers.get("Authorization")
+        status, content = server.answers.get((method, self.path), (404, {"reason": "not found"}))
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        if status != 204:
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if status != 204:
+            self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        return
+
+
+@pytest.fixture
+def server() -> Iterator[_Server]:
+    """A running HTTP server."""
+    made = _Server()
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def _topics(server: _Server, *, create: bool = True, auth: PulsarAuth | None = None) -> EventsTopics:
+    return EventsTopics(
+        admin_url=f"http://127.0.0.1:{server.server_port}",
+        auth=auth,
+        trust_certificates=None,
+        verify_certificates=True,
+        subscription="sub",
+        partitions=4,
+        create=create,
+    )
+
+
+def test_a_missing_topic_is_made_with_its_subscription_at_the_beginning(server: _Server) -> None:
+    """In this order, for no event may come before its reader is known."""
+    server.answers = {
+        ("PUT", f"{_PATH}/partitions"): (204, None),
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 4}),
+        ("PUT", f"{_PATH}/subscription/sub"): (204, None),
+    }
+    assert _topics(server).ensure(_TOPIC) == 4
+    assert server.requests == [
+        ("PUT", f"{_PATH}/partitions", 4),
+        ("GET", f"{_PATH}/partitions", None),
+        ("PUT", f"{_PATH}/subscription/sub", {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}),
+    ]
+
+
+def test_what_is_there_already_is_taken_as_it_is(server: _Server) -> None:
+    """409 means that it exists; the number of partitions is the topic's, not the configured one."""
+    server.answers = {
+        ("PUT", f"{_PATH}/partitions"): (409, {"reason": "This topic already exists"}),
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 7}),
+        ("PUT", f"{_PATH}/subscription/sub"): (409, {"reason": "Subscription already exists"}),
+    }
+    assert _topics(server).ensure(_TOPIC) == 7
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        ({}, "does not exist; create it, or let createTopics be true"),
+        (
+            {"partitions": (200, {"partitions": 4}), "subscriptions": (200, ["other"])},
+            "has no subscription 'sub'; create it, or let createTopics be true",
+        ),
+        ({"partitions": (200, {"partitions": 4}), "subscriptions": (403, {"reason": "no"})}, "403 no"),
+    ],
+)
+def test_without_the_right_to_create_topic_and_subscription_must_be_there(
+    server: _Server, answers: dict[str, tuple[int, object]], reason: str
+) -> None:
+    """The error says which of them is missing; nothing is ever put."""
+    server.answers = {("GET", f"{_PATH}/{name}"): answer for name, answer in answers.items()}
+    with pytest.raises(PublishError) as raised:
+        _topics(server, create=False).ensure(_TOPIC)
+    assert str(raised.value).startswith(f"{_TOPIC}: ") and str(raised.value).endswith(reason)
+    assert {method for method, _, _ in server.requests} == {"GET"}
+
+
+def test_without_the_right_to_create_a_topic_that_is_complete_is_used(server: _Server) -> None:
+    """Both are there."""
+    server.answers = {
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 2}),
+        ("GET", f"{_PATH}/subscriptions"): (200, ["other", "sub"]),
+    }
+    assert _topics(server, create=False).ensure(_TOPIC) == 2
+
+
+def test_a_server_that_is_away_is_an_error_to_try_again_after() -> None:
+    """One line with the topic and where it was looked for."""
+    gone = _Server()
+    topics = _topics(gone)
+    gone.server_close()
+    with pytest.raises(PublishError, match=r"cdc-events-ks.t: Pulsar's admin interface at 127.0.0.1: "):
+        topics.ensure(_TOPIC)
+
+
+def test_credentials_go_into_the_header_as_the_plugin_says(server: _Server, tmp_path: Path) -> None:
+    """Token, token in a file, user and password; and they print as stars."""
+    (tmp_path / "token").write_text("geheim\n")
+    server.answers = {
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}),
+        ("GET", f"{_PATH}/subscriptions"): (200, ["sub"]),
+    }
+    java = "org.apache.pulsar.client.impl.auth.Authentication"
+    for plugin, params, expected in (
+        (f"{java}Token", "token:geheim", "Bearer geheim"),
+        (f"{java}Token", f"file://{tmp_path}/token", "Bearer geheim"),
+        (f"{java}Basic", '{"userId": "u", "password": "p"}', "Basic dTpw"),
+        (f"{java}Tls", "tlsCertFile:/c,tlsKeyFile:/k", None),
+    ):
+        auth = PulsarAuth(plugin, params)
+        assert (auth.http_headers().get("Authorization"), "geheim" in repr(auth)) == (expected, False)
+    _topics(server, create=False, auth=PulsarAuth(f"{java}Token", "token:geheim")).ensure(_TOPIC)
+    assert server.authorization == "Bearer geheim"
+
+
+def test_a_plugin_that_the_admin_interface_cannot_use_is_a_configuration_error() -> None:
+    """It is known at the start that topics could never be made."""
+    with pytest.raises(ConfigError, match=r"pulsarAuthPluginClassName: .*Athenz cannot be used for pulsarAdminUrl"):
+        PulsarAuth("org.apache.pulsar.client.impl.auth.AuthenticationAthenz", "{}")
+    with pytest.raises(ConfigError, match=r"pulsarAuthParams: must be JSON with userId and password"):
+        PulsarAuth("org.apache.pulsar.client.impl.auth.AuthenticationBasic", "u:geheim")

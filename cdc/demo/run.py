@@ -16,8 +16,8 @@ from typing import Final
 
 import psutil
 
+from cdc.demo.job import Job, TableResult
 from cdc.demo.line import Line, LineError
-from cdc.demo.spark_job import Job, TableResult
 from cdc.demo.workload import KEYSPACE, TABLES, Workload
 from cdc.sandbox import SandboxOptions, artifacts
 from cdc.sandbox.sandbox import Progress

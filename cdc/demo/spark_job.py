@@ -2,8 +2,7 @@
 
     python -m cdc.demo.spark_job JOB.json RESULT.json
 
-JOB.json: service_url, admin_url, cassandra_address, cassandra_port, jars, tables [{keyspace, table, topic, key}].
-RESULT.json: per table the number of rows and of records, and the differences as text.
+Both files are described in `cdc.demo.job`.
 """
 
 from __future__ import annotations
@@ -12,48 +11,20 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 import spark_bridge
 from cdc.demo.comparison import differences
+from cdc.demo.job import Job, TableJob, TableResult
 from cdc.demo.line import connect
 
-__all__ = ["Job", "TableJob", "TableResult", "local_session"]
+__all__ = ["local_session"]
 
 _SHOWN_ROWS: Final = 5
 _SHOWN_CHARACTERS: Final = 36
-
-
-class TableJob(TypedDict):
-    """One table to compare; `key` are the names of its primary key columns."""
-
-    keyspace: str
-    table: str
-    topic: str
-    key: list[str]
-
-
-class Job(TypedDict):
-    """What the job is told."""
-
-    service_url: str
-    admin_url: str
-    cassandra_address: str
-    cassandra_port: int
-    jars: list[str]
-    tables: list[TableJob]
-
-
-class TableResult(TypedDict):
-    """What came out for one table."""
-
-    table: str
-    rows: int
-    records: int
-    differences: list[str]
 
 
 def local_session(jars: Sequence[Path]) -> SparkSession:

@@ -1,0 +1,36 @@
+"""What the demo tells its Spark job, and what it hears back: JSON files between two processes."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+__all__ = ["Job", "TableJob", "TableResult"]
+
+
+class TableJob(TypedDict):
+    """One table to compare; `key` are the names of its primary key columns."""
+
+    keyspace: str
+    table: str
+    topic: str
+    key: list[str]
+
+
+class Job(TypedDict):
+    """What the job is told."""
+
+    service_url: str
+    admin_url: str
+    cassandra_address: str
+    cassandra_port: int
+    jars: list[str]
+    tables: list[TableJob]
+
+
+class TableResult(TypedDict):
+    """What came out for one table."""
+
+    table: str
+    rows: int
+    records: int
+    differences: list[str]

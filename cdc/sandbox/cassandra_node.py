@@ -130,7 +130,7 @@ class CassandraNode(Server):
             *jvm_options(self.folder, heap_mb=self._options.cassandra_heap_mb, jamm=jamm),
             f"-javaagent:{jolokia}=config={self._jolokia_properties}",
             "-cp",
-            ":".join(map(str, [self.folder / "conf", *jars])),
+            ":".join(map(str, jars)),
             "org.apache.cassandra.service.CassandraDaemon",
         ]
         return Launch(argv=argv, env=server_environment(self._sandbox), cwd=self.folder)

@@ -18,6 +18,7 @@ import yaml
 from cdc.sandbox.addresses import AddressBlock, PulsarPorts
 from cdc.sandbox.artifacts import pulsar_distribution
 from cdc.sandbox.options import FunctionsRuntime, SandboxOptions
+from cdc.sandbox.prerequisites import java_home
 from cdc.sandbox.server import Launch, Server, server_environment
 from cdc.sandbox.supervision import SupervisorChannel
 from cdc.sandbox.versions import PULSAR_VERSION
@@ -28,6 +29,7 @@ _RUNTIME_FACTORIES: Final[dict[FunctionsRuntime, str]] = {
     "process": "org.apache.pulsar.functions.runtime.process.ProcessRuntimeFactory",
     "thread": "org.apache.pulsar.functions.runtime.thread.ThreadRuntimeFactory",
 }
+_FAST_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 _PROBE_TIMEOUT_S: Final = 5.0
 
 
@@ -67,7 +69,7 @@ class Pulsar(Server):
 
     @property
     def pulsar_admin(self) -> Path:
-        """The ``pulsar-admin`` program; its client.conf points at this Pulsar. It needs JAVA_HOME to be a Java 17."""
+        """The ``pulsar-admin`` program; it is configured for this Pulsar and brings its Java."""
         return self.home / "bin" / "pulsar-admin"
 
     @property
@@ -93,6 +95,11 @@ class Pulsar(Server):
         conf = self.home / "conf"
         _set_properties(conf / "standalone.conf", {**self._standalone_settings(), **self._options.pulsar_settings})
         _set_properties(conf / "client.conf", {"webServiceUrl": self.admin_url, "brokerServiceUrl": self.service_url})
+        # sourced by pulsar-admin and pulsar-client, which take seconds with the defaults
+        tools = (distribution / "conf" / "pulsar_tools_env.sh").read_text()
+        (conf / "pulsar_tools_env.sh").write_text(
+            f'export JAVA_HOME="{java_home()}"\nPULSAR_GC="{_FAST_START}"\n{tools}'
+        )
         worker_file = conf / "functions_worker.yml"
         worker = yaml.safe_load(worker_file.read_text())
         worker.update(self._worker_settings())
@@ -142,7 +149,7 @@ class Pulsar(Server):
             **server_environment(self._sandbox),
             "PULSAR_STANDALONE_CONF": str(self.home / "conf" / "standalone.conf"),
             "PULSAR_MEM": f"-Xms{heap // 2}m -Xmx{heap}m -XX:MaxDirectMemorySize=512m",
-            "PULSAR_GC": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
+            "PULSAR_GC": _FAST_START,
             "PULSAR_GC_LOG": "-Xlog:disable",
             "PULSAR_EXTRA_OPTS": f"-Djava.io.tmpdir={self.folder / 'tmp'} -Dio.netty.recycler.maxCapacityPerThread=4096",
             "PULSAR_LOG_DIR": str(self.home / "logs"),

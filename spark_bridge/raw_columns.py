@@ -15,7 +15,9 @@ properties MAP<STRING, STRING>   everything else the record says: kind, table_id
 
 from __future__ import annotations
 
-from typing import Final
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +32,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-__all__ = ["RAW_SCHEMA", "RawBatch"]
+from schemas.record_properties import WRITETIME
+
+__all__ = ["RAW_SCHEMA", "RawRow", "to_arrow"]
 
 RAW_SCHEMA: Final = StructType([
     StructField("key", BinaryType(), False),
@@ -62,98 +66,48 @@ _ARROW_SCHEMA: Final = pa.schema([
 ])  # fmt: skip
 
 
-class RawBatch:
-    """Rows of one topic partition on their way into an Arrow record batch."""
+class RawRow(NamedTuple):
+    """One message: what differs from row to row. `event_time_us` is None where there is none."""
 
-    __slots__ = (
-        "_event_times",
-        "_keys",
-        "_message_ids",
-        "_partition",
-        "_property_ends",
-        "_property_names",
-        "_property_values",
-        "_publish_times",
-        "_schema_versions",
-        "_topic",
-        "_values",
-        "_writetimes",
-        "bytes",
-    )
+    key: bytes
+    value: bytes | None
+    properties: Mapping[str, str]
+    message_id: str
+    schema_version: int
+    event_time_us: int | None
+    publish_time_us: int
 
-    def __init__(self, topic: str, partition: int) -> None:
-        self._topic = topic
-        self._partition = partition
-        self.bytes = 0
-        """Size of keys and values so far."""
-        self._keys: list[bytes] = []
-        self._values: list[bytes | None] = []
-        self._writetimes: list[int | None] = []
-        self._event_times: list[int | None] = []
-        self._message_ids: list[str] = []
-        self._schema_versions: list[int] = []
-        self._publish_times: list[int] = []
-        self._property_ends: list[int] = [0]
-        self._property_names: list[str] = []
-        self._property_values: list[str] = []
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def add(
-        self,
-        *,
-        key: bytes,
-        value: bytes | None,
-        properties: dict[str, str],
-        message_id: str,
-        schema_version: int,
-        event_time_ms: int,
-        publish_time_ms: int,
-    ) -> None:
-        """One message. `event_time_ms` 0: none."""
-        self.bytes += len(key) + (len(value) if value is not None else 0)
-        self._keys.append(key)
-        self._values.append(value)
-        self._writetimes.append(_integer(properties.get("writetime")))
-        self._event_times.append(event_time_ms * 1000 if event_time_ms else None)
-        self._message_ids.append(message_id)
-        self._schema_versions.append(schema_version)
-        self._publish_times.append(publish_time_ms * 1000)
-        self._property_names += properties
-        self._property_values += properties.values()
-        self._property_ends.append(len(self._property_names))
-
-    def to_arrow(self) -> pa.RecordBatch:
-        """The record batch of all rows added, by RAW_SCHEMA."""
-        count = len(self._keys)
-        values = pa.array(self._values, pa.binary())
-        properties = pa.MapArray.from_arrays(
-            pa.array(self._property_ends, pa.int32()),
-            pa.array(self._property_names, pa.string()),
-            pa.array(self._property_values, pa.string()),
+def to_arrow(topic: str, partition: int, rows: Sequence[RawRow]) -> pa.RecordBatch:
+    """Rows of one topic partition, at least one, as a record batch by RAW_SCHEMA."""
+    keys, bytes_or_nulls, properties, message_ids, schema_versions, event_times, publish_times = zip(*rows, strict=True)
+    values = pa.array(bytes_or_nulls, pa.binary())
+    columns = [
+        pa.array(keys, pa.binary()),
+        values,
+        pc.if_else(values.is_null(), "d", "u"),
+        pa.array([_integer(each.get(WRITETIME)) for each in properties], pa.int64()),
+        pa.array(event_times, _TIMESTAMP),
+        pa.repeat(topic, len(rows)),
+        pa.repeat(pa.scalar(partition, pa.int32()), len(rows)),
+        pa.array(message_ids, pa.string()),
+        pa.array(schema_versions, pa.int64()),
+        pa.array(publish_times, _TIMESTAMP),
+        pa.MapArray.from_arrays(
+            pa.array([0, *itertools.accumulate(map(len, properties))], pa.int32()),
+            pa.array([name for each in properties for name in each], pa.string()),
+            pa.array([value for each in properties for value in each.values()], pa.string()),
             type=_ARROW_SCHEMA.field("properties").type,
-        )
-        columns = [
-            pa.array(self._keys, pa.binary()),
-            values,
-            pc.if_else(values.is_null(), "d", "u"),
-            pa.array(self._writetimes, pa.int64()),
-            pa.array(self._event_times, _TIMESTAMP),
-            pa.repeat(self._topic, count),
-            pa.repeat(pa.scalar(self._partition, pa.int32()), count),
-            pa.array(self._message_ids, pa.string()),
-            pa.array(self._schema_versions, pa.int64()),
-            pa.array(self._publish_times, _TIMESTAMP),
-            properties,
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
+        ),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
 
 
 def _integer(text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         return None  # a foreign producer's property; the text stays in `properties`
+    return number if -(1 << 63) <= number < 1 << 63 else None

@@ -21,7 +21,7 @@ from spark_bridge.authentication import client_authentication
 from spark_bridge.errors import TopicReadError
 from spark_bridge.options import BridgeOptions
 from spark_bridge.positions import BEGINNING, Position
-from spark_bridge.raw_columns import RawBatch
+from spark_bridge.raw_columns import RawRow, to_arrow
 
 __all__ = ["TopicRange", "last_message_properties", "read_range"]
 
@@ -62,7 +62,7 @@ def last_message_properties(options: BridgeOptions, span: TopicRange) -> dict[st
     )
     try:
         found = None
-        for message in _messages(_open(client, options, last), options, last):
+        for message, _ in _messages(_open(client, options, last), options, last):
             found = message.properties()
         return found
     finally:
@@ -103,37 +103,42 @@ def _open(client: pulsar.Client, options: BridgeOptions, span: TopicRange) -> pu
 
 
 def _batches(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBatch]:
-    batch = RawBatch(span.topic, span.partition)
-    for message in _messages(reader, options, span):
-        _add(batch, message, span)
-        if len(batch) >= _ROWS_PER_BATCH or batch.bytes >= _BYTES_PER_BATCH:
-            yield batch.to_arrow()
-            batch = RawBatch(span.topic, span.partition)
-    if len(batch):
-        yield batch.to_arrow()
+    rows: list[RawRow] = []
+    size = 0
+    for message, message_id in _messages(reader, options, span):
+        row = _raw_row(message, message_id, span)
+        rows.append(row)
+        size += len(row.key) + len(row.value or b"")
+        if len(rows) == _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
+            yield to_arrow(span.topic, span.partition, rows)
+            rows, size = [], 0
+    if rows:
+        yield to_arrow(span.topic, span.partition, rows)
 
 
-def _messages(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange) -> Iterator[_pulsar.Message]:
-    """The messages of the range; as the client's C++ objects: the wrapper hides the schema version's number."""
-    start, end = span.start, span.end
+def _messages(
+    reader: pulsar.Reader, options: BridgeOptions, span: TopicRange
+) -> Iterator[tuple[_pulsar.Message, _pulsar.MessageId]]:
+    """The messages of the range, as the client's C++ objects: the wrapper hides the schema version's number."""
+    # plain tuples: this runs once a message
+    start, end = (span.start.ledger, span.start.entry), (span.end.ledger, span.end.entry)
     at = start
-    while True:
-        message = _next(reader, options, span, at)
-        if message is None:
-            return
+    while (message := _next(reader, options, span, at)) is not None:
         message_id = message.message_id()
-        at = Position(message_id.ledger_id(), message_id.entry_id())
+        at = (message_id.ledger_id(), message_id.entry_id())
         if at > end:
             return
         if at <= start:
             continue
-        yield message
+        yield message, message_id
         if at == end and message_id.batch_index() + 1 >= _batch_size(message_id):
             return
 
 
-def _next(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange, at: Position) -> _pulsar.Message | None:
-    """The next message; None when the rest of the range was trimmed away and nothing follows it."""
+def _next(
+    reader: pulsar.Reader, options: BridgeOptions, span: TopicRange, at: tuple[int, int]
+) -> _pulsar.Message | None:
+    """The next message after `at`; None when the rest of the range was trimmed away and nothing follows it."""
     deadline = None
     while True:
         try:
@@ -142,7 +147,7 @@ def _next(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange, at: P
             now = time.monotonic()
             deadline = deadline or now + options.operation_timeout_seconds
         except pulsar.PulsarException as error:
-            raise TopicReadError(span.partition_topic, str(at), f"the broker's answer is: {error}") from None
+            raise TopicReadError(span.partition_topic, str(Position(*at)), f"the broker's answer is: {error}") from None
         if _nothing_left(reader):
             return None
         if now > deadline:
@@ -150,7 +155,7 @@ def _next(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange, at: P
                 f"nothing came for {options.operation_timeout_seconds} s although the range goes to {span.end}; is the "
                 "broker up? operationTimeoutSeconds sets how long to wait"
             )
-            raise TopicReadError(span.partition_topic, str(at), reason)
+            raise TopicReadError(span.partition_topic, str(Position(*at)), reason)
 
 
 def _nothing_left(reader: pulsar.Reader) -> bool:
@@ -160,23 +165,24 @@ def _nothing_left(reader: pulsar.Reader) -> bool:
         return False  # the broker is away; wait for it until the deadline
 
 
-def _add(batch: RawBatch, message: _pulsar.Message, span: TopicRange) -> None:
-    message_id = message.message_id()
-    entry = f"{message_id.ledger_id()}:{message_id.entry_id()}"
+def _raw_row(message: _pulsar.Message, message_id: _pulsar.MessageId, span: TopicRange) -> RawRow:
+    place = f"{message_id.ledger_id()}:{message_id.entry_id()}:{span.partition}"
     index = message_id.batch_index()
     try:
         key = binascii.a2b_base64(message.partition_key(), strict_mode=True)
     except binascii.Error:
-        reason = f"message {entry} has a key that is not base64: this is no topic of KEY_VALUE SEPARATED records"
-        raise TopicReadError(span.partition_topic, entry, reason) from None
-    batch.add(
-        key=key,
-        value=None if message.has_null_value() else message.data(),
-        properties=message.properties(),
-        message_id=f"{entry}:{span.partition}" if index < 0 else f"{entry}:{span.partition}:{index}",
-        schema_version=message.int_schema_version(),
-        event_time_ms=message.event_timestamp(),
-        publish_time_ms=message.publish_timestamp(),
+        reason = f"message {place} has a key that is not base64: this is no topic of KEY_VALUE SEPARATED records"
+        raise TopicReadError(span.partition_topic, place, reason) from None
+    event_time_ms = message.event_timestamp()
+    return RawRow(
+        key,
+        # A null value and an empty one are the same on the wire for DataStax's connector: there is no row.
+        message.data() or None,
+        message.properties(),
+        place if index < 0 else f"{place}:{index}",
+        message.int_schema_version(),
+        event_time_ms * 1000 if event_time_ms else None,
+        message.publish_timestamp() * 1000,
     )
 
 

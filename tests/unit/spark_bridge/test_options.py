@@ -1,0 +1,92 @@
+"""Options of the data source: names in any case, all problems at once, secrets hidden."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from schemas.errors import ConfigError
+from spark_bridge.options import BridgeOptions
+
+GIVEN = {"serviceUrl": "pulsar://h:6650", "adminUrl": "http://h:8080/", "topic": "data-shop.orders"}
+
+
+def problems(options: dict[str, str]) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        BridgeOptions.from_mapping(options)
+    return [str(problem) for problem in error.value.problems]
+
+
+def test_defaults_and_completed_names() -> None:
+    """Three options are enough; a short topic name is completed as Pulsar does, and an URL loses its last slash."""
+    options = BridgeOptions.from_mapping(GIVEN)
+    assert options.topic == "persistent://public/default/data-shop.orders"
+    assert options.admin_url == "http://h:8080"
+    assert (options.starting_offsets, options.min_partitions, options.numbers) == ("earliest", 1, "decimal")
+    assert (options.receiver_queue_size, options.operation_timeout_seconds) == (2_000, 30)
+
+
+def test_names_are_taken_in_any_case() -> None:
+    """Spark hands options over in lower case."""
+    options = BridgeOptions.from_mapping(
+        {name.lower(): value for name, value in GIVEN.items()} | {"MINPARTITIONS": "4"}
+    )
+    assert options.min_partitions == 4
+
+
+def test_every_problem_is_reported_in_one_error() -> None:
+    """Unknown names with their nearest, wrong values, and what is missing."""
+    assert problems({"servicUrl": "x", "adminUrl": "h:8080", "minPartitions": "0", "startingOffsets": "first"}) == [
+        "servicUrl: is no option of cassandra_cdc; did you mean serviceUrl?",
+        "serviceUrl: is missing",
+        "adminUrl: must be the admin service's address and begin with http:// or https://",
+        "topic: is missing",
+        "startingOffsets: must be 'earliest', 'latest' or a JSON object of positions",
+        "minPartitions: Input should be greater than or equal to 1",
+    ]
+
+
+def test_an_option_that_resembles_nothing_is_answered_with_all_names() -> None:
+    """Without a near name the whole list helps most."""
+    (problem,) = problems(GIVEN | {"zzz": "1"})
+    assert problem.startswith("zzz: is no option of cassandra_cdc; the options are serviceUrl, adminUrl, topic, ")
+
+
+@pytest.mark.parametrize(
+    "topic", ["", "a,b", "persistent://t/n", "persistent://t/n/x/y", "non-persistent://t/n/x", "persistent:///n/x"]
+)
+def test_what_is_no_topic_name_is_refused(topic: str) -> None:
+    """One persistent topic, with tenant and namespace or short."""
+    (problem,) = problems(GIVEN | {"topic": topic})
+    assert problem.startswith("topic: ")
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (
+            {"authParams": "token:x"},
+            "options: authPluginClassName and authParams are given together or not at all",
+        ),
+        (
+            {"authParams": "x", "authPluginClassName": "com.example.Mine"},
+            "options: authPluginClassName is one of org.apache.pulsar.client.impl.auth.AuthenticationToken, "
+            "org.apache.pulsar.client.impl.auth.AuthenticationTls, "
+            "org.apache.pulsar.client.impl.auth.AuthenticationBasic",
+        ),
+    ],
+)
+def test_authentication_is_whole_and_known(more: dict[str, str], problem: str) -> None:
+    """Half of it, or a plugin that the Python client does not have, is refused."""
+    assert problems(GIVEN | more) == [problem]
+
+
+def test_secrets_do_not_print() -> None:
+    """The options may be shown in a log; their secret may not. Pickled into a task it is still there."""
+    plugin = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+    options = BridgeOptions.from_mapping(GIVEN | {"authPluginClassName": plugin, "authParams": "token:tell-nobody"})
+    assert "tell-nobody" not in repr(options)
+    assert "tell-nobody" not in str(options)
+    copy = pickle.loads(pickle.dumps(options))
+    assert copy.auth_params.get_secret_value() == "token:tell-nobody"

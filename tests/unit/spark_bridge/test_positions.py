@@ -1,0 +1,105 @@
+"""Positions, offsets in JSON, and how a range is divided."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.errors import ConfigError
+from spark_bridge.positions import BEGINNING, Ledger, Position, parse_offsets, split_range
+
+
+def test_positions_are_ordered_as_the_topic_is() -> None:
+    """By ledger, then entry; the beginning is before them all."""
+    assert sorted([Position(10, 2), Position(9, 30), Position(10, -1), BEGINNING]) == [
+        BEGINNING,
+        Position(9, 30),
+        Position(10, -1),
+        Position(10, 2),
+    ]
+
+
+def test_a_position_is_its_text() -> None:
+    """Both ways; the mark of a stream's start changes nothing."""
+    assert str(Position(12, -1)) == "12:-1"
+    assert Position.parse(">12:-1") == Position.parse(" 12:-1 ") == Position(12, -1)
+
+
+@pytest.mark.parametrize("text", ["", "12", "12:", "a:b", "1:2:3"])
+def test_what_is_no_position_is_refused(text: str) -> None:
+    """With the right form in the message."""
+    with pytest.raises(ValueError, match="a position is 'ledger:entry', such as '12:345'"):
+        Position.parse(text)
+
+
+def test_offsets_by_topic_partition() -> None:
+    """Positions and words may be mixed."""
+    offsets = parse_offsets("o", '{"a": "1:2", "b": "latest"}', ["a", "b"])
+    assert offsets == {"a": Position(1, 2), "b": "latest"}
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("{", ["o: is neither 'earliest', 'latest' nor JSON"]),
+        ('["a"]', ["o: is JSON, but no object"]),
+        (
+            '{"c": "1:2", "a": "x"}',
+            [
+                "o: names 'c', which is no partition of the topic",
+                "o: says nothing about 'b'",
+                "o: a: 'x' is no position",
+            ],
+        ),
+    ],
+)
+def test_wrong_offsets_are_all_named(text: str, problems: Sequence[str]) -> None:
+    """Every problem, and an example of what is wanted."""
+    with pytest.raises(ConfigError) as error:
+        parse_offsets("o", text, ["a", "b"])
+    found = [str(each) for each in error.value.problems]
+    assert [each[: len(wanted)] for each, wanted in zip(found, problems, strict=True)] == problems
+    assert found[-1].endswith('e.g. {"a": "earliest", "b": "earliest"}')
+
+
+LEDGERS = [Ledger(ledger=5, entries=4), Ledger(ledger=8, entries=0), Ledger(ledger=9, entries=6)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "parts", "cuts"),
+    [
+        (BEGINNING, "9:5", 1, []),
+        (BEGINNING, "9:5", 2, ["9:0"]),
+        (BEGINNING, "9:5", 5, ["5:1", "5:3", "9:1", "9:3"]),
+        (BEGINNING, "5:1", 4, ["5:0"]),
+        ("5:3", "9:5", 3, ["9:1", "9:3"]),
+        ("9:5", "9:5", 3, []),
+        ("3:7", "9:5", 2, ["9:0"]),
+    ],
+)
+def test_a_range_is_cut_between_entries(start: str | Position, end: str, parts: int, cuts: Sequence[str]) -> None:
+    """About as many entries in each; never more parts than entries; no part before what still exists."""
+    first = start if isinstance(start, Position) else Position.parse(start)
+    edges = [first, *map(Position.parse, cuts), Position.parse(end)]
+    assert split_range(first, Position.parse(end), LEDGERS, parts) == list(itertools.pairwise(edges))
+
+
+@given(st.data())
+def test_the_parts_of_a_range_hold_each_entry_once(data: st.DataObject) -> None:
+    """Whatever ledgers there are: the parts join without a gap and hold what the range holds."""
+    sizes = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=5))
+    ledgers = [Ledger(ledger=10 * number, entries=size) for number, size in enumerate(sizes, start=1)]
+    entries = [Position(each.ledger, entry) for each in ledgers for entry in range(each.entries)]
+    places = [BEGINNING, *entries, Position(10 * len(sizes), -1)]
+    start, end = sorted([data.draw(st.sampled_from(places)), data.draw(st.sampled_from(places))])
+    parts = split_range(start, end, ledgers, data.draw(st.integers(1, 9)))
+    assert parts[0][0] == start
+    assert parts[-1][1] == end
+    assert all(left[1] == right[0] for left, right in itertools.pairwise(parts))
+    assert [each for low, high in parts for each in entries if low < each <= high] == [
+        each for each in entries if start < each <= end
+    ]

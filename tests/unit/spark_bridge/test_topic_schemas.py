@@ -1,0 +1,45 @@
+"""The registry's answer as schemas of key and value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from spark_bridge.errors import TopicError
+from spark_bridge.topic_schemas import TopicSchemas
+
+AVRO = {"kv.encoding.type": "SEPARATED", "key.schema.type": "AVRO", "value.schema.type": "AVRO"}
+
+
+def registered(version: int, *, type: str = "KEY_VALUE", **properties: str) -> Mapping[str, object]:  # noqa: A002
+    record = {"type": "record", "name": "t", "namespace": "shop", "fields": [{"name": f"v{version}", "type": "int"}]}
+    data = json.dumps({"key": record, "value": record})
+    return {"version": version, "type": type, "data": data, "properties": AVRO | properties, "timestamp": 0}
+
+
+def test_versions_are_ordered_and_the_newest_leads() -> None:
+    """Whatever order the registry lists them in."""
+    schemas = TopicSchemas.parse("t", [registered(10), registered(2), registered(9)])
+    assert [each.version for each in schemas.versions] == [2, 9, 10]
+    assert schemas.newest.key["fields"] == [{"name": "v10", "type": "int"}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ([], "has no schema yet: the connector registers one with its first record"),
+        ([registered(0, type="AVRO")], "schema version 0 is AVRO SEPARATED AVRO AVRO; typed columns need KEY_VALUE"),
+        (
+            [registered(0), registered(1, **{"value.schema.type": "JSON"})],
+            "schema version 1 is KEY_VALUE SEPARATED AVRO JSON; typed columns need KEY_VALUE SEPARATED AVRO AVRO "
+            "(the connector's outputFormat key-value-avro)",
+        ),
+    ],
+)
+def test_what_has_no_typed_columns_is_refused(answer: list[Mapping[str, object]], reason: str) -> None:
+    """No schema, or one of another output format."""
+    with pytest.raises(TopicError) as error:
+        TopicSchemas.parse("persistent://public/default/t", answer)
+    assert str(error.value).startswith(f"topic persistent://public/default/t: {reason}")

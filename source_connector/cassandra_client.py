@@ -152,17 +152,16 @@ class CassandraClient:
         try:
             session = cluster.connect()
         except (NoHostAvailable, DriverException, OSError) as error:
+            known = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
             cluster.shutdown()
+            if known and self._options.local_dc not in known:
+                raise DeploymentError(
+                    f"loadBalancing.localDc: no node is in {self._options.local_dc!r}; the cluster has "
+                    + ", ".join(sorted(map(repr, known)))
+                ) from error
             raise self._connect_error(error) from error
         session.client_protocol_handler = _RawProtocolHandler
         session.use_client_timestamp = False
-        data_centers = {host.datacenter for host in cluster.metadata.all_hosts()}
-        if self._options.local_dc not in data_centers:
-            cluster.shutdown()
-            raise DeploymentError(
-                f"loadBalancing.localDc: no node is in {self._options.local_dc!r}; the cluster has "
-                + ", ".join(sorted(map(repr, data_centers)))
-            )
         self._cluster, self._session = cluster, session
 
     def close(self) -> None:
@@ -232,18 +231,23 @@ class CassandraClient:
         )
 
     def _connect_error(self, error: Exception) -> Exception:
-        causes = list(error.errors.values()) if isinstance(error, NoHostAvailable) else [error]
+        causes = _causes(error)
         if any(isinstance(cause, AuthenticationFailed) for cause in causes):
             return DeploymentError(
                 "auth.username, auth.password: Cassandra refused them; correct them or auth.provider"
             )
         place = ", ".join(self._options.contact_points)
-        return FetchError(f"Cassandra at {place} port {self._options.port}", _reason(causes[0] if causes else error))
+        return FetchError(f"Cassandra at {place} port {self._options.port}", _reason(error))
+
+
+def _causes(error: Exception) -> list[Exception]:
+    """What the nodes said; the driver's error may hold nothing, or a list of nodes instead."""
+    found = error.errors if isinstance(error, NoHostAvailable) else None
+    return list(found.values()) if isinstance(found, Mapping) and found else [error]
 
 
 def _reason(error: Exception) -> str:
     """One line of an exception's text."""
-    if isinstance(error, NoHostAvailable) and error.errors:
-        error = next(iter(error.errors.values()))
+    error = _causes(error)[0]
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -82,7 +82,8 @@ class EventsConsumer:
         self._stopping.set()
         with self._room:
             self._room.notify()
-        self._thread.join(timeout=5)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
         if self._client is not None:
             self._client.close()
 

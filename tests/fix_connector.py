@@ -64,9 +64,9 @@ class Connector:
         httpx.post(f"{self._url}/restart", timeout=60).raise_for_status()
 
     def status(self) -> dict[str, Any]:
-        """The first instance's status."""
-        response = httpx.get(f"{self._url}/status", timeout=60).raise_for_status()
-        return cast("dict[str, Any]", response.json()["instances"][0]["status"])
+        """The first instance's status; empty while there is none."""
+        instances = httpx.get(f"{self._url}/status", timeout=60).raise_for_status().json()["instances"]
+        return cast("dict[str, Any]", instances[0]["status"]) if instances else {}
 
     def wait_for_error(self) -> str:
         """What the instance says when it cannot run."""
@@ -74,7 +74,8 @@ class Connector:
 
         def is_there() -> bool:
             status = self.status()
-            found[:] = [status["error"], *(each["exceptionString"] for each in status["latestSourceExceptions"])]
+            exceptions = status.get("latestSourceExceptions", [])
+            found[:] = [status.get("error", ""), *(each["exceptionString"] for each in exceptions)]
             return any(found)
 
         wait_until(is_there, f"an error of {self.name}")

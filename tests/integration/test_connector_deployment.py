@@ -1,0 +1,234 @@
+"""The connector as an operator meets it: `pulsar-admin`, wrong options, things that come later, a kill at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from cassandra.cluster import Session
+
+from cdc.sandbox import Pulsar, Sandbox, artifacts
+from cdc.sandbox.prerequisites import java_home
+from schemas.mutation_event import MutationEvent
+from tests.connector_line import ConnectorLine, int32
+from tests.events_topic import wait_until
+from tests.fix_connector import (
+    CreateLine,
+    DeployConnector,
+    OpenDataTopic,
+    OpenEventsWriter,
+    connector_options,
+    data_topic_name,
+    pulsar_admin,
+    wait_until_acknowledged,
+)
+from tests.servers import CassandraServer, PulsarServer
+
+_JAVA = Path(__file__).parent.parent / "java" / "AutoConsume.java"
+
+
+def test_deployed_by_pulsar_admin_a_java_consumer_reads_key_value_records(
+    connector_archive: Path, connector_line: CreateLine, cassandra_node: CassandraServer, sandbox: Sandbox
+) -> None:
+    """`sources create --archive`, and AUTO_CONSUME on the other side: the two ends that we have not written."""
+    line = connector_line("pk int, ck text, v text, n bigint, PRIMARY KEY (pk, ck)")
+    topic = data_topic_name(line.keyspace, "t")
+    options = json.dumps(connector_options(cassandra_node, line.keyspace, "t"))
+    pulsar_admin(
+        sandbox.pulsar, "sources", "create", "--archive", str(connector_archive), "--name", "by-admin",
+        "--destination-topic-name", topic, "--source-config", options,
+    )  # fmt: skip
+    insert = "INSERT INTO {t} (pk, ck, v, n) VALUES (1, 'a', 'x', 7) USING {ts}"
+    line.writer.send(line.change(insert, int32(1), b"a", columns=("n", "v")))
+    line.writer.send(line.change("DELETE FROM {t} USING {ts} WHERE pk = 2 AND ck = 'b'", int32(2), b"b"))
+    line.topic.next(2)
+    class_path = str(artifacts.pulsar_distribution() / "lib" / "*")
+    command = [str(java_home() / "bin" / "java"), "-cp", class_path, str(_JAVA), sandbox.pulsar.service_url, topic, "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    printed = [text for text in done.stdout.splitlines() if text.startswith("key ")]
+    assert sorted(printed) == ["key {pk=1, ck=a} value {n=7, v=x}", "key {pk=2, ck=b} value null"], done.stderr
+    pulsar_admin(sandbox.pulsar, "sources", "delete", "--name", "by-admin")
+
+
+def test_every_wrong_option_is_named_at_once(deploy_connector: DeployConnector) -> None:
+    """The source's status shows a line that names each option and what to do."""
+    connector = deploy_connector(
+        "ks", "t", port="many", outputFormat="json", evnts={"topic": "x"}, loadBalancing={"localDc": ""}
+    )
+    error = connector.wait_for_error()
+    assert "port: input should be a valid integer, unable to parse string as an integer (got 'many')" in error
+    assert "outputFormat: 'json' is not supported; supported: key-value-avro" in error
+    assert "evnts.topic: is not an option of this connector; did you mean events.topic?" in error
+    assert "loadBalancing.localDc: string should have at least 1 character" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "message"),
+    [
+        ({"python": "/no/such/python3"}, {}, "option python: cannot run '/no/such/python3'"),
+        ({"python": "/bin/true"}, {}, "but the archive was built for cpython-3"),
+        ({"loadBalancing": {"localDc": "dc9"}}, {}, "loadBalancing.localDc: no node is in 'dc9'; the cluster has 'dat"),
+        ({}, {"processingGuarantees": "ATMOST_ONCE"}, "processingGuarantees: ATMOST_ONCE is not supported"),
+        ({"columns": "nothing"}, {}, "columns: 'nothing' matches no value column of"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(
+    deploy_connector: DeployConnector, cql: Session, keyspace: str,
+    options: dict[str, object], settings: dict[str, object], message: str,
+) -> None:  # fmt: skip
+    """It names the option or the thing, and says what to do."""
+    cql.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, a int)")
+    connector = deploy_connector(keyspace, "t", settings=settings, **options)
+    assert message in connector.wait_for_error()
+
+
+def test_table_and_events_topic_may_come_later(
+    cql: Session,
+    keyspace: str,
+    deploy_connector: DeployConnector,
+    open_events_writer: OpenEventsWriter,
+    open_data_topic: OpenDataTopic,
+) -> None:
+    """Start order does not matter, and the connector never creates an events topic of the wrong kind by itself."""
+    topic = open_data_topic(f"{keyspace}.t")
+    connector = deploy_connector(keyspace, "t")
+    time.sleep(2)
+    cql.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, a int)")
+    time.sleep(1)
+    writer = open_events_writer(keyspace, "t")
+    cql.execute(f"INSERT INTO {keyspace}.t (id, a) VALUES (1, 1) USING TIMESTAMP 5")
+    writer.send(writer.event(int32(1), writetime_us=5, columns=("a",)))
+    assert topic.next()[0].value == {"a": 1}
+    assert connector.status()["numRestarts"] == 0
+
+
+def test_a_record_that_the_data_topic_refuses_is_tried_until_it_is_taken(
+    connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
+) -> None:
+    """An incompatible schema in the registry: the event stays unacknowledged, and nothing is lost when it is gone."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    deploy_connector(line.keyspace, "t", query__maxBackoffInSec=1)
+    line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (1, 1) USING {ts}", int32(1), columns=("a",)))
+    line.topic.next()
+    schemas = f"{pulsar.admin_url}/admin/v2/schemas/public/default/{line.topic.name}"
+    schema = line.topic.schema(0)
+    document = json.loads(schema["data"])
+    document["value"]["fields"].append({"name": "b", "type": ["null", "string"], "default": None})
+    _post_schema(f"{schemas}/schema", document, schema["properties"])
+    line.run("ALTER TABLE {t} ADD b int")
+    line.writer.send(line.change("INSERT INTO {t} (id, b) VALUES (2, 2) USING {ts}", int32(2), columns=("b",)))
+    line.topic.expect_silence(3)
+    policy = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{line.topic.name}/schemaCompatibilityStrategy"
+    httpx.put(policy, json="ALWAYS_COMPATIBLE").raise_for_status()
+    assert line.topic.next()[0].value == {"a": None, "b": 2}
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+
+
+def _post_schema(url: str, document: dict[str, object], properties: dict[str, str]) -> None:
+    """Register a KEY_VALUE schema by hand."""
+    body = {"type": "KEY_VALUE", "schema": json.dumps(document), "properties": properties}
+    httpx.post(url, json=body).raise_for_status()
+
+
+class LocalRun:
+    """`pulsar-admin sources localrun` in a process group of its own, to be killed at any moment."""
+
+    def __init__(self, pulsar: Pulsar, archive: Path, topic: str, options: dict[str, object], log: Path) -> None:
+        self._command = [
+            str(pulsar.pulsar_admin), "sources", "localrun", "--broker-service-url", pulsar.service_url,
+            "--archive", str(archive), "--name", "local", "--destination-topic-name", topic,
+            "--source-config", json.dumps(options),
+        ]  # fmt: skip
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; it goes on by itself."""
+        environment = {**os.environ, "JAVA_HOME": str(java_home())}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+
+    def child(self) -> psutil.Process:
+        """The Python process of the connector, as soon as it runs."""
+        assert self._process is not None
+        runner = psutil.Process(self._process.pid)
+        found: list[psutil.Process] = []
+
+        def is_there() -> bool:
+            found[:] = [each for each in runner.children(recursive=True) if _is_connector(each)]
+            return bool(found)
+
+        wait_until(is_there, f"the connector's process; log: {self._log}", 60)
+        return found[0]
+
+    def kill(self) -> None:
+        """SIGKILL to Java; the Python process has to notice by itself."""
+        if self._process is not None:
+            child = psutil.Process(self._process.pid).children(recursive=True)
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            wait_until(lambda: not any(each.is_running() for each in child), "the end of the connector's process")
+            self._process = None
+
+
+@pytest.fixture
+def local_run(
+    connector_archive: Path, keyspace: str, cassandra_node: CassandraServer, sandbox: Sandbox, tmp_path: Path
+) -> Iterator[LocalRun]:
+    """A connector for table `t`, run by hand."""
+    options = connector_options(cassandra_node, keyspace, "t")
+    run = LocalRun(sandbox.pulsar, connector_archive, data_topic_name(keyspace, "t"), options, tmp_path / "local.log")
+    yield run
+    run.kill()
+
+
+def test_nothing_is_lost_when_the_child_and_the_host_are_killed_in_mid_stream(
+    connector_line: CreateLine, local_run: LocalRun, pulsar: PulsarServer
+) -> None:
+    """kill -9 of the Python process, then of Java, while a backlog is drained: every key arrives in its latest state."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    for first in range(0, 8_000, 1000):
+        line.writer.send(*_rows(line, first, 1000), partition=first // 1000 % 2)
+    local_run.start()
+    child = local_run.child()
+    line.topic.wait_for(1000)
+    child.kill()
+    local_run.kill()
+    seen = len(line.topic.records)
+    local_run.start()
+    line.topic.wait_for(seen + 1500)
+    local_run.kill()
+    local_run.start()
+    while len(values := {record.key["id"]: record.value for record in line.topic.records}) < 8_000:
+        line.topic.next(min(500, 8_000 - len(values)))
+    assert values == {number: {"a": number} for number in range(8_000)}
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+
+
+def _is_connector(process: psutil.Process) -> bool:
+    try:
+        command = process.cmdline()
+        return "-I" in command and "nar-unpacked" in command[-1]
+    except psutil.Error:  # it has ended
+        return False
+
+
+def _rows(line: ConnectorLine, first: int, count: int) -> list[MutationEvent]:
+    """Rows and their events."""
+    numbers = range(first, first + count)
+    for start in range(first, first + count, 200):
+        inserts = [
+            f"INSERT INTO {line.keyspace}.t (id, a) VALUES ({each}, {each});" for each in range(start, start + 200)
+        ]
+        line.run(f"BEGIN UNLOGGED BATCH USING TIMESTAMP 5 {''.join(inserts)} APPLY BATCH")
+    return [line.writer.event(int32(number), writetime_us=5, columns=("a",)) for number in numbers]

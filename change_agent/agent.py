@@ -27,7 +27,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
-from uuid import UUID
 
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
@@ -41,7 +40,7 @@ from change_agent.node_connection import NodeConnection
 from change_agent.offsets import OffsetStore
 from change_agent.parked import ParkedMutations
 from change_agent.positions_writer import PositionsWriter
-from change_agent.publisher import MutationPublisher
+from change_agent.publisher import HoldLimits, MutationPublisher
 from change_agent.schema_history import SchemaHistory
 from change_agent.segment_follower import SegmentFollower
 from change_agent.table_metadata import TableMetadataProvider
@@ -52,6 +51,9 @@ __all__ = ["AgentFailedError", "ChangeAgent"]
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 0.5
+# A topic that cannot be used for so long, and has this share of all room, is held.
+_HOLD_AFTER_S: Final = 10.0
+_SHARE: Final = 4
 
 
 class AgentFailedError(CdcError):
@@ -83,7 +85,13 @@ class ChangeAgent:
             self.metrics,
             topic_prefix=config.topic_prefix,
             packing=Packing(max_events=config.max_events_per_message, max_bytes=config.max_message_bytes),
-            node_id=self._node_id,
+            held_directory=config.cdc_working_dir / "held",
+            hold_limits=HoldLimits(
+                events=config.max_inflight_events // _SHARE,
+                bytes=config.max_inflight_bytes // _SHARE,
+                seconds=_HOLD_AFTER_S,
+                max_held_bytes=config.max_held_bytes,
+            ),
         )
         self._watcher: Final = CdcRawWatcher(config.cdc_raw_directory, config.cdc_poll_interval_ms / 1000)
         self._follower: Final = self._make_follower()
@@ -205,11 +213,6 @@ class ChangeAgent:
         except Exception as error:  # noqa: BLE001  # the top of a thread
             _log.exception("the reader failed")
             self._reader_failure = error
-
-    def _node_id(self) -> UUID:
-        known = self._provider.known
-        assert known is not None
-        return known.node_id
 
     def _lag_bytes(self) -> int:
         progress = self._positions.progress()

@@ -125,6 +125,7 @@ class AgentConfig(BaseModel):
     max_message_bytes: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
     max_inflight_events: int = Field(default=20_000, ge=100)
     max_inflight_bytes: int = Field(default=32 * 1024 * 1024, ge=1024 * 1024)
+    max_held_bytes: int = Field(default=1024 * 1024 * 1024, ge=0)
 
     # The process
     positions_interval_ms: int = Field(default=200, ge=10, le=10_000)

@@ -24,6 +24,7 @@ class AgentMetrics:
     messages_sent: int = 0
     bytes_sent: int = 0
     send_errors: int = 0
+    topics_held: int = 0
     schema_refreshes: int = 0
     # Gauges
     inflight_events: int = 0

@@ -57,11 +57,17 @@ class MutationInterpreter:
         self._reread_pause_s: Final = reread_pause_s
         self._builder: Final = MutationEventBuilder()
         self._version = 0
+        self._node_id = UUID(int=0)
         self._tables: Mapping[UUID, TableMetadata] = {}
         self._decoder = MutationDecoder({})
         self._unpublished: frozenset[bytes] = frozenset()
         # Tables that two looks at the schema did not find: no more waiting until it changes.
         self._hopeless: set[bytes] = set()
+
+    @property
+    def node_id(self) -> UUID:
+        """The node whose schema is used."""
+        return self._node_id
 
     def use_schema_of(self, time_ms: int) -> None:
         """Interpret by what the node says at or after this time (since the epoch); waits for it. Raises StoppedError."""
@@ -116,6 +122,7 @@ class MutationInterpreter:
         if known.version == self._version:
             return
         self._version = known.version
+        self._node_id = known.node_id
         if known.tables == self._tables:
             return
         self._tables = known.tables

@@ -1,6 +1,6 @@
 """MutationPublisher: takes events from the reader, sends them to their topics, and reports what the broker has.
 
-One thread owns all topics and lanes; everybody else speaks to it through its inbox: the reader hands over batches, the
+One thread owns all topics; everybody else speaks to it through its inbox: the reader hands over batches, the
 client's threads hand over results, and a short-lived thread per topic that has to be opened hands over its producers.
 """
 
@@ -11,22 +11,23 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, Protocol
-from uuid import UUID
 
 import tenacity
 
 from change_agent.errors import PublishError
 from change_agent.event_producers import EventProducer
+from change_agent.held_events import HeldEvents
 from change_agent.inflight import InflightPositions
 from change_agent.metrics import AgentMetrics
-from change_agent.node_connection import token_of
 from change_agent.topic_lane import OutgoingEvent, Packing, TopicLane
-from schemas.topics import events_topic, partition_of_token
+from change_agent.topic_queue import TopicQueue
+from schemas.topics import events_topic
 
-__all__ = ["MutationPublisher", "Producers"]
+__all__ = ["HoldLimits", "MutationPublisher", "Producers"]
 
 _log: Final = logging.getLogger(__name__)
 # Taken from the inbox before messages are packed; enough to fill them, little enough to keep acknowledgements moving.
@@ -39,6 +40,7 @@ _LOOK_S: Final = 1.0
 # Between two producers of one lane.
 _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 10.0
+_HELD_SUFFIX: Final = ".events"
 
 
 class Producers(Protocol):
@@ -56,18 +58,19 @@ class _Batch(NamedTuple):
 
 
 class _Result(NamedTuple):
-    topic: _Topic
+    topic: TopicQueue
     lane: TopicLane
     generation: int
     error: str | None
 
 
 class _Opened(NamedTuple):
-    topic: _Topic
+    topic: TopicQueue
     producers: Sequence[EventProducer]
 
 
 class _Reopened(NamedTuple):
+    topic: TopicQueue
     lane: TopicLane
     producer: EventProducer
 
@@ -76,13 +79,14 @@ class _Stop(NamedTuple):
     pass
 
 
-@dataclass(slots=True)
-class _Topic:
-    """A topic whose number of partitions is not known yet (no lanes) or that has one lane a partition."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldLimits:
+    """When a topic that cannot be used is held: so many of its events or bytes wait, for so long, and the disk has room."""
 
-    name: str
-    lanes: list[TopicLane] = field(default_factory=list)
-    unrouted: list[OutgoingEvent] = field(default_factory=list)
+    events: int
+    bytes: int
+    seconds: float
+    max_held_bytes: int
 
 
 class MutationPublisher:
@@ -96,18 +100,20 @@ class MutationPublisher:
         *,
         topic_prefix: str,
         packing: Packing,
-        node_id: Callable[[], UUID],
+        held_directory: Path,
+        hold_limits: HoldLimits,
     ) -> None:
         self._producers: Final = producers
         self._positions: Final = positions
         self._metrics: Final = metrics
         self._topic_prefix: Final = topic_prefix
         self._packing: Final = packing
-        self._node_id: Final = node_id
+        self._held_directory: Final = held_directory
+        self._hold_limits: Final = hold_limits
         self._inbox: Final[SimpleQueue[_Batch | _Result | _Opened | _Reopened | _Stop]] = SimpleQueue()
-        self._topics: Final[dict[str, _Topic]] = {}
-        # Lanes with something to send; a dict keeps their order.
-        self._ready: Final[dict[int, TopicLane]] = {}
+        self._topics: Final[dict[tuple[str, str], TopicQueue]] = {}
+        # Topics with something to do; a dict keeps their order.
+        self._ready: Final[dict[str, TopicQueue]] = {}
         self._look_at = 0.0
         self._stopping: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -129,11 +135,18 @@ class MutationPublisher:
 
     def _run(self) -> None:
         try:
+            for path in sorted(self._held_directory.glob(f"*{_HELD_SUFFIX}")):
+                # Held by an earlier process; the name of a table has no dot.
+                keyspace, _, table = path.name.removesuffix(_HELD_SUFFIX).partition(".")
+                self._topic(keyspace, table)
             while self._handle_some():
-                for lane in self._ready.values():
-                    self._metrics.messages_sent += lane.send_ready()
+                disk_has_room = self._held_bytes() < self._hold_limits.max_held_bytes
+                for topic in self._ready.values():
+                    if disk_has_room:
+                        topic.store_held()
+                    self._metrics.messages_sent += topic.send_ready()
                 self._ready.clear()
-                self._replace_cut_off()
+                self._look_after_topics()
         except Exception as error:  # noqa: BLE001  # the top of a thread
             _log.exception("the publisher failed")
             self.failure = error
@@ -150,14 +163,17 @@ class MutationPublisher:
                     return False
                 case _Batch(events):
                     for event in events:
-                        self._route(event)
+                        topic = self._topic(event.header.keyspace, event.header.table)
+                        topic.add(event)
+                        self._ready[topic.name] = topic
                 case _Result():
                     self._take_result(message)
                 case _Opened(topic, producers):
-                    self._open_lanes(topic, producers)
-                case _Reopened(lane, producer):
-                    lane.open(producer)
-                    self._ready[id(lane)] = lane
+                    topic.open(producers)
+                    self._ready[topic.name] = topic
+                case _Reopened(topic, lane, producer):
+                    topic.reopen(lane, producer)
+                    self._ready[topic.name] = topic
             try:
                 if left:
                     message = self._inbox.get_nowait()
@@ -165,65 +181,81 @@ class MutationPublisher:
                 break
         return True
 
-    def _route(self, event: OutgoingEvent) -> None:
-        table = event.keys.table
-        topic = self._topics.get(table.full_name)
+    def _topic(self, keyspace: str, table: str) -> TopicQueue:
+        topic = self._topics.get((keyspace, table))
         if topic is None:
-            topic = _Topic(events_topic(table.keyspace, table.name, self._topic_prefix))
-            self._topics[table.full_name] = topic
-            self._in_background(topic.name, lambda: self._inbox.put(_Opened(topic, self._producers.open(topic.name))))
-        if topic.lanes:
-            self._add(topic, event)
-        else:
-            topic.unrouted.append(event)
+            topic = self._topics[keyspace, table] = TopicQueue(
+                events_topic(keyspace, table, self._topic_prefix),
+                HeldEvents(self._held_directory / f"{keyspace}.{table}{_HELD_SUFFIX}"),
+                self._positions,
+                self._packing,
+                lambda *result: self._inbox.put(_Result(*result)),
+            )
+            self._open(topic)
+        return topic
 
-    def _add(self, topic: _Topic, event: OutgoingEvent) -> None:
-        lane = topic.lanes[partition_of_token(token_of(event.event.partition_key), len(topic.lanes))]
-        lane.add(event)
-        self._ready[id(lane)] = lane
-
-    def _open_lanes(self, topic: _Topic, producers: Sequence[EventProducer]) -> None:
-        def on_result(lane: TopicLane, generation: int, error: str | None) -> None:
-            self._inbox.put(_Result(topic, lane, generation, error))
-
-        for producer in producers:
-            lane = TopicLane(self._node_id, self._packing, on_result)
-            lane.open(producer)
-            topic.lanes.append(lane)
-        for event in topic.unrouted:
-            self._add(topic, event)
-        topic.unrouted.clear()
+    def _open(self, topic: TopicQueue) -> None:
+        self._in_background(topic.name, lambda: self._inbox.put(_Opened(topic, self._producers.open(topic.name))))
 
     def _take_result(self, result: _Result) -> None:
-        lane = result.lane
+        topic, lane = result.topic, result.lane
         was_open = lane.is_open
-        message = lane.take_result(result.generation, result.error)
+        message = topic.take_result(lane, result.generation, result.error)
         if message is not None:
-            self._positions.acknowledge(message.entries, len(message.entries), message.size)
-            self._metrics.events_acknowledged += len(message.entries)
+            self._metrics.events_acknowledged += message.events
             self._metrics.bytes_sent += len(message.payload)
-            self._ready[id(lane)] = lane
+            self._ready[topic.name] = topic
         elif was_open and not lane.is_open:
             self._metrics.send_errors += 1
-            _log.warning("%s: a message was refused (%s); sending it again", result.topic.name, result.error)
-            self._reopen(result.topic, lane)
+            _log.warning("%s: a message was refused (%s); sending it again", topic.name, result.error)
+            self._reopen(topic, lane)
 
-    def _replace_cut_off(self) -> None:
+    def _look_after_topics(self) -> None:
+        """Replace producers without connection; hold topics that cannot be used while others can."""
         now = time.monotonic()
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_S
-        for topic in self._topics.values():
+        topics = list(self._topics.values())
+        for topic in topics:
             for lane in topic.lanes:
                 if lane.is_cut_off(_CUT_OFF_S):
                     lane.give_up()
                     self._reopen(topic, lane)
+            if topic.is_held:
+                # Room on disk or in flight may have come back.
+                self._ready[topic.name] = topic
+            elif self._must_hold(topic) and any(other.is_usable() for other in topics):
+                self._hold(topic)
 
-    def _reopen(self, topic: _Topic, lane: TopicLane) -> None:
+    def _must_hold(self, topic: TopicQueue) -> bool:
+        limits = self._hold_limits
+        if topic.is_usable() or topic.unusable_for() < limits.seconds:
+            return False
+        if self._held_bytes() >= limits.max_held_bytes:
+            return False
+        return topic.events > limits.events or topic.bytes > limits.bytes
+
+    def _hold(self, topic: TopicQueue) -> None:
+        _log.warning(
+            "%s cannot be used for %.0f s: its events are held in %s, so that other tables go on",
+            topic.name, topic.unusable_for(), self._held_directory,
+        )  # fmt: skip
+        must_open = bool(topic.lanes)
+        topic.hold()
+        topic.store_held()
+        self._metrics.topics_held += 1
+        if must_open:
+            self._open(topic)
+
+    def _held_bytes(self) -> int:
+        return sum(topic.held_bytes for topic in self._topics.values())
+
+    def _reopen(self, topic: TopicQueue, lane: TopicLane) -> None:
         index = topic.lanes.index(lane)
         self._in_background(
             f"{topic.name} partition {index}",
-            lambda: self._inbox.put(_Reopened(lane, self._producers.open_partition(topic.name, index))),
+            lambda: self._inbox.put(_Reopened(topic, lane, self._producers.open_partition(topic.name, index))),
             # A producer that can be made and cannot send must not be made in a hot loop.
             delay_s=random.uniform(0.5, 1) * min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** (lane.failures - 1)),
         )

@@ -16,10 +16,10 @@ from change_agent.commitlog.reader import SegmentReader
 from change_agent.errors import BufferUnderflowError, ChecksumMismatchError, CommitLogReadError
 from change_agent.inflight import InflightPositions, TrackedEntry
 from change_agent.metrics import AgentMetrics
-from change_agent.mutation_events import TableEvent
+from change_agent.mutation_events import EventKeys, TableEvent
 from change_agent.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.offsets import StoredPositions
-from change_agent.topic_lane import OutgoingEvent
+from change_agent.topic_lane import MessageHeader, OutgoingEvent
 
 __all__ = ["SegmentFollower"]
 
@@ -68,6 +68,8 @@ class SegmentFollower:
         self._ended: Final = set(stored.finished)
         self._failed_at: Final[dict[int, int]] = {}
         self._gone: Final[set[int]] = set()
+        # Of the segment that is being read, by its tables.
+        self._headers: Final[dict[EventKeys, MessageHeader]] = {}
         self._batch: list[OutgoingEvent] = []
         self._entries: list[TrackedEntry] = []
         self._batch_bytes = 0
@@ -135,6 +137,7 @@ class SegmentFollower:
         return reader
 
     def _read_entries(self, segment: ReadableSegment, reader: SegmentReader) -> None:
+        self._headers.clear()
         limit = None if segment.final else segment.limit
         before = reader.position
         while True:
@@ -168,10 +171,23 @@ class SegmentFollower:
         tracked = TrackedEntry(segment_id, position, len(events))
         self._entries.append(tracked)
         for keys, event in events:
+            header = self._headers.get(keys) or self._new_header(keys, segment_id)
             size = _EVENT_BYTES + len(event.key) + len(event.partition_key)
             size += sum(2 + len(value or b"") for value in event.clustering)
-            self._batch.append(OutgoingEvent(keys, event, tracked, size))
+            self._batch.append(OutgoingEvent(header, event, tracked, size))
             self._batch_bytes += size
+
+    def _new_header(self, keys: EventKeys, segment_id: int) -> MessageHeader:
+        table = keys.table
+        header = self._headers[keys] = MessageHeader(
+            node_id=self._interpreter.node_id,
+            segment_id=segment_id,
+            keyspace=table.keyspace,
+            table=table.name,
+            table_id=table.table_id,
+            key_schema=keys.schema,
+        )
+        return header
 
     def _is_due(self) -> bool:
         return len(self._batch) >= _BATCH_EVENTS or time.monotonic() - self._batch_since > _BATCH_S

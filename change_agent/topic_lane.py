@@ -12,23 +12,36 @@ from uuid import UUID
 
 from change_agent.event_producers import EventProducer
 from change_agent.inflight import TrackedEntry
-from change_agent.mutation_events import EventKeys
 from schemas.mutation_event import MutationEvent, MutationEvents, encode_events
 
-__all__ = ["OutgoingEvent", "Packing", "SentMessage", "TopicLane"]
+__all__ = ["MessageHeader", "OutgoingEvent", "Packing", "SentMessage", "TopicLane"]
 
 # Messages on their way at which events begin to wait for company; below it each goes at once.
 _EAGER_MESSAGES: Final = 2
-# Full messages on their way; more only fills the client's memory.
-_MAX_MESSAGES: Final = 16
+# Full messages on their way: well below what the client takes before it blocks.
+_MAX_MESSAGES: Final = 256
+
+
+class MessageHeader(NamedTuple):
+    """What the events of one message have in common."""
+
+    node_id: UUID
+    segment_id: int
+    keyspace: str
+    table: str
+    table_id: UUID
+    key_schema: str
 
 
 class OutgoingEvent(NamedTuple):
-    """An event, the log entry that waits for it, and its size (estimated bytes in a message)."""
+    """An event, the log entry that waits for it, and its size (estimated bytes in a message).
 
-    keys: EventKeys
+    `entry` is None when the log does not wait any more: the event is held on disk.
+    """
+
+    header: MessageHeader
     event: MutationEvent
-    entry: TrackedEntry
+    entry: TrackedEntry | None
     size: int
 
 
@@ -41,11 +54,12 @@ class Packing:
 
 
 class SentMessage(NamedTuple):
-    """A message that the broker has not acknowledged."""
+    """A message that the broker has not acknowledged. `entries` has one for each event, or none when it is held."""
 
     payload: bytes
     key: str | None
     entries: list[TrackedEntry]
+    events: int
     size: int
 
 
@@ -53,10 +67,7 @@ class SentMessage(NamedTuple):
 class TopicLane:
     """Owned by the publisher's thread. A producer that fails is replaced: what it had not acknowledged goes again."""
 
-    def __init__(
-        self, node_id: Callable[[], UUID], packing: Packing, on_result: Callable[[TopicLane, int, str | None], None]
-    ) -> None:
-        self._node_id: Final = node_id
+    def __init__(self, packing: Packing, on_result: Callable[[TopicLane, int, str | None], None]) -> None:
         self._packing: Final = packing
         self._on_result: Final = on_result
         self._producer: EventProducer | None = None
@@ -73,6 +84,16 @@ class TopicLane:
     def is_open(self) -> bool:
         """True while there is a producer."""
         return self._producer is not None
+
+    @property
+    def is_usable(self) -> bool:
+        """True while messages can get through."""
+        return self._producer is not None and self._producer.is_connected()
+
+    @property
+    def waiting(self) -> int:
+        """Events that are not sent."""
+        return len(self._waiting)
 
     def add(self, event: OutgoingEvent) -> None:
         """An event to be sent behind all others of this lane."""
@@ -130,6 +151,22 @@ class TopicLane:
         if producer is not None:
             producer.close()
 
+    def take_all(self) -> list[SentMessage]:
+        """Give up for good: everything that was not acknowledged, packed, in order."""
+        self.give_up()
+        messages = list(self._sent)
+        self._sent.clear()
+        while self._waiting:
+            messages.append(self._pack())
+        return messages
+
+    def take_waiting(self) -> list[OutgoingEvent]:
+        """The events that are not sent, in order; they are not this lane's any more."""
+        events = list(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        return events
+
     def _hand_over(self, message: SentMessage) -> None:
         assert self._producer is not None
         generation = self._generation
@@ -143,28 +180,29 @@ class TopicLane:
         entries: list[TrackedEntry] = []
         size = 0
         while waiting and len(events) < packing.max_events:
-            keys, event, entry, event_size = waiting[0]
-            if keys is not first.keys or entry.segment_id != first.entry.segment_id:
+            header, event, entry, event_size = waiting[0]
+            if (header is not first.header and header != first.header) or (entry is None) != (first.entry is None):
                 break
             if events and size + event_size > packing.max_bytes:
                 break
             waiting.popleft()
             events.append(event)
-            entries.append(entry)
+            if entry is not None:
+                entries.append(entry)
             size += event_size
         self._waiting_bytes -= size
-        table = first.keys.table
+        node_id, segment_id, keyspace, table, table_id, key_schema = first.header
         payload = encode_events(
             MutationEvents(
-                node_id=self._node_id(),
-                segment_id=first.entry.segment_id,
-                keyspace=table.keyspace,
-                table=table.name,
-                table_id=table.table_id,
-                key_schema=first.keys.schema,
+                node_id=node_id,
+                segment_id=segment_id,
+                keyspace=keyspace,
+                table=table,
+                table_id=table_id,
+                key_schema=key_schema,
                 events=tuple(events),
             )
         )
         # One event a message is for consumers of one's own, which want the row's key as the message's.
         key = base64.b64encode(events[0].key).decode() if packing.max_events == 1 else None
-        return SentMessage(payload, key, entries, size)
+        return SentMessage(payload, key, entries, len(events), size)

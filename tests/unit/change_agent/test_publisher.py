@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -13,33 +14,19 @@ from change_agent.errors import PublishError
 from change_agent.event_producers import EventProducer, OnResult
 from change_agent.inflight import InflightPositions, TrackedEntry
 from change_agent.metrics import AgentMetrics
-from change_agent.mutation_events import EventKeys
 from change_agent.node_connection import token_of
-from change_agent.publisher import MutationPublisher
-from change_agent.topic_lane import OutgoingEvent, Packing
-from schemas.cql_type import NativeType
+from change_agent.publisher import HoldLimits, MutationPublisher
+from change_agent.topic_lane import MessageHeader, OutgoingEvent, Packing
 from schemas.mutation_event import MutationEvent, MutationKind, decode_events
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from schemas.topics import partition_of_token
 from tests.events_topic import wait_until
 
-_NODE = UUID(int=1)
-
-
-def _keys(table: str) -> EventKeys:
-    column = ColumnMetadata(name="k", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"), position=0)
-    return EventKeys(
-        TableMetadata(
-            keyspace="ks",
-            name=table,
-            table_id=UUID(int=hash(table) & 0xFFFF),
-            partition_key=(column,),
-            clustering_key=(),
-            static_columns=(),
-            regular_columns=(),
-            cdc=True,
-        )
+_HEADERS = {
+    table: MessageHeader(
+        node_id=UUID(int=1), segment_id=1, keyspace="ks", table=table, table_id=UUID(int=number), key_schema='"bytes"'
     )
+    for number, table in enumerate(("a", "b"))
+}
 
 
 class _Broker:
@@ -100,7 +87,16 @@ class _Producer:
 class _Line:
     """A publisher with a broker, and entries that are numbered as they are published."""
 
-    def __init__(self, broker: _Broker, *, max_events: int = 1000, max_bytes: int = 262_144) -> None:
+    def __init__(
+        self,
+        broker: _Broker,
+        held: Path,
+        *,
+        max_events: int = 1000,
+        max_bytes: int = 262_144,
+        hold_events: int = 100_000,
+        max_held_bytes: int = 1_000_000,
+    ) -> None:
         self.broker = broker
         self.positions = InflightPositions(max_events=10_000, max_bytes=10_000_000)
         self.positions.open(1, 0)
@@ -111,9 +107,9 @@ class _Line:
             self.metrics,
             topic_prefix="events-",
             packing=Packing(max_events=max_events, max_bytes=max_bytes),
-            node_id=lambda: _NODE,
+            held_directory=held,
+            hold_limits=HoldLimits(events=hold_events, bytes=10_000_000, seconds=0, max_held_bytes=max_held_bytes),
         )
-        self._tables = {name: _keys(name) for name in ("a", "b")}
         self._position = 0
 
     def publish(self, table: str, *keys: int) -> None:
@@ -132,7 +128,7 @@ class _Line:
             )
             assert self.positions.take_room(1, 100, 1)
             self.positions.track([entry])
-            events.append(OutgoingEvent(self._tables[table], event, entry, 100))
+            events.append(OutgoingEvent(_HEADERS[table], event, entry, 100))
         self.publisher.publish(events)
 
     def acknowledged(self) -> int:
@@ -146,9 +142,9 @@ def broker() -> _Broker:
 
 
 @pytest.fixture
-def line(broker: _Broker) -> Iterator[_Line]:
+def line(broker: _Broker, tmp_path: Path) -> Iterator[_Line]:
     """A running publisher."""
-    made = _Line(broker)
+    made = _Line(broker, tmp_path)
     made.publisher.start()
     yield made
     made.publisher.stop()
@@ -167,9 +163,9 @@ def test_a_single_event_goes_at_once(line: _Line) -> None:
     assert line.positions.events == 0
 
 
-def test_events_that_wait_together_travel_in_one_message(broker: _Broker) -> None:
+def test_events_that_wait_together_travel_in_one_message(broker: _Broker, tmp_path: Path) -> None:
     """Up to the limits of events and bytes, in order."""
-    line = _Line(broker, max_events=100, max_bytes=5_000)
+    line = _Line(broker, tmp_path, max_events=100, max_bytes=5_000)
     line.publish("a", *range(120))
     line.publisher.start()
     wait_until(lambda: line.acknowledged() == 120, "all are acknowledged", 5)
@@ -178,9 +174,9 @@ def test_events_that_wait_together_travel_in_one_message(broker: _Broker) -> Non
     assert broker.positions(_A) == list(range(1, 121))
 
 
-def test_one_event_a_message_has_the_rows_key(broker: _Broker) -> None:
+def test_one_event_a_message_has_the_rows_key(broker: _Broker, tmp_path: Path) -> None:
     """The key is the Avro key in base64; packed messages have none."""
-    line = _Line(broker, max_events=1)
+    line = _Line(broker, tmp_path, max_events=1)
     line.publisher.start()
     line.publish("a", 7, 8)
     wait_until(lambda: line.acknowledged() == 2, "both are acknowledged", 5)
@@ -188,10 +184,10 @@ def test_one_event_a_message_has_the_rows_key(broker: _Broker) -> None:
     assert broker.keys == ["AAAABw==", "AAAACA=="]
 
 
-def test_a_row_goes_to_the_partition_of_its_token() -> None:
+def test_a_row_goes_to_the_partition_of_its_token(tmp_path: Path) -> None:
     """The rule of schemas.topics, for as many partitions as the topic has."""
     broker = _Broker(partitions=3)
-    line = _Line(broker)
+    line = _Line(broker, tmp_path)
     line.publisher.start()
     line.publish("a", *range(30))
     wait_until(lambda: line.acknowledged() == 30, "all are acknowledged", 5)
@@ -202,10 +198,10 @@ def test_a_row_goes_to_the_partition_of_its_token() -> None:
     assert [broker.positions(_A, partition) for partition in range(3)] == expected
 
 
-def test_a_table_whose_topic_is_refused_waits_and_the_others_go_on(broker: _Broker) -> None:
+def test_a_table_whose_topic_is_refused_waits_and_the_others_go_on(broker: _Broker, tmp_path: Path) -> None:
     """When the topic can be used at last, its events come in order."""
     broker.refused_topics.add(_A)
-    line = _Line(broker)
+    line = _Line(broker, tmp_path)
     line.publisher.start()
     line.publish("a", 1)
     line.publish("b", 2)
@@ -269,3 +265,97 @@ def test_while_messages_are_on_their_way_events_gather(line: _Line) -> None:
     wait_until(lambda: line.acknowledged() == 50, "all are acknowledged", 5)
     assert line.broker.positions(_A) == list(range(1, 51))
     assert len(line.broker.stored[_A][0]) <= 5
+
+
+def _held(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_table_that_cannot_be_published_is_held_on_disk_so_that_others_find_room(
+    broker: _Broker, tmp_path: Path
+) -> None:
+    """What is held is durable, so the log does not wait for it; when the topic opens it comes first, and in order."""
+    broker.refused_topics.add(_A)
+    line = _Line(broker, tmp_path, hold_events=5, max_events=4)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", *range(2, 12))
+    wait_until(lambda: line.acknowledged() == 11 and _held(tmp_path) == ["ks.a.events"], "a is held", 10)
+    line.publish("a", 12)
+    line.publish("b", 13)
+    wait_until(lambda: line.acknowledged() == 13, "the log goes on", 10)
+    assert (broker.positions(_B), line.positions.events) == ([1, 13], 0)
+    broker.refused_topics.clear()
+    wait_until(lambda: broker.stored.get(_A) is not None and len(broker.positions(_A)) == 11, "a is published", 10)
+    line.publish("a", 14)
+    wait_until(lambda: line.acknowledged() == 14 and _held(tmp_path) == [], "nothing is held any more", 10)
+    line.publisher.stop()
+    assert broker.positions(_A) == [*range(2, 13), 14]
+
+
+def test_what_an_earlier_process_held_is_published_first(broker: _Broker, tmp_path: Path) -> None:
+    """The next start sends the file before what it reads from the log."""
+    broker.refused_topics.add(_A)
+    first = _Line(broker, tmp_path, hold_events=5)
+    first.publisher.start()
+    first.publish("b", 1)
+    first.publish("a", *range(2, 12))
+    wait_until(lambda: first.acknowledged() == 11, "a is held", 10)
+    first.publisher.stop()
+    broker.refused_topics.clear()
+    second = _Line(broker, tmp_path, hold_events=5)
+    second.publish("a", 100, 101)
+    second.publisher.start()
+    wait_until(lambda: second.acknowledged() == 2 and _held(tmp_path) == [], "all is published", 10)
+    second.publisher.stop()
+    assert broker.positions(_A) == [*range(2, 12), 1, 2]
+
+
+def test_a_topic_that_fails_in_mid_stream_is_held_with_what_was_on_its_way(broker: _Broker, tmp_path: Path) -> None:
+    """Sent and not acknowledged, waiting, and new: all go to disk in order, and come again in order."""
+    line = _Line(broker, tmp_path, hold_events=5)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", 2)
+    wait_until(lambda: line.acknowledged() == 2, "both topics are open", 5)
+    broker.refused_topics.add(_A)
+    broker.fail_next = ["Timeout"]
+    line.publish("a", *range(3, 13))
+    wait_until(lambda: line.acknowledged() == 12, "a is held", 10)
+    line.publish("a", 13)
+    wait_until(lambda: line.acknowledged() == 13, "more of it is held", 10)
+    broker.refused_topics.clear()
+    wait_until(lambda: _held(tmp_path) == [], "all is published", 20)
+    line.publisher.stop()
+    assert broker.positions(_A) == [*range(2, 14)]
+
+
+def test_when_no_topic_can_be_used_nothing_is_held(broker: _Broker, tmp_path: Path) -> None:
+    """The broker is away: the log is the better place to wait in."""
+    broker.refused_topics |= {_A, _B}
+    line = _Line(broker, tmp_path, hold_events=5)
+    line.publisher.start()
+    line.publish("a", *range(1, 11))
+    line.publish("b", *range(11, 21))
+    time.sleep(1.5)
+    assert (line.acknowledged(), _held(tmp_path)) == (0, [])
+    broker.refused_topics.clear()
+    wait_until(lambda: line.acknowledged() == 20, "all is published", 10)
+    line.publisher.stop()
+
+
+def test_when_the_disk_has_its_share_nothing_more_is_held(broker: _Broker, tmp_path: Path) -> None:
+    """Then the events wait in memory, and in the end the reader does."""
+    broker.refused_topics.add(_A)
+    line = _Line(broker, tmp_path, hold_events=5, max_held_bytes=100)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", *range(2, 12))
+    wait_until(lambda: line.acknowledged() == 11, "a is held", 10)
+    line.publish("a", 12)
+    time.sleep(0.3)
+    assert line.acknowledged() == 11
+    broker.refused_topics.clear()
+    wait_until(lambda: line.acknowledged() == 12, "all is published", 10)
+    line.publisher.stop()
+    assert broker.positions(_A) == [*range(2, 13)]

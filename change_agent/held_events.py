@@ -1,0 +1,98 @@
+"""HeldEvents: events of one topic that cannot be used, on disk, so that the other tables go on.
+
+    <topic's table>.events => {Frame}
+      Frame => Length Crc Payload
+        Length  => UInt32, of the payload
+        Crc     => UInt32, CRC32 of the payload
+        Payload => MutationEvents in Avro, as it would have been sent (schemas.mutation_event)
+
+What stands behind the last whole frame was never durable, so it was never acknowledged: it is cut off.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from change_agent.offsets import sync_directory
+from schemas.mutation_event import MutationEvents, decode_events
+
+__all__ = ["HeldEvents"]
+
+_HEADER: Final = struct.Struct(">II")
+
+
+class HeldEvents:
+    """A queue in a file, of whole messages: appended at its end, read from its front, removed when all of it is done."""
+
+    def __init__(self, path: Path) -> None:
+        self._path: Final = path
+        self._read_position = 0
+        self._end = self._find_end()
+
+    @property
+    def is_read(self) -> bool:
+        """True when there is nothing (more) to read."""
+        return self._read_position >= self._end
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self._end
+
+    def append(self, payloads: Iterable[bytes]) -> None:
+        """Messages behind all others; durable when this returns."""
+        frames = b"".join(_HEADER.pack(len(each), zlib.crc32(each)) + each for each in payloads)
+        is_new = not self._path.exists()
+        if is_new:
+            self._path.parent.mkdir(exist_ok=True)
+        with self._path.open("ab") as file:
+            file.truncate(self._end)
+            file.write(frames)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            sync_directory(self._path.parent)
+        self._end += len(frames)
+
+    def read_next(self) -> MutationEvents | None:
+        """The next message; None at the end."""
+        if self.is_read:
+            return None
+        with self._path.open("rb") as file:
+            file.seek(self._read_position)
+            payload = _read_frame(file.read(_HEADER.size), file.read)
+        assert payload is not None
+        self._read_position += _HEADER.size + len(payload)
+        return decode_events(payload)
+
+    def rewind(self) -> None:
+        """Read all of it again."""
+        self._read_position = 0
+
+    def remove(self) -> None:
+        """All of it is with the broker."""
+        self._path.unlink(missing_ok=True)
+        self._read_position = self._end = 0
+
+    def _find_end(self) -> int:
+        if not self._path.exists():
+            return 0
+        end = 0
+        with self._path.open("rb") as file:
+            while (payload := _read_frame(file.read(_HEADER.size), file.read)) is not None:
+                end += _HEADER.size + len(payload)
+        return end
+
+
+def _read_frame(header: bytes, read: Callable[[int], bytes]) -> bytes | None:
+    """The payload of a whole frame, else None."""
+    if len(header) < _HEADER.size:
+        return None
+    length, crc = _HEADER.unpack(header)
+    payload = read(length)
+    return payload if len(payload) == length and zlib.crc32(payload) == crc else None

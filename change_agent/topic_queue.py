@@ -1,0 +1,198 @@
+"""TopicQueue: all that is on its way to one events topic: in its lanes, waiting for it to open, or held on disk."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from change_agent.event_producers import EventProducer
+from change_agent.held_events import HeldEvents
+from change_agent.inflight import InflightPositions
+from change_agent.node_connection import token_of
+from change_agent.topic_lane import MessageHeader, OutgoingEvent, Packing, SentMessage, TopicLane
+from schemas.mutation_event import MutationEvents
+from schemas.topics import partition_of_token
+
+__all__ = ["TopicQueue"]
+
+_log: Final = logging.getLogger(__name__)
+
+
+class TopicQueue:
+    """Owned by the publisher's thread. Order per topic partition is kept, whatever way the events take.
+
+    A topic that cannot be used while others can is *held*: what waits for it goes to a file, and is acknowledged, for it
+    is durable there. When the topic opens, the file is sent first. After a crash in the middle it is sent again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        held: HeldEvents,
+        positions: InflightPositions,
+        packing: Packing,
+        on_result: Callable[[TopicQueue, TopicLane, int, str | None], None],
+    ) -> None:
+        self.name: Final = name
+        self._held: Final = held
+        self._positions: Final = positions
+        self._packing: Final = packing
+        self._on_result: Final = on_result
+        self._lanes: list[TopicLane] = []
+        # Events before the number of partitions is known, or behind those that are held: a lane that never opens.
+        self._line: TopicLane = self._new_lane()
+        self._ready: Final[dict[int, TopicLane]] = {}
+        self._unusable_since: float | None = time.monotonic()
+        self._loaded: MutationEvents | None = None
+        self._held_on_their_way = 0
+        self.is_held = not held.is_read
+        self.events = 0
+        self.bytes = 0
+
+    @property
+    def lanes(self) -> Sequence[TopicLane]:
+        """One a partition; none before the topic is open."""
+        return self._lanes
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes on disk."""
+        return self._held.size
+
+    def is_usable(self) -> bool:
+        """True when every partition can be sent to."""
+        return bool(self._lanes) and all(lane.is_usable for lane in self._lanes)
+
+    def unusable_for(self) -> float:
+        """Seconds since it was first seen that the topic cannot be used; 0 when it can."""
+        if self.is_usable():
+            self._unusable_since = None
+            return 0.0
+        if self._unusable_since is None:
+            self._unusable_since = time.monotonic()
+        return time.monotonic() - self._unusable_since
+
+    def add(self, event: OutgoingEvent) -> None:
+        """An event behind all others of its partition."""
+        self.events += 1
+        self.bytes += event.size
+        if self._lanes and not self.is_held:
+            self._route(event)
+        else:
+            self._line.add(event)
+
+    def _route(self, event: OutgoingEvent) -> None:
+        lane = self._lanes[partition_of_token(token_of(event.event.partition_key), len(self._lanes))]
+        lane.add(event)
+        self._ready[id(lane)] = lane
+
+    def open(self, producers: Sequence[EventProducer]) -> None:
+        """The topic can be used; so many partitions it has."""
+        for producer in producers:
+            lane = self._new_lane()
+            lane.open(producer)
+            self._lanes.append(lane)
+        if not self.is_held:
+            self._route_line()
+
+    def reopen(self, lane: TopicLane, producer: EventProducer) -> None:
+        """A new producer for a lane whose old one failed; it is closed when the lane was given up meanwhile."""
+        if lane not in self._lanes:
+            producer.close()
+            return
+        lane.open(producer)
+        self._ready[id(lane)] = lane
+
+    def take_result(self, lane: TopicLane, generation: int, error: str | None) -> SentMessage | None:
+        """What the client said about the lane's oldest message: the message when it was acknowledged."""
+        message = lane.take_result(generation, error)
+        if message is None:
+            return None
+        self._ready[id(lane)] = lane
+        self._forget(message)
+        if message.entries:
+            self._positions.acknowledge(message.entries, message.events, message.size)
+        else:
+            self._positions.give_room_back(message.events, message.size)
+            self._held_on_their_way -= message.events
+        if self._held.is_read and self._loaded is None and self._held_on_their_way == 0 and self._held.size:
+            self._held.remove()
+            _log.info("%s: everything that was held is published", self.name)
+        return message
+
+    def send_ready(self) -> int:
+        """Send what can be sent; the number of messages that were sent."""
+        if self.is_held and self.is_usable():
+            self._load()
+        count = sum(lane.send_ready() for lane in self._ready.values())
+        self._ready.clear()
+        return count
+
+    def hold(self) -> None:
+        """Move what is on its way to disk, and everything that comes until the topic can be used again."""
+        messages = [message for lane in self._lanes for message in lane.take_all()]
+        self._lanes, self._loaded, self._held_on_their_way = [], None, 0
+        self._ready.clear()
+        self._held.rewind()
+        self.is_held = True
+        for message in messages:
+            if not message.entries:
+                # It is in the file already.
+                self._forget(message)
+                self._positions.give_room_back(message.events, message.size)
+        self._store([message for message in messages if message.entries])
+
+    def store_held(self) -> None:
+        """Make durable, and acknowledge, what came since the topic is held."""
+        if self.is_held and self._line.waiting:
+            line, self._line = self._line, self._new_lane()
+            self._store(line.take_all())
+
+    def _store(self, messages: Sequence[SentMessage]) -> None:
+        if not messages:
+            return
+        self._held.append(message.payload for message in messages)
+        for message in messages:
+            self._forget(message)
+            self._positions.acknowledge(message.entries, message.events, message.size)
+
+    def _load(self) -> None:
+        """From disk into the lanes, as room allows; in front of what waits behind it."""
+        while sum(lane.waiting for lane in self._lanes) < self._packing.max_events:
+            message = self._loaded or self._held.read_next()
+            if message is None:
+                self.is_held = False
+                self._route_line()
+                return
+            self._loaded = message
+            header = MessageHeader(
+                message.node_id,
+                message.segment_id,
+                message.keyspace,
+                message.table,
+                message.table_id,
+                message.key_schema,
+            )
+            sizes = [len(event.key) + len(event.partition_key) for event in message.events]
+            if not self._positions.take_room(len(sizes), sum(sizes), 0):
+                return
+            self._loaded = None
+            self._held_on_their_way += len(sizes)
+            for event, size in zip(message.events, sizes, strict=True):
+                self.events += 1
+                self.bytes += size
+                self._route(OutgoingEvent(header, event, None, size))
+
+    def _route_line(self) -> None:
+        line, self._line = self._line, self._new_lane()
+        for event in line.take_waiting():
+            self._route(event)
+
+    def _forget(self, message: SentMessage) -> None:
+        self.events -= message.events
+        self.bytes -= message.size
+
+    def _new_lane(self) -> TopicLane:
+        return TopicLane(self._packing, lambda lane, generation, error: self._on_result(self, lane, generation, error))

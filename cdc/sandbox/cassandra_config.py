@@ -116,7 +116,7 @@ def write_configuration(folder: Path, settings: Mapping[str, Json]) -> None:
 def jvm_options(folder: Path, *, heap_mb: int, jamm: Path) -> list[str]:
     """JVM options for a small node that starts fast: one compiler, the serial collector, no waiting for gossip."""
     return [
-        f"-Xms{heap_mb}m",
+        f"-Xms{heap_mb // 4}m",  # Cassandra locks in memory what is committed at its start
         f"-Xmx{heap_mb}m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",

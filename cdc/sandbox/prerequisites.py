@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Final
 
 from schemas.errors import ConfigError
 
-__all__ = ["JAVA_MAJOR", "java_home", "maven"]
+__all__ = ["JAVA_MAJOR", "java_home", "maven", "require_linux"]
 
 JAVA_MAJOR: Final = 17
 _VERSION_LINE: Final = re.compile(r'version "(?:1\.)?(\d+)')
@@ -38,6 +39,12 @@ def java_home() -> Path:
         f"no Java {JAVA_MAJOR} found{found}; install a JDK {JAVA_MAJOR}, for example with "
         f"`apt-get install openjdk-{JAVA_MAJOR}-jdk-headless`, or set JAVA_HOME to one",
     )
+
+
+def require_linux() -> None:
+    """Raises ConfigError elsewhere: the sandbox stands on 127.0.0.0/8, pidfds and parent-death signals."""
+    if sys.platform != "linux":
+        raise ConfigError.of("sandbox", f"it runs on Linux only, not on {sys.platform}; use docker-compose.yml there")
 
 
 def maven() -> Path:

@@ -11,6 +11,7 @@ Files, below the sandbox's folder:
 from __future__ import annotations
 
 import fcntl
+import re
 import shutil
 import tempfile
 import threading
@@ -27,6 +28,7 @@ from cdc.sandbox.artifacts import cassandra_class_path, ensure, pulsar_distribut
 from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.sandbox.errors import SandboxError, ServerStartError
 from cdc.sandbox.options import SandboxOptions
+from cdc.sandbox.prerequisites import require_linux
 from cdc.sandbox.pulsar_standalone import Pulsar
 from cdc.sandbox.server import Server
 from cdc.sandbox.state import ProcessId, SandboxState, ServerState, read_state, write_state
@@ -102,11 +104,14 @@ class Sandbox:
     def start(self) -> None:
         """Starts the servers and returns when all serve clients.
 
-        Raises ConfigError for a missing prerequisite, ArtifactError when files cannot be fetched, ServerStartError
+        Raises ConfigError for a missing prerequisite or an unusable folder, ArtifactError when files cannot be fetched, ServerStartError
         with the tail of its log for a server that does not come up; nothing is left running then.
         """
         if self._supervisor is not None:
             raise SandboxError("this sandbox runs already")
+        require_linux()
+        if self._base_dir is not None:
+            _check_path(self._base_dir.absolute())
         earlier = _block_of_earlier_run(self._base_dir, self.options) if self._base_dir else None
         self._fetch_artifacts()
         self._dir = self._base_dir.absolute() if self._base_dir else Path(tempfile.mkdtemp(prefix="cdc-sandbox-"))
@@ -196,6 +201,12 @@ class Sandbox:
         self._on_progress(server.name, "starting")
         server.start()
         self._on_progress(server.name, "ready")
+
+
+def _check_path(folder: Path) -> None:
+    """Class paths end at a colon, and Pulsar's start script at a space."""
+    if re.search(r"[\s:]", str(folder)):
+        raise ConfigError.of("sandbox folder", f"{str(folder)!r} has a space or colon, which Java tools cannot take")
 
 
 def _lock_folder(folder: Path) -> BinaryIO:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cassandra import ConsistencyLevel
+from cassandra import ConsistencyLevel, OperationTimedOut, ReadTimeout, Unavailable
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
 from cassandra.policies import WhiteListRoundRobinPolicy
 
@@ -38,13 +38,20 @@ def _session(nodes: tuple[CassandraNode, ...], consistency: int = ConsistencyLev
         yield cluster.connect()
 
 
-def _eventually(holds: Callable[[], bool], timeout_s: float = 15) -> bool:
+def _eventually(holds: Callable[[], bool], timeout_s: float = 30) -> bool:
     deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
     return True
+
+
+def _reads_one(session: Session) -> bool:
+    try:
+        return bool(session.execute("SELECT b FROM k.t WHERE a = 1").one().b == "one")
+    except (ReadTimeout, Unavailable, OperationTimedOut):  # asked the dead replica, before its death was noticed
+        return False
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:
@@ -92,7 +99,10 @@ def test_each_older_line_takes_cql_and_leaves_changes_in_cdc_raw(line: str) -> N
 
 def test_two_nodes_keep_a_copy_each_and_one_lives_without_the_other() -> None:
     """RF 2 at ALL reaches both; a killed node comes back on its data."""
-    with Sandbox(SandboxOptions(nodes=2, pulsar=False, commitlog_sync_ms=50)) as sandbox:
+    # a busy machine may take longer than Cassandra's default of 2 s for a write
+    timeouts = {"write_request_timeout_in_ms": 20_000, "request_timeout_in_ms": 20_000}
+    options = SandboxOptions(nodes=2, pulsar=False, commitlog_sync_ms=50, cassandra_settings=timeouts)
+    with Sandbox(options) as sandbox:
         first, second = sandbox.nodes
         assert first.live_nodes() == {first.address, second.address}
         with _session(sandbox.nodes) as session:
@@ -106,10 +116,10 @@ def test_two_nodes_keep_a_copy_each_and_one_lives_without_the_other() -> None:
         second.kill()
         assert not second.running
         with _session((first,), ConsistencyLevel.ONE) as session:
-            assert session.execute("SELECT b FROM k.t WHERE a = 1").one().b == "one"
+            assert _eventually(lambda: _reads_one(session))
         second.start()
         with _session((second,), ConsistencyLevel.ONE) as session:
-            assert session.execute("SELECT b FROM k.t WHERE a = 1").one().b == "one"
+            assert _eventually(lambda: _reads_one(session))
 
 
 def test_a_server_that_does_not_start_is_told_with_the_tail_of_its_own_log() -> None:

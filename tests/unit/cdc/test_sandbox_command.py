@@ -95,6 +95,14 @@ def test_up_refuses_a_folder_that_is_a_file(tmp_path: Path) -> None:
     assert (run.returncode, run.stderr) == (2, f"cdc: --dir: {tmp_path / 'file'} cannot be used: File exists\n")
 
 
+def test_up_refuses_a_folder_that_pulsars_scripts_cannot_take(tmp_path: Path) -> None:
+    """They would fail later, and not say why."""
+    run = _cdc("up", "--dir", tmp_path / "my sandbox")
+    assert run.returncode == 2
+    assert run.stderr.startswith(f"cdc: sandbox folder: '{tmp_path}/my sandbox' has a space or colon")
+    assert list((tmp_path / "my sandbox").iterdir()) == []
+
+
 def test_up_refuses_the_data_of_another_version(tmp_path: Path) -> None:
     """Cassandra would refuse it too, or change it for good."""
     write_state(tmp_path, _STATE)

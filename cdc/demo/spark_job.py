@@ -62,7 +62,7 @@ def _compare(spark: SparkSession, job: Job, each: TableJob) -> TableResult:
     current = spark_bridge.current_table(spark, options).cache()
     print(f"\n== {name}: the table now ({current.count():,} rows, the first {_SHOWN_ROWS})")
     current.orderBy(*each["key"]).show(_SHOWN_ROWS, truncate=_SHOWN_CHARACTERS)
-    print(f"== {name}: the newest of {changes.count():,} changes")
+    print(f"== {name}: the newest of {changes.count():,} records")
     _show_changes(changes, each["key"])
     with connect(job["cassandra_address"], job["cassandra_port"]) as session:
         cassandra: list[Mapping[str, object]] = list(session.execute(f"SELECT * FROM {name}"))

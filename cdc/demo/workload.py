@@ -90,9 +90,10 @@ class Workload:
         self._session.execute(_ALTER)
 
     def second_half(self) -> None:
-        """More changes, those of customers with the new column."""
-        self._run(list(self._changes(new_column=True)))
-        self._run(list(self._deletions()))
+        """More changes, those of customers with the new column, and deletions among them."""
+        statements = [*self._changes(new_column=True), *self._deletions()]
+        self._random.shuffle(statements)
+        self._run(statements)
 
     def _run(self, statements: Sequence[Statement]) -> None:
         for cql, _ in statements:

@@ -1,0 +1,55 @@
+package org.cassandracdc.source;
+
+import java.io.ByteArrayInputStream;
+import java.io.DataInputStream;
+import java.io.IOException;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+
+/**
+ * The Java side of the golden frames: prints what it writes, and what it reads from the frames given as hex arguments.
+ * It lies in the host's package for the sake of its classes.
+ */
+public final class FramesCheck {
+    private FramesCheck() {}
+
+    public static void main(String[] args) throws Exception {
+        HexFormat hex = HexFormat.of();
+        Map<String, Object> document = new TreeMap<>();
+        document.put("config", Map.of("events", Map.of("topic", List.of("a", "b\"\\\n"))));
+        document.put("instance", Map.of("id", 0));
+        document.put("pulsar", Map.of());
+        System.out.println("open " + hex.formatHex(Frames.open(Json.of(document))));
+        System.out.println("ack " + hex.formatHex(Frames.seq(Frames.ACK, 258)));
+        System.out.println("fail " + hex.formatHex(Frames.seq(Frames.FAIL, 1)));
+        System.out.println("close " + hex.formatHex(Frames.empty(Frames.CLOSE)));
+        for (String arg : args) {
+            System.out.println(read(hex.parseHex(arg)));
+        }
+    }
+
+    private static String read(byte[] data) {
+        try {
+            Frames.Frame frame = Frames.read(new DataInputStream(new ByteArrayInputStream(data)));
+            return switch (frame.type()) {
+                case Frames.SCHEMA -> Frames.SchemaFrame.of(frame.body()).toString();
+                case Frames.RECORD -> record(Frames.RecordFrame.of(frame.body()));
+                case Frames.LOG -> "log " + (frame.body().get() & 0xFF) + " " + Frames.text(frame.body());
+                case Frames.METRIC -> "metric " + frame.body().getDouble() + " " + Frames.text(frame.body());
+                case Frames.ERROR -> "error " + Frames.text(frame.body());
+                default -> "type " + frame.type();
+            };
+        } catch (IOException | RuntimeException e) {
+            return "refused " + e.getMessage();
+        }
+    }
+
+    private static String record(Frames.RecordFrame record) {
+        HexFormat hex = HexFormat.of();
+        String value = record.value() == null ? "null" : hex.formatHex(record.value());
+        return "record " + record.seq() + " " + record.schemaId() + " " + record.eventTime() + " "
+                + hex.formatHex(record.key()) + " " + value + " " + record.properties();
+    }
+}

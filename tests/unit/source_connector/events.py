@@ -1,0 +1,96 @@
+"""Events and tables for unit tests, by few words."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from uuid import UUID
+
+from schemas.cql_type import parse_cql_type
+from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, RangeBounds
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from source_connector.events_message import EventsMessage, PendingEvent
+
+__all__ = ["NODE", "column", "event", "int32", "pending", "table"]
+
+NODE = UUID("00000000-0000-0000-0000-0000000000aa")
+
+
+def int32(value: int) -> bytes:
+    """The CQL bytes of an int."""
+    return struct.pack(">i", value)
+
+
+def column(
+    name: str,
+    kind: ColumnKind = ColumnKind.REGULAR,
+    cql_type: str = "int",
+    *,
+    position: int = -1,
+    is_desc: bool = False,
+) -> ColumnMetadata:
+    """A column, an int by default."""
+    return ColumnMetadata(name=name, kind=kind, type=parse_cql_type(cql_type, {}), position=position, reversed=is_desc)
+
+
+def table(
+    partition_key: Sequence[str] = ("pk",), clustering_key: Sequence[str] = (), columns: Sequence[str] = ("v",),
+    *, descending: Sequence[str] = (), clustering_type: str = "int", table_id: UUID | None = None,
+) -> TableMetadata:  # fmt: skip
+    """`ks.t` with int columns."""
+    return TableMetadata(
+        keyspace="ks",
+        name="t",
+        table_id=table_id or UUID(int=1),
+        partition_key=tuple(
+            column(name, ColumnKind.PARTITION_KEY, position=at) for at, name in enumerate(partition_key)
+        ),
+        clustering_key=tuple(
+            column(name, ColumnKind.CLUSTERING, clustering_type, position=at, is_desc=name in descending)
+            for at, name in enumerate(clustering_key)
+        ),
+        static_columns=(),
+        regular_columns=tuple(column(name) for name in columns),
+    )
+
+
+def event(
+    partition: int | bytes = 1,
+    clustering: int | None = None,
+    kind: MutationKind = MutationKind.ROW,
+    *,
+    digest: int = 0,
+    writetime_us: int | None = 10,
+    live_us: int | None = 10,
+    columns: Sequence[str] = ("v",),
+    position: int = 100,
+    expiry_time_s: int | None = None,
+    bounds: RangeBounds | None = None,
+) -> MutationEvent:
+    """An event of a table with one partition column and perhaps one clustering column."""
+    partition_key = int32(partition) if isinstance(partition, int) else partition
+    own = () if clustering is None else (int32(clustering),)
+    return MutationEvent(
+        position=position,
+        ordinal=0,
+        kind=kind,
+        key=partition_key + b"".join(own),
+        partition_key=partition_key,
+        clustering=own,
+        digest=digest.to_bytes(16, "big"),
+        writetime_us=writetime_us,
+        live_cell_writetime_us=live_us,
+        deletion_time_us=writetime_us if kind not in (MutationKind.ROW, MutationKind.STATIC_ROW) else None,
+        expiry_time_s=expiry_time_s,
+        bounds=bounds,
+        columns=tuple(columns),
+    )
+
+
+def pending(*events: MutationEvent, node: UUID = NODE, table_id: UUID | None = None) -> list[PendingEvent]:
+    """Events as they come out of one message."""
+    content = MutationEvents(
+        node_id=node, segment_id=7, keyspace="ks", table="t", table_id=table_id or UUID(int=1), key_schema="",
+        events=events,
+    )  # fmt: skip
+    return EventsMessage(identity=b"", message_id=None, content=content).take_events()

@@ -1,0 +1,134 @@
+"""The connector's options: DataStax's names, every problem at once, secrets never shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas.errors import ConfigError
+from source_connector.config import SourceConfig
+
+PULSAR = {"serviceUrl": "pulsar://broker:6650", "authParams": "token:secret"}
+NEEDED: dict[str, object] = {
+    "contactPoints": "10.0.0.1, 10.0.0.2",
+    "loadBalancing": {"localDc": "dc1"},
+    "keyspace": "Shop",
+    "table": "orders",
+}
+
+
+def config(**options: object) -> SourceConfig:
+    return parsed(**options)[0]
+
+
+def parsed(**options: object) -> tuple[SourceConfig, tuple[str, ...]]:
+    return SourceConfig.from_mapping(
+        {**NEEDED, **{name.replace("__", "."): each for name, each in options.items()}}, PULSAR
+    )
+
+
+def problems(options: dict[str, object]) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        SourceConfig.from_mapping(options, PULSAR)
+    return str(raised.value).splitlines()
+
+
+def test_defaults_are_those_of_datastax_where_it_has_the_option() -> None:
+    """Names and cases of tables are kept as they are."""
+    found = config()
+    assert (found.keyspace, found.contact_points, found.local_dc, found.port) == (
+        "Shop", ("10.0.0.1", "10.0.0.2"), "dc1", 9042,
+    )  # fmt: skip
+    assert (found.cache_max_digests, found.cache_max_capacity, found.cache_expire_after_ms) == (3, 32767, 60000)
+    assert (found.subscription, found.columns, found.consistency) == ("sub", ".*", "LOCAL_QUORUM")
+    assert found.topics == ("persistent://public/default/cdc-events-Shop.orders",)
+    assert (found.pulsar_service_url, found.pulsar_auth_params.get_secret_value()) == (
+        "pulsar://broker:6650", "token:secret",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "topics"),
+    [
+        ("mine", ("persistent://public/default/mine",)),
+        (["a/b/c", "persistent://x/y/z"], ("persistent://a/b/c", "persistent://x/y/z")),
+        ("one, two", ("persistent://public/default/one", "persistent://public/default/two")),
+    ],
+)
+def test_events_topics_may_be_one_or_several(given: object, topics: tuple[str, ...]) -> None:
+    """A list, or one text with commas; short names are completed."""
+    assert config(events={"topic": given}).topics == topics
+
+
+def test_numbers_may_be_text_and_come_as_floats() -> None:
+    """Pulsar's JSON knows one kind of number."""
+    assert config(port="9043").port == 9043
+    assert config(port=9043.0).port == 9043
+
+
+def test_all_problems_are_told_at_once_a_line_each() -> None:
+    """Missing, wrong, unknown and unsupported options together."""
+    found = problems({
+        "port": "many",
+        "cahe.max.digest": 4,
+        "outputFormat": "key-value-json",
+        "auth": {"provider": "plain", "username": "u"},
+        "cloud.secureConnectBundle": "x.zip",
+        "columns": "(",
+        "ssl.openssl.keyCertChain": "a.pem",
+    })  # fmt: skip
+    assert sorted(found) == sorted([
+        "keyspace: is required",
+        "table: is required",
+        "contactPoints: is required",
+        "loadBalancing.localDc: is required",
+        "port: input should be a valid integer, unable to parse string as an integer (got 'many')",
+        "cahe.max.digest: is not an option of this connector; did you mean cache.max.digest?",
+        "outputFormat: 'key-value-json' is not supported; supported: key-value-avro",
+        "auth.password: is required by auth.provider PLAIN",
+        "cloud.secureConnectBundle: is not supported; give contactPoints, loadBalancing.localDc and the ssl options",
+        "columns: is no regular expression: missing ), unterminated subpattern at position 0",
+        "ssl.openssl.privateKey: ssl.openssl.keyCertChain and ssl.openssl.privateKey go together",
+    ])  # fmt: skip
+
+
+def test_options_without_a_meaning_here_give_one_warning() -> None:
+    """Somebody who moves over keeps the configuration as it is."""
+    found, warnings = parsed(
+        batch__size=200,
+        query={"executors": 10},
+        jmx=True,
+        **{"datastax-java-driver": {"basic": {"request": {"timeout": "5 seconds"}}}},
+    )
+    assert found.port == 9042
+    assert warnings == (
+        "options without a meaning for this connector are ignored: batch.size, "
+        "datastax-java-driver.basic.request.timeout, jmx, query.executors",
+    )
+
+
+def test_another_subscription_type_is_accepted_with_a_warning() -> None:
+    """Packed events are read in the order of their topic partition."""
+    assert parsed(events__subscription__type="Failover")[1] == ()
+    assert parsed(events__subscription__type="Key_Shared")[1] == (
+        "events.subscription.type: Key_Shared is not used; events are read with a Failover subscription, which keeps "
+        "the order of each topic partition",
+    )
+
+
+def test_secrets_are_not_shown() -> None:
+    """Neither by a configuration nor by its problems."""
+    found = config(auth={"provider": "PLAIN", "username": "u", "password": "hunter2"})
+    assert "hunter2" not in repr(found) and "token:secret" not in repr(found)
+    wrong = problems({**NEEDED, "auth.password": ["hunter2"], "auth.provider": "none"})
+    assert len(wrong) == 1 and "hunter2" not in wrong[0]
+
+
+def test_a_broker_that_is_not_told_is_asked_for() -> None:
+    """Where the host cannot find it out."""
+    with pytest.raises(ConfigError, match="pulsarServiceUrl: is required"):
+        SourceConfig.from_mapping(NEEDED, {})
+
+
+def test_options_win_over_what_the_host_found_out() -> None:
+    """Another address of the broker, or other rights."""
+    assert config(pulsarServiceUrl="pulsar://other:6650").pulsar_service_url == "pulsar://other:6650"

@@ -1,0 +1,139 @@
+"""Frames between host and child: golden bytes that the Java side and the Python side agree on, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from cdc.sandbox.prerequisites import java_home
+from source_connector.errors import HostProtocolError
+from source_connector.host_protocol import (
+    MAX_FRAME_LENGTH,
+    Ack,
+    Close,
+    Fail,
+    FrameDecoder,
+    HostFrame,
+    OpenRequest,
+    encode_error,
+    encode_log,
+    encode_metric,
+    encode_opened,
+    encode_record,
+    encode_schema,
+)
+from source_connector.record import SourceRecord
+
+_REPOSITORY: Final = Path(__file__).parents[3]
+_HOST: Final = _REPOSITORY / "source_connector" / "nar"
+
+OPEN_JSON: Final = '{"config":{"events":{"topic":["a","b\\"\\\\\\u000a"]}},"instance":{"id":0},"pulsar":{}}'
+FROM_HOST: Final = {
+    "open": (len(OPEN_JSON) + 1).to_bytes(4, "big") + b"\x01" + OPEN_JSON.encode(),
+    "ack": bytes.fromhex("00000009020000000000000102"),
+    "fail": bytes.fromhex("00000009030000000000000001"),
+    "close": bytes.fromhex("0000000104"),
+}  # fmt: skip
+RECORD: Final = SourceRecord(schema_id=3, key=b"\x02", value=b"", properties={"kind": "row", "é": ""}, event_time_ms=5)
+TOMBSTONE: Final = SourceRecord(schema_id=3, key=b"\x02", value=None, properties={})
+FROM_CHILD: Final = [
+    (encode_opened(), "0000000110", "type 16"),
+    (
+        encode_schema(1, "t", "{}", "[]"),
+        "0000001611000000010000000174000000027b7d000000025b5d",
+        "SchemaFrame[id=1, name=t, keySchema={}, valueSchema=[]]",
+    ),
+    (
+        encode_record(258, RECORD),
+        "0000003a120000000000000102000000030000000000000005000000010201000000000002"
+        "000000046b696e6400000003726f7700000002c3a900000000",
+        "record 258 3 5 02  {kind=row, é=}",
+    ),
+    (
+        encode_record(1, TOMBSTONE),
+        "0000002112000000000000000100000003ffffffffffffffff000000010200000000000000",
+        "record 1 3 -1 02 null {}",
+    ),
+    (encode_log(30, "no"), "00000008131e000000026e6f", "log 30 no"),
+    (encode_metric("m", 1.5), "0000000e143ff8000000000000000000016d", "metric 1.5 m"),
+    (encode_error("why"), "000000081500000003776879", "error why"),
+]  # fmt: skip
+
+
+def decoded(data: bytes, size: int = 1 << 16) -> list[HostFrame]:
+    decoder = FrameDecoder()
+    return [frame for at in range(0, len(data), size) for frame in decoder.feed(data[at : at + size])]
+
+
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [pytest.param(frame, expected, id=shown.split(" ")[0]) for frame, expected, shown in FROM_CHILD],
+)
+def test_a_frame_to_the_host_has_its_bytes(frame: bytes, expected: str) -> None:
+    """As the specification in the module's docstring says."""
+    assert frame.hex() == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1 << 16])
+def test_frames_of_the_host_are_read_however_they_are_cut(size: int) -> None:
+    """A pipe keeps no boundaries."""
+    frames = decoded(b"".join(FROM_HOST.values()), size)
+    request = OpenRequest(config={"events": {"topic": ["a", 'b"\\\n']}}, instance={"id": "0"}, pulsar={})
+    assert frames == [request, Ack(258), Fail(1), Close()]
+
+
+def test_the_java_side_writes_and_reads_the_same_frames(tmp_path: Path) -> None:
+    """The host's own classes, compiled from the sources that go into the archive."""
+    java = java_home() / "bin"
+    sources = [str(_HOST / "Frames.java"), str(_HOST / "Json.java"), str(_REPOSITORY / "tests/java/FramesCheck.java")]
+    subprocess.run([str(java / "javac"), "-d", str(tmp_path), *sources], check=True, capture_output=True, timeout=60)
+    cut = encode_record(1, RECORD)
+    hostile = [cut[:20], b"\0\0\0\0\x10", b"\xff\xff\xff\xff\x10", b"\0\0\0\x06\x15\x7f\xff\xff\xff\x00"]
+    frames = [frame for frame, _, _ in FROM_CHILD] + hostile
+    command = [str(java / "java"), "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Dstdout.encoding=UTF-8", "-cp"]
+    command += [str(tmp_path), "org.cassandracdc.source.FramesCheck", *(frame.hex() for frame in frames)]
+    printed = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout.decode().splitlines()
+    assert dict(line.split(" ") for line in printed[:4]) == {name: data.hex() for name, data in FROM_HOST.items()}
+    assert printed[4:-4] == [shown for _, _, shown in FROM_CHILD]
+    assert [line.split(" ")[0] for line in printed[-4:]] == ["refused"] * 4
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\0\0\0\0\x02", "a length of 0 in a frame of type 2"),
+        ((MAX_FRAME_LENGTH + 1).to_bytes(4, "big") + b"\x02", "a length of 67108865"),
+        (b"\0\0\0\x02\x02\x00", "1 bytes instead of 8 in a frame of type 2"),
+        (b"\0\0\0\x01\x63", "not a frame that a host sends in a frame of type 99"),
+        (b"\0\0\0\x03\x01{}", "2 bytes that are no OPEN document"),
+    ],
+)
+def test_bytes_that_are_no_frames_are_an_error(data: bytes, message: str) -> None:
+    """A host and a child of different archives: better to end than to guess."""
+    with pytest.raises(HostProtocolError, match=message):
+        decoded(data)
+
+
+def test_an_open_document_that_cannot_be_read_does_not_show_what_stands_in_it() -> None:
+    """It holds passwords."""
+    text = b'{"config": {"auth.password": "hunter2"}, '
+    with pytest.raises(HostProtocolError) as raised:
+        decoded((len(text) + 1).to_bytes(4, "big") + b"\x01" + text)
+    assert "hunter2" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+def test_a_record_larger_than_a_frame_is_refused_before_it_is_written() -> None:
+    """Half a frame would end the connection."""
+    record = SourceRecord(schema_id=1, key=b"", value=bytes(MAX_FRAME_LENGTH), properties={})
+    with pytest.raises(HostProtocolError, match="are more than a frame holds"):
+        encode_record(1, record)
+
+
+def test_the_open_document_is_json() -> None:
+    """What the golden frame holds can be read by anybody."""
+    assert json.loads(OPEN_JSON)["config"]["events"]["topic"] == ["a", 'b"\\\n']

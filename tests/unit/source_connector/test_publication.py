@@ -1,0 +1,68 @@
+"""Properties of records, as `schemas.record_properties` names them."""
+
+from __future__ import annotations
+
+import base64
+from uuid import UUID
+
+from schemas.mutation_event import MutationKind, RangeBounds
+from source_connector.projection import Projection
+from source_connector.publication import event_time_ms, marker_properties, row_properties, survivor_properties
+from tests.unit.source_connector.events import NODE, event, int32, pending, table
+
+COMMON = {"node": str(NODE), "segpos": "7:100", "table_id": str(UUID(int=1))}
+
+
+def test_a_row_tells_its_change() -> None:
+    """Kind, table, place, write time; a time to live only where there is one."""
+    projection = Projection(table())
+    assert row_properties(projection, pending(event(writetime_us=5))) == {**COMMON, "kind": "row", "writetime": "5"}
+    expiring = row_properties(projection, pending(event(writetime_us=5, expiry_time_s=77)))
+    assert expiring == {**COMMON, "kind": "row", "writetime": "5", "expires_at": "77"}
+
+
+def test_a_static_row_names_the_static_columns() -> None:
+    """The value's schema cannot tell which they are."""
+    static = event(kind=MutationKind.STATIC_ROW, writetime_us=None)
+    assert row_properties(Projection(table()), pending(static)) == {
+        **COMMON, "kind": "static_row", "static_columns": "[]",
+    }  # fmt: skip
+
+
+def test_a_partition_deletion_tells_its_time() -> None:
+    """The marker's time counts, not that of the reading."""
+    (deleted,) = pending(event(kind=MutationKind.PARTITION_DELETION, writetime_us=9))
+    assert marker_properties(Projection(table()), deleted) == {
+        **COMMON, "kind": "partition_deletion", "writetime": "9", "deletion_time": "9",
+    }  # fmt: skip
+
+
+def test_a_range_deletion_tells_its_bounds_as_keys() -> None:
+    """Clustering columns behind the bound are null, an open end is absent, descending columns are named."""
+    projection = Projection(table(clustering_key=("c", "d"), descending=("d",)))
+    scope = RangeBounds(start=(int32(1),), start_inclusive=True, end=(), end_inclusive=True)
+    (deleted,) = pending(event(kind=MutationKind.RANGE_DELETION, writetime_us=9, bounds=scope))
+    assert marker_properties(projection, deleted) == {
+        **COMMON,
+        "kind": "range_deletion",
+        "writetime": "9",
+        "deletion_time": "9",
+        "range_start": base64.b64encode(b"\x02\x02\x02\x00").decode(),  # pk 1, c 1, d null
+        "range_start_inclusive": "true",
+        "range_end_inclusive": "true",
+        "range_reversed": '["d"]',
+    }
+
+
+def test_a_row_that_a_deletion_left_is_a_row_with_its_own_write_time() -> None:
+    """The deletion's place is where it comes from."""
+    (deleted,) = pending(event(kind=MutationKind.PARTITION_DELETION, writetime_us=9))
+    assert survivor_properties(deleted, 12) == {**COMMON, "kind": "row", "writetime": "12"}
+    assert "writetime" not in survivor_properties(deleted, None)
+
+
+def test_the_event_time_is_the_write_time_where_that_is_a_time() -> None:
+    """Clients may write at any timestamp, negative ones too."""
+    assert event_time_ms({"writetime": "1700000000123456"}) == 1_700_000_000_123
+    assert event_time_ms({"writetime": "-5"}) is None
+    assert event_time_ms({}) is None

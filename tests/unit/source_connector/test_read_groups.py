@@ -1,0 +1,145 @@
+"""Which reads share a statement, and what that statement asks for."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from schemas.mutation_event import MutationKind, RangeBounds
+from source_connector.projection import Projection
+from source_connector.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
+from source_connector.read_request import ReadLevel, ReadRequest
+from source_connector.row_fetcher import range_condition
+from tests.unit.source_connector.events import NODE, int32, table
+
+SIMPLE = Projection(table())
+KEYED = Projection(table(clustering_key=("c",)))
+
+
+def read(projection: Projection, partition: int | bytes, *clustering: int) -> WaitingRead:
+    request = ReadRequest(
+        projection=projection,
+        kind=MutationKind.ROW,
+        partition_key=int32(partition) if isinstance(partition, int) else partition,
+        clustering=tuple(map(int32, clustering)),
+        level=ReadLevel.FIRST,
+        node=NODE,
+    )
+    return WaitingRead(None, request)
+
+
+def condition(reads: list[WaitingRead]) -> tuple[str, list[bytes | None]]:
+    where, values = group_condition([each.request for each in reads])
+    return where, list(values)
+
+
+def counted(*items: bytes) -> bytes:
+    return int32(len(items)) + b"".join(int32(len(item)) + item for item in items)
+
+
+def test_keys_of_single_rows_become_one_list() -> None:
+    """At most a group's worth; the rest waits for the next statement."""
+    waiting = deque(read(SIMPLE, number) for number in range(GROUP_SIZE + 5))
+    group = take_group(waiting, allow_product=True)
+    assert (len(group), len(waiting)) == (GROUP_SIZE, 5)
+    assert condition(group[:2]) == ('"pk" IN ?', [counted(int32(0), int32(1))])
+
+
+def test_one_key_is_asked_for_by_equality() -> None:
+    """A single read, and a list of one, need no IN."""
+    assert condition([read(KEYED, 1, 2)]) == ('"pk" = ? AND "c" = ?', [int32(1), int32(2)])
+
+
+def test_keys_of_one_partition_share_the_partition() -> None:
+    """Clustering keys of one column are a list, of several columns a list of tuples."""
+    group = take_group(deque([read(KEYED, 1, 2), read(KEYED, 1, 3)]), allow_product=False)
+    assert condition(group) == ('"pk" = ? AND "c" IN ?', [int32(1), counted(int32(2), int32(3))])
+    wide = Projection(table(clustering_key=("c", "d")))
+    group = take_group(deque([read(wide, 1, 2, 3), read(wide, 1, 2, 4)]), allow_product=False)
+    pairs = counted(counted(int32(2), int32(3))[4:], counted(int32(2), int32(4))[4:])
+    assert condition(group) == ('"pk" = ? AND ("c", "d") IN ?', [int32(1), pairs])
+
+
+def test_keys_with_the_same_clustering_share_it() -> None:
+    """Asked for exactly, whether products are allowed or not."""
+    group = take_group(deque([read(KEYED, 1, 7), read(KEYED, 2, 7)]), allow_product=False)
+    assert condition(group) == ('"pk" IN ? AND "c" = ?', [counted(int32(1), int32(2)), int32(7)])
+
+
+@pytest.mark.parametrize(("allow_product", "together"), [(True, 2), (False, 1)])
+def test_unrelated_keys_share_a_statement_only_as_a_product(allow_product: bool, together: int) -> None:
+    """Rows that nobody asked for may come back: the caller sees how many, and can turn it off."""
+    waiting = deque([read(KEYED, 1, 7), read(KEYED, 2, 8)])
+    group = take_group(waiting, allow_product=allow_product)
+    assert len(group) == together
+    if allow_product:
+        where, values = condition(group)
+        assert where == '"pk" IN ? AND "c" IN ?'
+        assert values == [counted(int32(1), int32(2)), counted(int32(7), int32(8))]
+
+
+def test_composite_partition_keys_are_grouped_within_a_partition_only() -> None:
+    """A product over their components would ask for partitions that do not exist."""
+    projection = Projection(table(partition_key=("a", "b"), clustering_key=("c",)))
+    one, two = (b"\0\4" + int32(1) + b"\0\0\4" + int32(number) + b"\0" for number in (1, 2))
+    waiting = deque([read(projection, one, 1), read(projection, two, 1), read(projection, one, 2)])
+    group = take_group(waiting, allow_product=True)
+    assert condition(group) == (
+        '"a" = ? AND "b" = ? AND "c" IN ?', [int32(1), int32(1), counted(int32(1), int32(2))],
+    )  # fmt: skip
+    assert len(waiting) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"node": UUID(int=5)},
+        {"level": ReadLevel.HIGHER},
+        {"kind": MutationKind.STATIC_ROW},
+        {"projection": Projection(table())},
+        {"clustering": (None,)},
+    ],
+)
+def test_reads_that_differ_in_more_than_their_key_are_not_grouped(other: dict[str, object]) -> None:
+    """Another coordinator, another level, another kind, another state of the schema, an absent clustering value."""
+    first = read(SIMPLE, 1)
+    second = WaitingRead(None, replace(read(SIMPLE, 2).request, **other))  # type: ignore[arg-type]  # by name
+    assert take_group(deque([first, second]), allow_product=True) == [first]
+    assert take_group(deque([second, first]), allow_product=True) == [second]
+
+
+@pytest.mark.parametrize(("cql_type", "exact"), [("int", True), ("text", True), ("decimal", False), ("boolean", False)])
+def test_a_clustering_value_with_several_forms_is_looked_for_again(cql_type: str, exact: bool) -> None:
+    """1.0 and 1.00 are one decimal: the row may be stored under the other one."""
+    assert is_exact_by_bytes(Projection(table(clustering_key=("c",), clustering_type=cql_type))) is exact
+
+
+def bounds(start: tuple[int, ...], end: tuple[int, ...], *, inclusive: bool = False) -> RangeBounds:
+    return RangeBounds(
+        start=tuple(map(int32, start)), start_inclusive=inclusive, end=tuple(map(int32, end)), end_inclusive=inclusive
+    )
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        (bounds((1,), (5,)), (['"c" > ?', '"c" < ?'], [1, 5])),
+        (bounds((1,), (5,), inclusive=True), (['"c" >= ?', '"c" <= ?'], [1, 5])),
+        (bounds((), (5,)), (['"c" < ?'], [5])),
+        (bounds((1,), (1,), inclusive=True), (['"c" = ?'], [1])),
+        # The second column descends: the start of a range is its greatest value.
+        (bounds((1, 9), (1, 2)), (['"c" = ?', '"d" < ?', '"d" > ?'], [1, 9, 2])),
+        (bounds((1, 9), (1,), inclusive=True), (['"c" = ?', '"d" <= ?'], [1, 9])),
+        # Different first columns: what lies deeper is left to the reader, who gets a few rows too many.
+        (bounds((1, 9), (3, 2)), (['"c" >= ?', '"c" <= ?'], [1, 3])),
+        (bounds((1, 2, 3), (1, 2, 3), inclusive=True), (['"c" = ?', '"d" = ?', '"e" = ?'], [1, 2, 3])),
+    ],
+)
+def test_the_scope_of_a_range_deletion_as_conditions(scope: RangeBounds, expected: tuple[list[str], list[int]]) -> None:
+    """Every row in the scope fulfils them, in ascending and descending order alike."""
+    projection = Projection(table(clustering_key=("c", "d", "e"), descending=("d",)))
+    conditions, values = range_condition(projection, scope)
+    assert (conditions, values) == (expected[0], [int32(each) for each in expected[1]])

@@ -1,0 +1,169 @@
+"""When a read proves that it holds a change, and what follows when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+
+from schemas.mutation_event import MutationEvent, MutationKind
+from source_connector.events_message import PendingEvent
+from source_connector.partition_lanes import Work
+from source_connector.projection import Projection
+from source_connector.read_request import RawRow, ReadLevel, ReadRequest, Rows
+from source_connector.record import SourceRecord
+from source_connector.row_task import RowTask, Task, holds_change
+from tests.unit.source_connector.events import NODE, event, int32, pending, table
+
+
+@pytest.mark.parametrize(
+    ("columns", "live_us", "writetimes", "proven"),
+    [
+        (("a",), 10, {"a": 10}, True),
+        (("a", "b"), 10, {"a": 10, "b": 99}, True),
+        (("a", "b"), 10, {"a": 11, "b": 12}, True),
+        (("a", "b"), 10, {"b": 10}, True),  # the other one was deleted, or expired
+        (("a", "b"), 10, {"a": 11}, False),  # a later write of one column may have come without this one
+        (("a", "b"), 10, {"a": 11, "b": 9}, False),
+        (("a",), 10, {"a": 9}, False),
+        (("a",), 10, {}, False),
+        (("a",), None, {"a": 10}, False),
+        ((), 10, {"a": 10}, False),
+    ],
+)
+def test_write_times_prove_a_change_or_not(
+    columns: tuple[str, ...], live_us: int | None, writetimes: dict[str, int], proven: bool
+) -> None:
+    """A cell of the event itself proves it, or a later one in place of each."""
+    assert holds_change(event(columns=columns, live_us=live_us), writetimes) is proven
+
+
+class Desk:
+    """An in-memory neighbour: keeps what a task asks for."""
+
+    def __init__(self, projection: Projection, known: UUID = NODE) -> None:
+        self.projection = projection
+        self.schema_id = 1
+        self.reads: list[ReadRequest] = []
+        self.records: list[SourceRecord] = []
+        self.settled: list[Sequence[PendingEvent]] = []
+        self._known = known
+
+    def read(self, task: Task, request: ReadRequest) -> None:
+        self.reads.append(request)
+
+    def publish(self, task: Task, record: SourceRecord) -> None:
+        self.records.append(record)
+
+    def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
+        self.settled.append(proven)
+
+    def knows(self, node: UUID) -> bool:
+        return node == self._known
+
+
+def row(value: int | None, writetime_us: int | None) -> RawRow:
+    time = None if writetime_us is None else writetime_us.to_bytes(8, "big")
+    return (None if value is None else int32(value), time)
+
+
+class Case:
+    """A task at a desk, and answers to its reads."""
+
+    def __init__(self, *events: MutationEvent, node: UUID = NODE) -> None:
+        self.desk = Desk(Projection(table()), node)
+        self.events = pending(*events)
+        self.task = RowTask(Work(list(self.events)), self.desk)
+        self.task.start()
+
+    def answer(self, found: RawRow | None, consistency: str = "LOCAL_QUORUM", *, is_fallback: bool = False) -> None:
+        rows = () if found is None else (found,)
+        request = self.desk.reads[-1]
+        self.task.on_rows(Rows(request=request, rows=rows, consistency=consistency, is_fallback=is_fallback))
+
+    @property
+    def levels(self) -> list[ReadLevel]:
+        return [request.level for request in self.desk.reads]
+
+
+FIRST, HIGHER = ReadLevel.FIRST, ReadLevel.HIGHER
+
+
+def test_a_proven_read_is_published_and_remembered_when_it_is_acknowledged() -> None:
+    """One read, one record; nothing is settled before the data topic has it."""
+    case = Case(event())
+    case.answer(row(5, 10))
+    assert (case.levels, case.desk.settled) == ([FIRST], [])
+    assert [record.value for record in case.desk.records] == [b"\x02\x0a"]
+    case.task.on_all_acknowledged()
+    assert case.desk.settled == [case.events]
+
+
+def test_a_row_that_is_older_than_its_event_is_read_again_at_the_higher_level() -> None:
+    """And only what that read gives is published."""
+    case = Case(event(writetime_us=10, live_us=10))
+    case.answer(row(4, 9))
+    assert (case.levels, case.desk.records) == ([FIRST, HIGHER], [])
+    case.answer(row(5, 10), "ALL")
+    case.task.on_all_acknowledged()
+    assert [record.value for record in case.desk.records] == [b"\x02\x0a"]
+    assert case.desk.settled == [case.events]
+
+
+def test_what_no_write_time_can_prove_goes_to_the_higher_level_at_once() -> None:
+    """A column delete, a row of keys only, a row delete: one read, of all replicas."""
+    for unprovable in (event(live_us=None), event(columns=()), event(kind=MutationKind.ROW_DELETION, live_us=None)):
+        case = Case(unprovable)
+        case.answer(None, "ALL")
+        case.task.on_all_acknowledged()
+        assert case.levels == [HIGHER]
+        assert [record.value for record in case.desk.records] == [None]
+        assert case.desk.settled == [case.events]
+
+
+@pytest.mark.parametrize(
+    ("consistency", "is_fallback", "node"),
+    [("LOCAL_QUORUM", True, NODE), ("QUORUM", False, NODE), ("ALL", False, UUID(int=9))],
+)
+def test_an_unproven_read_is_published_but_not_remembered(consistency: str, is_fallback: bool, node: UUID) -> None:
+    """A lower level answered, not all replicas were asked, or the event's node is not among them any more."""
+    case = Case(event(live_us=None), node=node)
+    case.answer(None, consistency, is_fallback=is_fallback)
+    case.task.on_all_acknowledged()
+    assert len(case.desk.records) == 1
+    assert case.desk.settled == [[]]
+
+
+def test_a_fallback_of_the_first_level_is_published_without_asking_for_more() -> None:
+    """When a quorum is not there, more than a quorum is not there either."""
+    case = Case(event())
+    case.answer(row(5, 10), "LOCAL_ONE", is_fallback=True)
+    case.task.on_all_acknowledged()
+    assert (case.levels, case.desk.settled) == ([FIRST], [[]])
+
+
+def test_events_that_are_settled_together_are_proven_one_by_one() -> None:
+    """The newer write covers the cell of the older one; the record tells the newest times."""
+    case = Case(event(writetime_us=10, live_us=10, expiry_time_s=900), event(writetime_us=20, live_us=20, position=300))
+    case.answer(row(5, 20))
+    case.task.on_all_acknowledged()
+    assert case.desk.settled == [case.events]
+    (record,) = case.desk.records
+    assert (record.properties["writetime"], record.properties["expires_at"]) == ("20", "900")
+    assert record.properties["segpos"] == "7:300"
+
+
+def test_a_record_that_took_long_is_read_again_before_its_event_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another instance may have published meanwhile: an equal row settles, another one is published."""
+    now = [0.0]
+    monkeypatch.setattr("source_connector.row_task.time.monotonic", lambda: now[0])
+    case = Case(event())
+    case.answer(row(5, 10))
+    now[0] = 6.0
+    case.task.on_all_acknowledged()
+    assert (len(case.desk.reads), case.desk.settled) == (2, [])
+    case.answer(row(6, 20))
+    case.task.on_all_acknowledged()
+    assert [record.value for record in case.desk.records] == [b"\x02\x0a", b"\x02\x0c"]
+    assert case.desk.settled == [case.events]

@@ -1,0 +1,119 @@
+"""What is known of the table, and when that is asked for again."""
+
+from __future__ import annotations
+
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from schemas.table_metadata import TableMetadata
+from source_connector.errors import TableNotFoundError
+from source_connector.projection import Projection
+from source_connector.table_schema import TableSchemaReader
+from source_connector.table_tracker import Standing, TableTracker
+from tests.unit.source_connector.events import table
+
+# Time UUIDs in order of time.
+OLD, NOW, LATER = (UUID(f"0000000{number}-0000-11f0-8000-000000000000") for number in (1, 2, 3))
+RANDOM = UUID("11111111-1111-4111-8111-111111111111")
+
+
+class Schema:
+    """The server's schema, as a test sets it."""
+
+    def __init__(self, current: TableMetadata) -> None:
+        self.current = current
+        self.number = 1
+
+    def read(self) -> TableMetadata:
+        return self.current
+
+    def version(self) -> UUID:
+        return UUID(int=self.number)
+
+    def change(self, current: TableMetadata) -> None:
+        self.current, self.number = current, self.number + 1
+
+
+class Tracked:
+    """A tracker that has read its table once, and the projections that it gave."""
+
+    def __init__(self) -> None:
+        self.schema = Schema(table(table_id=NOW))
+        self.seen: list[tuple[Projection, bool]] = []
+        self.tracker = TableTracker(cast("TableSchemaReader", self.schema), ".*", self._take)
+        self.tracker.refresh()
+
+    def _take(self, projection: Projection, is_new_schema: bool) -> None:
+        self.seen.append((projection, is_new_schema))
+
+
+def test_a_column_that_an_event_names_makes_the_schema_stale_once() -> None:
+    """It was added, and is found; or it was dropped, and asking again does not bring it back."""
+    tracked = Tracked()
+    tracked.tracker.meet_columns(["v"])
+    assert not tracked.tracker.is_stale
+    tracked.tracker.meet_columns(["v", "new"])
+    assert tracked.tracker.is_stale
+    tracked.schema.change(table(columns=("v", "new"), table_id=NOW))
+    tracked.tracker.refresh()
+    assert (tracked.tracker.schema_id, [is_new for _, is_new in tracked.seen]) == (2, [True, True])
+    tracked.tracker.meet_columns(["dropped"])
+    tracked.tracker.refresh()
+    tracked.tracker.meet_columns(["dropped"])
+    assert not tracked.tracker.is_stale
+
+
+def test_a_change_that_leaves_records_as_they_are_keeps_the_schema() -> None:
+    """Statements are prepared anew, but the data topic gets no other version."""
+    tracked = Tracked()
+    tracked.schema.change(table(table_id=LATER))
+    tracked.tracker.refresh()
+    assert (tracked.tracker.schema_id, [is_new for _, is_new in tracked.seen]) == (1, [True, False])
+
+
+def test_a_changed_schema_of_the_cluster_is_noticed() -> None:
+    """By its version, which costs one small read."""
+    tracked = Tracked()
+    tracked.tracker.look()
+    assert not tracked.tracker.is_stale
+    tracked.schema.number += 1
+    tracked.tracker.look()
+    assert tracked.tracker.is_stale
+
+
+def test_an_earlier_table_is_known_to_be_dropped_after_one_look() -> None:
+    """Cassandra's table ids tell their time."""
+    tracker = Tracked().tracker
+    assert tracker.standing(NOW) is Standing.CURRENT
+    assert tracker.standing(OLD) is Standing.UNKNOWN
+    assert tracker.is_stale
+    tracker.refresh()
+    assert tracker.standing(OLD) is Standing.DROPPED
+    assert not tracker.is_stale
+
+
+def test_a_later_table_is_waited_for() -> None:
+    """The node that wrote the event knows it; the one that was asked will."""
+    tracked = Tracked()
+    assert tracked.tracker.standing(LATER) is Standing.UNKNOWN
+    for _ in range(30):
+        with pytest.raises(TableNotFoundError, match=f"with id {LATER}"):
+            tracked.tracker.refresh()
+    assert tracked.tracker.is_stale
+    tracked.schema.change(table(table_id=LATER))
+    tracked.tracker.refresh()
+    assert tracked.tracker.standing(LATER) is Standing.CURRENT
+    assert tracked.tracker.standing(NOW) is Standing.UNKNOWN
+
+
+def test_an_id_that_tells_no_time_is_given_some_looks_before_it_counts_as_dropped() -> None:
+    """`CREATE TABLE ... WITH ID` may have made it anywhere."""
+    tracker = Tracked().tracker
+    tracker.standing(RANDOM)
+    for _ in range(9):
+        with pytest.raises(TableNotFoundError):
+            tracker.refresh()
+    tracker.refresh()
+    assert tracker.standing(RANDOM) is Standing.DROPPED

@@ -81,7 +81,10 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def _fetch(name: str, pom: Path, folder: Path) -> None:
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    prefix = f".{folder.name}-"
+    for left_over in folder.parent.glob(f"{prefix}*"):  # of a fetch that was killed; the lock says that none runs
+        shutil.rmtree(left_over)
+    temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
     try:
         _copy_dependencies(name, pom, temporary)
         for archive in temporary.glob("*.tar.gz"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -89,21 +91,44 @@ def test_a_fetch_that_fails_leaves_nothing_in_the_cache(tmp_path: Path, monkeypa
     assert [path.name for path in (tmp_path / "cache" / "artifacts").iterdir() if path.is_dir()] == []
 
 
-def test_a_filled_cache_needs_no_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second start works without a network."""
+@pytest.fixture
+def maven_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `mvn` on the PATH that copies one file where Maven would copy the jars; its calls are counted in a file."""
     program = tmp_path / "bin" / "mvn"
     program.parent.mkdir()
-    # copies one file where Maven would copy the jars, and counts its calls
     program.write_text(
-        '#!/bin/sh\necho call >> "$0.calls"\n'
+        '#!/bin/sh\necho call >> "$0.calls"\nsleep 0.2\n'
         'for a in "$@"; do case $a in -DoutputDirectory=*) echo jar > "${a#*=}/a.jar";; esac; done\n'
     )
     program.chmod(0o755)
     java_home()
     monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{program.parent}:/bin:/usr/bin")
+    return program.parent / "mvn.calls"
+
+
+def test_a_filled_cache_needs_no_maven(maven_calls: Path) -> None:
+    """A second start works without a network."""
     first = artifacts.ensure("jolokia")
     second = artifacts.ensure("jolokia")
     assert first == second
     assert [path.name for path in first] == ["a.jar"]
-    assert (program.parent / "mvn.calls").read_text() == "call\n"
+    assert maven_calls.read_text() == "call\n"
+
+
+def test_two_callers_fetch_a_set_once(maven_calls: Path) -> None:
+    """The second waits for the first, and finds the files."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        first, second = pool.map(artifacts.ensure, ["jolokia", "jolokia"])
+    assert first == second
+    assert maven_calls.read_text() == "call\n"
+
+
+def test_what_a_killed_fetch_left_is_removed_by_the_next(maven_calls: Path, tmp_path: Path) -> None:
+    """Pulsar's archive is 240 MB; it must not pile up."""
+    (jar,) = artifacts.ensure("jolokia")
+    folder = jar.parent
+    shutil.rmtree(folder)
+    (folder.parent / f".{folder.name}-killed").mkdir()
+    artifacts.ensure("jolokia")
+    assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name, f"{folder.name}.lock"]

@@ -10,11 +10,13 @@ from typing import cast
 import httpx
 import pytest
 from cassandra.cluster import Session
+from cassandra.util import uuid_from_time
 from pyspark.sql import SparkSession
 
 from cdc.demo.comparison import differences
 from spark_bridge import current_table
 from spark_bridge.errors import TopicError
+from tests.events_topic import wait_until
 from tests.fix_connector import DeployConnector
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers import PulsarServer
@@ -94,3 +96,34 @@ def test_any_statements_leave_the_same_rows_in_spark(
     for statement in random_statements(table, seed=20261121):
         cql.execute(statement)
     assert unequal_rows(table, ["pk", "a", "b"]) == []
+
+
+@pytest.mark.usefixtures("agent")
+def test_times_as_clustering_columns_and_rows_that_expire(
+    cql: Session,
+    keyspace: str,
+    deploy_connector: DeployConnector,
+    unequal_rows: Callable[[str, list[str]], list[str]],
+) -> None:
+    """Ranges of timeuuids go by their time, not by their text; rows written with a TTL are gone when it is over."""
+    table = f"{keyspace}.visits"
+    cql.execute(
+        f"CREATE TABLE {table} (pk int, at timeuuid, v decimal, PRIMARY KEY (pk, at))"
+        " WITH CLUSTERING ORDER BY (at DESC) AND cdc = true"
+    )
+    deploy_connector(keyspace, "visits")
+    insert = cql.prepare(f"INSERT INTO {table} (pk, at, v) VALUES (?, ?, ?)")
+    # half an hour apart: the text begins with the time's low bits, which run over every seven minutes
+    times = [uuid_from_time(1_700_000_000 + 1_800 * number) for number in range(24)]
+    for pk in range(6):
+        for number, at in enumerate(times):
+            cql.execute(insert, (pk, at, number))
+    for pk, (relation, at) in enumerate([(">", 7), (">=", 11), ("<", 16), ("<=", 20)]):
+        cql.execute(f"DELETE FROM {table} WHERE pk = {pk} AND at {relation} {times[at]}")
+    cql.execute(f"DELETE FROM {table} WHERE pk = 4 AND at > {times[3]} AND at <= {times[17]}")
+    for number, at in enumerate(times[:6]):
+        cql.execute(
+            f"INSERT INTO {table} (pk, at, v) VALUES (9, {at}, {number}.5) USING TTL {1 if number % 2 else 600}"
+        )
+    wait_until(lambda: len(cql.execute(f"SELECT v FROM {table} WHERE pk = 9").all()) == 3, "the end of the short TTLs")
+    assert unequal_rows(table, ["pk", "at"]) == []

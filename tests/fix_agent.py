@@ -10,6 +10,7 @@ import pytest
 from cassandra.cluster import Cluster, Session
 
 from cdc.agent_process import AgentProcess
+from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.topics import events_topic
 from tests.events_topic import EventsTopic, TopicEvent
 from tests.servers import CassandraServer, PulsarServer
@@ -36,6 +37,26 @@ def cql(cassandra_node: CassandraServer) -> Iterator[Session]:
     cluster = Cluster([cassandra_node.address], port=cassandra_node.native_port, connect_timeout=20)
     yield cluster.connect()
     cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def two_nodes() -> Iterator[Sandbox]:
+    """A cluster of two Cassandra nodes, without a Pulsar of its own."""
+    with Sandbox(SandboxOptions(nodes=2, pulsar=False, commitlog_sync_ms=100)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def two_agents(
+    two_nodes: Sandbox, pulsar: PulsarServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[AgentProcess]]:
+    """An agent beside each of the two nodes, publishing to the shared Pulsar."""
+    agents = [AgentProcess.for_node(node, pulsar, tmp_path_factory.mktemp("agent")) for node in two_nodes.nodes]
+    for each in agents:
+        each.start()
+    yield agents
+    for each in agents:
+        assert each.stop() == 0, each.log_tail()
 
 
 @pytest.fixture

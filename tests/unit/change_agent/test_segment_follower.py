@@ -16,7 +16,7 @@ import pytest
 from change_agent.agent import finished_segments_deleter
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
-from change_agent.inflight import InflightPositions
+from change_agent.inflight import InflightPositions, TrackedEntry
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_interpreter import MutationInterpreter
 from change_agent.offsets import OffsetStore
@@ -54,6 +54,10 @@ class _Tables:
         return KnownTables(version=next(_numbers), node_id=UUID(int=1), tables=self.tables)
 
 
+def _entries(events: Sequence[OutgoingEvent]) -> list[TrackedEntry]:
+    return [each.entry for each in events if each.entry is not None]
+
+
 class _Agent:
     """All stages of an agent but the one that speaks to Pulsar: events are acknowledged at once, or when asked to."""
 
@@ -88,7 +92,7 @@ class _Agent:
     def publish(self, events: Sequence[OutgoingEvent]) -> None:
         self.published += events
         if self.acknowledges:
-            self.positions.acknowledge([each.entry for each in events], len(events), sum(each.size for each in events))
+            self.positions.acknowledge(_entries(events), len(events), sum(each.size for each in events))
 
     def start(self) -> None:
         self._writer.start()
@@ -107,7 +111,7 @@ class _Agent:
         return sorted(path.name for path in self.cdc_raw.iterdir())
 
     def places(self) -> list[tuple[int, int]]:
-        return [(each.entry.segment_id, each.event.position) for each in self.published]
+        return [(each.header.segment_id, each.event.position) for each in self.published]
 
 
 @pytest.fixture
@@ -160,7 +164,7 @@ def test_nothing_is_deleted_before_everything_is_acknowledged(agent: _Agent) -> 
     wait_until(lambda: len(agent.published) == 3, "all is read", 5)
     time.sleep(0.1)
     assert len(agent.files()) == 2
-    agent.positions.acknowledge([each.entry for each in agent.published], 3, 0)
+    agent.positions.acknowledge(_entries(agent.published), 3, 0)
     wait_until(lambda: agent.files() == [], "the segment is deleted", 5)
 
 

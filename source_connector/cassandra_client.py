@@ -16,14 +16,14 @@ from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
 from cassandra.connection import ConnectionException
-from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy
+from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, FallthroughRetryPolicy
 from cassandra.protocol import ProtocolHandler, ResultMessage
 from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
 from source_connector.errors import DeploymentError, FetchError
 from source_connector.read_request import RawRow
 
-__all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead"]
+__all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead", "reason_of"]
 
 # Version 4 is spoken by every Cassandra from 2.2 on. Version 5 would cost a checksum per frame in Python, and its
 # gain, metadata that follows an ALTER, is not needed: every statement names its columns.
@@ -175,14 +175,14 @@ class CassandraClient:
             result = self._open_session().execute(select, values, execution_profile=_SYSTEM_PROFILE)
             return list(cast("Iterable[Mapping[str, object]]", result))
         except (DriverException, NoHostAvailable, ConnectionException) as error:
-            raise FetchError("system_schema", _reason(error)) from error
+            raise FetchError("system_schema", reason_of(error)) from error
 
     def prepare(self, select: str) -> PreparedStatement:
         """A prepared statement. Raises FetchError; with `refresh_schema` when the table has changed."""
         try:
             return self._open_session().prepare(select)
         except (DriverException, NoHostAvailable, ConnectionException) as error:
-            raise FetchError(select, _reason(error), refresh_schema=True) from error
+            raise FetchError(select, reason_of(error), refresh_schema=True) from error
 
     def read(self, read: RowRead, on_page: Callable[[RawPage], None], on_error: Callable[[Exception], None]) -> None:
         """Start a read; one of the callbacks follows in a thread of the driver, and must only hand over."""
@@ -227,6 +227,8 @@ class CassandraClient:
             schema_metadata_enabled=False,
             token_metadata_enabled=False,
             compression=False,
+            # The driver's own goes up to ten minutes, which would add to every outage of Cassandra.
+            reconnection_policy=ExponentialReconnectionPolicy(0.5, 5.0, max_attempts=None),
             application_name="cassandra-cdc-source",
         )
 
@@ -237,7 +239,7 @@ class CassandraClient:
                 "auth.username, auth.password: Cassandra refused them; correct them or auth.provider"
             )
         place = ", ".join(self._options.contact_points)
-        return FetchError(f"Cassandra at {place} port {self._options.port}", _reason(error))
+        return FetchError(f"Cassandra at {place} port {self._options.port}", reason_of(error))
 
 
 def _causes(error: Exception) -> list[Exception]:
@@ -246,7 +248,7 @@ def _causes(error: Exception) -> list[Exception]:
     return list(found.values()) if isinstance(found, Mapping) and found else [error]
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """One line of an exception's text."""
     error = _causes(error)[0]
     text = " ".join(str(error).split())

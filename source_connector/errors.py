@@ -29,11 +29,16 @@ class HostProtocolError(CdcError):
 
 
 class FetchError(CdcError):
-    """Cassandra did not answer a read. `refresh_schema` is True when it said that the statement no longer fits."""
+    """Cassandra did not answer a read.
 
-    def __init__(self, table: str, reason: str, *, refresh_schema: bool = False) -> None:
+    `refresh_schema` is True when it said that the statement no longer fits, `is_outage` when the cause is not this read
+    but nodes that are down.
+    """
+
+    def __init__(self, table: str, reason: str, *, refresh_schema: bool = False, is_outage: bool = False) -> None:
         self.table = table
         self.refresh_schema = refresh_schema
+        self.is_outage = is_outage
         super().__init__(f"cannot read {table}: {reason}")
 
 

@@ -16,12 +16,17 @@ __all__ = ["EventsMessage", "PendingEvent"]
 class EventsMessage:
     """One message; `identity` tells it from all others, `unsettled` counts the events that need something yet."""
 
-    __slots__ = ("identity", "message_id", "node_id", "pending", "segment_id", "table_id", "unsettled")
+    __slots__ = (
+        "identity", "message_id", "node_id", "node_text", "pending", "segment_id", "table_id", "table_id_text",
+        "unsettled",
+    )  # fmt: skip
 
     def __init__(self, *, identity: bytes, message_id: pulsar.MessageId, content: MutationEvents) -> None:
         self.identity = identity
         self.message_id = message_id
         self.node_id = content.node_id
+        self.node_text = str(content.node_id)
+        self.table_id_text = str(content.table_id)
         self.segment_id = content.segment_id
         self.table_id = content.table_id
         self.pending = [PendingEvent(event, self) for event in content.events]

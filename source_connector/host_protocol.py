@@ -37,6 +37,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 from source_connector.errors import HostProtocolError
@@ -191,7 +192,7 @@ def encode_record(seq: int, record: SourceRecord) -> bytes:
         len(record.properties).to_bytes(2, "big"),
     ]
     for name, text in record.properties.items():
-        parts += (_text(name), _text(text))
+        parts += (_name(name), _text(text))
     return _frame(FrameType.RECORD, b"".join(parts))
 
 
@@ -214,6 +215,12 @@ def _frame(kind: FrameType, body: bytes) -> bytes:
     if len(body) >= MAX_FRAME_LENGTH:
         raise HostProtocolError(f"{len(body)} bytes are more than a frame holds", frame=kind)
     return _HEADER.pack(len(body) + 1, kind) + body
+
+
+@lru_cache(maxsize=1024)
+def _name(name: str) -> bytes:
+    """Names of properties are few, records are many."""
+    return _text(name)
 
 
 def _text(text: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
+from typing import Final
 
 from schemas import record_properties as names
 from schemas.mutation_event import MutationKind, RangeBounds
@@ -12,6 +13,8 @@ from source_connector.events_message import PendingEvent
 from source_connector.projection import Projection
 
 __all__ = ["event_time_ms", "marker_properties", "row_properties", "survivor_properties"]
+
+_KINDS: Final = {kind: kind.value.lower() for kind in MutationKind}
 
 
 def row_properties(projection: Projection, events: Sequence[PendingEvent]) -> dict[str, str]:
@@ -31,7 +34,7 @@ def row_properties(projection: Projection, events: Sequence[PendingEvent]) -> di
 def survivor_properties(pending: PendingEvent, writetime_us: int | None) -> dict[str, str]:
     """Of a row that a deletion of many rows has left in place; its own write time, where it is known."""
     properties = _common(pending)
-    properties[names.KIND] = MutationKind.ROW.value.lower()
+    properties[names.KIND] = _KINDS[MutationKind.ROW]
     if writetime_us is not None:
         properties[names.WRITETIME] = str(writetime_us)
     return properties
@@ -60,9 +63,9 @@ def event_time_ms(properties: dict[str, str]) -> int | None:
 def _common(pending: PendingEvent) -> dict[str, str]:
     event, message = pending.event, pending.message
     return {
-        names.KIND: event.kind.value.lower(),
-        names.TABLE_ID: str(message.table_id),
-        names.NODE: str(message.node_id),
+        names.KIND: _KINDS[event.kind],
+        names.TABLE_ID: message.table_id_text,
+        names.NODE: message.node_text,
         names.SEGPOS: f"{message.segment_id}:{event.position}",
     }
 

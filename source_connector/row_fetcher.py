@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
+from cassandra.cluster import NoHostAvailable
 
 from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind, RangeBounds
-from source_connector.cassandra_client import RawPage, RowRead
+from source_connector.cassandra_client import RawPage, RowRead, reason_of
 from source_connector.errors import FetchError
 from source_connector.projection import Projection, RawValues, quoted
 from source_connector.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
@@ -103,11 +104,13 @@ class RowFetcher:
             return self._deliver(answer, outcome)
         if answer.attempt + 1 < len(self._levels[level]) and _allows_next_level(level, outcome, answer.attempt):
             return self._send(reads, answer.attempt + 1)
-        if len(reads) > 1:
+        is_outage = isinstance(outcome, NoHostAvailable | Unavailable)
+        if len(reads) > 1 and not is_outage:
             return [failed for read in reads for failed in self._send([read], 0)]
         changed = isinstance(outcome, InvalidRequest)
         table = reads[0].request.projection.table.full_name
-        return [(reads[0].ticket, FetchError(table, _one_line(outcome), refresh_schema=changed))]
+        error = FetchError(table, reason_of(outcome), refresh_schema=changed, is_outage=is_outage)
+        return [(read.ticket, error) for read in reads]
 
     def _deliver(self, answer: Answer, page: RawPage) -> list[tuple[object, Rows | CdcError]]:
         consistency = self._levels[answer.reads[0].request.level][answer.attempt]
@@ -239,7 +242,3 @@ def range_condition(projection: Projection, bounds: RangeBounds) -> tuple[list[s
 
 def _without_repetition(*levels: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(levels))
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -46,6 +46,7 @@ __all__ = ["CassandraSource", "Inbox", "Limits"]
 _log = logging.getLogger(__name__)
 
 _SCHEMA_LOOK_S: Final = 5.0
+_OUTAGE_LOOK_S: Final = 3.0
 _METRICS_S: Final = 5.0
 _SAY_AGAIN_AFTER_S: Final = 30.0
 _MAX_UNANSWERED_BYTES: Final = 32 * 1024 * 1024
@@ -254,25 +255,24 @@ class CassandraSource:
             raise
         except FetchError as error:
             self._table.is_stale |= error.refresh_schema
-            self._retry(task, str(error))
+            self._retry(task, str(error), _OUTAGE_LOOK_S if error.is_outage else self._limits.max_backoff_s)
         except CdcError as error:
             # A user type may have grown since: its values are longer than what is known of it.
             self._counters["rows_not_converted"] += 1
             self._table.is_stale = True
             self._retry(task, str(error))
 
-    def _retry(self, task: Task, reason: str) -> None:
+    def _retry(self, task: Task, reason: str, longest_s: float | None = None) -> None:
         """Later, and again and again; its events stay unacknowledged as long."""
         if task in self._to_be_retried:
             return
         self._to_be_retried.add(task)
-        delay_s = backoff_s(task.attempts, self._limits.backoff_s, self._limits.max_backoff_s)
+        delay_s = backoff_s(task.attempts, self._limits.backoff_s, longest_s or self._limits.max_backoff_s)
         task.attempts += 1
         self._counters["retries"] += 1
         newest = task.work.newest
         place = f"key {newest.event.key.hex()} of {newest.message.segment_id}:{newest.event.position}"
-        again = f"tried again in {delay_s:.1f} s (attempt {task.attempts})"
-        self._say(reason.partition(":")[0], f"{place}: {reason}; {again}")
+        self._say(reason.partition(":")[0], f"{place}: {reason}; attempt {task.attempts + 1} in {delay_s:.1f} s")
         self._timers.after(delay_s, partial(self._start_again, task))
 
     def _start_again(self, task: Task) -> None:
@@ -315,7 +315,7 @@ class CassandraSource:
         except FetchError as error:
             self._say("schema", str(error))
 
-    # Small things.
+    # Waiting, warnings, metrics.
 
     def _until_it_works(self, attempt: Callable[[], None]) -> None:
         """What may come later is waited for; CLOSE ends the waiting."""

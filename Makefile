@@ -19,9 +19,14 @@ test: lint ## Everything that CI runs: linters, unit tests, integration tests on
 test-fast: $(VENV)/.ready ## Unit tests only, no servers
 	@$(BIN)/pytest -m "not integration" $(PYTEST_ARGS)
 
-test-compose: $(VENV)/.ready ## Integration tests on the servers of docker-compose.yml (needs Docker)
-	docker compose up --detach --wait cassandra pulsar
-	CDC_TEST_SERVERS=compose $(BIN)/pytest -m integration $(PYTEST_ARGS); code=$$?; docker compose down --volumes; exit $$code
+# The containers share folders with the tests, so they run as the user who runs the tests.
+COMPOSE := CDC_UID=$$(id -u) CDC_GID=$$(id -g) docker compose
+
+test-compose: $(VENV)/.ready ## Integration tests on the servers of docker-compose.yml (needs Docker; see README)
+	mkdir -p build/compose/cassandra build/compose/agent
+	$(COMPOSE) up --detach --wait cassandra pulsar
+	CDC_TEST_SERVERS=compose $(BIN)/pytest -m integration $(PYTEST_ARGS); \
+	    code=$$?; $(COMPOSE) down --volumes; rm -rf build/compose; exit $$code
 
 bench: $(VENV)/.ready ## Time, memory and rates of every stage, beside the machine's load
 	@$(BIN)/python -m benchmarks.stages $(BENCH_ARGS)
@@ -47,7 +52,7 @@ $(VENV)/.ready: pyproject.toml | prerequisites
 	@echo "preparing $(VENV) (once; some minutes on a slow network)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@$(BIN)/python -m pip install --quiet --editable '.[dev,spark]'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --editable '.[dev,spark]'
 	@touch $@
 
 clean: ## Remove what was built here (not the cache of servers)

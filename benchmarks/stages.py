@@ -23,8 +23,8 @@ from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 
 from cdc.demo.line import Line
-from cdc.demo.progress import progress_display
 from cdc.demo.spark_job import local_session
+from cdc.progress import progress_display
 from cdc.sandbox import SandboxOptions, artifacts
 from cdc.schema_source import fetch_schema
 from change_agent.commitlog.reader import SegmentReader

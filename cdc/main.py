@@ -54,7 +54,16 @@ def main() -> None:
     """Entry point of `cdc`: runs a command and turns errors into one line each and an exit code."""
     debug = "--debug" in sys.argv[1:]
     try:
-        cli(standalone_mode=True)
+        sys.exit(cli(standalone_mode=False) or 0)
+    except click.exceptions.Abort:
+        sys.exit("cdc: interrupted")
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "cdc"
+        print(f"{command}: {error.format_message()} (`{command} --help` lists what there is)", file=sys.stderr)
+        sys.exit(2)
+    except click.ClickException as error:
+        print(f"cdc: {error.format_message()}", file=sys.stderr)
+        sys.exit(error.exit_code)
     except CdcError as error:
         if debug:
             traceback.print_exc()

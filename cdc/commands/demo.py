@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from cdc.demo.progress import progress_display
 from cdc.demo.run import DemoOptions, run_demo
+from cdc.progress import progress_display
 from cdc.sandbox.versions import CASSANDRA_VERSIONS
 
 __all__ = ["demo"]

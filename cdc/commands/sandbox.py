@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import platformdirs
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from cdc.progress import progress_display
 from cdc.sandbox.addresses import MAX_NODES
 from cdc.sandbox.options import SandboxOptions
 from cdc.sandbox.running import ServerStatus, server_statuses, take_down
-from cdc.sandbox.sandbox import Progress as OnProgress
-from cdc.sandbox.sandbox import Sandbox, Step
+from cdc.sandbox.sandbox import Sandbox
 from cdc.sandbox.versions import CASSANDRA_VERSIONS
 from schemas.errors import ConfigError
 
@@ -65,7 +61,7 @@ def up(cassandra: str, nodes: int, folder: Path, commitlog_sync_ms: int, as_json
     _check_folder(folder)
     options = SandboxOptions(cassandra=cassandra, nodes=nodes, commitlog_sync_ms=commitlog_sync_ms)
     started = time.monotonic()
-    with _progress(shown=not as_json) as on_progress:
+    with progress_display(quiet=as_json) as on_progress:
         servers = Sandbox(options, base_dir=folder, on_progress=on_progress)
         servers.start()
         servers.detach()
@@ -118,24 +114,6 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError.of("--dir", f"{folder} cannot be used: {error.strerror}") from error
     if foreign and not (folder / "sandbox.json").exists():
         raise ConfigError.of("--dir", f"{folder} holds other files ({foreign[0]}, ...); take a new or empty folder")
-
-
-@contextmanager
-def _progress(*, shown: bool) -> Iterator[OnProgress]:
-    """A line for each server on stderr, with a spinner and the time; nothing where stderr is no terminal."""
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(finished_text="*"), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not (shown and console.is_terminal), transient=True) as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def on_progress(name: str, step: Step) -> None:
-            if name not in tasks:
-                tasks[name] = progress.add_task("", total=1, start=False)
-            if step != "waiting":
-                progress.start_task(tasks[name])
-            progress.update(tasks[name], description=f"{name} {step}", completed=1 if step == "ready" else 0)
-
-        yield on_progress
 
 
 def _as_objects(statuses: list[ServerStatus]) -> list[dict[str, object]]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import Progress as RichProgress
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from cdc.sandbox.sandbox import Progress, Step
 
@@ -24,14 +24,16 @@ def progress_display(*, quiet: bool) -> Iterator[Progress]:
     if quiet:
         yield lambda name, step: None
     elif console.is_terminal:
-        columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (SpinnerColumn(finished_text="*"), TextColumn("{task.description}"), TimeElapsedColumn())
         with RichProgress(*columns, console=console) as display:
-            tasks = {}
+            tasks: dict[str, TaskID] = {}
 
             def show(name: str, step: Step) -> None:
                 if name not in tasks:
-                    tasks[name] = display.add_task(name, total=1)
-                display.update(tasks[name], completed=int(step == "ready"))
+                    tasks[name] = display.add_task("", total=1, start=False)
+                if step != "waiting":
+                    display.start_task(tasks[name])
+                display.update(tasks[name], description=f"{name} {step}", completed=int(step == "ready"))
 
             yield show
     else:

@@ -110,14 +110,15 @@ class Projection:
 
     def avro_value(self, selection: Selection, row: RawValues) -> bytes:
         """The data topic's value from a row of the selection. Raises RowConversionError."""
-        record: dict[str, AvroValue] = dict.fromkeys((column.name for column in self.value_columns), None)
         columns = selection.value_columns or selection.key_columns
-        at = len(selection.key_columns) if selection.value_columns else 0
+        start = len(selection.key_columns) if selection.value_columns else 0
+        readers = self._readers
         try:
-            for column in columns:
-                data = row[at]
-                record[column.name] = None if data is None else self._readers[column.name](data)
-                at += 1
+            # Columns that were not selected are null: fastavro takes what is missing as its default.
+            record: dict[str, AvroValue] = {
+                column.name: None if data is None else readers[column.name](data)
+                for column, data in zip(columns, row[start:], strict=False)
+            }
             return self._write_value(record)
         except (CqlValueError, *_AVRO_ERRORS) as error:
             raise self._conversion_error(row[: len(selection.key_columns)], error) from error

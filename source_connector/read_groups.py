@@ -10,8 +10,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, final
 
 from schemas.cql_type import NativeType
 from schemas.cql_value import split_partition_key
@@ -30,12 +29,15 @@ _OF_ONE_ROW: Final = (MutationKind.ROW, MutationKind.ROW_DELETION)
 _SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "float"})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@final
 class WaitingRead:
     """A request and the caller's ticket for it."""
 
-    ticket: object
-    request: ReadRequest
+    __slots__ = ("request", "ticket")
+
+    def __init__(self, ticket: object, request: ReadRequest) -> None:
+        self.ticket = ticket
+        self.request = request
 
 
 def take_group(waiting: deque[WaitingRead], *, allow_product: bool) -> list[WaitingRead]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from schemas.mutation_event import MutationKind, RangeBounds
@@ -67,7 +66,7 @@ class ScopeTask:
         self._is_reading = False
         self._is_proven &= rows.consistency == "ALL" and not rows.is_fallback
         state = rows.paging_state
-        self._next = None if state is None else replace(rows.request, paging_state=state)
+        self._next = None if state is None else rows.request._replace(paging_state=state)
         for row in rows.rows:
             self._publish_survivor(row)
         self._go_on()

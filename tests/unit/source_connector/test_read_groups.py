@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -106,7 +105,7 @@ def test_composite_partition_keys_are_grouped_within_a_partition_only() -> None:
 def test_reads_that_differ_in_more_than_their_key_are_not_grouped(other: dict[str, object]) -> None:
     """Another coordinator, another level, another kind, another state of the schema, an absent clustering value."""
     first = read(SIMPLE, 1)
-    second = WaitingRead(None, replace(read(SIMPLE, 2).request, **other))  # type: ignore[arg-type]  # by name
+    second = WaitingRead(None, read(SIMPLE, 2).request._replace(**other))  # type: ignore[arg-type]  # by name
     assert take_group(deque([first, second]), allow_product=True) == [first]
     assert take_group(deque([second, first]), allow_product=True) == [second]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ class Launch:
     cwd: Path
 
 
-class Server:
+class Server(ABC):
     """One server process. Subclasses say how it is launched and when it is ready.
 
     The process belongs to the sandbox's supervisor; this object may be used from several threads.
@@ -139,20 +140,22 @@ class Server:
         return [line if len(line) <= _TAIL_WIDTH else f"{line[:_TAIL_WIDTH]}..." for line in lines]
 
     @property
+    @abstractmethod
     def version(self) -> str:
         """The release, such as ``5.0.9``."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def details(self) -> dict[str, str]:
         """What a user or a program wants to know to use the server: URLs and paths by name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _launch(self) -> Launch:
-        raise NotImplementedError
+        """The process to start."""
 
+    @abstractmethod
     def _why_not_ready(self) -> str | None:
-        raise NotImplementedError
+        """What is missing until the server serves clients; None when it does."""
 
 
 def _ending(code: int) -> str:

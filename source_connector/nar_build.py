@@ -12,12 +12,15 @@ The wheels are those of the Python that builds, in the versions that are install
 from __future__ import annotations
 
 import compileall
+import fcntl
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -61,7 +64,7 @@ def build_nar(out_dir: Path) -> Path:
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     archive = out_dir / f"cassandra-cdc-source-{version('cassandra-cdc')}.nar"
-    with tempfile.TemporaryDirectory(prefix="nar-", dir=out_dir) as folder:
+    with _lock(out_dir / "nar.lock"), tempfile.TemporaryDirectory(prefix="nar-", dir=out_dir) as folder:
         tree = Path(folder) / "tree"
         _host(tree, Path(folder), out_dir / "nar-class-path")
         _application(tree / "python", out_dir / "nar-wheels")
@@ -69,6 +72,14 @@ def build_nar(out_dir: Path) -> Path:
         _zip(tree, unfinished)
         unfinished.replace(archive)
     return archive
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """One build at a time in a folder: they share what was fetched."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _host(tree: Path, scratch: Path, class_path: Path) -> None:

@@ -151,3 +151,11 @@ def test_a_composite_partition_key_is_split_into_its_components() -> None:
         split_partition_key(b"\0\2t1\0\0\5a\0", 2)
     with pytest.raises(CqlValueError):
         split_partition_key(b"\0\2t1\0\0\1a\0x", 2)
+
+
+def test_a_value_with_more_fields_than_its_type_is_refused() -> None:
+    """The user type has grown since: to leave the new field out would lose it."""
+    read = value_reader(parse("pair"))
+    assert read(sized(b"\0\0\0\1")) == {"a": 1, "b": None}
+    with pytest.raises(CqlValueError, match="5 bytes are behind the 2 fields that are known"):
+        read(sized(b"\0\0\0\1", b"x", b"y"))

@@ -1,0 +1,205 @@
+"""What follows an answer of Cassandra: the next level, single reads, an error, rows by their keys."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from cassandra import InvalidRequest, OperationTimedOut, ReadTimeout, Unavailable
+from cassandra.cluster import NoHostAvailable
+
+from schemas.mutation_event import MutationKind
+from source_connector.cassandra_client import CassandraClient, RawPage, RowRead
+from source_connector.errors import FetchError
+from source_connector.projection import Projection
+from source_connector.read_request import RawRow, ReadLevel, ReadRequest, Rows
+from source_connector.row_fetcher import Answer, RowFetcher
+from tests.unit.source_connector.events import NODE, int32, table
+
+SIMPLE = Projection(table())
+
+
+def page(*rows: RawRow, columns: int) -> RawPage:
+    """Rows as they come from the wire."""
+    data = b"".join(
+        struct.pack(">i", -1) if each is None else struct.pack(">i", len(each)) + each for row in rows for each in row
+    )
+    return RawPage(data, len(rows), columns, None)
+
+
+class Client:
+    """An in-memory neighbour: keeps reads, and lets a test answer them."""
+
+    def __init__(self, refused: str = "(never)") -> None:
+        self.reads: list[RowRead] = []
+        self.callbacks: list[Callable[[Any], None]] = []
+        self._refused = refused
+
+    def prepare(self, select: str) -> str:
+        if self._refused in select:
+            raise FetchError(select, "refused", refresh_schema=True)
+        return select
+
+    def read(self, read: RowRead, on_page: Callable[[Any], None], on_error: Callable[[Any], None]) -> None:
+        self.reads.append(read)
+        self.callbacks.append(on_page)
+
+    def knows(self, node: object) -> bool:
+        return True
+
+
+class Case:
+    """A fetcher whose statements a test answers, in order of sending."""
+
+    def __init__(self, projection: Projection = SIMPLE, refused: str = "(never)") -> None:
+        self.client = Client(refused)
+        self.over: list[tuple[object, Rows | Exception]] = []
+        self._projection = projection
+        self._answers: list[Answer] = []
+        self.fetcher = RowFetcher(
+            cast("CassandraClient", self.client),
+            consistency="LOCAL_QUORUM",
+            higher_consistency="ALL",
+            max_in_flight=2,
+            post=self._answers.append,
+        )
+        self.fetcher.prepare(projection)
+
+    def start(self, *keys: tuple[int, ...], level: ReadLevel = ReadLevel.FIRST) -> None:
+        for partition, *clustering in keys:
+            request = ReadRequest(
+                projection=self._projection,
+                kind=MutationKind.ROW,
+                partition_key=int32(partition),
+                clustering=tuple(map(int32, clustering)),
+                level=level,
+                node=NODE,
+            )
+            self.fetcher.start((partition, *clustering), request)
+        self.over += self.fetcher.flush()
+
+    def answer(self, outcome: RawPage | Exception) -> None:
+        """To the oldest statement that has no answer."""
+        self.client.callbacks.pop(0)(outcome)
+        self.over += self.fetcher.answered(self._answers.pop())
+
+    @property
+    def consistencies(self) -> list[str]:
+        return [read.consistency for read in self.client.reads]
+
+    def found(self) -> dict[object, RawRow | None]:
+        """The rows by ticket."""
+        rows = [(ticket, outcome) for ticket, outcome in self.over if isinstance(outcome, Rows)]
+        return {ticket: outcome.rows[0] if outcome.rows else None for ticket, outcome in rows}
+
+
+UNAVAILABLE = Unavailable("too few", consistency=1, required_replicas=2, alive_replicas=1)
+TIMEOUT = ReadTimeout("late", consistency=1, required_responses=2, received_responses=1)
+
+
+def test_rows_of_a_group_come_back_by_their_keys() -> None:
+    """In whatever order; a key without a row has none."""
+    case = Case()
+    case.start((1,), (2,), (3,))
+    case.answer(page((int32(3), int32(30), None), (int32(1), int32(10), None), columns=3))
+    assert case.found() == {(1,): (int32(10), None), (2,): None, (3,): (int32(30), None)}
+
+
+def test_too_few_live_replicas_lead_to_the_next_level() -> None:
+    """As DataStax's connector does at the first level; from the highest there are two more."""
+    case = Case()
+    case.start((1,))
+    case.answer(UNAVAILABLE)
+    case.start((2,), level=ReadLevel.HIGHER)
+    case.client.callbacks.insert(0, case.client.callbacks.pop())
+    case.answer(UNAVAILABLE)
+    assert case.consistencies == ["LOCAL_QUORUM", "LOCAL_ONE", "ALL", "LOCAL_QUORUM"]
+    case.answer(page((int32(5), None), columns=2))
+    ((ticket, rows),) = case.over
+    assert isinstance(rows, Rows)
+    assert (ticket, rows.consistency, rows.is_fallback) == ((1,), "LOCAL_ONE", True)
+
+
+@pytest.mark.parametrize("late", [TIMEOUT, OperationTimedOut()])
+def test_a_late_answer_lowers_only_what_is_more_than_needed(late: Exception) -> None:
+    """One hanging node must not stop the table; but the level that was configured is kept to."""
+    case = Case()
+    case.start((1,), level=ReadLevel.HIGHER)
+    case.answer(late)
+    assert case.consistencies == ["ALL", "LOCAL_QUORUM"]
+    case.answer(late)
+    ((_, error),) = case.over
+    assert isinstance(error, FetchError) and not error.is_outage and not error.refresh_schema
+
+
+def test_a_group_that_fails_is_read_one_by_one() -> None:
+    """One bad row does not take the others with it."""
+    case = Case()
+    case.start((1,), (2,))
+    case.answer(TIMEOUT)
+    assert [list(read.values) for read in case.client.reads[1:]] == [[int32(1)], [int32(2)]]
+    case.answer(page((int32(5), None), columns=2))
+    case.answer(TIMEOUT)
+    assert case.found() == {(1,): (int32(5), None)}
+    assert isinstance(dict(case.over)[2,], FetchError)
+
+
+def test_an_outage_fails_a_group_as_a_whole() -> None:
+    """Nobody is there to ask one by one."""
+    case = Case()
+    case.start((1,), (2,))
+    case.answer(NoHostAvailable("none", {}))
+    errors = [outcome for _, outcome in case.over]
+    assert [isinstance(error, FetchError) and error.is_outage for error in errors] == [True, True]
+    assert len(case.client.reads) == 1
+
+
+def test_a_statement_that_no_longer_fits_asks_for_the_schema() -> None:
+    """A column was dropped."""
+    case = Case()
+    case.start((1,))
+    case.answer(InvalidRequest("Undefined column name a"))
+    ((_, error),) = case.over
+    assert isinstance(error, FetchError) and error.refresh_schema
+
+
+def test_a_server_that_refuses_a_grouped_statement_is_asked_one_by_one() -> None:
+    """Older ones refuse IN on clustering columns beside collections; they are asked once only."""
+    case = Case(Projection(table(clustering_key=("c",))), refused=" IN ")
+    case.start((1, 1), (1, 2))
+    assert [list(read.values) for read in case.client.reads] == [[int32(1), int32(1)], [int32(1), int32(2)]]
+    assert case.over == []
+
+
+def test_a_row_that_may_be_stored_under_another_form_of_its_key_is_asked_for_alone() -> None:
+    """1.0 is not missing because it was found as 1.00: a false deletion would be published."""
+    case = Case(Projection(table(clustering_key=("c",), clustering_type="decimal")))
+    case.start((1, 1), (1, 2))
+    case.answer(page((int32(1), b"\0\0\0\2\x64", int32(5), None), columns=4))
+    assert case.over == []
+    assert [list(read.values) for read in case.client.reads[1:]] == [[int32(1), int32(1)], [int32(1), int32(2)]]
+
+
+def test_products_that_return_too_many_rows_are_given_up_for_a_while() -> None:
+    """Ten partitions with all of the asked clusterings: rather two statements than a hundred rows."""
+    case = Case(Projection(table(clustering_key=("c",))))
+    for _ in range(30):
+        case.start((1, 1), (2, 2))
+        if len(case.client.callbacks) > 1:
+            break
+        case.answer(page(*((int32(9), int32(each), None, None) for each in range(200)), columns=4))
+    assert len(case.client.callbacks) == 2
+
+
+def test_no_more_statements_are_under_way_than_allowed() -> None:
+    """The rest waits, and the fetcher says when it has enough of it."""
+    case = Case()
+    case.start(*((number,) for number in range(120)))
+    assert len(case.client.reads) == 2
+    assert not case.fetcher.has_room
+    case.answer(page(columns=3))
+    case.over += case.fetcher.flush()
+    assert len(case.client.reads) == 3
+    assert case.fetcher.has_room

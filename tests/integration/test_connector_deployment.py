@@ -110,6 +110,21 @@ def test_table_and_events_topic_may_come_later(
     assert connector.status()["numRestarts"] == 0
 
 
+def test_a_restarted_connector_goes_on_where_it_was(
+    connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
+) -> None:
+    """`sources restart` in order: what was published is not published again, what waited meanwhile is."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    connector = deploy_connector(line.keyspace, "t")
+    line.writer.send(*_rows(line, 0, 200))
+    line.topic.next(200)
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    connector.restart()
+    line.writer.send(*_rows(line, 200, 200))
+    assert {record.key["id"] for record in line.topic.next(200)} == set(range(200, 400))
+    line.topic.expect_silence(0.5)
+
+
 def test_a_record_that_the_data_topic_refuses_is_tried_until_it_is_taken(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:

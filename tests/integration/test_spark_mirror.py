@@ -93,8 +93,14 @@ def test_any_statements_leave_the_same_rows_in_spark(
         " PRIMARY KEY (pk, a, b)) WITH CLUSTERING ORDER BY (a DESC, b ASC) AND cdc = true"
     )
     deploy_connector(keyspace, "mirrored")
-    for statement in random_statements(table, seed=20261121):
+    for number, statement in enumerate(random_statements(table, seed=20261121), start=1):
         cql.execute(statement)
+        if number % (_STATEMENTS // 3) == 0:
+            # the rows are on the topic before the next deletions come, else only the last state would ever be read
+            assert unequal_rows(table, ["pk", "a", "b"]) == []
+    cql.execute(f"INSERT INTO {table} (pk, a, b, v, s) VALUES (1, 1, 'x', 1, 1)")
+    assert unequal_rows(table, ["pk", "a", "b"]) == []
+    cql.execute(f"DELETE FROM {table} WHERE pk = 1")
     assert unequal_rows(table, ["pk", "a", "b"]) == []
 
 
@@ -118,6 +124,7 @@ def test_times_as_clustering_columns_and_rows_that_expire(
     for pk in range(6):
         for number, at in enumerate(times):
             cql.execute(insert, (pk, at, number))
+    assert unequal_rows(table, ["pk", "at"]) == []
     for pk, (relation, at) in enumerate([(">", 7), (">=", 11), ("<", 16), ("<=", 20)]):
         cql.execute(f"DELETE FROM {table} WHERE pk = {pk} AND at {relation} {times[at]}")
     cql.execute(f"DELETE FROM {table} WHERE pk = 4 AND at > {times[3]} AND at <= {times[17]}")

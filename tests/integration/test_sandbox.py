@@ -118,7 +118,8 @@ def test_two_nodes_keep_a_copy_each_and_one_lives_without_the_other() -> None:
     options = SandboxOptions(nodes=2, pulsar=False, commitlog_sync_ms=50, cassandra_settings=timeouts)
     with Sandbox(options) as sandbox:
         first, second = sandbox.nodes
-        assert first.live_nodes() == {first.address, second.address}
+        # a node that gets no time to gossip on a busy machine counts as down for a moment
+        assert _eventually(lambda: first.live_nodes() == {first.address, second.address})
         with _session(sandbox.nodes) as session:
             session.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}")
             session.execute("CREATE TABLE k.t (a int PRIMARY KEY, b text) WITH cdc = true")
@@ -158,7 +159,7 @@ def test_the_command_line_starts_lists_and_ends_a_sandbox_beside_another(sandbox
     assert up["servers"][0]["address"] != sandbox.node.address
     again = _cdc("up", "--dir", folder)
     assert again.returncode == 2
-    assert again.stderr.startswith(f"cdc: sandbox folder: a sandbox runs in {folder}; end it by")
+    assert again.stderr.splitlines()[-1].startswith(f"cdc: sandbox folder: a sandbox runs in {folder}; end it by")
     assert _cdc("status", "--dir", folder).returncode == 0
     down = _cdc("down", "--json", "--dir", folder)
     assert json.loads(down.stdout) == {"dir": str(folder), "ended": 2}

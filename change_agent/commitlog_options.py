@@ -131,7 +131,9 @@ def _keys(encryption: _Encryption, path: Path, option: str) -> KeyStoreKeyProvid
         return None
     if provider.class_name.rpartition(".")[2] != _PROVIDER:
         if encryption.enabled:
-            raise ConfigError.of(option, f"{path}: key provider {provider.class_name} is not supported ({_PROVIDER} is)")
+            raise ConfigError.of(
+                option, f"{path}: key provider {provider.class_name} is not supported ({_PROVIDER} is)"
+            )
         return None
     parameters = provider.parameters
     keys = KeyStoreKeyProvider(_found(parameters.keystore, path), parameters.keystore_password, parameters.key_password)

@@ -103,10 +103,10 @@ def unseal(sealed: JavaObject, password: str) -> bytes:
         raise KeyStoreError("a key is sealed with parameters that cannot be read") from error
     if len(salt) != 8 or not 0 < iterations <= _MAX_ITERATIONS:
         raise KeyStoreError("a key is sealed with parameters that cannot be true")
-    try:
-        key_and_iv = _derive(password.encode("ascii"), salt, iterations)
-    except UnicodeEncodeError:
-        raise KeyStoreError("the key's password is wrong: a JCEKS key has a password of ASCII characters") from None
+    if not password.isascii():
+        # Asked before, for a UnicodeEncodeError holds the whole password.
+        raise KeyStoreError("the key's password is wrong: a JCEKS key has a password of ASCII characters")
+    key_and_iv = _derive(password.encode("ascii"), salt, iterations)
     serialized = decrypt_cbc(TripleDES(key_and_iv[:24]), key_and_iv[24:], content)
     if serialized is None:
         raise KeyStoreError("the key's password is wrong")

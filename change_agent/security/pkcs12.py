@@ -119,11 +119,12 @@ def _derive(digest: str, password: str, salt: bytes, iterations: int, size: int,
     block = _MAC_BLOCK[digest]
     text = (password + "\0").encode("utf-16-be")
     mixed = _repeated(salt, block) + _repeated(text, block)
+    make_digest = getattr(hashlib, digest)
     derived = b""
     while len(derived) < size:
         part = bytes([purpose]) * block + mixed
         for _ in range(iterations):
-            part = hashlib.new(digest, part, usedforsecurity=False).digest()
+            part = make_digest(part, usedforsecurity=False).digest()
         derived += part
         addend = int.from_bytes(_repeated(part, block)[:block], "big") + 1
         mixed = b"".join(

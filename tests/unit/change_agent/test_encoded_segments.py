@@ -83,8 +83,8 @@ def test_a_segment_cut_anywhere_yields_its_whole_sections(golden: GoldenSegment,
     """A section cannot be decoded in part; where one is cut, a typed error says so."""
     whole, content, options = golden.entries(), golden.path.read_bytes(), golden.options()
     path = tmp_path / golden.path.name
-    clean_ends = 0
-    for cut in range(len(content)):
+    clean_ends, step = 0, 1 if golden.line in _THOROUGH else 5
+    for cut in range(0, len(content), step):
         path.write_bytes(content[:cut])
         entries, error = _read(path, options)
         assert entries == whole[: len(entries)]
@@ -95,8 +95,9 @@ def test_a_segment_cut_anywhere_yields_its_whole_sections(golden: GoldenSegment,
             assert isinstance(error, BufferUnderflowError)
             assert error.segment == path.name
             assert error.position is not None
-    assert clean_ends % SYNC_MARKER_SIZE == 0
-    assert 0 < clean_ends < 200
+    if step == 1:
+        assert clean_ends % SYNC_MARKER_SIZE == 0
+    assert 0 < clean_ends < len(content) / 4
 
 
 def test_a_segment_that_grows_is_read_as_soon_as_a_section_is_whole(golden: GoldenSegment, tmp_path: Path) -> None:

@@ -356,8 +356,9 @@ def test_an_encoded_segment_is_followed_by_decoded_positions(golden: GoldenSegme
     """Its index counts decoded bytes, beyond the end of the file; an agent that restarts goes on in mid-segment."""
     ends = [entry.position for entry in golden.entries()]
     index = tmp_path / "cdc_raw" / f"{golden.path.stem}_cdc.idx"
-    # Of the system tables in it, three mutations; the rest is the keyspace's.
-    rows = [json.loads(line)["position"] for line in golden.expected()]
+    # A table without cdc, and what was written only to a column that is dropped since, make no event.
+    mutations = [json.loads(line) for line in golden.expected()]
+    rows = [each["position"] for each in mutations if any(map(_makes_an_event, each["updates"]))]
     half = rows[8]
     first = _Agent(tmp_path, _Tables(golden.tables()), golden.options())
     (first.cdc_raw / golden.path.name).write_bytes(golden.path.read_bytes())
@@ -377,6 +378,11 @@ def test_an_encoded_segment_is_followed_by_decoded_positions(golden: GoldenSegme
     assert not set(first.places()) & set(second.places())
     assert {position for _, position in first.places() + second.places()} == set(rows)
     assert second.metrics.segments_unreadable == 0
+
+
+def _makes_an_event(update: dict[str, object]) -> bool:
+    kinds = ("rows", "range_tombstones", "static_row", "partition_deletion")
+    return update["table"] != "counters" and any(update[kind] for kind in kinds)
 
 
 def test_an_encrypted_segment_without_its_key_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -155,13 +155,14 @@ class SegmentReader:
 
     def _entry_size(self, position: int, space: int) -> int:
         source = self._source
-        source.fill(position, min(space, ENTRY_PREFIX))
-        offset = position - source.window_start
         if space < ENTRY_PREFIX:
+            source.fill(position, space)
+            offset = position - source.window_start
             if any(source.window[offset : offset + space]):
                 raise MalformedSegmentError(f"{space} bytes are left behind the last entry of a section")
             return 0
-        return read_entry_size(source.window, offset, position, space)
+        source.fill(position, ENTRY_PREFIX)
+        return read_entry_size(source.window, position - source.window_start, position, space)
 
     def _require_end_of_log(self) -> None:
         """Zeros inside a section end the log, as for Cassandra; but then no section may follow, else data was lost."""

@@ -153,6 +153,7 @@ class ChangeAgent:
             self.metrics,
             self._stored,
             self._stopping,
+            self._config.segment_options,
         )
 
     def start(self) -> None:

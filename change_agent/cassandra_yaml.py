@@ -8,7 +8,7 @@ import yaml
 
 from schemas.errors import CdcError
 
-__all__ = ["CassandraYamlError", "cdc_raw_directory_of"]
+__all__ = ["CassandraYamlError", "cdc_raw_directory_of", "yaml_problem"]
 
 
 class CassandraYamlError(CdcError):
@@ -25,7 +25,7 @@ def cdc_raw_directory_of(path: Path) -> Path | None:
     except OSError as error:
         raise CassandraYamlError(f"{path} cannot be read ({error.strerror}); set it to the node's file") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise CassandraYamlError(f"{path} is not YAML ({' '.join(str(error).split())})") from error
+        raise CassandraYamlError(f"{path} is not YAML ({yaml_problem(error)})") from None
     if not isinstance(settings, dict):
         raise CassandraYamlError(f"{path} holds no settings; set it to the node's cassandra.yaml")
     # Cassandra's own default is false, as Config.cdc_enabled.
@@ -33,3 +33,10 @@ def cdc_raw_directory_of(path: Path) -> Path | None:
         raise CassandraYamlError(f"{path} has cdc_enabled: false; set it to true and restart the node")
     directory = settings.get("cdc_raw_directory")
     return Path(directory) if isinstance(directory, str) else None
+
+
+def yaml_problem(error: yaml.YAMLError | UnicodeDecodeError) -> str:
+    """Where a text is no YAML. The error's own text, and the error as a cause, would quote what may be a password."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"see line {error.problem_mark.line + 1}"
+    return "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "it holds characters that YAML does not"

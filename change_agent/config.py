@@ -28,7 +28,9 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from change_agent.cassandra_yaml import CassandraYamlError, cdc_raw_directory_of
+from change_agent.cassandra_yaml import CassandraYamlError, cdc_raw_directory_of, yaml_problem
+from change_agent.commitlog.section_decoder import SegmentOptions
+from change_agent.commitlog_options import load_segment_options
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION
 
@@ -98,6 +100,7 @@ class AgentConfig(BaseModel):
 
     # The node
     cassandra_yaml: Path | None = None
+    commitlog_options: Path | None = None
     cdc_raw_directory: Annotated[Path, AfterValidator(_existing_directory)]
     cdc_working_dir: Path
     contact_points: Annotated[tuple[str, ...], BeforeValidator(_addresses), Field(min_length=1)] = ("127.0.0.1",)
@@ -132,11 +135,17 @@ class AgentConfig(BaseModel):
     shutdown_timeout_ms: int = Field(default=10_000, ge=0)
     stats_interval_ms: int = Field(default=60_000, ge=1_000)
     _notes: tuple[str, ...] = PrivateAttr(default=())
+    _segment_options: SegmentOptions = PrivateAttr(default_factory=SegmentOptions)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """One line for each given option of DataStax's agent that has no effect here."""
         return self._notes
+
+    @property
+    def segment_options(self) -> SegmentOptions:
+        """Keys of encrypted segments, from `commitlogOptions`, else from `cassandraYaml`."""
+        return self._segment_options
 
     @field_validator("pulsar_auth_params")
     @classmethod
@@ -160,7 +169,7 @@ class AgentConfig(BaseModel):
         except OSError as error:
             raise ConfigError.of(str(path), f"cannot be read ({error.strerror}); give the agent's file") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError.of(str(path), f"is not YAML ({' '.join(str(error).split())})") from error
+            raise ConfigError.of(str(path), f"is not YAML ({yaml_problem(error)})") from None
         if loaded is None:
             loaded = {}
         if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
@@ -179,6 +188,12 @@ class AgentConfig(BaseModel):
                 del given[name]
                 problems.append(_problem(name, "Java key stores cannot be used; give tlsTrustCertsFilePath (PEM)"))
         problems += _fill_cdc_raw_directory(given)
+        told = {problem.option for problem in problems}
+        segment_options = SegmentOptions()
+        try:
+            segment_options = _segment_options(given, told)
+        except ConfigError as error:
+            problems += error.problems
         try:
             config = cls.model_validate(given)
         except ValidationError as error:
@@ -190,7 +205,7 @@ class AgentConfig(BaseModel):
             raise ConfigError(problems) from None
         if problems:
             raise ConfigError(problems)
-        config._notes = notes  # noqa: SLF001  # its own class
+        config._notes, config._segment_options = notes, segment_options  # noqa: SLF001  # its own class
         return config
 
 
@@ -228,6 +243,14 @@ def _fill_cdc_raw_directory(given: dict[str, object]) -> list[ConfigProblem]:
     if "cdcRawDirectory" not in given:
         return [_problem("cdcRawDirectory", f"is missing, and {path} does not name cdc_raw_directory; set it")]
     return []
+
+
+def _segment_options(given: Mapping[str, object], told: set[str]) -> SegmentOptions:
+    """Of the file that is there for it; one that was complained about is not read again. Raises ConfigError."""
+    for option in ("commitlogOptions", "cassandraYaml"):
+        if given.get(option) is not None and option not in told:
+            return load_segment_options(Path(str(given[option])), option)
+    return SegmentOptions()
 
 
 _REASONS: Final = {

@@ -2,6 +2,7 @@
 
     CdcError
     ├─ PublishError                  topic, reason: try again, later
+    ├─ KeyStoreError                 reason: the key store, or a password, of encrypted commit logs is wrong
     └─ CommitLogReadError            reason, segment, position
        ├─ BufferUnderflowError       the bytes end too early: more may come, else the segment is cut
        ├─ ChecksumMismatchError      bytes are not what Cassandra wrote: keep the segment, tell the operator
@@ -10,7 +11,8 @@
        ├─ UnknownTableError          table_id: refresh the schema, then try again
        ├─ UnknownColumnError         table, column: refresh the schema, then try again
        ├─ UnsupportedVersionError    version: leave the segment alone
-       └─ UnsupportedEncodingError   encoding: leave the segment alone
+       ├─ UnsupportedEncodingError   encoding: leave the segment alone
+       └─ SegmentKeyError            key_alias: leave the segment alone, the operator has the key
 
 `reason` and `segment` are the words of o.a.c.db.commitlog.CommitLogReadHandler.CommitLogReadException.
 """
@@ -26,9 +28,11 @@ __all__ = [
     "BufferUnderflowError",
     "ChecksumMismatchError",
     "CommitLogReadError",
+    "KeyStoreError",
     "MalformedMutationError",
     "MalformedSegmentError",
     "PublishError",
+    "SegmentKeyError",
     "UnknownColumnError",
     "UnknownTableError",
     "UnsupportedEncodingError",
@@ -42,6 +46,14 @@ class PublishError(CdcError):
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"{topic}: {reason}")
         self.topic = topic
+        self.reason = reason
+
+
+class KeyStoreError(CdcError):
+    """A key store cannot be read. Its text never holds a password, a key, or bytes of the store."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
         self.reason = reason
 
 
@@ -128,3 +140,11 @@ class UnsupportedEncodingError(CommitLogReadError):
     def __init__(self, encoding: str, supported: str) -> None:
         super().__init__(f"{encoding} commit logs are not supported (supported: {supported}); the segment stays")
         self.encoding = encoding
+
+
+class SegmentKeyError(CommitLogReadError):
+    """An encrypted segment whose key cannot be had. `key_alias` is the name that its header gives."""
+
+    def __init__(self, key_alias: str, reason: str) -> None:
+        super().__init__(f"the segment is encrypted with the key {key_alias!r}: {reason}; the segment stays")
+        self.key_alias = key_alias

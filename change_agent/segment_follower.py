@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from change_agent.cdc_raw.watcher import CdcRawWatcher, ReadableSegment
 from change_agent.commitlog.reader import SegmentReader
+from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.errors import BufferUnderflowError, ChecksumMismatchError, CommitLogReadError
 from change_agent.inflight import InflightPositions, TrackedEntry
 from change_agent.metrics import AgentMetrics
@@ -24,6 +25,7 @@ from change_agent.topic_lane import MessageHeader, OutgoingEvent
 __all__ = ["SegmentFollower"]
 
 _log: Final = logging.getLogger(__name__)
+_NO_OPTIONS: Final = SegmentOptions()
 # Events that are handed over at once: enough to make a hand-over cheap, few enough not to be waited for.
 _BATCH_EVENTS: Final = 250
 _BATCH_S: Final = 0.02
@@ -55,6 +57,7 @@ class SegmentFollower:
         metrics: AgentMetrics,
         stored: StoredPositions,
         stopping: threading.Event,
+        options: SegmentOptions = _NO_OPTIONS,
     ) -> None:
         self._watcher: Final = watcher
         self._interpreter: Final = interpreter
@@ -63,6 +66,7 @@ class SegmentFollower:
         self._metrics: Final = metrics
         self._stored: Final = stored
         self._stopping: Final = stopping
+        self._options: Final = options
         self._open: Final[dict[int, SegmentReader]] = {}
         # Segments with nothing more to do here, and the limits at which others failed.
         self._ended: Final = set(stored.finished)
@@ -129,7 +133,7 @@ class SegmentFollower:
         reader = self._open.get(segment.segment_id)
         if reader is None:
             stored = self._stored.segments.get(segment.segment_id)
-            reader = SegmentReader(segment.path, 0 if stored is None else stored.position)
+            reader = SegmentReader(segment.path, 0 if stored is None else stored.position, self._options)
             self._open[segment.segment_id] = reader
             self._positions.open(segment.segment_id, reader.position)
             if stored is not None and stored.keep:

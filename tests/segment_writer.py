@@ -1,4 +1,4 @@
-"""Writes plain commit log segments, for tests of the framing. What Cassandra writes is in tests/golden."""
+"""Writes commit log segments, for tests of the framing. What Cassandra writes is in tests/golden."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 
-__all__ = ["entry_bytes", "header_bytes", "segment_bytes", "sync_marker_bytes"]
+__all__ = ["encoded_segment_bytes", "entry_bytes", "header_bytes", "segment_bytes", "sync_marker_bytes"]
 
 
 def header_bytes(segment_id: int, *, version: int = 7, parameters: object | None = None) -> bytes:
@@ -39,4 +39,14 @@ def segment_bytes(segment_id: int, sections: Sequence[Sequence[bytes]]) -> bytes
         body = b"".join(map(entry_bytes, payloads))
         position = len(written)
         written += sync_marker_bytes(segment_id, position, position + 8 + len(body)) + body
+    return written
+
+
+def encoded_segment_bytes(segment_id: int, parameters: object, sections: Sequence[tuple[int, bytes]]) -> bytes:
+    """A whole encoded segment: of each section the length that it claims, and its encoded bytes."""
+    written = header_bytes(segment_id, parameters=parameters)
+    for length, encoded in sections:
+        position = len(written)
+        written += sync_marker_bytes(segment_id, position, position + 12 + len(encoded))
+        written += struct.pack(">i", length) + encoded
     return written

@@ -14,6 +14,8 @@ import click
 from cdc.schema_source import fetch_schema, load_schema, parse_contact_point, save_schema
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import SegmentReader
+from change_agent.commitlog.section_decoder import SegmentOptions
+from change_agent.commitlog_options import load_segment_options
 from change_agent.db.mutation import MutationDecoder
 from change_agent.db.values import Mutation
 from change_agent.decode_format import mutation_json
@@ -64,6 +66,12 @@ _FORMATTERS: Final[Mapping[str, _Formatter]] = {"mutations": _mutation_lines, "e
 @click.option("--username", envvar="CDC_USERNAME", help="User for --contact-point.")
 @click.option("--password-file", type=click.Path(path_type=Path), help="File that holds the password of --username.")
 @click.option(
+    "--commitlog-options",
+    "commitlog_options_file",
+    type=click.Path(path_type=Path),
+    help="cassandra.yaml, or those options of it as JSON that encrypted segments need (docs/commit-log.md).",
+)
+@click.option(
     "--write-schema",
     type=click.Path(path_type=Path),
     help="Save the schema of --contact-point as a file for --schema; needs no SEGMENT.",
@@ -75,6 +83,7 @@ def decode(
     contact_point: str | None,
     username: str | None,
     password_file: Path | None,
+    commitlog_options_file: Path | None,
     write_schema: Path | None,
 ) -> None:
     """Print what commit log SEGMENTs hold, one JSON object a line.
@@ -85,8 +94,11 @@ def decode(
     problems = _problems(segments, schema_file, contact_point, username, password_file, write_schema)
     if problems:
         raise ConfigError(problems)
+    options = SegmentOptions()
+    if commitlog_options_file is not None:
+        options = load_segment_options(commitlog_options_file, "--commitlog-options")
     tables = _tables(schema_file, contact_point, _credentials(username, password_file), write_schema)
-    printer = _SegmentPrinter(tables, _FORMATTERS[output_format], sys.stdout)
+    printer = _SegmentPrinter(tables, options, _FORMATTERS[output_format], sys.stdout)
     for segment in segments:
         printer.print_segment(segment)
     for line in printer.summary():
@@ -98,8 +110,11 @@ def decode(
 class _SegmentPrinter:
     """Prints segments one after the other. `failed` is True when something in them could not be read."""
 
-    def __init__(self, tables: Mapping[UUID, TableMetadata], formatter: _Formatter, output: TextIO) -> None:
+    def __init__(
+        self, tables: Mapping[UUID, TableMetadata], options: SegmentOptions, formatter: _Formatter, output: TextIO
+    ) -> None:
         self._decoder = MutationDecoder(tables)
+        self._options = options
         self._formatter = formatter
         self._output = output
         self._unknown_tables: Counter[UUID] = Counter()
@@ -108,7 +123,7 @@ class _SegmentPrinter:
     def print_segment(self, path: Path) -> None:
         """A bad mutation is reported and the next one printed; at a bad frame the segment ends."""
         try:
-            with SegmentReader(path) as reader:
+            with SegmentReader(path, options=self._options) as reader:
                 for entry in reader.read():
                     self._print_entry(reader, entry)
         except CommitLogReadError as error:

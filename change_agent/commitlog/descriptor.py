@@ -23,11 +23,10 @@ from change_agent.errors import (
     BufferUnderflowError,
     ChecksumMismatchError,
     MalformedSegmentError,
-    UnsupportedEncodingError,
 )
 from change_agent.format_version import version_rules
 
-__all__ = ["MAX_HEADER_SIZE", "CommitLogDescriptor", "file_id", "read_descriptor", "require_supported"]
+__all__ = ["MAX_HEADER_SIZE", "CommitLogDescriptor", "file_id", "read_descriptor"]
 
 _FIXED: Final = struct.Struct(">iqH")
 _CRC_INPUT: Final = struct.Struct(">IIII")
@@ -56,7 +55,7 @@ def read_descriptor(header_bytes: bytes) -> CommitLogDescriptor:
     """Read a header; bytes behind it are ignored, MAX_HEADER_SIZE of them are always enough.
 
     Raises UnsupportedVersionError, BufferUnderflowError (no header yet, or the file is cut), ChecksumMismatchError,
-    MalformedSegmentError. A compressed or encrypted segment is described, not refused: see :func:`require_supported`.
+    MalformedSegmentError. A segment that says nothing of `encKeyAlias` or of `encCipher` is not encrypted, as for Cassandra.
     """
     if len(header_bytes) < _FIXED.size or not any(header_bytes[: _FIXED.size]):
         raise BufferUnderflowError("the segment has no complete header", position=0)
@@ -72,14 +71,6 @@ def read_descriptor(header_bytes: bytes) -> CommitLogDescriptor:
     if crc != _CRC.unpack_from(header_bytes, end)[0]:
         raise ChecksumMismatchError("the checksum of the segment's header does not match", position=0)
     return _descriptor(version, segment_id, _json_object(parameters), end + _CRC.size)
-
-
-def require_supported(descriptor: CommitLogDescriptor) -> None:
-    """Raises UnsupportedEncodingError when the segment is compressed or encrypted."""
-    if descriptor.encryption is not None:
-        raise UnsupportedEncodingError(f"encrypted ({descriptor.encryption})", "plain")
-    if descriptor.compression is not None:
-        raise UnsupportedEncodingError(f"compressed ({descriptor.compression})", "plain")
 
 
 def file_id(name: str) -> tuple[int, int] | None:
@@ -101,14 +92,14 @@ def _json_object(parameters: bytes) -> dict[str, object]:
 def _descriptor(version: int, segment_id: int, parameters: dict[str, object], size: int) -> CommitLogDescriptor:
     compression = parameters.get("compressionClass")
     options = parameters.get("compressionParameters")
-    encryption = parameters.get("encCipher")
+    encryption = {key: value for key, value in parameters.items() if key.startswith("enc") and value is not None}
     return CommitLogDescriptor(
         version=version,
         segment_id=segment_id,
         compression=None if compression is None else str(compression),
         compression_parameters=_texts(options) if isinstance(options, dict) else {},
-        encryption=None if encryption is None else str(encryption),
-        encryption_parameters=_texts({key: value for key, value in parameters.items() if key.startswith("enc")}),
+        encryption=str(encryption["encCipher"]) if {"encCipher", "encKeyAlias"} <= encryption.keys() else None,
+        encryption_parameters=_texts(encryption),
         header_size=size,
     )
 

@@ -17,16 +17,32 @@ from change_agent.commitlog.descriptor import (
     CommitLogDescriptor,
     file_id,
     read_descriptor,
-    require_supported,
 )
 from change_agent.commitlog.entry import ENTRY_OVERHEAD, ENTRY_PREFIX, CommitLogEntry, read_entry, read_entry_size
-from change_agent.commitlog.segment import SYNC_MARKER_SIZE, read_sync_marker
-from change_agent.errors import BufferUnderflowError, CommitLogReadError, MalformedSegmentError
+from change_agent.commitlog.section_decoder import SegmentOptions, section_decoder
+from change_agent.commitlog.section_source import EncodedSections, PlainSections, SectionSource
+from change_agent.commitlog.segment import SYNC_MARKER_SIZE
+from change_agent.errors import CommitLogReadError, MalformedSegmentError
 
 __all__ = ["SegmentReader"]
 
-# Read from the file at once: large enough to make the calls cheap, small against any segment.
-_WINDOW_SIZE: Final = 256 * 1024
+_DEFAULT_OPTIONS: Final = SegmentOptions()
+
+
+class _OpenFile:
+    """The SegmentFile of section sources. The constructor and all methods raise OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: Final = path.open("rb", buffering=0)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def read_at(self, position: int, length: int) -> bytes:
+        return os.pread(self._file.fileno(), length, position)
 
 
 class SegmentReader:
@@ -36,26 +52,27 @@ class SegmentReader:
     is safely there is told by the `_cdc.idx` file, whose offset is the `limit` of :meth:`read`; a finished segment is
     read without a limit, to the end of its chain of valid sync markers.
 
-    The constructor raises CommitLogReadError when the header cannot be read or is of an unsupported kind.
+    A compressed or encrypted segment is read like a plain one: all positions are those of the log in Cassandra's memory.
+
+    The constructor raises CommitLogReadError when the header cannot be read or is of an unsupported kind, and
+    SegmentKeyError when the segment is encrypted and `options` have no key for it.
     """
 
-    def __init__(self, path: Path, start_position: int = 0) -> None:
+    def __init__(self, path: Path, start_position: int = 0, options: SegmentOptions = _DEFAULT_OPTIONS) -> None:
         self._name = path.name
         try:
-            self._file: Final = path.open("rb", buffering=0)
+            self._file: Final = _OpenFile(path)
         except OSError as error:
             raise self._io_error(error, 0) from error
         try:
             self._descriptor: Final = self._read_descriptor()
+            self._source: Final = self._section_source(options)
         except BaseException:
             self._file.close()
             raise
         self._position = max(start_position, self._descriptor.header_size)
         # End of the section that is open, which is where the next sync marker stands.
         self._section_end = self._descriptor.header_size
-        self._file_size = 0
-        self._window = b""
-        self._window_start = 0
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +109,7 @@ class SegmentReader:
         the whole entries of the cut section come first, then BufferUnderflowError.
         """
         try:
-            self._refresh()
+            self._source.refresh()
             while self._open_section(limit):
                 yield from self._section(limit)
                 if self._position < self._section_end:
@@ -106,18 +123,13 @@ class SegmentReader:
         """Go on behind a bad entry, at the `resume_position` of its ChecksumMismatchError. Never goes back."""
         self._position = max(self._position, position)
 
-    def _refresh(self) -> None:
-        """Forget what was read ahead: behind the last limit, Cassandra may have written since."""
-        self._window = b""
-        self._file_size = os.fstat(self._file.fileno()).st_size
-
     def _open_section(self, limit: int | None) -> bool:
         """Follow the chain of markers to the section of the next entry; False when there is none yet."""
         while self._section_end <= self._position:
             marker = self._section_end
             if limit is not None and marker + SYNC_MARKER_SIZE > limit:
                 return False
-            section_end = self._marker_at(marker)
+            section_end = self._source.next_section(marker)
             if section_end is None:
                 return False
             self._section_end = section_end
@@ -125,14 +137,8 @@ class SegmentReader:
                 self._position = max(self._position, marker + SYNC_MARKER_SIZE)
         return True
 
-    def _marker_at(self, position: int) -> int | None:
-        # No room for a marker: the segment is full.
-        if position + SYNC_MARKER_SIZE > self._file_size:
-            return None
-        marker = self._bytes_at(position, SYNC_MARKER_SIZE)
-        return read_sync_marker(marker, self._descriptor.segment_id, position)
-
     def _section(self, limit: int | None) -> Iterator[CommitLogEntry]:
+        source = self._source
         while (position := self._position) < self._section_end:
             space = self._section_end - position
             size = self._entry_size(position, space)
@@ -142,48 +148,42 @@ class SegmentReader:
             end = position + size + ENTRY_OVERHEAD
             if limit is not None and end > limit:
                 return
-            self._fill(position, size + ENTRY_OVERHEAD)
-            entry = read_entry(self._window, position - self._window_start, position, size)
+            source.fill(position, size + ENTRY_OVERHEAD)
+            entry = read_entry(source.window, position - source.window_start, position, size)
             self._position = end
             yield entry
 
     def _entry_size(self, position: int, space: int) -> int:
+        source = self._source
         if space < ENTRY_PREFIX:
-            if any(self._bytes_at(position, space)):
+            source.fill(position, space)
+            offset = position - source.window_start
+            if any(source.window[offset : offset + space]):
                 raise MalformedSegmentError(f"{space} bytes are left behind the last entry of a section")
             return 0
-        self._fill(position, ENTRY_PREFIX)
-        return read_entry_size(self._window, position - self._window_start, position, space)
+        source.fill(position, ENTRY_PREFIX)
+        return read_entry_size(source.window, position - source.window_start, position, space)
 
     def _require_end_of_log(self) -> None:
         """Zeros inside a section end the log, as for Cassandra; but then no section may follow, else data was lost."""
-        if self._marker_at(self._section_end) is not None:
+        if self._source.is_written(self._section_end):
             raise MalformedSegmentError("zeros stand in place of an entry, and the log goes on behind them")
 
-    def _bytes_at(self, position: int, length: int) -> bytes:
-        self._fill(position, length)
-        offset = position - self._window_start
-        return self._window[offset : offset + length]
-
-    def _fill(self, position: int, length: int) -> None:
-        """Let the window hold these bytes. Raises BufferUnderflowError where the file ends before them."""
-        offset = position - self._window_start
-        if offset >= 0 and offset + length <= len(self._window):
-            return
-        if position + length > self._file_size:
-            raise BufferUnderflowError(f"the segment is cut: it ends at position {self._file_size}", position=position)
-        self._window = self._read_at(position, max(length, _WINDOW_SIZE))
-        self._window_start = position
-        if len(self._window) < length:
-            raise BufferUnderflowError("the segment became shorter while it was read", position=position)
-
-    def _read_at(self, position: int, length: int) -> bytes:
-        return os.pread(self._file.fileno(), length, position)
+    def _section_source(self, options: SegmentOptions) -> SectionSource:
+        descriptor = self._descriptor
+        try:
+            decoder = section_decoder(descriptor, options.keys)
+        except CommitLogReadError as error:
+            raise error.with_location(self._name, 0) from error.__cause__
+        if decoder is None:
+            return PlainSections(self._file, descriptor.segment_id)
+        return EncodedSections(
+            self._file, descriptor.segment_id, descriptor.header_size, decoder, options.max_segment_size
+        )
 
     def _read_descriptor(self) -> CommitLogDescriptor:
         try:
-            descriptor = read_descriptor(self._read_at(0, MAX_HEADER_SIZE))
-            require_supported(descriptor)
+            descriptor = read_descriptor(self._file.read_at(0, MAX_HEADER_SIZE))
             named = file_id(self._name)
             if named is not None and named[1] != descriptor.segment_id:
                 raise MalformedSegmentError(f"the header names segment {descriptor.segment_id}", position=0)

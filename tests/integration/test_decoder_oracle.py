@@ -21,10 +21,12 @@ from cassandra.cluster import Cluster, Session
 from cdc.sandbox import Sandbox, SandboxOptions
 from change_agent.cdc_raw.cdc_index import index_name, parse_cdc_index
 from change_agent.commitlog.reader import SegmentReader
+from change_agent.commitlog.section_decoder import SegmentOptions
+from change_agent.commitlog_options import load_segment_options
 from tests.oracle.commit_log_oracle import CommitLogOracle, OracleOutput
 from tests.oracle.random_cql import random_statements
 from tests.oracle.statements import statements
-from tests.oracle.variants import VARIANTS
+from tests.oracle.variants import CIPHER, VARIANTS
 
 # Random CQL meets limits of Cassandra (empty partition keys, bounds of a range that exclude each other).
 _MAX_REFUSED = 0.1
@@ -35,6 +37,8 @@ class _Reading:
     """The same segments, read by us and by Cassandra."""
 
     version: int
+    encoding: str | None
+    options: SegmentOptions
     segments: list[Path]
     ours: list[str]
     our_errors: str
@@ -85,9 +89,12 @@ def reading(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         found = {path.name: path for folder in (node.commitlog_dir, node.cdc_raw) for path in folder.glob("*.log")}
         segments = [path for _, path in sorted(found.items())]
         oracle = CommitLogOracle(variant.line, work_dir).read(segments, node.folder)
-        decoded = _cdc_decode("--schema", str(schema_file), *map(str, segments))
+        needed = ("--commitlog-options", str(node.cassandra_yaml)) if variant.encoding == CIPHER else ()
+        decoded = _cdc_decode("--schema", str(schema_file), *needed, *map(str, segments))
         return _Reading(
             version=variant.version,
+            encoding=variant.encoding,
+            options=load_segment_options(node.cassandra_yaml, "node"),
             segments=[Path(_copied(segment, work_dir)) for segment in segments],
             ours=decoded.stdout.splitlines(),
             our_errors=decoded.stderr,
@@ -143,14 +150,18 @@ def _by_table(lines: list[str]) -> list[str]:
     return list(map(json.dumps, mutations))
 
 
-def test_the_segments_are_of_the_version_under_test(reading: _Reading) -> None:
+def test_the_segments_are_of_the_version_and_encoding_under_test(reading: _Reading) -> None:
     """Else a setting of the node does not do what it should."""
-    assert {_version(segment) for segment in reading.segments} == {reading.version}
+    found = []
+    for segment in reading.segments:
+        with _reader(reading, segment) as reader:
+            found.append(reader.descriptor)
+    assert {each.version for each in found} == {reading.version}
+    assert {each.encryption or each.compression for each in found} == {reading.encoding}
 
 
-def _version(segment: Path) -> int:
-    with SegmentReader(segment) as reader:
-        return reader.descriptor.version
+def _reader(reading: _Reading, segment: Path, position: int = 0) -> SegmentReader:
+    return SegmentReader(segment, position, reading.options)
 
 
 def test_nothing_in_them_is_an_error(reading: _Reading) -> None:
@@ -217,7 +228,7 @@ def test_an_index_marks_the_end_of_what_was_read(reading: _Reading) -> None:
         if index is None or not index.completed:
             continue
         completed += 1
-        with SegmentReader(segment) as whole, SegmentReader(segment) as limited:
+        with _reader(reading, segment) as whole, _reader(reading, segment) as limited:
             assert list(limited.read(index.offset)) == list(whole.read())
             assert limited.position <= index.offset
     assert completed > 0
@@ -226,19 +237,19 @@ def test_an_index_marks_the_end_of_what_was_read(reading: _Reading) -> None:
 def test_a_read_resumes_at_any_position(reading: _Reading) -> None:
     """From every place where a reader may have stopped, the rest is the rest."""
     segment = reading.segments[0]
-    with SegmentReader(segment) as reader:
+    with _reader(reading, segment) as reader:
         entries = list(reader.read())
     for index in range(0, len(entries), max(1, len(entries) // 40)):
-        with SegmentReader(segment, entries[index].position) as resumed:
+        with _reader(reading, segment, entries[index].position) as resumed:
             assert list(resumed.read()) == entries[index + 1 :]
 
 
 def test_a_growing_limit_yields_every_entry_once(reading: _Reading) -> None:
     """A reader that follows the index sees what a reader of the finished segment sees, whatever the steps."""
     segment = reading.segments[0]
-    with SegmentReader(segment) as reader:
+    with _reader(reading, segment) as reader:
         entries = list(reader.read())
     last = entries[-1].position
-    with SegmentReader(segment) as following:
+    with _reader(reading, segment) as following:
         seen = [entry for limit in range(0, last + 4097, 4097) for entry in following.read(limit)]
     assert seen == entries

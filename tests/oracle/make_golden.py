@@ -8,7 +8,9 @@ sync marker; `schema.json` holds the keyspace `golden` as the node describes it 
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -21,19 +23,23 @@ from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.schema_source import fetch_schema
 from change_agent.commitlog.reader import SegmentReader
+from change_agent.commitlog_options import load_segment_options
 from tests.oracle.commit_log_oracle import CommitLogOracle
-from tests.oracle.variants import VARIANTS
+from tests.oracle.variants import ENCODED_VARIANTS, PLAIN_VARIANTS, Variant
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "commitlog"
+ENCODED = GOLDEN.with_name("commitlog_encoded")
 _SYNC_S = 1.0
 
 
 def make_golden(name: str) -> None:
-    """Write the folder of one of VARIANTS anew."""
-    variant, folder = VARIANTS[name], GOLDEN / name
+    """Write the folder of one of PLAIN_VARIANTS or ENCODED_VARIANTS anew."""
+    encoded = name in ENCODED_VARIANTS
+    variant, folder = (ENCODED_VARIANTS if encoded else PLAIN_VARIANTS)[name], (ENCODED if encoded else GOLDEN) / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     options = SandboxOptions(cassandra=variant.line, pulsar=False, cassandra_settings=variant.settings)
+    write_options(variant, folder)
     with tempfile.TemporaryDirectory() as work_dir, Sandbox(options) as sandbox:
         node = sandbox.node
         with Cluster([node.address], port=node.native_port) as cluster, cluster.connect() as session:
@@ -43,7 +49,7 @@ def make_golden(name: str) -> None:
             session.execute("DROP TABLE golden.rotate")
             _run(session, "writes.cql")
             time.sleep(_SYNC_S)
-            segment = _cut(_newest(node), folder)
+            segment = _cut(_newest(node), folder, encoded=encoded)
             _run(session, "later.cql")
         schema = fetch_schema((node.address, node.native_port))
         kept = {name: [row for row in rows if row["keyspace_name"] == "golden"] for name, rows in schema.items()}
@@ -55,6 +61,17 @@ def make_golden(name: str) -> None:
         print(f"Cassandra {node.version}: {segment.name}, {segment.stat().st_size} bytes, {len(golden)} mutations")
 
 
+def write_options(variant: Variant, folder: Path) -> None:
+    """What `cdc decode --commitlog-options` needs for it, if anything: the key store by a path relative to the file."""
+    name = "transparent_data_encryption_options"
+    if name in variant.settings:
+        options = {name: copy.deepcopy(variant.settings[name])}
+        (provider,) = options[name]["key_provider"]
+        (parameters,) = provider["parameters"]
+        parameters["keystore"] = os.path.relpath(parameters["keystore"], folder)
+        (folder / "commitlog-options.json").write_text(json.dumps(options, indent=1) + "\n")
+
+
 def _run(session: Session, script: str) -> None:
     for statement in (GOLDEN / script).read_text().splitlines():
         session.execute(statement)
@@ -62,17 +79,21 @@ def _run(session: Session, script: str) -> None:
 
 def _newest(node: CassandraNode) -> Path:
     """The segment that is being written: the last one that holds anything."""
+    options = load_segment_options(node.cassandra_yaml, "node")
     for path in sorted(node.commitlog_dir.glob("*.log"), reverse=True):
-        with SegmentReader(path) as reader:
+        with SegmentReader(path, options=options) as reader:
             if any(True for _ in reader.read()):
                 return path
     raise AssertionError(f"no segment in {node.commitlog_dir} holds an entry")
 
 
-def _cut(segment: Path, folder: Path) -> Path:
-    with SegmentReader(segment) as reader:
-        end = max(entry.position for entry in reader.read())
-    (folder / segment.name).write_bytes(segment.read_bytes()[:end])
+def _cut(segment: Path, folder: Path, *, encoded: bool) -> Path:
+    content = segment.read_bytes()
+    if not encoded:
+        # An encoded file is as long as what was written.
+        with SegmentReader(segment) as reader:
+            content = content[: max(entry.position for entry in reader.read())]
+    (folder / segment.name).write_bytes(content)
     return folder / segment.name
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from cdc.schema_source import load_schema, parse_contact_point, save_schema
 from schemas.errors import ConfigError
-from tests.golden_segments import GOLDEN_SEGMENTS, GoldenSegment
+from tests.golden_segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
 
 GOLDEN = GoldenSegment("5.0")
 # The segment holds three mutations of system tables, which its schema file does not have.
@@ -160,3 +160,33 @@ def test_what_is_no_contact_point_is_refused(text: str) -> None:
 
 def _position(line: str) -> int:
     return int(json.loads(line)["position"])
+
+
+@pytest.mark.parametrize("golden", [each for each in ENCODED_SEGMENTS if each.line in {"5.0-zstd", "5.0-jceks"}])
+def test_an_encoded_segment_is_printed_as_a_plain_one(golden: GoldenSegment) -> None:
+    """A compressed one needs nothing; an encrypted one the options that name its key store, relative to their file."""
+    options = ["--commitlog-options", golden.options_file] if golden.options_file.exists() else []
+    done = _decode(golden.path, "--schema", golden.schema_file, *options)
+    assert done.stdout.splitlines() == golden.expected()
+    assert done.stderr.startswith("cdc: skipped ")
+    assert done.returncode == 0
+
+
+def test_an_encrypted_segment_without_its_key_is_one_line(tmp_path: Path) -> None:
+    """Exit code 1 without the options, 2 when they are wrong; no password is printed."""
+    golden = next(each for each in ENCODED_SEGMENTS if each.line == "5.0-jceks")
+    done = _decode(golden.path, "--schema", golden.schema_file)
+    assert done.stderr == (
+        f"cdc: SegmentKeyError: {golden.path.name}, position 0: the segment is encrypted with the key 'Testing:1':"
+        " give transparent_data_encryption_options (cdc decode: --commitlog-options); the segment stays\n"
+    )
+    assert done.returncode == 1
+    options = tmp_path / "options.json"
+    options.write_text(
+        golden.options_file.read_text().replace("../../", f"{golden.parent.parent}/").replace("store-", "my-")
+    )
+    done = _decode(golden.path, "--schema", golden.schema_file, "--commitlog-options", options)
+    assert done.stdout == ""
+    assert "keys.jceks: the password is wrong, or the file is damaged" in done.stderr
+    assert "my-secret" not in done.stderr
+    assert done.returncode == 2

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from change_agent.cdc_raw.cdc_index import CdcIndex, index_name, parse_cdc_index, segment_name
-from change_agent.commitlog.descriptor import file_id, read_descriptor, require_supported
+from change_agent.commitlog.descriptor import file_id, read_descriptor
 from change_agent.errors import (
     BufferUnderflowError,
     ChecksumMismatchError,
     MalformedSegmentError,
-    UnsupportedEncodingError,
     UnsupportedVersionError,
 )
 from tests.segment_writer import header_bytes
@@ -24,7 +23,6 @@ def test_a_header_names_version_and_segment() -> None:
     descriptor = read_descriptor(header + b"anything")
     assert (descriptor.version, descriptor.segment_id, descriptor.header_size) == (7, SEGMENT_ID, len(header))
     assert (descriptor.compression, descriptor.encryption) == (None, None)
-    require_supported(descriptor)
 
 
 def test_a_null_compression_class_is_none() -> None:
@@ -32,21 +30,16 @@ def test_a_null_compression_class_is_none() -> None:
     assert read_descriptor(header_bytes(1, parameters={"compressionClass": None})).compression is None
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        (
-            {"compressionClass": "LZ4Compressor", "compressionParameters": {"a": "b"}},
-            r"compressed \(LZ4Compressor\) commit logs are not supported \(supported: plain\); the segment stays",
-        ),
-        ({"encCipher": "AES/CBC/PKCS5Padding", "encIV": "x"}, r"encrypted \(AES/CBC/PKCS5Padding\) commit logs"),
-    ],
-)
-def test_an_encoded_segment_is_described_and_refused(parameters: dict[str, object], message: str) -> None:
-    """The message says what was found and what is supported."""
-    descriptor = read_descriptor(header_bytes(1, parameters=parameters))
-    with pytest.raises(UnsupportedEncodingError, match=message):
-        require_supported(descriptor)
+def test_an_encoded_segment_is_described() -> None:
+    """What it is compressed by and with; a cipher only when cipher and key are both there, as for Cassandra."""
+    header = header_bytes(1, parameters={"compressionClass": "LZ4Compressor", "compressionParameters": {"a": "b"}})
+    assert read_descriptor(header).compression == "LZ4Compressor"
+    assert read_descriptor(header).compression_parameters == {"a": "b"}
+    parameters = {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "k", "encIV": None}
+    encrypted = read_descriptor(header_bytes(1, parameters=parameters))
+    assert encrypted.encryption == "AES/CBC/PKCS5Padding"
+    assert encrypted.encryption_parameters == {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "k"}
+    assert read_descriptor(header_bytes(1, parameters={**parameters, "encKeyAlias": None})).encryption is None
 
 
 @pytest.mark.parametrize("version", [1, 9, 10, 2**31 - 1])

@@ -16,6 +16,7 @@ import pytest
 from change_agent.agent import finished_segments_deleter
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
+from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.inflight import InflightPositions, TrackedEntry
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_interpreter import MutationInterpreter
@@ -27,7 +28,7 @@ from change_agent.table_metadata import KnownTables
 from change_agent.topic_lane import OutgoingEvent
 from schemas.table_metadata import TableMetadata
 from tests.events_topic import wait_until
-from tests.golden_segments import GOLDEN_SEGMENTS
+from tests.golden_segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
 from tests.segment_writer import entry_bytes, segment_bytes
 
 _GOLDEN = GOLDEN_SEGMENTS[-1]
@@ -61,7 +62,7 @@ def _entries(events: Sequence[OutgoingEvent]) -> list[TrackedEntry]:
 class _Agent:
     """All stages of an agent but the one that speaks to Pulsar: events are acknowledged at once, or when asked to."""
 
-    def __init__(self, folder: Path, tables: _Tables) -> None:
+    def __init__(self, folder: Path, tables: _Tables, options: SegmentOptions | None = None) -> None:
         self.cdc_raw, self.work = folder / "cdc_raw", folder / "work"
         self.cdc_raw.mkdir(exist_ok=True)
         self.metrics = AgentMetrics()
@@ -77,7 +78,14 @@ class _Agent:
             tables, ParkedMutations(self.work), self.metrics, self._stopping, reread_pause_s=0.01
         )
         self.follower = SegmentFollower(
-            self._watcher, interpreter, self.positions, self, self.metrics, self.stored, self._stopping
+            self._watcher,
+            interpreter,
+            self.positions,
+            self,
+            self.metrics,
+            self.stored,
+            self._stopping,
+            options or SegmentOptions(),
         )
         self._writer = PositionsWriter(
             self._store,
@@ -339,3 +347,55 @@ def test_an_empty_mutation_does_not_end_the_agent(agent: _Agent) -> None:
     _segment(agent, _ID, content, "9\nCOMPLETED")
     wait_until(lambda: agent.metrics.segments_finished == 1, "the segment is read", 5)
     assert (len(agent.published), agent.metrics.mutations_parked) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "golden", [each for each in ENCODED_SEGMENTS if each.line.startswith("5.0-")], ids=lambda golden: golden.line
+)
+def test_an_encoded_segment_is_followed_by_decoded_positions(golden: GoldenSegment, tmp_path: Path) -> None:
+    """Its index counts decoded bytes, beyond the end of the file; an agent that restarts goes on in mid-segment."""
+    ends = [entry.position for entry in golden.entries()]
+    index = tmp_path / "cdc_raw" / f"{golden.path.stem}_cdc.idx"
+    # A table without cdc, and what was written only to a column that is dropped since, make no event.
+    mutations = [json.loads(line) for line in golden.expected()]
+    rows = [each["position"] for each in mutations if any(map(_makes_an_event, each["updates"]))]
+    half = rows[8]
+    first = _Agent(tmp_path, _Tables(golden.tables()), golden.options())
+    (first.cdc_raw / golden.path.name).write_bytes(golden.path.read_bytes())
+    index.write_text(str(half))
+    first.start()
+    try:
+        wait_until(lambda: any(position == half for _, position in first.places()), "half is read", 5)
+    finally:
+        first.stop()
+    second = _Agent(tmp_path, _Tables(golden.tables()), golden.options())
+    index.write_text(f"{ends[-1]}\nCOMPLETED")
+    second.start()
+    try:
+        wait_until(lambda: second.metrics.segments_finished == 1, "the rest is read", 5)
+    finally:
+        second.stop()
+    assert not set(first.places()) & set(second.places())
+    assert {position for _, position in first.places() + second.places()} == set(rows)
+    assert second.metrics.segments_unreadable == 0
+
+
+def _makes_an_event(update: dict[str, object]) -> bool:
+    kinds = ("rows", "range_tombstones", "static_row", "partition_deletion")
+    return update["table"] != "counters" and any(update[kind] for kind in kinds)
+
+
+def test_an_encrypted_segment_without_its_key_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One line that names the key; the other segments go on."""
+    golden = next(each for each in ENCODED_SEGMENTS if each.line == "5.0-jceks")
+    agent = _Agent(tmp_path, _Tables(golden.tables()))
+    (agent.cdc_raw / golden.path.name).write_bytes(golden.path.read_bytes())
+    (agent.cdc_raw / f"{golden.path.stem}_cdc.idx").write_text("5000\nCOMPLETED")
+    agent.start()
+    try:
+        wait_until(lambda: agent.metrics.segments_unreadable == 1, "the segment was tried", 5)
+    finally:
+        agent.stop()
+    assert len(agent.files()) == 2
+    [record] = caplog.records
+    assert "is encrypted with the key 'Testing:1'" in record.getMessage()

@@ -1,0 +1,167 @@
+"""Section sources: from a position in the segment to the bytes of its entries, plain or encoded.
+
+    plain      SyncMarker Entries
+    compressed SyncMarker Length(Int32) Compressed
+    encrypted  SyncMarker Length(Int32) {Block}
+
+All positions that Cassandra tells (entries, index, limits) are those of the log in its memory: header, marker, entries,
+marker, ... In a plain file they are places in the file; in an encoded one only the markers know the file, and `Length` is
+what a section counts for. So an encoded segment is decoded from its start, also to resume in its middle.
+
+Cassandra source: o.a.c.db.commitlog.CommitLogSegmentReader (NoOpSegmenter, CompressedSegmenter, EncryptedSegmenter).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Final, Protocol
+
+from change_agent.commitlog.section_decoder import SectionDecoder
+from change_agent.commitlog.segment import SYNC_MARKER_SIZE, read_sync_marker
+from change_agent.errors import BufferUnderflowError, CommitLogReadError, MalformedSegmentError
+
+__all__ = ["EncodedSections", "PlainSections", "SectionSource", "SegmentFile"]
+
+# Read from the file at once: large enough to make the calls cheap, small against any segment.
+_WINDOW_SIZE: Final = 256 * 1024
+_LENGTH_SIZE: Final = 4
+_MAX_POSITION: Final = 0x7FFF_FFFF
+
+
+class SegmentFile(Protocol):
+    """The bytes of a segment file."""
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from there."""
+
+
+class SectionSource(ABC):
+    """`window` holds bytes of the section that was opened last, from position `window_start` on."""
+
+    def __init__(self, file: SegmentFile, segment_id: int) -> None:
+        self._file: Final = file
+        self._segment_id: Final = segment_id
+        self._file_size = 0
+        self.window = b""
+        self.window_start = 0
+
+    def refresh(self) -> None:
+        """Look at the file anew: Cassandra may have written since."""
+        self._file_size = self._file.size()
+
+    @abstractmethod
+    def next_section(self, position: int) -> int | None:
+        """Open the section whose marker stands at `position`, the end of the one before; its end. None: none there yet."""
+
+    @abstractmethod
+    def is_written(self, position: int) -> bool:
+        """True when a marker stands at `position`, the end of the section that is open."""
+
+    @abstractmethod
+    def fill(self, position: int, length: int) -> None:
+        """Let the window hold these bytes of the open section. Raises BufferUnderflowError where the file ends before."""
+
+    def _marker(self, file_position: int) -> int | None:
+        # No room for a marker: the segment is full.
+        if file_position + SYNC_MARKER_SIZE > self._file_size:
+            return None
+        marker = self._read_whole(file_position, SYNC_MARKER_SIZE)
+        return read_sync_marker(marker, self._segment_id, file_position)
+
+    def _read_whole(self, file_position: int, length: int) -> bytes:
+        found = self._file.read_at(file_position, length)
+        if len(found) < length:
+            raise BufferUnderflowError("the segment became shorter while it was read")
+        return found
+
+
+class PlainSections(SectionSource):
+    """The file is the log; a window of it is kept."""
+
+    def refresh(self) -> None:
+        """Forget what was read ahead, too: it may have been written since."""
+        super().refresh()
+        self.window = b""
+
+    def next_section(self, position: int) -> int | None:
+        """See SectionSource."""
+        return self._marker(position)
+
+    def is_written(self, position: int) -> bool:
+        """See SectionSource."""
+        return self._marker(position) is not None
+
+    def fill(self, position: int, length: int) -> None:
+        """See SectionSource."""
+        offset = position - self.window_start
+        if offset >= 0 and offset + length <= len(self.window):
+            return
+        if position + length > self._file_size:
+            raise BufferUnderflowError(f"the segment is cut: it ends at position {self._file_size}", position=position)
+        self.window = self._file.read_at(position, max(length, _WINDOW_SIZE))
+        self.window_start = position
+        if len(self.window) < length:
+            raise BufferUnderflowError("the segment became shorter while it was read", position=position)
+
+    def _read_whole(self, file_position: int, length: int) -> bytes:
+        self.fill(file_position, length)
+        offset = file_position - self.window_start
+        return self.window[offset : offset + length]
+
+
+class EncodedSections(SectionSource):
+    """The window is the whole open section, decoded; it does not change any more when it is written."""
+
+    def __init__(
+        self, file: SegmentFile, segment_id: int, header_size: int, decoder: SectionDecoder, max_segment_size: int
+    ) -> None:
+        super().__init__(file, segment_id)
+        self._decoder: Final = decoder
+        self._max_segment_size: Final = min(max_segment_size, _MAX_POSITION)
+        # Where the marker behind the open section stands in the file.
+        self._next_marker = header_size
+
+    def next_section(self, position: int) -> int | None:
+        """See SectionSource. Raises MalformedSegmentError when it cannot be decoded."""
+        # the section before is done, and two of them are a lot of memory
+        self.window = b""
+        try:
+            file_end = self._marker(self._next_marker)
+            if file_end is None:
+                return None
+            self.window = self._decoded(self._next_marker + SYNC_MARKER_SIZE, file_end, position + SYNC_MARKER_SIZE)
+        except CommitLogReadError as error:
+            # in the log's positions, where the section starts, and not in the file's
+            error.position = position
+            raise
+        self.window_start = position + SYNC_MARKER_SIZE
+        self._next_marker = file_end
+        return self.window_start + len(self.window)
+
+    def is_written(self, position: int) -> bool:
+        """See SectionSource."""
+        return self._marker(self._next_marker) is not None
+
+    def fill(self, position: int, length: int) -> None:
+        """See SectionSource."""
+        offset = position - self.window_start
+        assert offset >= 0 and offset + length <= len(self.window)
+
+    def _decoded(self, file_start: int, file_end: int, position: int) -> bytes:
+        if file_end < file_start + _LENGTH_SIZE:
+            raise MalformedSegmentError("a section has no room for its length")
+        if file_end > self._file_size:
+            raise BufferUnderflowError(
+                f"the segment is cut: the file ends at {self._file_size}, a section at {file_end}"
+            )
+        encoded = self._read_whole(file_start, file_end - file_start)
+        length = int.from_bytes(encoded[:_LENGTH_SIZE], "big", signed=True)
+        if not 0 <= length <= self._max_segment_size - position:
+            raise MalformedSegmentError(
+                f"a section claims {length} bytes, and a segment may have {self._max_segment_size}"
+                " (commitlog_segment_size of the options raises this)"
+            )
+        return self._decoder(encoded[_LENGTH_SIZE:], length)

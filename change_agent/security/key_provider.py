@@ -1,0 +1,53 @@
+"""KeyStoreKeyProvider: the keys of a key store file.
+
+Cassandra source: o.a.c.security.JKSKeyProvider.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pydantic import SecretStr
+
+from change_agent.errors import KeyStoreError
+from change_agent.security.key_store import KeyStore
+
+__all__ = ["KeyStoreKeyProvider"]
+
+
+class KeyStoreKeyProvider:
+    """Reads the file when the first key is asked for, and again when a key is not there: it may have been added since.
+
+    `key_password` is the store's when it is not given, as for Cassandra.
+    """
+
+    def __init__(self, path: Path, store_password: SecretStr, key_password: SecretStr | None) -> None:
+        self._path: Final = path
+        self._store_password: Final = store_password
+        self._key_password: Final = key_password or store_password
+        self._keys: Final[dict[str, bytes]] = {}
+
+    def secret_key(self, alias: str) -> bytes:
+        """Bytes of a key. Raises KeyStoreError, which names the file."""
+        if alias not in self._keys:
+            try:
+                store = KeyStore(self._content(), self._store_password.get_secret_value())
+                self._keys[alias] = store.secret_key(alias, self._key_password.get_secret_value())
+            except KeyStoreError as error:
+                # The causes of what the store says stay behind: they could hold bytes of it.
+                raise KeyStoreError(f"{self._path}: {error.reason}") from None
+        return self._keys[alias]
+
+    def check(self) -> None:
+        """Raises KeyStoreError when the file cannot be read or its password is wrong."""
+        try:
+            KeyStore(self._content(), self._store_password.get_secret_value())
+        except KeyStoreError as error:
+            raise KeyStoreError(f"{self._path}: {error.reason}") from None
+
+    def _content(self) -> bytes:
+        try:
+            return self._path.read_bytes()
+        except OSError as error:
+            raise KeyStoreError(f"the key store cannot be read ({error.strerror})") from error

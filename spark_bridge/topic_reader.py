@@ -29,6 +29,9 @@ _ROWS_PER_BATCH: Final = 10_000  # Spark's own spark.sql.execution.arrow.maxReco
 _BYTES_PER_BATCH: Final = 8 << 20
 _POLL_MS: Final = 1_000
 
+Place = tuple[int, int]
+"""Ledger and entry."""
+
 
 @dataclass(frozen=True)
 class TopicRange(InputPartition):
@@ -62,7 +65,7 @@ def last_message_properties(options: BridgeOptions, span: TopicRange) -> dict[st
     )
     try:
         found = None
-        for message, _ in _messages(_open(client, options, last), options, last):
+        for message, _, _ in _messages(_open(client, options, last), options, last):
             found = message.properties()
         return found
     finally:
@@ -105,8 +108,8 @@ def _open(client: pulsar.Client, options: BridgeOptions, span: TopicRange) -> pu
 def _batches(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBatch]:
     rows: list[RawRow] = []
     size = 0
-    for message, message_id in _messages(reader, options, span):
-        row = _raw_row(message, message_id, span)
+    for message, at, index in _messages(reader, options, span):
+        row = _raw_row(message, at, index, span)
         rows.append(row)
         size += len(row.key) + len(row.value or b"")
         if len(rows) == _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
@@ -118,8 +121,11 @@ def _batches(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange) ->
 
 def _messages(
     reader: pulsar.Reader, options: BridgeOptions, span: TopicRange
-) -> Iterator[tuple[_pulsar.Message, _pulsar.MessageId]]:
-    """The messages of the range, as the client's C++ objects: the wrapper hides the schema version's number."""
+) -> Iterator[tuple[_pulsar.Message, Place, int]]:
+    """The messages of the range with their places and batch indexes (-1: no batch).
+
+    The messages are the client's C++ objects: the wrapper hides the schema version's number.
+    """
     # plain tuples: this runs once a message
     start, end = (span.start.ledger, span.start.entry), (span.end.ledger, span.end.entry)
     at = start
@@ -130,14 +136,13 @@ def _messages(
             return
         if at <= start:
             continue
-        yield message, message_id
-        if at == end and message_id.batch_index() + 1 >= _batch_size(message_id):
+        index = message_id.batch_index()
+        yield message, at, index
+        if at == end and index + 1 >= _batch_size(message_id):
             return
 
 
-def _next(
-    reader: pulsar.Reader, options: BridgeOptions, span: TopicRange, at: tuple[int, int]
-) -> _pulsar.Message | None:
+def _next(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange, at: Place) -> _pulsar.Message | None:
     """The next message after `at`; None when the rest of the range was trimmed away and nothing follows it."""
     deadline = None
     while True:
@@ -165,9 +170,8 @@ def _nothing_left(reader: pulsar.Reader) -> bool:
         return False  # the broker is away; wait for it until the deadline
 
 
-def _raw_row(message: _pulsar.Message, message_id: _pulsar.MessageId, span: TopicRange) -> RawRow:
-    place = f"{message_id.ledger_id()}:{message_id.entry_id()}:{span.partition}"
-    index = message_id.batch_index()
+def _raw_row(message: _pulsar.Message, at: Place, index: int, span: TopicRange) -> RawRow:
+    place = f"{at[0]}:{at[1]}:{span.partition}"
     try:
         key = binascii.a2b_base64(message.partition_key(), strict_mode=True)
     except binascii.Error:

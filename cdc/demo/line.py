@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -32,6 +34,9 @@ __all__ = ["Line", "LineError", "connect"]
 _ADMIN_TIMEOUT_S: Final = 120
 _LOOK_S: Final = 0.1
 _SUBSCRIPTION: Final = "sub"
+_TROUBLE: Final = re.compile(r" (WARN|ERROR|FATAL) |Exception|Error:")
+_SHOWN_LINES: Final = 10
+_SHOWN_CHARACTERS: Final = 400
 
 
 class LineError(CdcError):
@@ -163,8 +168,15 @@ class Line:
         return int(response.json()["subscriptions"][_SUBSCRIPTION]["msgBacklog"])
 
     def _connector_logs(self) -> str:
-        logs = sorted(self.sandbox.pulsar.functions_log_dir.rglob("*.log"))
-        return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
+        """What went wrong by their logs, which are kept for a closer look."""
+        kept = Path.cwd() / "build" / "demo-logs"
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(self.sandbox.pulsar.functions_log_dir, kept)
+        lines = [f"all of them are in {kept}"]
+        for log in sorted(kept.rglob("*.log")):
+            troubles = [line for line in log.read_text(errors="replace").splitlines() if _TROUBLE.search(line)]
+            lines += [f"{log.name}:", *(line[:_SHOWN_CHARACTERS] for line in troubles[-_SHOWN_LINES:])]
+        return "\n".join(lines)
 
     @staticmethod
     def _wait(done: Callable[[], bool], reason: Callable[[], str], timeout_s: float) -> None:

@@ -136,14 +136,19 @@ class RecordWriter:
         return answer
 
 
+def keep_everything(pulsar: PulsarServer, namespace: str) -> None:
+    """Make a namespace, if it is not there, in which nothing is trimmed."""
+    with httpx.Client(base_url=f"{pulsar.admin_url}/admin/v2/namespaces/{namespace}", timeout=30) as admin:
+        made = admin.put("")
+        if made.status_code != httpx.codes.CONFLICT:
+            made.raise_for_status()
+        admin.post("/retention", json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
+
+
 @pytest.fixture(scope="session")
 def record_writer_process(pulsar: PulsarServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordWriter]:
     """The session's writer, and the namespace `public/spark`, which keeps everything."""
-    with httpx.Client(base_url=f"{pulsar.admin_url}/admin/v2/namespaces/{_NAMESPACE}", timeout=30) as namespace:
-        made = namespace.put("")
-        if made.status_code != httpx.codes.CONFLICT:  # servers that outlive the session have it already
-            made.raise_for_status()
-        namespace.post("/retention", json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
+    keep_everything(pulsar, _NAMESPACE)
     writer = RecordWriter(pulsar.service_url, tmp_path_factory.mktemp("key_value_writer"))
     yield writer
     writer.close()

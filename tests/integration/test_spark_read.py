@@ -15,11 +15,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from cdc.sandbox import Sandbox, SandboxOptions
 from spark_bridge import CassandraCdcDataSource, session_builder
 from spark_bridge.data_source import plan_batch
 from spark_bridge.options import BridgeOptions
 from spark_bridge.topic_reader import read_range
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, RecordWriter, keep_everything, table_schemas
 from tests.servers import PulsarServer
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
@@ -250,6 +251,32 @@ def test_a_stream_follows_the_topic(spark: SparkSession, data_topic: MakeTopic, 
     finally:
         query.stop()
     assert {row.partition for row in spark.table("followed").collect()} == {0, 1, 2}
+
+
+def test_a_stream_sits_out_a_broker_that_was_killed(spark: SparkSession, tmp_path: Path) -> None:
+    """Pulsar is killed under a running query and comes back: the query goes on, nothing twice, nothing left out."""
+    with Sandbox(SandboxOptions(nodes=0)) as sandbox:
+        server = sandbox.pulsar
+        keep_everything(server, "public/spark")
+        options = {"serviceUrl": server.service_url, "adminUrl": server.admin_url, "topic": "public/spark/data"}
+        frame = spark.readStream.format("cassandra_cdc").options(**options)
+
+        def write(first: int, last: int) -> None:
+            writer = RecordWriter(server.service_url, tmp_path)
+            writer.write("public/spark/data", *KEY_AND_VALUE, numbered(first, last), batch=4)
+            writer.close()
+
+        write(1, 10)
+        stream = frame.load().writeStream.format("memory").queryName("survived")
+        query = stream.trigger(processingTime="100 milliseconds").start()
+        query.processAllAvailable()
+        server.kill()
+        time.sleep(1)
+        server.start()
+        write(11, 30)
+        query.processAllAvailable()
+        query.stop()
+    assert sorted(names(spark.table("survived"))) == sorted(f"row {n}" for n in range(1, 31))
 
 
 # --- what is wrong is said in one line

@@ -245,6 +245,28 @@ def test_a_schema_that_came_after_the_query_began_is_named(
     assert run() == [Row(id=2, a=7, b=None, c=None)]
 
 
+def test_a_micro_batch_is_typed_by_the_newest_schema(
+    spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """In `foreachBatch` each batch has the columns of its time: ALTER TABLE ends nothing."""
+    topic = data_topic(*BEFORE)
+    topic.write(Record(key={"id": 1}, value={"b": "x"}))
+    seen: list[Row] = []
+
+    def sink(raw: DataFrame, batch: int) -> None:
+        seen.extend(typed(raw, topic.options).select("key.*", "value.*").collect())
+        if batch == 0:
+            topic.write(Record(key={"id": 2}, value={"a": 7}), value_schema=AFTER[1])
+
+    raw = spark.readStream.format("cassandra_cdc").options(**topic.options).load()
+    stream = raw.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
+    query = stream.trigger(processingTime="0 seconds").start()
+    query.processAllAvailable()
+    query.processAllAvailable()
+    query.stop()
+    assert seen == [Row(id=1, b="x", old=None), Row(id=2, a=7, b=None, c=None)]
+
+
 def test_typed_columns_in_a_stream(spark: SparkSession, data_topic: MakeTopic, tmp_path: Path) -> None:
     """`typed` works on a streaming DataFrame as on a batch one."""
     topic = data_topic(*AFTER)

@@ -253,27 +253,23 @@ def test_a_stream_follows_the_topic(spark: SparkSession, data_topic: MakeTopic, 
     assert {row.partition for row in spark.table("followed").collect()} == {0, 1, 2}
 
 
-def test_a_stream_sits_out_a_broker_that_was_killed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_sits_out_a_broker_that_was_killed(spark: SparkSession, record_writer_process: RecordWriter) -> None:
     """Pulsar is killed under a running query and comes back: the query goes on, nothing twice, nothing left out."""
     with Sandbox(SandboxOptions(nodes=0)) as sandbox:
         server = sandbox.pulsar
         keep_everything(server, "public/spark")
         options = {"serviceUrl": server.service_url, "adminUrl": server.admin_url, "topic": "public/spark/data"}
-        frame = spark.readStream.format("cassandra_cdc").options(**options)
-
-        def write(first: int, last: int) -> None:
-            writer = RecordWriter(server.service_url, tmp_path)
-            writer.write("public/spark/data", *KEY_AND_VALUE, numbered(first, last), batch=4)
-            writer.close()
-
-        write(1, 10)
-        stream = frame.load().writeStream.format("memory").queryName("survived")
+        writer = RecordWriter(server.service_url, record_writer_process.classes)
+        writer.write("public/spark/data", *KEY_AND_VALUE, numbered(1, 10), batch=4)
+        frame = spark.readStream.format("cassandra_cdc").options(**options).load()
+        stream = frame.writeStream.format("memory").queryName("survived")
         query = stream.trigger(processingTime="100 milliseconds").start()
         query.processAllAvailable()
         server.kill()
         time.sleep(1)
         server.start()
-        write(11, 30)
+        writer.write("public/spark/data", *KEY_AND_VALUE, numbered(11, 30), batch=4)
+        writer.close()
         query.processAllAvailable()
         query.stop()
     assert sorted(names(spark.table("survived"))) == sorted(f"row {n}" for n in range(1, 31))

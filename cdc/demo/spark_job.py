@@ -33,6 +33,7 @@ def local_session(jars: Sequence[Path]) -> SparkSession:
         spark_bridge.session_builder(jars)
         .master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")

@@ -17,7 +17,7 @@ import tenacity
 from spark_bridge.authentication import http_certificate, http_headers
 from spark_bridge.errors import PulsarUnreachableError, TopicError
 from spark_bridge.options import BridgeOptions
-from spark_bridge.positions import Ledger, Position
+from spark_bridge.positions import BEGINNING, Ledger, Position
 
 __all__ = ["PulsarAdmin"]
 
@@ -52,13 +52,15 @@ class PulsarAdmin:
         return [f"{self._topic}-partition-{i}" for i in range(count)] if count else [self._topic]
 
     def last_position(self, topic: str) -> Position:
-        """The last entry of a topic partition; entry -1 of its ledger when there is nothing in it."""
-        answer = self._get(f"/{self._path(topic)}/lastMessageId")
+        """The last entry of a topic partition; an entry of -1 when there is nothing in it."""
+        answer = self._of_partition(topic, "lastMessageId")
+        if answer is None:
+            return BEGINNING
         return Position(cast("int", answer["ledgerId"]), cast("int", answer["entryId"]))
 
     def ledgers(self, topic: str) -> list[Ledger]:
         """The ledgers of a topic partition that still exist, in order."""
-        answer = self._get(f"/{self._path(topic)}/internalStats")
+        answer = self._of_partition(topic, "internalStats") or {"ledgers": []}
         ledgers = [
             Ledger(ledger=cast("int", each["ledgerId"]), entries=cast("int", each["entries"]))
             for each in cast("Sequence[Json]", answer["ledgers"])
@@ -72,6 +74,15 @@ class PulsarAdmin:
         path = self._topic.removeprefix("persistent://")
         answer = self._get(f"/schemas/{path}/schemas")
         return list(cast("Sequence[Json]", answer["getSchemaResponses"]))
+
+    def _of_partition(self, topic: str, what: str) -> Json | None:
+        """None for a partition of the topic that has no data: the broker deletes it when it is idle, with a 404."""
+        try:
+            return self._get(f"/{self._path(topic)}/{what}")
+        except TopicError:
+            if topic == self._topic:
+                raise
+            return None
 
     @staticmethod
     def _path(topic: str) -> str:

@@ -118,6 +118,16 @@ def test_a_topic_with_empty_partitions(spark: SparkSession, data_topic: MakeTopi
     assert names(read(spark, topic.options)) == ["row 1"]
 
 
+def test_a_partition_that_the_broker_has_deleted_is_empty(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Pulsar deletes a partition without data when it is idle for a minute; the topic still counts it."""
+    topic = data_topic(*KEY_AND_VALUE, partitions=2)
+    (message_id,) = topic.write(*numbered(1, 1))
+    other = 1 - int(message_id.split(":")[2])
+    topic.admin.delete(f"/{topic.name.replace('://', '/')}-partition-{other}").raise_for_status()
+    assert names(read(spark, topic.options, minPartitions="8")) == ["row 1"]
+    assert names(read(spark, topic.options, startingOffsets="latest")) == []
+
+
 def test_reading_starts_after_a_given_position_or_at_the_end(spark: SparkSession, data_topic: MakeTopic) -> None:
     """`startingOffsets`: a position is the last entry that is not read; `latest` leaves nothing for a batch."""
     topic = data_topic(*KEY_AND_VALUE)

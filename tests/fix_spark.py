@@ -101,20 +101,33 @@ class RecordWriter:
     ) -> list[str]:
         """Publish in order, `batch` records an entry; answers `ledger:entry:partition:batch index` of each."""
         write_key, write_value = record_writer(key_schema), record_writer(value_schema)
+        messages: list[Mapping[str, object]] = [
+            {
+                "key": base64.b64encode(write_key(each.key)).decode(),
+                "value": None if each.value is None else base64.b64encode(write_value(each.value)).decode(),
+                "properties": dict(each.properties),
+                "event_time": each.event_time_ms,
+            }
+            for each in records
+        ]
+        return self.write_bytes(topic, schema_text(key_schema), schema_text(value_schema), messages, batch=batch)
+
+    def write_bytes(
+        self,
+        topic: str,
+        key_schema: str,
+        value_schema: str,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        batch: int = 1,
+    ) -> list[str]:
+        """Publish messages whose keys and values are base64 of Avro: `key`, `value` (or null), `properties`."""
         request = {
             "topic": topic,
             "batch": batch,
-            "key_schema": schema_text(key_schema),
-            "value_schema": schema_text(value_schema),
-            "records": [
-                {
-                    "key": base64.b64encode(write_key(each.key)).decode(),
-                    "value": None if each.value is None else base64.b64encode(write_value(each.value)).decode(),
-                    "properties": dict(each.properties),
-                    "event_time": each.event_time_ms,
-                }
-                for each in records
-            ],
+            "key_schema": key_schema,
+            "value_schema": value_schema,
+            "records": messages,
         }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")

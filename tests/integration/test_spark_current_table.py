@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -23,6 +24,7 @@ MakeTopic = Callable[..., DataTopic]
 Case = tuple[str, Sequence[Record], list[tuple[object, ...]]]
 """What is shown, the records, the rows of the table that they leave."""
 
+GOLDEN = Path(__file__).parent.parent / "golden" / "datastax"
 PLAIN = table_schemas(partition_key={"id": "int"}, regular={"name": "text", "price": "decimal"})
 WIDE = table_schemas(
     partition_key={"pk": "text"},
@@ -269,6 +271,37 @@ def test_static_columns_may_be_named_where_the_records_do_not(spark: SparkSessio
     )
     assert rows_of(spark, topic, static_columns=["s", "t"]) == [("p", 1, "x", 1, "new", None)]
     assert rows_of(spark, topic, static_columns=[]) == [("p", 1, "x", 1, "old", None)]
+
+
+def test_the_table_of_a_topic_that_datastax_wrote(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Captured records of their connector: the same table, but for what they do not publish (ranges, expiry, TRUNCATE)."""
+    *messages, registered = map(json.loads, (GOLDEN / "statements-data-key-value-avro.txt").read_text().splitlines())
+    schemas = json.loads(registered["data"])
+    topic = data_topic(schemas["key"], schemas["value"])
+    topic.writer.write_bytes(
+        topic.name,
+        json.dumps(schemas["key"]),
+        json.dumps(schemas["value"]),
+        [
+            {
+                "key": each["key"],
+                "value": base64.b64encode(bytes.fromhex(each["data"])).decode() if each["data"] else None,
+                "properties": each["props"],
+            }
+            for each in messages
+        ],
+    )
+    # columns: a, b, c, e, d; d is static
+    assert rows_of(spark, topic, static_columns=["d"]) == [
+        ("l", 1, "lwt", None, None),
+        ("old", 1, "x", None, None),
+        ("p", 2, None, None, "d9"),
+        ("p", 9, "c9", None, "d9"),
+        ("r", 1, "x", None, None),
+        ("same", 1, "x", None, None),
+        ("t", 1, "y", None, None),
+        ("ttl", 1, "x", None, None),
+    ]
 
 
 GRID = [row("p", a, b, v) for v, (a, b) in enumerate((a, b) for a in (1, 2, 3) for b in "xyz")]

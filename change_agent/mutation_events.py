@@ -164,6 +164,8 @@ def _row_event(
     deletion, liveness = row.deletion, row.liveness
     writetime = live_writetime = _NO_TIME
     expiry = -1
+    # What is written without a TTL keeps the row, whatever expires beside it.
+    is_permanent = liveness is not None and liveness.local_expiration_time is None
     columns: dict[str, None] = {}
     if deletion is not None:
         writetime = deletion.timestamp
@@ -181,7 +183,9 @@ def _row_event(
         if cell.value is not None:
             if timestamp > live_writetime:  # noqa: PLR1730
                 live_writetime = timestamp
-            if cell.ttl and cell.local_deletion_time is not None and cell.local_deletion_time > expiry:
+            if not cell.ttl or cell.local_deletion_time is None:
+                is_permanent = True
+            elif cell.local_deletion_time > expiry:
                 expiry = cell.local_deletion_time
     return MutationEvent(
         position=position,
@@ -194,6 +198,6 @@ def _row_event(
         writetime_us=None if writetime == _NO_TIME else writetime,
         live_cell_writetime_us=None if live_writetime == _NO_TIME else live_writetime,
         deletion_time_us=None if deletion is None else deletion.timestamp,
-        expiry_time_s=None if expiry < 0 else expiry,
+        expiry_time_s=None if is_permanent or expiry < 0 else expiry,
         columns=tuple(columns),
     )

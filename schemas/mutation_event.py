@@ -64,7 +64,7 @@ class MutationEvent:
     `digest` is 16 bytes and equal on all replicas. Times: `writetime_us` is the highest write or deletion time,
     `live_cell_writetime_us` the highest write time of a live regular cell (of a static row: a live static cell),
     `deletion_time_us` of the row, range or partition deletion, `expiry_time_s` (since the epoch) when the last cell or
-    row marker with a TTL expires.
+    row marker expires, where all that was written has a TTL.
     `columns` are the names of regular or static columns that were written or deleted.
     """
 

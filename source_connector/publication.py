@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemas import record_properties as names
-from schemas.mutation_event import MutationKind, RangeBounds
+from schemas.mutation_event import MutationEvent, MutationKind, RangeBounds
 from source_connector.events_message import PendingEvent
 from source_connector.projection import Projection
 
@@ -23,12 +23,20 @@ def row_properties(projection: Projection, events: Sequence[PendingEvent]) -> di
     writetimes = [pending.event.writetime_us for pending in events if pending.event.writetime_us is not None]
     if writetimes:
         properties[names.WRITETIME] = str(max(writetimes))
-    expiries = [pending.event.expiry_time_s for pending in events if pending.event.expiry_time_s is not None]
-    if expiries:
-        properties[names.EXPIRES_AT] = str(max(expiries))
+    expiries = [pending.event.expiry_time_s for pending in events if _writes_live_data(pending.event)]
+    expiring = [each for each in expiries if each is not None]
+    if expiring and len(expiring) == len(expiries):  # what one write leaves for good keeps the row
+        properties[names.EXPIRES_AT] = str(max(expiring))
     if events[-1].event.kind is MutationKind.STATIC_ROW:
         properties[names.STATIC_COLUMNS] = _json(projection.static_names)
     return properties
+
+
+def _writes_live_data(event: MutationEvent) -> bool:
+    """False for a row deletion, and for a change that deletes columns only."""
+    if event.kind is MutationKind.ROW_DELETION:
+        return False
+    return event.live_cell_writetime_us is not None or not event.columns
 
 
 def survivor_properties(pending: PendingEvent, writetime_us: int | None) -> dict[str, str]:

@@ -145,7 +145,8 @@ def test_a_fallback_of_the_first_level_is_published_without_asking_for_more() ->
 
 def test_events_that_are_settled_together_are_proven_one_by_one() -> None:
     """The newer write covers the cell of the older one; the record tells the newest times."""
-    case = Case(event(writetime_us=10, live_us=10, expiry_time_s=900), event(writetime_us=20, live_us=20, position=300))
+    newer = event(writetime_us=20, live_us=20, expiry_time_s=800, position=300)
+    case = Case(event(writetime_us=10, live_us=10, expiry_time_s=900), newer)
     case.answer(row(5, 20))
     case.task.on_all_acknowledged()
     assert case.desk.settled == [case.events]

@@ -8,7 +8,16 @@ from uuid import UUID
 import pytest
 
 from change_agent.db.mutation import MutationDecoder
-from change_agent.db.values import Cell, ComplexDeletion, DeletionTime, LivenessInfo, RangeTombstone, Row
+from change_agent.db.values import (
+    Cell,
+    ComplexDeletion,
+    DeletionTime,
+    LivenessInfo,
+    Mutation,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
 from change_agent.digest import partition_deletion_digest, range_deletion_digest, row_digest
 from change_agent.mutation_events import MutationEventBuilder, TableEvent
 from schemas.cql_type import NativeType
@@ -210,3 +219,36 @@ def test_a_changed_table_gets_a_new_key_schema() -> None:
     }
     assert '"name":"k"' in first_key_schema(tables)
     assert '"name":"renamed"' in first_key_schema(renamed)
+
+
+_EXPIRING_TABLE = TableMetadata(
+    keyspace="ks",
+    name="t",
+    table_id=UUID(int=9),
+    partition_key=(ColumnMetadata(name="k", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"), position=0),),
+    clustering_key=(),
+    static_columns=(),
+    regular_columns=(ColumnMetadata(name="v", kind=ColumnKind.REGULAR, type=NativeType("int")),),
+    cdc=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("liveness", "ttls", "expiry_time_s"),
+    [
+        (LivenessInfo(5, 60, 100), [90], 100),
+        (None, [90, 110], 110),
+        (LivenessInfo(5, 0, None), [90], None),
+        (None, [90, None], None),
+        (LivenessInfo(5, 60, 100), [None], None),
+    ],
+)
+def test_a_row_expires_only_when_all_that_was_written_does(
+    liveness: LivenessInfo | None, ttls: list[int | None], expiry_time_s: int | None
+) -> None:
+    """A row marker or a cell without a TTL keeps the row, whatever expires beside it."""
+    (column,) = _EXPIRING_TABLE.regular_columns
+    cells = [Cell(column, None, b"\0\0\0\1", 5, 60 if expires_at else 0, expires_at) for expires_at in ttls]
+    update = PartitionUpdate(_EXPIRING_TABLE, b"\0\0\0\1", None, None, [Row((), liveness, None, False, [], cells)], [])
+    ((_, event),) = MutationEventBuilder().events_of(Mutation([update]), 10)
+    assert event.expiry_time_s == expiry_time_s

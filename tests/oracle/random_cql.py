@@ -79,14 +79,14 @@ def _writes(keyspace: str, table: _Table, types: RandomTypes) -> Iterator[str]:
         yield _write(f"{keyspace}.{table.name}", table, types)
         return
     # Several changes of one partition meet in one partition update, also overlapping ranges and overwritten cells.
-    key = _where(table.partition_key, types)
+    key = _partition(table, types)
     statements = [_write(f"{keyspace}.{table.name}", table, types, key) for _ in range(rng.randint(2, 6))]
     yield f"BEGIN {rng.choice(['UNLOGGED ', ''])}BATCH {'; '.join(statements)}; APPLY BATCH"
 
 
 def _write(target: str, table: _Table, types: RandomTypes, key: list[str] | None = None) -> str:
     rng = types.rng
-    key = key or _where(table.partition_key, types)
+    key = key or _partition(table, types)
     kinds = ["insert", "insert", "update", "update", "cells", "row", "partition"]
     kinds += ["range", "range"] if table.clustering else []
     kinds += ["static"] if table.static else []
@@ -160,6 +160,13 @@ def _range(table: _Table, types: RandomTypes) -> list[str]:
     bounds = [f"{names[depth]} {rng.choice(['>', '>='])} {types.literal(table.clustering[names[depth]])}"]
     bounds.append(f"{names[depth]} {rng.choice(['<', '<='])} {types.literal(table.clustering[names[depth]])}")
     return where + rng.choice([bounds, bounds[:1], bounds[1:]])
+
+
+def _partition(table: _Table, types: RandomTypes) -> list[str]:
+    """A key that Cassandra takes: one of a single column may not be empty."""
+    while (where := _where(table.partition_key, types))[0].endswith((" = ''", " = 0x")) and len(where) == 1:
+        pass
+    return where
 
 
 def _where(columns: dict[str, str], types: RandomTypes) -> list[str]:

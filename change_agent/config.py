@@ -1,7 +1,10 @@
-"""The agent's configuration: `agent.yaml` -> AgentConfig, with every problem told at once.
+"""The agent's configuration: `agent.yaml` and the environment -> AgentConfig, with every problem told at once.
 
 Option names are camelCase, as DataStax's agent has them, so that its users find theirs. Each option may also come from
 the environment, as `CDC_` and the name in capitals with underscores (`topicPrefix` -> `CDC_TOPIC_PREFIX`); the file wins.
+
+To add an option: a field here, under its section, and its line in the table of docs/agent.md (a test compares the two).
+A secret is a `SecretStr` with a field `<name>_file` beside it, and is then taken from either.
 """
 
 from __future__ import annotations
@@ -11,13 +14,11 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self, get_args
 
 import yaml
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -31,64 +32,23 @@ from pydantic.alias_generators import to_camel
 from change_agent.cassandra_yaml import CassandraYamlError, cdc_raw_directory_of, yaml_problem
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.commitlog_options import load_segment_options
+from change_agent.datastax_options import ENVIRONMENT_NAMES, FOREIGN_NAMES, take_out
+from change_agent.option_types import (
+    AdminUrl,
+    Names,
+    PemFile,
+    Port,
+    RawDirectory,
+    ServiceUrl,
+    TablePatterns,
+    TopicPrefix,
+)
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION
 
-__all__ = ["AgentConfig"]
+__all__ = ["AgentConfig", "option_names"]
 
-# Options of DataStax's agent that have nothing to set here: accepted, so that a file can be taken over, and told.
-_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
-    "cdcConcurrentProcessors": "segments are read in order by one thread",
-    "errorCommitLogReprocessEnabled": "a segment that cannot be read stays in cdc_raw and is tried again at start",
-    "maxInflightMessagesPerTask": "use maxInflightEvents and maxInflightBytes",
-    "pulsarBatchDelayInMs": "events that wait together travel in one message, and nothing waits for company",
-    "pulsarKeyBasedBatcher": "set maxEventsPerMessage to 1 for one keyed event a message",
-    "pulsarMaxPendingMessages": "use maxInflightEvents and maxInflightBytes",
-    "pulsarMaxPendingMessagesAcrossPartitions": "use maxInflightEvents and maxInflightBytes",
-    "pulsarMemoryLimitBytes": "use maxInflightBytes",
-}
-# Java key stores cannot be read without a JVM: refused, for ignoring them would weaken the connection.
-_JAVA_KEY_STORES: Final = (
-    "sslKeystorePath", "sslKeystorePassword", "sslTruststorePath", "sslTruststorePassword", "sslTruststoreType",
-    "sslProvider", "sslCipherSuites", "sslEnabledProtocols", "useKeyStoreTls",
-)  # fmt: skip
-_OTHER_ENVIRONMENT_NAMES: Final = {"cdcWorkingDir": "CDC_WORKING_DIR", "cdcPollIntervalMs": "CDC_DIR_POLL_INTERVAL_MS"}
-
-
-def _addresses(value: object) -> object:
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-
-def _existing_directory(path: Path) -> Path:
-    if not path.is_dir():
-        raise ValueError(f"{path} is not a directory; set it to the node's cdc_raw_directory (see cassandra.yaml)")
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise ValueError(f"{path} cannot be read and written by this user; the agent deletes finished segments there")
-    return path
-
-
-def _existing_file(path: Path) -> Path:
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file; set it to a PEM file of trusted certificates")
-    return path
-
-
-def _service_url(value: str) -> str:
-    if not re.match(r"pulsar(\+ssl)?://[^/\s]+", value):
-        raise ValueError(f"{value!r} is not a Pulsar service URL, such as pulsar://localhost:6650")
-    return value
-
-
-def _admin_url(value: str) -> str:
-    if not re.match(r"https?://[^/\s]+", value):
-        raise ValueError(f"{value!r} is not an HTTP URL, such as http://localhost:8080")
-    return value.rstrip("/")
-
-
-def _topic_prefix(value: str) -> str:
-    if "://" in value and not re.match(r"persistent://[^/]+/[^/]+/[^/]*$", value):
-        raise ValueError(f"{value!r} must be a name's beginning or persistent://tenant/namespace/beginning-of-a-name")
-    return value
+_MIB: Final = 1024 * 1024
 
 
 class AgentConfig(BaseModel):
@@ -101,45 +61,63 @@ class AgentConfig(BaseModel):
     # The node
     cassandra_yaml: Path | None = None
     commitlog_options: Path | None = None
-    cdc_raw_directory: Annotated[Path, AfterValidator(_existing_directory)]
+    cdc_raw_directory: RawDirectory
     cdc_working_dir: Path
-    contact_points: Annotated[tuple[str, ...], BeforeValidator(_addresses), Field(min_length=1)] = ("127.0.0.1",)
+    contact_points: Annotated[Names, Field(min_length=1)] = ("127.0.0.1",)
     port: int = Field(default=9042, ge=1, le=65535)
     username: str | None = None
     password: SecretStr | None = None
+    password_file: Path | None = None
+    cassandra_tls: bool = False
+    cassandra_trust_certs_file_path: PemFile | None = None
+    cassandra_certificate_file_path: PemFile | None = None
+    cassandra_key_file_path: PemFile | None = None
+    cassandra_hostname_verification: bool = True
     schema_refresh_interval_ms: int = Field(default=10_000, ge=100)
     cdc_poll_interval_ms: int = Field(default=1_000, ge=10)
 
+    # Tables
+    include_tables: TablePatterns = ()
+    exclude_tables: TablePatterns = ()
+
     # Pulsar
-    pulsar_service_url: Annotated[str, AfterValidator(_service_url)] = "pulsar://localhost:6650"
-    pulsar_admin_url: Annotated[str, AfterValidator(_admin_url)] = "http://localhost:8080"
+    pulsar_service_url: ServiceUrl = "pulsar://localhost:6650"
+    pulsar_admin_url: AdminUrl = "http://localhost:8080"
     pulsar_auth_plugin_class_name: str | None = None
     pulsar_auth_params: SecretStr | None = None
-    tls_trust_certs_file_path: Annotated[Path, AfterValidator(_existing_file)] | None = None
+    pulsar_auth_params_file: Path | None = None
+    tls_trust_certs_file_path: PemFile | None = None
     ssl_allow_insecure_connection: bool = False
     ssl_hostname_verification_enable: bool = True
 
     # Events topics
-    topic_prefix: Annotated[str, AfterValidator(_topic_prefix)] = DEFAULT_EVENTS_PREFIX
+    topic_prefix: TopicPrefix = DEFAULT_EVENTS_PREFIX
     events_subscription_name: str = Field(default=DEFAULT_SUBSCRIPTION, min_length=1)
     create_topics: bool = True
     events_topic_partitions: int = Field(default=4, ge=1, le=1024)
     max_events_per_message: int = Field(default=1_000, ge=1, le=100_000)
-    max_message_bytes: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
+    max_message_bytes: int = Field(default=256 * 1024, ge=1024, le=4 * _MIB)
     max_inflight_events: int = Field(default=20_000, ge=100)
-    max_inflight_bytes: int = Field(default=32 * 1024 * 1024, ge=1024 * 1024)
-    max_held_bytes: int = Field(default=1024 * 1024 * 1024, ge=0)
+    max_inflight_bytes: int = Field(default=32 * _MIB, ge=_MIB)
+    max_held_bytes: int = Field(default=1024 * _MIB, ge=0)
+
+    # Seeing it
+    http_address: str = Field(default="127.0.0.1", min_length=1)
+    http_port: Port = 9465
+    unhealthy_after_ms: int = Field(default=60_000, ge=1_000)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    stats_interval_ms: int = Field(default=60_000, ge=1_000)
 
     # The process
     positions_interval_ms: int = Field(default=200, ge=10, le=10_000)
-    shutdown_timeout_ms: int = Field(default=10_000, ge=0)
-    stats_interval_ms: int = Field(default=60_000, ge=1_000)
+    shutdown_timeout_ms: int = Field(default=3_000, ge=0)
     _notes: tuple[str, ...] = PrivateAttr(default=())
     _segment_options: SegmentOptions = PrivateAttr(default_factory=SegmentOptions)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One line for each given option of DataStax's agent that has no effect here."""
+        """One line for each given option that has no effect here."""
         return self._notes
 
     @property
@@ -161,9 +139,18 @@ class AgentConfig(BaseModel):
             raise ValueError("has no meaning without username; set that too")
         return value
 
+    @field_validator("cassandra_trust_certs_file_path", "cassandra_certificate_file_path", "cassandra_key_file_path")
     @classmethod
-    def load(cls, path: Path, environment: Mapping[str, str] | None = None) -> Self:
-        """Read a configuration file. Raises ConfigError with all problems."""
+    def _certificates_need_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and not info.data.get("cassandra_tls"):
+            raise ValueError("has no meaning without cassandraTls: true; set that too")
+        return value
+
+    @classmethod
+    def load(cls, path: Path | None, environment: Mapping[str, str] | None = None) -> Self:
+        """Read a configuration file, or the environment alone. Raises ConfigError with all problems."""
+        if path is None:
+            return cls.from_mapping({}, environment)
         try:
             loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -179,19 +166,13 @@ class AgentConfig(BaseModel):
     @classmethod
     def from_mapping(cls, options: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Self:
         """Check options (file over environment, which is the process's by default). Raises ConfigError."""
-        given = _from_environment(os.environ if environment is None else environment) | dict(options)
-        problems: list[ConfigProblem] = []
-        notes = tuple(f"{name} has no effect: {why}" for name, why in _WITHOUT_EFFECT.items() if name in given)
-        given = {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}
-        for name in _JAVA_KEY_STORES:
-            if name in given:
-                del given[name]
-                problems.append(_problem(name, "Java key stores cannot be used; give tlsTrustCertsFilePath (PEM)"))
-        problems += _fill_cdc_raw_directory(given)
-        told = {problem.option for problem in problems}
+        from_environment, notes = _from_environment(os.environ if environment is None else environment)
+        given = from_environment | dict(options)
+        foreign_notes, problems = take_out(given)
+        problems += _read_secrets(given) + _fill_cdc_raw_directory(given)
         segment_options = SegmentOptions()
         try:
-            segment_options = _segment_options(given, told)
+            segment_options = _segment_options(given, {problem.option for problem in problems})
         except ConfigError as error:
             problems += error.problems
         try:
@@ -205,7 +186,7 @@ class AgentConfig(BaseModel):
             raise ConfigError(problems) from None
         if problems:
             raise ConfigError(problems)
-        config._notes, config._segment_options = notes, segment_options  # noqa: SLF001  # its own class
+        config._notes, config._segment_options = (*foreign_notes, *notes), segment_options  # noqa: SLF001  # its own class
         return config
 
 
@@ -214,17 +195,45 @@ def _problem(option: str, reason: str) -> ConfigProblem:
 
 
 def option_names() -> dict[str, str]:
-    """Every option: option name as in the file -> name of the environment variable."""
-    names = [field.alias for field in AgentConfig.model_fields.values() if field.alias]
-    return {name: _OTHER_ENVIRONMENT_NAMES.get(name) or f"CDC_{_snake(name).upper()}" for name in names}
+    """Every option that is accepted, DataStax's too: name as in the file -> name of the environment variable."""
+    own = [field.alias for field in AgentConfig.model_fields.values() if field.alias]
+    return {name: ENVIRONMENT_NAMES.get(name) or f"CDC_{_snake(name).upper()}" for name in (*own, *FOREIGN_NAMES)}
 
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    return {name: environment[variable] for name, variable in option_names().items() if variable in environment}
+def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, object], list[str]]:
+    """Options by name, and a note for each variable that looks like one and is none."""
+    names = {variable: name for name, variable in option_names().items()}
+    notes = []
+    for variable in environment:
+        close = difflib.get_close_matches(variable, names, n=1, cutoff=0.85)
+        if variable.startswith("CDC_") and variable not in names and close:
+            notes.append(f"the environment's {variable} is no option and has no effect; did you mean {close[0]}?")
+    # An empty variable is how a container says that one is not set.
+    return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}, notes
+
+
+def _read_secrets(given: dict[str, object]) -> list[ConfigProblem]:
+    """Take each secret whose file is given from there."""
+    problems = []
+    for name, field in AgentConfig.model_fields.items():
+        option, file_option = str(field.alias), f"{field.alias}File"
+        path = given.get(file_option)
+        if SecretStr not in get_args(field.annotation) or not isinstance(path, str):
+            continue
+        assert f"{name}_file" in AgentConfig.model_fields
+        if given.get(option) is not None:
+            problems.append(_problem(file_option, f"has no meaning beside {option}; set one of the two"))
+            continue
+        try:
+            given[option] = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            problems.append(_problem(file_option, f"{path} cannot be read ({reason})"))
+    return problems
 
 
 def _fill_cdc_raw_directory(given: dict[str, object]) -> list[ConfigProblem]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from change_agent.config import AgentConfig
+from change_agent.config import AgentConfig, option_names
 from schemas.errors import ConfigError
 
 
@@ -105,11 +106,122 @@ def test_options_of_datastax_agent_are_taken_over_where_they_have_a_meaning(need
     assert config.notes == ("cdcConcurrentProcessors has no effect: segments are read in order by one thread",)
 
 
-def test_java_key_stores_are_refused(needed: dict[str, object]) -> None:
+def test_java_key_stores_are_refused_on_a_tls_connection(needed: dict[str, object]) -> None:
     """Ignoring one would open a connection that the user wanted protected."""
-    assert _problems(needed | {"sslTruststorePath": "/x.jks"}) == {
-        "sslTruststorePath": "Java key stores cannot be used; give tlsTrustCertsFilePath (PEM)"
+    options = needed | {
+        "sslTruststorePath": "/x.jks",
+        "useKeyStoreTls": False,
+        "pulsarServiceUrl": "pulsar+ssl://b:6651",
     }
+    assert _problems(options) == {
+        "sslTruststorePath": "Java key stores cannot be used; give PEM files: tlsTrustCertsFilePath, and"
+        " AuthenticationTls in pulsarAuthPluginClassName (docs/agent.md says how to convert one)"
+    }
+
+
+def test_java_key_stores_mean_nothing_without_tls(needed: dict[str, object]) -> None:
+    """DataStax's agent ignores them on a plain connection too."""
+    config = AgentConfig.from_mapping(needed | {"sslKeystorePath": "/x.jks"}, {})
+    assert config.notes == ("sslKeystorePath has no effect: pulsarServiceUrl is not pulsar+ssl://",)
+
+
+_DATASTAX_VARIABLES = {
+    "CDC_TOPIC_PREFIX": "events-",
+    "CDC_WORKING_DIR": "/var/lib/cdc",
+    "CDC_DIR_POLL_INTERVAL_MS": "60000",
+    "CDC_ERROR_COMMITLOG_REPROCESS_ENABLED": "true",
+    "CDC_CONCURRENT_PROCESSORS": "-1",
+    "CDC_MAX_INFLIGHT_MESSAGES_PER_TASK": "16384",
+    "CDC_PULSAR_SERVICE_URL": "pulsar://broker:6650",
+    "CDC_PULSAR_BATCH_DELAY_IN_MS": "-1",
+    "CDC_PULSAR_KEY_BASED_BATCHER": "false",
+    "CDC_PULSAR_MAX_PENDING_MESSAGES": "1000",
+    "CDC_PULSAR_MEMORY_LIMIT_BYTES": "0",
+    "CDC_PULSAR_AUTH_PLUGIN_CLASS_NAME": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+    "CDC_PULSAR_AUTH_PARAMS": "token:geheim",
+    "CDC_SSL_PROVIDER": "JDK",
+    "CDC_SSL_TRUSTSTORE_PATH": "/trust.jks",
+    "CDC_SSL_TRUSTSTORE_PASSWORD": "geheim",
+    "CDC_SSL_TRUSTSTORE_TYPE": "JKS",
+    "CDC_SSL_KEYSTORE_PATH": "/key.jks",
+    "CDC_SSL_KEYSTORE_PASSWORD": "geheim",
+    "CDC_SSL_CIPHER_SUITES": "TLS_X",
+    "CDC_SSL_ENABLED_PROTOCOLS": "TLSv1.2,TLSv1.1,TLSv1",
+    "CDC_SSL_ALLOW_INSECURE_CONNECTION": "true",
+    "CDC_SSL_HOSTNAME_VERIFICATION_ENABLE": "false",
+    "CDC_USE_KEYSTORE_TLS": "false",
+}
+
+
+def test_every_variable_of_datastax_agent_is_taken_over(tmp_path: Path) -> None:
+    """What means the same is used; what means nothing here is told once each; nothing shows a secret."""
+    config = AgentConfig.from_mapping({"cdcRawDirectory": str(tmp_path)}, _DATASTAX_VARIABLES)
+    assert (config.topic_prefix, str(config.cdc_working_dir)) == ("events-", "/var/lib/cdc")
+    assert (config.cdc_poll_interval_ms, config.pulsar_service_url) == (60_000, "pulsar://broker:6650")
+    assert config.pulsar_auth_params is not None
+    assert config.pulsar_auth_params.get_secret_value() == "token:geheim"
+    assert (config.ssl_allow_insecure_connection, config.ssl_hostname_verification_enable) == (True, False)
+    told = [note.split()[0] for note in config.notes]
+    assert sorted(told) == [
+        "cdcConcurrentProcessors", "errorCommitLogReprocessEnabled", "maxInflightMessagesPerTask",
+        "pulsarBatchDelayInMs", "pulsarKeyBasedBatcher", "pulsarMaxPendingMessages", "pulsarMemoryLimitBytes",
+        "sslCipherSuites", "sslEnabledProtocols", "sslKeystorePassword", "sslKeystorePath", "sslProvider",
+        "sslTruststorePassword", "sslTruststorePath", "sslTruststoreType", "useKeyStoreTls",
+    ]  # fmt: skip
+    assert "geheim" not in f"{config!r}{config.notes}"
+
+
+def test_the_environment_alone_is_enough(tmp_path: Path) -> None:
+    """No file is needed; an empty variable is one that is not set."""
+    environment = {"CDC_RAW_DIRECTORY": str(tmp_path), "CDC_WORKING_DIR": "/w", "CDC_HTTP_PORT": "off", "CDC_PORT": ""}
+    config = AgentConfig.load(None, environment)
+    assert (config.cdc_raw_directory, config.http_port, config.port) == (tmp_path, None, 9042)
+
+
+def test_a_variable_that_is_almost_one_is_told(needed: dict[str, object]) -> None:
+    """A typing error in the environment has no effect, but it is seen; other programs' variables are not ours."""
+    config = AgentConfig.from_mapping(needed, {"CDC_TOPIC_PREFX": "x", "CDC_SOMETHING_ELSE": "y"})
+    assert config.notes == (
+        "the environment's CDC_TOPIC_PREFX is no option and has no effect; did you mean CDC_TOPIC_PREFIX?",
+    )
+
+
+def test_a_secret_comes_from_its_file(needed: dict[str, object], tmp_path: Path) -> None:
+    """A mounted secret is read without its last line break; both at once, or a missing file, is refused."""
+    (tmp_path / "password").write_text("geheim\n")
+    options = needed | {"username": "u", "passwordFile": str(tmp_path / "password")}
+    config = AgentConfig.from_mapping(options, {})
+    assert config.password is not None
+    assert config.password.get_secret_value() == "geheim"
+    assert _problems(options | {"password": "p"}) == {
+        "passwordFile": "has no meaning beside password; set one of the two"
+    }
+    assert _problems(needed | {"pulsarAuthParamsFile": "/nowhere/params"}) == {
+        "pulsarAuthParamsFile": "/nowhere/params cannot be read (No such file or directory)"
+    }
+
+
+def test_table_patterns_name_keyspace_and_table(needed: dict[str, object]) -> None:
+    """A list, or one text with commas; a pattern without a dot would match nothing."""
+    config = AgentConfig.from_mapping(
+        needed | {"includeTables": "shop.*, crm.person?", "excludeTables": ["shop.log"]}, {}
+    )
+    assert (config.include_tables, config.exclude_tables) == (("shop.*", "crm.person?"), ("shop.log",))
+    assert _problems(needed | {"includeTables": "shop"}) == {
+        "includeTables": "'shop' is not a pattern of <keyspace>.<table>, such as shop.* or shop.orders"
+    }
+
+
+def test_every_option_is_documented_with_its_default() -> None:
+    """The table of docs/agent.md names exactly the options that there are, DataStax's own beside it."""
+    document = (Path(__file__).parents[3] / "docs" / "agent.md").read_text(encoding="utf-8")
+    section = document.split("## agent.yaml")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    documented = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    own = {str(field.alias) for field in AgentConfig.model_fields.values()}
+    assert documented == own
+    for name in option_names():
+        assert f"`{name}`" in section
 
 
 def test_the_environment_fills_what_the_file_leaves_out(needed: dict[str, object]) -> None:

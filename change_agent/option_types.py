@@ -1,0 +1,84 @@
+"""Types of the agent's options: what a value may look like, and what is said about one that may not."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+__all__ = ["AdminUrl", "Names", "PemFile", "Port", "RawDirectory", "ServiceUrl", "TablePatterns", "TopicPrefix"]
+
+
+def _names(value: object) -> object:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _port(value: object) -> object:
+    # YAML reads `off` as false; a variable of the environment cannot hold anything but text.
+    return None if value is False or value == "off" else value
+
+
+def _raw_directory(path: Path) -> Path:
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a directory; set it to the node's cdc_raw_directory (see cassandra.yaml)")
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise ValueError(f"{path} cannot be read and written by this user; the agent deletes finished segments there")
+    return path
+
+
+def _pem_file(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file; set it to a PEM file")
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"{path} cannot be read by this user")
+    return path
+
+
+def _service_url(value: str) -> str:
+    if not re.match(r"pulsar(\+ssl)?://[^/\s]+", value):
+        raise ValueError(f"{value!r} is not a Pulsar service URL, such as pulsar://localhost:6650")
+    return value
+
+
+def _admin_url(value: str) -> str:
+    if not re.match(r"https?://[^/\s]+", value):
+        raise ValueError(f"{value!r} is not an HTTP URL, such as http://localhost:8080")
+    return value.rstrip("/")
+
+
+def _topic_prefix(value: str) -> str:
+    if "://" in value and not re.match(r"persistent://[^/]+/[^/]+/[^/]*$", value):
+        raise ValueError(f"{value!r} must be a name's beginning or persistent://tenant/namespace/beginning-of-a-name")
+    return value
+
+
+def _table_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    for pattern in patterns:
+        if not re.match(r"[^.\s]+\.[^.\s]+$", pattern):
+            raise ValueError(f"{pattern!r} is not a pattern of <keyspace>.<table>, such as shop.* or shop.orders")
+    return patterns
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+"""A list, or one text with commas."""
+
+TablePatterns = Annotated[tuple[str, ...], BeforeValidator(_names), AfterValidator(_table_patterns)]
+"""Patterns of `<keyspace>.<table>` with the signs of file names: `*`, `?`, `[abc]`."""
+
+Port = Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_port)]
+"""A port, or `off`."""
+
+RawDirectory = Annotated[Path, AfterValidator(_raw_directory)]
+"""A folder that is there, and may be read and written."""
+
+PemFile = Annotated[Path, AfterValidator(_pem_file)]
+"""A file that is there and may be read."""
+
+ServiceUrl = Annotated[str, AfterValidator(_service_url)]
+AdminUrl = Annotated[str, AfterValidator(_admin_url)]
+TopicPrefix = Annotated[str, AfterValidator(_topic_prefix)]

@@ -33,6 +33,7 @@ from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.config import AgentConfig
 from change_agent.event_producers import EventProducers
 from change_agent.events_topics import EventsTopics, PulsarAuth
+from change_agent.finished_segments import FinishedSegmentFiles
 from change_agent.inflight import InflightPositions
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_interpreter import MutationInterpreter
@@ -101,9 +102,7 @@ class ChangeAgent:
             self._store,
             self._stored,
             self._positions,
-            delete_finished=finished_segments_deleter(
-                self._follower, SegmentArchiver(config.cdc_raw_directory), self.metrics
-            ),
+            FinishedSegmentFiles(self._follower, SegmentArchiver(config.cdc_working_dir / "error"), self.metrics),
             write_status=self._write_status,
             interval_s=config.positions_interval_ms / 1000,
         )
@@ -239,19 +238,6 @@ class ChangeAgent:
     def _stats_line(self) -> str:
         counts = self.metrics.as_dict()
         return ", ".join(f"{name}={value}" for name, value in counts.items() if value)
-
-
-def finished_segments_deleter(
-    follower: SegmentFollower, archiver: SegmentArchiver, metrics: AgentMetrics
-) -> Callable[[frozenset[int]], None]:
-    """Deletes what `cdc_raw` holds of the given segments: just finished, left over by a crash, or linked again."""
-
-    def delete(finished: frozenset[int]) -> None:
-        for segment_id, segment in follower.listed.items():
-            if segment_id in finished and archiver.delete(segment.path.name):
-                metrics.segments_deleted += 1
-
-    return delete
 
 
 def _replace(path: Path, content: str) -> None:

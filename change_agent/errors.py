@@ -4,6 +4,7 @@
     ├─ PublishError                  topic, reason: try again, later
     ├─ KeyStoreError                 reason: the key store, or a password, of encrypted commit logs is wrong
     └─ CommitLogReadError            reason, segment, position
+       ├─ SegmentFileError           the file cannot be opened or read now (rights, disk): try again, later
        ├─ BufferUnderflowError       the bytes end too early: more may come, else the segment is cut
        ├─ ChecksumMismatchError      bytes are not what Cassandra wrote: keep the segment, tell the operator
        ├─ MalformedSegmentError      checksums agree and the framing is impossible: the same
@@ -32,6 +33,7 @@ __all__ = [
     "MalformedMutationError",
     "MalformedSegmentError",
     "PublishError",
+    "SegmentFileError",
     "SegmentKeyError",
     "UnknownColumnError",
     "UnknownTableError",
@@ -80,6 +82,10 @@ class CommitLogReadError(CdcError):
         where = [] if self.segment is None else [self.segment]
         where += [] if self.position is None else [f"position {self.position}"]
         return f"{', '.join(where)}: {self.reason}" if where else self.reason
+
+
+class SegmentFileError(CommitLogReadError):
+    """The system refuses the file, or has it no more; it says nothing about what is in it."""
 
 
 class BufferUnderflowError(CommitLogReadError):

@@ -27,17 +27,19 @@ class TrackedEntry:
 class SegmentProgress:
     """`position`: everything before it is acknowledged. `read_to_end`: nothing more will be read of this segment.
 
-    `done` says that both hold for all of it; `keep` that the file must stay although it is done.
+    `done` says that both hold for all of it; `keep` that the file must stay although it is done. `fault` is the first
+    thing in it that could not be read.
     """
 
     position: int
     read_to_end: bool
     done: bool
     keep: bool
+    fault: str | None
 
 
 class _Segment:
-    __slots__ = ("acknowledged", "entries", "keep", "read_position", "read_to_end")
+    __slots__ = ("acknowledged", "entries", "fault", "keep", "read_position", "read_to_end")
 
     def __init__(self, position: int) -> None:
         self.entries: deque[TrackedEntry] = deque()
@@ -45,6 +47,7 @@ class _Segment:
         self.read_position = position
         self.read_to_end = False
         self.keep = False
+        self.fault: str | None = None
 
 
 class InflightPositions:
@@ -123,6 +126,12 @@ class InflightPositions:
         with self._changed:
             self._segments[segment_id].keep = True
 
+    def note_fault(self, segment_id: int, fault: str) -> None:
+        """Something in the segment could not be read; the first fault is remembered."""
+        with self._changed:
+            segment = self._segments[segment_id]
+            segment.fault = segment.fault or fault
+
     def acknowledge(self, entries: Iterable[TrackedEntry], events: int, size: int) -> None:
         """One event of each given entry is with the broker (an entry is named once per event)."""
         with self._changed:
@@ -153,6 +162,7 @@ class InflightPositions:
                     read_to_end=segment.read_to_end,
                     done=segment.read_to_end and not segment.entries,
                     keep=segment.keep,
+                    fault=segment.fault,
                 )
                 for segment_id, segment in self._segments.items()
             }

@@ -14,6 +14,7 @@ class AgentMetrics:
     segments_finished: int = 0
     segments_deleted: int = 0
     segments_unreadable: int = 0
+    segments_set_aside: int = 0
     segments_gone_unread: int = 0
     bytes_read: int = 0
     mutations_read: int = 0
@@ -30,6 +31,7 @@ class AgentMetrics:
     inflight_events: int = 0
     inflight_bytes: int = 0
     lag_bytes: int = 0
+    ignored_files: int = 0
     last_event_writetime_us: int = 0
 
     def as_dict(self) -> dict[str, int]:

@@ -14,10 +14,10 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypedDict, cast
 
 from schemas.errors import CdcError, ConfigError
 
@@ -38,10 +38,11 @@ class WorkingDirInUseError(CdcError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSegment:
-    """Everything before `position` is acknowledged. `keep`: done, but the file must stay."""
+    """Everything before `position` is acknowledged. `keep`: done, but the file must stay. `fault`: see SegmentProgress."""
 
     position: int
     keep: bool = False
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,12 @@ class StoredPositions:
 
     segments: Mapping[int, StoredSegment] = field(default_factory=dict)
     finished: frozenset[int] = frozenset()
+
+
+class _StoredJson(TypedDict):
+    position: int
+    keep: bool
+    fault: str | None
 
 
 class OffsetStore:
@@ -130,13 +137,24 @@ def _format(generation: int, positions: StoredPositions) -> bytes:
         {
             "generation": generation,
             "segments": {
-                str(segment_id): {"position": segment.position, "keep": segment.keep}
+                str(segment_id): {"position": segment.position, "keep": segment.keep, "fault": segment.fault}
                 for segment_id, segment in sorted(positions.segments.items())
             },
-            "finished": sorted(positions.finished)[-_FINISHED_KEPT:],
+            "finished": _ranges(sorted(positions.finished)[-_FINISHED_KEPT:]),
         }
     ).encode()
     return b"%08x\n%s" % (zlib.crc32(body), body)
+
+
+def _ranges(ids: Iterable[int]) -> list[list[int]]:
+    """Rising ids as first and last of each run: Cassandra counts them up, and they are written with every store."""
+    ranges: list[list[int]] = []
+    for each in ids:
+        if ranges and each == ranges[-1][1] + 1:
+            ranges[-1][1] = each
+        else:
+            ranges.append([each, each])
+    return ranges
 
 
 def _parse(content: bytes) -> tuple[int, StoredPositions] | None:
@@ -145,11 +163,13 @@ def _parse(content: bytes) -> tuple[int, StoredPositions] | None:
     if checksum != b"%08x" % zlib.crc32(body):
         return None
     stored = cast("dict[str, object]", json.loads(body))
-    segments = cast("dict[str, dict[str, int]]", stored["segments"])
+    segments = cast("dict[str, _StoredJson]", stored["segments"])
     return cast("int", stored["generation"]), StoredPositions(
         segments={
-            int(segment_id): StoredSegment(position=segment["position"], keep=bool(segment["keep"]))
+            int(segment_id): StoredSegment(position=segment["position"], keep=segment["keep"], fault=segment["fault"])
             for segment_id, segment in segments.items()
         },
-        finished=frozenset(cast("list[int]", stored["finished"])),
+        finished=frozenset(
+            each for first, last in cast("list[list[int]]", stored["finished"]) for each in range(first, last + 1)
+        ),
     )

@@ -14,7 +14,15 @@ from typing import Final, Protocol
 from change_agent.cdc_raw.watcher import CdcRawWatcher, ReadableSegment
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
-from change_agent.errors import BufferUnderflowError, ChecksumMismatchError, CommitLogReadError
+from change_agent.errors import (
+    BufferUnderflowError,
+    ChecksumMismatchError,
+    CommitLogReadError,
+    SegmentFileError,
+    SegmentKeyError,
+    UnsupportedEncodingError,
+    UnsupportedVersionError,
+)
 from change_agent.inflight import InflightPositions, TrackedEntry
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_events import EventKeys, TableEvent
@@ -33,6 +41,8 @@ _BATCH_S: Final = 0.02
 _OPEN_REST_MS: Final = 10_000
 # Bytes of an event beside its keys, estimated.
 _EVENT_BYTES: Final = 64
+# Nothing is wrong with such a segment: another agent, or this one with another key store, reads it.
+_NOT_FOR_US: Final = (UnsupportedVersionError, UnsupportedEncodingError, SegmentKeyError)
 
 
 class Publisher(Protocol):
@@ -72,6 +82,7 @@ class SegmentFollower:
         self._ended: Final = set(stored.finished)
         self._failed_at: Final[dict[int, int]] = {}
         self._gone: Final[set[int]] = set()
+        self._told: Final[set[int]] = set()
         # Of the segment that is being read, by its tables.
         self._headers: Final[dict[EventKeys, MessageHeader]] = {}
         self._batch: list[OutgoingEvent] = []
@@ -100,6 +111,9 @@ class SegmentFollower:
     def _read_all(self) -> None:
         now_ms = time.time_ns() // 1_000_000
         segments = self._watcher.segments(now_ms)
+        self._metrics.ignored_files = self._watcher.ignored_files
+        if segments is None:
+            return
         self.listed = {each.segment_id: each for each in segments}
         unread = [each for each in segments if each.segment_id not in self._ended]
         if unread:
@@ -125,9 +139,7 @@ class SegmentFollower:
             self._note_failure(segment, error)
             return
         if segment.final:
-            self._positions.finish(segment.segment_id)
-            self._metrics.segments_finished += 1
-            self._end(segment)
+            self._finish(segment)
 
     def _reader(self, segment: ReadableSegment) -> SegmentReader:
         reader = self._open.get(segment.segment_id)
@@ -135,10 +147,16 @@ class SegmentFollower:
             stored = self._stored.segments.get(segment.segment_id)
             reader = SegmentReader(segment.path, 0 if stored is None else stored.position, self._options)
             self._open[segment.segment_id] = reader
-            self._positions.open(segment.segment_id, reader.position)
-            if stored is not None and stored.keep:
-                self._positions.keep(segment.segment_id)
+            self._open_position(segment.segment_id, reader.position)
         return reader
+
+    def _open_position(self, segment_id: int, position: int) -> None:
+        stored = self._stored.segments.get(segment_id)
+        self._positions.open(segment_id, position)
+        if stored is not None and stored.keep:
+            self._positions.keep(segment_id)
+        if stored is not None and stored.fault is not None:
+            self._positions.note_fault(segment_id, stored.fault)
 
     def _read_entries(self, segment: ReadableSegment, reader: SegmentReader) -> None:
         self._headers.clear()
@@ -161,8 +179,8 @@ class SegmentFollower:
                 if error.resume_position is None:
                     raise
                 self._metrics.corrupt_entries += 1
-                self._positions.keep(segment.segment_id)
-                _log.error("%s; the entry is skipped, the segment stays", error)
+                self._positions.note_fault(segment.segment_id, str(error))
+                _log.error("%s; the entry is skipped, and the segment is kept in the folder for errors", error)
                 reader.skip_to(error.resume_position)
             else:
                 break
@@ -215,12 +233,34 @@ class SegmentFollower:
             # Not there yet: the index was seen before the bytes, or before the header.
             self._failed_at[segment.segment_id] = segment.limit
             return
-        if segment.segment_id not in self._failed_at:
-            self._metrics.segments_unreadable += 1
-            _log.error("%s; the segment stays where it is, the others go on", error)
+        if isinstance(error, SegmentFileError):
+            # It may have been moved since it was listed: the next look knows where it is.
+            if not segment.path.exists():
+                return
+            self._tell_unreadable(segment, f"{error}; trying again, the others go on")
+            return
+        corrupt = not isinstance(error, _NOT_FOR_US)
+        self._tell_unreadable(
+            segment, f"{error}; the segment {'is set aside' if corrupt else 'stays where it is'}, the others go on"
+        )
         self._failed_at[segment.segment_id] = segment.limit
-        if segment.final:
+        if segment.final and corrupt:
+            self._open_position(segment.segment_id, 0)
+            self._positions.note_fault(segment.segment_id, str(error))
+            self._finish(segment)
+        elif segment.final:
             self._end(segment)
+
+    def _tell_unreadable(self, segment: ReadableSegment, message: str) -> None:
+        if segment.segment_id not in self._told:
+            self._told.add(segment.segment_id)
+            self._metrics.segments_unreadable += 1
+            _log.error("%s", message)
+
+    def _finish(self, segment: ReadableSegment) -> None:
+        self._positions.finish(segment.segment_id)
+        self._metrics.segments_finished += 1
+        self._end(segment)
 
     def _note_gone(self, segment: ReadableSegment) -> None:
         if segment.segment_id not in self._gone:

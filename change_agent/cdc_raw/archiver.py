@@ -1,35 +1,116 @@
-"""SegmentArchiver: removes finished segments from `cdc_raw`."""
+"""SegmentArchiver: takes finished segments out of `cdc_raw`, and those that could not be read to a folder for errors."""
 
 from __future__ import annotations
 
+import errno
+import json
 import logging
+import os
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from change_agent.cdc_raw.cdc_index import index_name
 
-__all__ = ["SegmentArchiver"]
+__all__ = ["REASON_SUFFIX", "SegmentArchiver", "move_file"]
 
 _log: Final = logging.getLogger(__name__)
+REASON_SUFFIX: Final = ".reason.json"
 
 
 class SegmentArchiver:
-    """Deletes a segment and its index. Called only for segments whose end is acknowledged and stored as finished."""
+    """Called by one thread, only for segments whose end is acknowledged and stored as such. Never raises OSError.
 
-    def __init__(self, directory: Path) -> None:
-        self._directory: Final = directory
+    What cannot be done now stays where it is, is told once, and is tried again by the next call.
+    """
 
-    def delete(self, log_name: str) -> bool:
-        """Delete `CommitLog-7-1.log` and its index; True when the log was there and is gone now.
+    def __init__(self, error_directory: Path) -> None:
+        self._error_directory: Final = error_directory
+        self._told: Final[set[str]] = set()
+
+    def delete(self, log: Path) -> bool:
+        """Delete a segment and its index; True when the segment was there and is gone now.
 
         The log goes first: an index alone is never mistaken for unread data by anybody.
         """
-        log, index = self._directory / log_name, self._directory / index_name(log_name)
         try:
             existed = log.exists()
             log.unlink(missing_ok=True)
-            index.unlink(missing_ok=True)
+            log.with_name(index_name(log.name)).unlink(missing_ok=True)
         except OSError as error:
-            _log.warning("%s cannot be deleted (%s); it is finished, trying again", log_name, error.strerror)
+            self._tell(log, f"cannot be deleted ({error.strerror}); it is finished, trying again")
             return False
+        self._told.discard(log.name)
         return existed
+
+    def set_aside(self, log: Path, reason: str) -> bool:
+        """Move a segment that could not be read in full to the folder for errors, with why; True when it is there."""
+        target = self._error_directory / log.name
+        try:
+            self._error_directory.mkdir(parents=True, exist_ok=True)
+            if log.exists():
+                _write_reason(target.with_name(log.name + REASON_SUFFIX), log.name, reason)
+                move_file(log, target)
+            log.with_name(index_name(log.name)).unlink(missing_ok=True)
+            moved = target.exists()
+        except OSError as error:
+            self._tell(log, f"cannot be moved to {self._error_directory} ({error.strerror}); it stays, trying again")
+            return False
+        if moved:
+            self._told.discard(log.name)
+            _log.error("%s is in %s: %s", log.name, self._error_directory, reason)
+        return moved
+
+    def _tell(self, log: Path, message: str) -> None:
+        if log.name not in self._told:
+            self._told.add(log.name)
+            _log.warning("%s %s", log.name, message)
+
+
+def move_file(source: Path, target: Path) -> None:
+    """Move a file, also to another disk: whole under its new name before it loses the old one. Raises OSError."""
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy_durably(source, target)
+        source.unlink()
+    else:
+        _sync_directory(target.parent)
+
+
+def _copy_durably(source: Path, target: Path) -> None:
+    temporary = target.with_name(target.name + ".tmp")
+    try:
+        with source.open("rb") as reading, temporary.open("wb") as writing:
+            shutil.copyfileobj(reading, writing, 1024 * 1024)
+            writing.flush()
+            os.fsync(writing.fileno())
+        shutil.copystat(source, temporary)
+        temporary.replace(target)
+    except OSError:
+        # a full disk: what was copied so far only takes room
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_directory(target.parent)
+
+
+def _write_reason(path: Path, segment: str, reason: str) -> None:
+    told: Mapping[str, str] = {
+        "segment": segment,
+        "reason": reason,
+        "time": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "what_now": f"look with `cdc decode`; publish what can be read by `cdc agent reprocess {segment}`",
+    }
+    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -22,7 +22,7 @@ from change_agent.commitlog.entry import ENTRY_OVERHEAD, ENTRY_PREFIX, CommitLog
 from change_agent.commitlog.section_decoder import SegmentOptions, section_decoder
 from change_agent.commitlog.section_source import EncodedSections, PlainSections, SectionSource
 from change_agent.commitlog.segment import SYNC_MARKER_SIZE
-from change_agent.errors import CommitLogReadError, MalformedSegmentError
+from change_agent.errors import CommitLogReadError, MalformedSegmentError, SegmentFileError
 
 __all__ = ["SegmentReader"]
 
@@ -193,6 +193,6 @@ class SegmentReader:
             raise self._io_error(error, 0) from error
         return descriptor
 
-    def _io_error(self, error: OSError, position: int) -> CommitLogReadError:
+    def _io_error(self, error: OSError, position: int) -> SegmentFileError:
         reason = f"the segment cannot be read: {error.strerror or error}"
-        return CommitLogReadError(reason, segment=self._name, position=position)
+        return SegmentFileError(reason, segment=self._name, position=position)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,11 @@ from change_agent.offsets import (
 )
 from schemas.errors import ConfigError
 
+_REPOSITORY = Path(__file__).parents[3]
 _FIRST = StoredPositions(segments={7: StoredSegment(position=100)}, finished=frozenset({5, 6}))
 _SECOND = StoredPositions(
-    segments={7: StoredSegment(position=200, keep=True), 8: StoredSegment(position=20)}, finished=frozenset({5, 6})
+    segments={7: StoredSegment(position=200, keep=True), 8: StoredSegment(position=20, fault="broken")},
+    finished=frozenset({5, 6}),
 )
 
 
@@ -57,12 +61,59 @@ def test_a_damaged_newest_file_falls_back_to_the_generation_before(stored: Path,
     assert _load(stored) == _FIRST
 
 
-@pytest.mark.parametrize("cut", range(0, 40, 3))
-def test_a_cut_file_is_noticed(stored: Path, cut: int) -> None:
+def test_a_file_that_was_cut_at_any_byte_is_noticed(stored: Path) -> None:
     """Whatever was cut off, the checksum does not fit."""
     path = stored / "positions-b.json"
-    path.write_bytes(path.read_bytes()[: -cut - 1])
-    assert _load(stored) == _FIRST
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert _load(stored) == _FIRST, length
+
+
+def test_a_flipped_bit_anywhere_is_noticed(stored: Path) -> None:
+    """Also in the checksum itself, and in the line's end behind it."""
+    path = stored / "positions-b.json"
+    whole = path.read_bytes()
+    for bit in range(len(whole) * 8):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        assert _load(stored) == _FIRST, bit
+
+
+def test_kill_9_at_any_moment_leaves_what_was_stored_last_or_what_was_being_stored(tmp_path: Path) -> None:
+    """A process stores without pause and says what it stored; it is killed five times, each in the middle of a store."""
+    program = (
+        "import sys; from pathlib import Path; from change_agent.offsets import *\n"
+        "store = OffsetStore(Path(sys.argv[1])); n = store.load().segments.get(1, StoredSegment(position=0)).position\n"
+        "while True:\n"
+        "    n += 1; store.store(StoredPositions(segments={1: StoredSegment(position=n)})); print(n, flush=True)\n"
+    )
+    stored = 0
+    for lines in (1, 7, 20, 33, 50):
+        with subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path)], cwd=_REPOSITORY, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            for _ in range(lines):
+                process.stdout.readline()
+            process.kill()
+            said = [int(line) for line in process.stdout.read().split()]
+        stored += lines + len(said)
+        found = _load(tmp_path).segments[1].position
+        assert found in (stored, stored + 1)
+        stored = found
+
+
+def test_finished_ids_are_stored_as_runs(tmp_path: Path) -> None:
+    """Months of segments do not make the file long: it is written many times a second."""
+    ids = frozenset(range(1_000, 9_000)) - {4_000}
+    store = OffsetStore(tmp_path)
+    store.load()
+    store.store(StoredPositions(finished=ids))
+    store.close()
+    assert (tmp_path / "positions-a.json").stat().st_size < 200
+    assert _load(tmp_path).finished == ids
 
 
 def test_after_a_fallback_the_whole_generation_is_not_overwritten(stored: Path) -> None:

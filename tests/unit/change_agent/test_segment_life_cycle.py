@@ -1,0 +1,275 @@
+"""The life cycle of segments: without index, of other versions, of earlier starts, damaged, moved, on a full disk.
+
+Real files and all stages of an agent; the schema and the broker are in memory. The traps are those that other readers of
+`cdc_raw` are known to have fallen into.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from change_agent.cdc_raw.archiver import SegmentArchiver
+from change_agent.offsets import OffsetStore, StoredPositions
+from tests.events_topic import wait_until
+from tests.golden_segments import GOLDEN_SEGMENTS
+from tests.segment_writer import segment_bytes
+from tests.stages import GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
+
+# Ids as of a node that started now, so that no segment looks as if it were of an earlier start.
+_ID = time.time_ns() // 1_000_000 - 10_000
+_OLD_S = 60.0
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[StagedAgent]:
+    """A running agent with an empty cdc_raw."""
+    made = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
+    made.start()
+    yield made
+    made.stop()
+
+
+def _age(path: Path, seconds: float = _OLD_S) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def _forget_by_cassandra(agent: StagedAgent, segment_id: int) -> None:
+    """Cassandra removes the segment from its own commit log folder."""
+    (agent.cdc_raw.parent / f"CommitLog-7-{segment_id}.log").unlink()
+
+
+def test_a_hard_link_without_index_is_neither_read_nor_deleted(agent: StagedAgent) -> None:
+    """Cassandra links a segment when it makes it, long before it holds a change: it is not lag, and not ours."""
+    agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), None)
+    agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(1)]), "9\nCOMPLETED")
+    wait_until(lambda: len(agent.published) == 1, "the other segment is read", 5)
+    wait_until(lambda: agent.files() == [f"CommitLog-7-{_ID}.log"], "the other segment is deleted", 5)
+    assert [each.header.segment_id for each in agent.published] == [_ID + 1]
+
+
+def test_an_orphan_without_index_that_cassandra_has_unlinked_is_read_and_deleted(agent: StagedAgent) -> None:
+    """Left behind by a stop of the node; it counts against cdc_total_space. What it holds is published, not assumed."""
+    log = agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), None)
+    _age(log)
+    _forget_by_cassandra(agent, _ID)
+    wait_until(lambda: agent.files() == [], "the orphan is deleted", 5)
+    assert len(agent.published) == 3
+
+
+def test_an_orphan_of_an_earlier_start_of_the_node_is_read_and_deleted(agent: StagedAgent) -> None:
+    """Last written before a segment of a later start was made, which has an index."""
+    log = agent.segment(_ID, segment_bytes(_ID, [[]]), None)
+    _age(log)
+    agent.segment(_ID + 1_000, segment_bytes(_ID + 1_000, [payloads(1)]), "9")
+    wait_until(lambda: f"CommitLog-7-{_ID}.log" not in agent.files(), "the orphan is deleted", 5)
+    assert f"CommitLog-7-{_ID + 1_000}.log" in agent.files()
+
+
+def test_a_segment_that_was_made_in_advance_is_not_taken_for_an_orphan_when_ids_are_ahead_of_the_clock(
+    agent: StagedAgent,
+) -> None:
+    """After the clock went back, Cassandra counts on from its highest id: the newest link may still get changes."""
+    ahead = _ID + 86_400_000
+    agent.segment(ahead, segment_bytes(ahead, [payloads(1)]), "100")
+    agent.segment(ahead + 1, segment_bytes(ahead + 1, [[]]), None)
+    agent.segment(_ID, segment_bytes(_ID, [payloads(2)]), "9\nCOMPLETED")
+    wait_until(lambda: f"CommitLog-7-{_ID}.log" not in agent.files(), "a look was taken", 5)
+    time.sleep(0.1)
+    assert f"CommitLog-7-{ahead + 1}.log" in agent.files()
+
+
+def test_a_torn_or_shrinking_index_never_takes_the_reader_back(agent: StagedAgent) -> None:
+    """Cassandra rewrites it in place: empty, or the first digits only. Nothing comes twice, nothing is deleted."""
+    first = len(segment_bytes(_ID, [payloads(2)]))
+    agent.segment(_ID, segment_bytes(_ID, [payloads(2), payloads(4)]), str(first))
+    wait_until(lambda: len(agent.published) == 2, "the first section is read", 5)
+    for torn in ("", str(first)[:1], str(first)[:-1], "\n", f"{first}\nCOMP"):
+        agent.index(_ID, torn)
+        time.sleep(0.05)
+    assert (len(agent.published), len(agent.files())) == (2, 2)
+    agent.index(_ID, "99999\nCOMPLETED")
+    wait_until(lambda: agent.files() == [], "the segment is finished", 5)
+    assert len(set(agent.places())) == len(agent.published) == 6
+
+
+def test_an_index_that_replay_writes_below_the_end_of_the_log_loses_nothing(agent: StagedAgent) -> None:
+    """After a crash it holds the file's physical length, which may lie below the last position: markers decide."""
+    agent.segment(_ID, segment_bytes(_ID, [payloads(2), payloads(4)]), "40\nCOMPLETED")
+    wait_until(lambda: agent.files() == [], "the segment is finished", 5)
+    assert len(agent.published) == 6
+
+
+def test_a_segment_of_cassandra_3_11_has_no_index_and_is_read_when_it_appears(tmp_path: Path) -> None:
+    """There, a segment is moved to cdc_raw when Cassandra is done with it; also a leftover after an upgrade."""
+    golden = next(each for each in GOLDEN_SEGMENTS if each.version == 6)
+    agent = StagedAgent(tmp_path, MemoryTables(golden.tables()))
+    agent.start()
+    try:
+        (tmp_path / golden.path.name).write_bytes(golden.path.read_bytes())
+        (tmp_path / golden.path.name).rename(agent.cdc_raw / golden.path.name)
+        wait_until(lambda: agent.metrics.segments_finished == 1, "the segment is finished", 5)
+    finally:
+        agent.stop()
+    assert len(agent.published) > 10
+    assert agent.metrics.segments_unreadable == 0
+
+
+def test_a_segment_of_an_unknown_version_is_left_untouched_and_told(
+    agent: StagedAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A later Cassandra wrote it: it is neither skipped in silence nor deleted, and the others go on."""
+    content = bytearray(segment_bytes(_ID, [payloads(3)]))
+    content[3] = 9
+    agent.segment(_ID, bytes(content), "9\nCOMPLETED")
+    agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(1)]), "9\nCOMPLETED")
+    wait_until(lambda: len(agent.published) == 1 and len(agent.files()) == 2, "the other segment is done", 5)
+    assert agent.files() == [f"CommitLog-7-{_ID}.log", f"CommitLog-7-{_ID}_cdc.idx"]
+    assert not (agent.work / "error").exists()
+    [record] = caplog.records
+    assert "version 9 is not supported" in record.getMessage()
+
+
+def test_a_faulty_segment_is_not_set_aside_before_its_good_events_are_acknowledged(agent: StagedAgent) -> None:
+    """Errors are no reason to let go of anything: not of the file, not of what could be read."""
+    agent.acknowledges = False
+    content = bytearray(segment_bytes(_ID, [payloads(3)]))
+    content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
+    agent.segment(_ID, bytes(content), "9\nCOMPLETED")
+    wait_until(lambda: agent.metrics.segments_finished == 1, "all is read", 5)
+    time.sleep(0.1)
+    assert len(agent.files()) == 2
+    agent.positions.acknowledge(tracked_entries(agent.published), 2, 0)
+    wait_until(lambda: agent.files() == [], "the segment is set aside", 5)
+    assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").exists()
+
+
+def test_a_fault_that_was_skipped_before_a_restart_still_sets_the_segment_aside(tmp_path: Path) -> None:
+    """The position is behind the bad entry by then; the file must not count as read in full."""
+    content = bytearray(segment_bytes(_ID, [payloads(2), payloads(1)]))
+    content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
+    first = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
+    first.segment(_ID, bytes(content), str(len(segment_bytes(_ID, [payloads(2)]))))
+    first.start()
+    wait_until(lambda: first.metrics.corrupt_entries == 1, "the bad entry is met", 5)
+    first.stop()
+    second = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
+    second.index(_ID, "9999\nCOMPLETED")
+    second.start()
+    wait_until(lambda: second.files() == [], "the segment is finished", 5)
+    second.stop()
+    assert len(second.published) == 1
+    assert (tmp_path / "work" / "error" / f"CommitLog-7-{_ID}.log").exists()
+
+
+def test_what_is_no_segment_is_told_once_counted_and_left_alone(
+    agent: StagedAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Foreign names, a folder, links, an empty file: the agent goes on, and deletes none of them."""
+    cdc_raw = agent.cdc_raw
+    (cdc_raw / "notes.txt").write_text("mine")
+    (cdc_raw / "CommitLog-7-99999999999999999999.log").write_text("its id is no Java long")
+    (cdc_raw / f"CommitLog-7-{_ID}.log").mkdir()
+    (cdc_raw / f"CommitLog-7-{_ID}_cdc.idx").write_text("9\nCOMPLETED")
+    (cdc_raw / f"CommitLog-7-{_ID + 1}.log").symlink_to("/etc/passwd")
+    (cdc_raw / f"CommitLog-7-{_ID + 1}_cdc.idx").write_text("9\nCOMPLETED")
+    (cdc_raw / f"CommitLog-7-{_ID + 2}_cdc.idx").symlink_to(f"CommitLog-7-{_ID}_cdc.idx")
+    (cdc_raw / f"CommitLog-6-{_ID + 3}.log").touch()
+    _age(cdc_raw / f"CommitLog-6-{_ID + 3}.log")
+    os.mkfifo(cdc_raw / f"CommitLog-7-{_ID + 4}.log")
+    before = agent.files()
+    wait_until(lambda: agent.metrics.ignored_files == 7, "all are seen", 5)
+    agent.segment(_ID + 9, segment_bytes(_ID + 9, [payloads(1)]), "9\nCOMPLETED")
+    wait_until(lambda: agent.metrics.segments_deleted == 1, "a segment beside them is finished", 5)
+    assert agent.files() == before
+    assert len(caplog.records) == 7
+    assert (agent.metrics.segments_gone_unread, agent.metrics.segments_unreadable) == (0, 0)
+
+
+def test_a_finished_segment_that_cannot_be_deleted_is_told_once_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder in its place stands for a file system that refuses; when it gives way, the file goes."""
+    archiver = SegmentArchiver(tmp_path / "error")
+    log = tmp_path / "CommitLog-7-1.log"
+    (log / "inside").mkdir(parents=True)
+    assert [archiver.delete(log), archiver.delete(log)] == [False, False]
+    assert len(caplog.records) == 1
+    (log / "inside").rmdir()
+    log.rmdir()
+    log.touch()
+    assert archiver.delete(log)
+
+
+def test_while_positions_cannot_be_stored_no_segment_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk: one line, events go on, and everything is deleted when there is room again."""
+    agent = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
+    full = True
+    store = OffsetStore.store
+
+    def refuse(self: OffsetStore, positions: StoredPositions) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        store(self, positions)
+
+    monkeypatch.setattr(OffsetStore, "store", refuse)
+    agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), "9\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: len(agent.published) == 3, "events go on", 5)
+    time.sleep(0.1)
+    assert len(agent.files()) == 2
+    assert [each.getMessage() for each in caplog.records] == [
+        "positions cannot be stored ([Errno 28] No space left on device); no segment is deleted until they can, "
+        "trying again"
+    ]
+    full = False
+    wait_until(lambda: agent.files() == [], "the segment is deleted", 5)
+    agent.stop()
+
+
+def test_a_segment_of_which_reading_is_denied_is_tried_again_and_never_set_aside(
+    agent: StagedAgent, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rights say nothing about the bytes. Told once; read when it may be."""
+    content = segment_bytes(_ID, [payloads(3)])
+    denied = True
+    opened = Path.open
+
+    def refuse(path: Path, *arguments: object, **options: object) -> object:
+        if denied and path.name == f"CommitLog-7-{_ID}.log" and arguments == ("rb",):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *arguments, **options)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", refuse)
+        (agent.cdc_raw / f"CommitLog-7-{_ID}.log").write_bytes(content)
+        agent.index(_ID, "9\nCOMPLETED")
+        wait_until(lambda: agent.metrics.segments_unreadable == 1, "it was tried", 5)
+        time.sleep(0.1)
+    denied = False
+    wait_until(lambda: agent.files() == [], "it is finished", 5)
+    assert len(agent.published) == 3
+    assert [each.getMessage() for each in caplog.records] == [
+        f"CommitLog-7-{_ID}.log, position 0: the segment cannot be read: Permission denied; trying again, the others go on"
+    ]
+    assert not (agent.work / "error").exists()
+
+
+def test_a_reason_file_says_what_to_do(tmp_path: Path) -> None:
+    """Who finds the folder months later needs no other text."""
+    log = tmp_path / "CommitLog-7-1.log"
+    log.write_bytes(b"bytes")
+    assert SegmentArchiver(tmp_path / "error").set_aside(log, "position 5: broken")
+    told = json.loads((tmp_path / "error" / "CommitLog-7-1.log.reason.json").read_text())
+    assert (told["segment"], told["reason"]) == ("CommitLog-7-1.log", "position 5: broken")
+    assert "cdc agent reprocess" in told["what_now"]
+    assert not log.exists()

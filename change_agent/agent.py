@@ -40,6 +40,7 @@ from change_agent.mutation_interpreter import MutationInterpreter
 from change_agent.node_connection import NodeConnection
 from change_agent.offsets import OffsetStore
 from change_agent.parked import ParkedMutations
+from change_agent.partition_counts import PartitionCounts
 from change_agent.positions_writer import PositionsWriter
 from change_agent.publisher import HoldLimits, MutationPublisher
 from change_agent.schema_history import SchemaHistory
@@ -135,6 +136,7 @@ class ChangeAgent:
         )
         return EventProducers(
             topics,
+            PartitionCounts(config.cdc_working_dir),
             service_url=config.pulsar_service_url,
             auth=auth,
             trust_certificates=config.tls_trust_certs_file_path,

@@ -2,6 +2,7 @@
 
     CdcError
     ├─ PublishError                  topic, reason: try again, later
+    │  └─ PartitionsChangedError     the operator has to do something; other topics go on
     ├─ KeyStoreError                 reason: the key store, or a password, of encrypted commit logs is wrong
     └─ CommitLogReadError            reason, segment, position
        ├─ SegmentFileError           the file cannot be opened or read now (rights, disk): try again, later
@@ -32,6 +33,7 @@ __all__ = [
     "KeyStoreError",
     "MalformedMutationError",
     "MalformedSegmentError",
+    "PartitionsChangedError",
     "PublishError",
     "SegmentFileError",
     "SegmentKeyError",
@@ -49,6 +51,10 @@ class PublishError(CdcError):
         super().__init__(f"{topic}: {reason}")
         self.topic = topic
         self.reason = reason
+
+
+class PartitionsChangedError(PublishError):
+    """A topic has another number of partitions than when it was first published to."""
 
 
 class KeyStoreError(CdcError):

@@ -12,6 +12,7 @@ import pulsar
 
 from change_agent.errors import PublishError
 from change_agent.events_topics import EventsTopics, PulsarAuth
+from change_agent.partition_counts import PartitionCounts
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT
 
 __all__ = ["EventProducer", "EventProducers", "OnResult"]
@@ -27,8 +28,11 @@ _OPERATION_TIMEOUT_S: Final = 10
 class EventProducer(Protocol):
     """Sends to one topic partition, in order."""
 
-    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> None:
-        """Hand a message to the client; never waits for the broker."""
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+        """Hand a message to the client; never waits for the broker.
+
+        False when the message is larger than the broker takes: then it is not sent, and nothing is told.
+        """
 
     def is_connected(self) -> bool:
         """False while the client looks for its broker."""
@@ -43,6 +47,7 @@ class EventProducers:
     def __init__(
         self,
         topics: EventsTopics,
+        counts: PartitionCounts,
         *,
         service_url: str,
         auth: PulsarAuth | None,
@@ -51,6 +56,7 @@ class EventProducers:
         verify_hostname: bool,
     ) -> None:
         self._topics: Final = topics
+        self._counts: Final = counts
         self._client: Final = pulsar.Client(
             service_url,
             authentication=None if auth is None else pulsar.Authentication(auth.plugin, auth.params),
@@ -70,7 +76,7 @@ class EventProducers:
 
     def open(self, topic: str) -> list[EventProducer]:
         """Producers of all partitions of a topic, which exists then. Raises PublishError."""
-        partitions = self._topics.ensure(topic)
+        partitions = self._partitions(topic)
         names = [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
         opened: list[EventProducer] = []
         try:
@@ -83,8 +89,17 @@ class EventProducers:
 
     def open_partition(self, topic: str, index: int) -> EventProducer:
         """A new producer of one partition, whose old one failed. Raises PublishError."""
-        partitions = self._topics.ensure(topic)
+        partitions = self._partitions(topic)
         return self._producer(topic, f"{topic}-partition-{index}" if partitions else topic)
+
+    def check(self, topic: str) -> None:
+        """Look whether an open topic still has the partitions it had. Raises PublishError."""
+        self._counts.check(topic, self._topics.partitions(topic))
+
+    def _partitions(self, topic: str) -> int:
+        partitions = self._topics.ensure(topic)
+        self._counts.check(topic, partitions)
+        return partitions
 
     def _producer(self, topic: str, name: str) -> EventProducer:
         try:
@@ -123,14 +138,25 @@ class _Producer:
     def __init__(self, producer: pulsar.Producer) -> None:
         self._producer: Final = producer
 
-    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> None:
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+        is_too_large = is_queued = False
+
         def done(result: _pulsar.Result, message_id: _pulsar.MessageId) -> None:
-            on_result(None if result == _pulsar.Result.Ok else str(result))
+            nonlocal is_too_large
+            if result == _pulsar.Result.Ok:
+                on_result(None)
+            elif result == _pulsar.Result.MessageTooBig and not is_queued:
+                # The client looks at the size before it queues the message, and tells at once, on this thread.
+                is_too_large = True
+            else:
+                on_result(str(result).removeprefix("Result."))
 
         try:
             self._producer.send_async(payload, done, partition_key=key)
         except pulsar.PulsarException as error:
             on_result(str(error))
+        is_queued = True
+        return not is_too_large
 
     def is_connected(self) -> bool:
         return bool(self._producer.is_connected())

@@ -118,18 +118,22 @@ class EventsTopics:
 
         With `create` the topic and its subscription are made where they are missing; without, both must be there.
         """
-        path = "/".join(quote(part, safe="") for part in topic.removeprefix("persistent://").split("/"))
+        path = _path(topic)
         if self._create:
             made = self._call("PUT", topic, f"/persistent/{path}/partitions", json=self._partitions)
             if made.status_code == httpx.codes.NO_CONTENT:
                 _log.info("created events topic %s with %d partitions", topic, self._partitions)
-        partitions = int(self._call("GET", topic, f"/persistent/{path}/partitions").json().get("partitions", 0))
+        partitions = self.partitions(topic)
         if self._create:
             subscription = quote(self._subscription, safe="")
             self._call("PUT", topic, f"/persistent/{path}/subscription/{subscription}", json=_EARLIEST)
         else:
             self._require_subscription(topic, path)
         return partitions
+
+    def partitions(self, topic: str) -> int:
+        """The number of the topic's partitions, 0 when it has none. Raises PublishError."""
+        return int(self._call("GET", topic, f"/persistent/{_path(topic)}/partitions").json().get("partitions", 0))
 
     def _require_subscription(self, topic: str, path: str) -> None:
         found = self._call("GET", topic, f"/persistent/{path}/subscriptions").json()
@@ -150,6 +154,10 @@ class EventsTopics:
         if response.status_code not in _DONE:
             raise PublishError(topic, f"{method} {path}: {response.status_code} {_reason(response)}")
         return response
+
+
+def _path(topic: str) -> str:
+    return "/".join(quote(part, safe="") for part in topic.removeprefix("persistent://").split("/"))
 
 
 def _reason(response: httpx.Response) -> str:

@@ -30,7 +30,7 @@ class HeldEvents:
     """A queue in a file, of whole messages: appended at its end, read from its front, removed when all of it is done."""
 
     def __init__(self, path: Path) -> None:
-        self._path: Final = path
+        self.path: Final = path
         self._read_position = 0
         self._end = self._find_end()
 
@@ -47,23 +47,23 @@ class HeldEvents:
     def append(self, payloads: Iterable[bytes]) -> None:
         """Messages behind all others; durable when this returns."""
         frames = b"".join(_HEADER.pack(len(each), zlib.crc32(each)) + each for each in payloads)
-        is_new = not self._path.exists()
+        is_new = not self.path.exists()
         if is_new:
-            self._path.parent.mkdir(exist_ok=True)
-        with self._path.open("ab") as file:
+            self.path.parent.mkdir(exist_ok=True, parents=True)
+        with self.path.open("ab") as file:
             file.truncate(self._end)
             file.write(frames)
             file.flush()
             os.fsync(file.fileno())
         if is_new:
-            sync_directory(self._path.parent)
+            sync_directory(self.path.parent)
         self._end += len(frames)
 
     def read_next(self) -> MutationEvents | None:
         """The next message; None at the end."""
         if self.is_read:
             return None
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             file.seek(self._read_position)
             payload = _read_frame(file.read(_HEADER.size), file.read)
         assert payload is not None
@@ -76,14 +76,14 @@ class HeldEvents:
 
     def remove(self) -> None:
         """All of it is with the broker."""
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
         self._read_position = self._end = 0
 
     def _find_end(self) -> int:
-        if not self._path.exists():
+        if not self.path.exists():
             return 0
         end = 0
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             while (payload := _read_frame(file.read(_HEADER.size), file.read)) is not None:
                 end += _HEADER.size + len(payload)
         return end

@@ -10,21 +10,22 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import tenacity
 
-from change_agent.errors import PublishError
+from change_agent.errors import PartitionsChangedError, PublishError
 from change_agent.event_producers import EventProducer
 from change_agent.held_events import HeldEvents
 from change_agent.inflight import InflightPositions
 from change_agent.metrics import AgentMetrics
+from change_agent.publisher_inbox import Batch, Changed, InboxMessage, Opened, Refused, Reopened, Result, Stop
 from change_agent.topic_lane import OutgoingEvent, Packing, TopicLane
-from change_agent.topic_queue import TopicQueue
+from change_agent.topic_queue import TopicQueue, TopicStatus
 from schemas.topics import events_topic
 
 __all__ = ["HoldLimits", "MutationPublisher", "Producers"]
@@ -40,7 +41,11 @@ _LOOK_S: Final = 1.0
 # Between two producers of one lane.
 _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 10.0
+# Between two looks at the partitions of a topic that is in use.
+_CHECK_S: Final = 60.0
 _HELD_SUFFIX: Final = ".events"
+# Folder, in that of held events, of events that no broker took for their size.
+_TOO_LARGE: Final = "too-large"
 
 
 class Producers(Protocol):
@@ -52,31 +57,8 @@ class Producers(Protocol):
     def open_partition(self, topic: str, index: int) -> EventProducer:
         """A new producer of one partition."""
 
-
-class _Batch(NamedTuple):
-    events: Sequence[OutgoingEvent]
-
-
-class _Result(NamedTuple):
-    topic: TopicQueue
-    lane: TopicLane
-    generation: int
-    error: str | None
-
-
-class _Opened(NamedTuple):
-    topic: TopicQueue
-    producers: Sequence[EventProducer]
-
-
-class _Reopened(NamedTuple):
-    topic: TopicQueue
-    lane: TopicLane
-    producer: EventProducer
-
-
-class _Stop(NamedTuple):
-    pass
+    def check(self, topic: str) -> None:
+        """Raise PublishError when the open topic is not what it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +84,7 @@ class MutationPublisher:
         packing: Packing,
         held_directory: Path,
         hold_limits: HoldLimits,
+        check_s: float = _CHECK_S,
     ) -> None:
         self._producers: Final = producers
         self._positions: Final = positions
@@ -110,14 +93,18 @@ class MutationPublisher:
         self._packing: Final = packing
         self._held_directory: Final = held_directory
         self._hold_limits: Final = hold_limits
-        self._inbox: Final[SimpleQueue[_Batch | _Result | _Opened | _Reopened | _Stop]] = SimpleQueue()
+        self._inbox: Final[SimpleQueue[InboxMessage]] = SimpleQueue()
         self._topics: Final[dict[tuple[str, str], TopicQueue]] = {}
         # Topics with something to do; a dict keeps their order.
         self._ready: Final[dict[str, TopicQueue]] = {}
         self._look_at = 0.0
+        self._check_at = time.monotonic() + check_s
+        self._check_s: Final = check_s
         self._stopping: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.failure: BaseException | None = None
+        # Replaced as a whole, for other threads: by `keyspace.table`.
+        self.statuses: Mapping[str, TopicStatus] = {}
 
     def start(self) -> None:
         """Begin to send."""
@@ -125,17 +112,17 @@ class MutationPublisher:
 
     def publish(self, events: Sequence[OutgoingEvent]) -> None:
         """Send these behind all others. Room was taken for them, and their entries are tracked."""
-        self._inbox.put(_Batch(events))
+        self._inbox.put(Batch(events))
 
     def stop(self) -> None:
         """End the thread; what is not acknowledged stays so, and is read again by the next start."""
         self._stopping.set()
-        self._inbox.put(_Stop())
+        self._inbox.put(Stop())
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            for path in sorted(self._held_directory.glob(f"*{_HELD_SUFFIX}")):
+            for path in sorted(self._held_directory.rglob(f"*{_HELD_SUFFIX}")):
                 # Held by an earlier process; the name of a table has no dot.
                 keyspace, _, table = path.name.removesuffix(_HELD_SUFFIX).partition(".")
                 self._topic(keyspace, table)
@@ -159,19 +146,25 @@ class MutationPublisher:
             return True
         for left in reversed(range(_DRAIN)):
             match message:
-                case _Stop():
+                case Stop():
                     return False
-                case _Batch(events):
+                case Batch(events):
                     for event in events:
                         topic = self._topic(event.header.keyspace, event.header.table)
                         topic.add(event)
                         self._ready[topic.name] = topic
-                case _Result():
+                case Result():
                     self._take_result(message)
-                case _Opened(topic, producers):
+                case Refused(topic, reason):
+                    self._note_problem(topic, reason)
+                case Changed(topic, reason):
+                    self._note_problem(topic, reason)
+                    if not topic.is_held:
+                        self._hold(topic)
+                case Opened(topic, producers):
                     topic.open(producers)
                     self._ready[topic.name] = topic
-                case _Reopened(topic, lane, producer):
+                case Reopened(topic, lane, producer):
                     topic.reopen(lane, producer)
                     self._ready[topic.name] = topic
             try:
@@ -187,17 +180,24 @@ class MutationPublisher:
             topic = self._topics[keyspace, table] = TopicQueue(
                 events_topic(keyspace, table, self._topic_prefix),
                 HeldEvents(self._held_directory / f"{keyspace}.{table}{_HELD_SUFFIX}"),
+                HeldEvents(self._held_directory / _TOO_LARGE / f"{keyspace}.{table}{_HELD_SUFFIX}"),
                 self._positions,
                 self._packing,
-                lambda *result: self._inbox.put(_Result(*result)),
+                self._metrics.table(f"{keyspace}.{table}"),
+                lambda *result: self._inbox.put(Result(*result)),
             )
             self._open(topic)
         return topic
 
     def _open(self, topic: TopicQueue) -> None:
-        self._in_background(topic.name, lambda: self._inbox.put(_Opened(topic, self._producers.open(topic.name))))
+        self._in_background(topic, topic.name, lambda: self._inbox.put(Opened(topic, self._producers.open(topic.name))))
 
-    def _take_result(self, result: _Result) -> None:
+    @staticmethod
+    def _note_problem(topic: TopicQueue, reason: str) -> None:
+        if topic.note_problem(reason):
+            _log.warning("waiting for %s: %s (attempt %d)", topic.name, reason, topic.attempts)
+
+    def _take_result(self, result: Result) -> None:
         topic, lane = result.topic, result.lane
         was_open = lane.is_open
         message = topic.take_result(lane, result.generation, result.error)
@@ -207,7 +207,7 @@ class MutationPublisher:
             self._ready[topic.name] = topic
         elif was_open and not lane.is_open:
             self._metrics.send_errors += 1
-            _log.warning("%s: a message was refused (%s); sending it again", topic.name, result.error)
+            self._note_problem(topic, f"a message was refused ({result.error}); it is sent again")
             self._reopen(topic, lane)
 
     def _look_after_topics(self) -> None:
@@ -217,6 +217,7 @@ class MutationPublisher:
             return
         self._look_at = now + _LOOK_S
         topics = list(self._topics.values())
+        self.statuses = {f"{keyspace}.{table}": topic.status() for (keyspace, table), topic in self._topics.items()}
         for topic in topics:
             for lane in topic.lanes:
                 if lane.is_cut_off(_CUT_OFF_S):
@@ -227,6 +228,25 @@ class MutationPublisher:
                 self._ready[topic.name] = topic
             elif self._must_hold(topic) and any(other.is_usable() for other in topics):
                 self._hold(topic)
+        self._check_partitions(now)
+
+    def _check_partitions(self, now: float) -> None:
+        """Somebody else may change a topic while it is in use."""
+        if now < self._check_at:
+            return
+        self._check_at = now + self._check_s
+        usable = [topic for topic in self._topics.values() if topic.is_usable()]
+
+        def check() -> None:
+            for topic in usable:
+                try:
+                    self._producers.check(topic.name)
+                except PartitionsChangedError as error:
+                    self._inbox.put(Changed(topic, error.reason))
+                except PublishError as error:
+                    _log.debug("looking at its partitions: %s", error)
+
+        threading.Thread(target=check, name="check", daemon=True).start()
 
     def _must_hold(self, topic: TopicQueue) -> bool:
         limits = self._hold_limits
@@ -254,21 +274,20 @@ class MutationPublisher:
     def _reopen(self, topic: TopicQueue, lane: TopicLane) -> None:
         index = topic.lanes.index(lane)
         self._in_background(
+            topic,
             f"{topic.name} partition {index}",
-            lambda: self._inbox.put(_Reopened(topic, lane, self._producers.open_partition(topic.name, index))),
+            lambda: self._inbox.put(Reopened(topic, lane, self._producers.open_partition(topic.name, index))),
             # A producer that can be made and cannot send must not be made in a hot loop.
             delay_s=random.uniform(0.5, 1) * min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** (lane.failures - 1)),
         )
 
-    def _in_background(self, what: str, task: Callable[[], None], delay_s: float = 0.0) -> None:
+    def _in_background(self, topic: TopicQueue, what: str, task: Callable[[], None], delay_s: float = 0.0) -> None:
         """Do what blocks on a thread of its own, until it succeeds or the publisher stops."""
 
         def tell(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome is not None else None
-            level = (
-                logging.WARNING if state.attempt_number in (1, 10) or state.attempt_number % 100 == 0 else logging.DEBUG
-            )
-            _log.log(level, "waiting for %s", error)
+            if isinstance(error, PublishError):
+                self._inbox.put(Refused(topic, error.reason))
 
         def run() -> None:
             retrying = tenacity.Retrying(

@@ -6,13 +6,13 @@ import base64
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, final
 from uuid import UUID
 
 from change_agent.event_producers import EventProducer
 from change_agent.inflight import TrackedEntry
-from schemas.mutation_event import MutationEvent, MutationEvents, encode_events
+from schemas.mutation_event import MutationEvent, MutationEvents, decode_events, encode_events
 
 __all__ = ["MessageHeader", "OutgoingEvent", "Packing", "SentMessage", "TopicLane"]
 
@@ -54,22 +54,48 @@ class Packing:
 
 
 class SentMessage(NamedTuple):
-    """A message that the broker has not acknowledged. `entries` has one for each event, or none when it is held."""
+    """A message that the broker has not acknowledged. `entries` has one for each event, or none when it is held.
+
+    `writetime_us` is that of its first event.
+    """
 
     payload: bytes
     key: str | None
     entries: list[TrackedEntry]
     events: int
     size: int
+    writetime_us: int | None
+
+    def halves(self) -> tuple[SentMessage, SentMessage]:
+        """Two messages that say the same; of more than one event."""
+        whole = decode_events(self.payload)
+        middle = len(whole.events) // 2
+        return (
+            self._part(replace(whole, events=whole.events[:middle]), self.entries[:middle], self.size // 2),
+            self._part(replace(whole, events=whole.events[middle:]), self.entries[middle:], self.size - self.size // 2),
+        )
+
+    def _part(self, events: MutationEvents, entries: list[TrackedEntry], size: int) -> SentMessage:
+        writetime_us = events.events[0].writetime_us
+        return SentMessage(encode_events(events), self.key, entries, len(events.events), size, writetime_us)
 
 
 @final
 class TopicLane:
-    """Owned by the publisher's thread. A producer that fails is replaced: what it had not acknowledged goes again."""
+    """Owned by the publisher's thread. A producer that fails is replaced: what it had not acknowledged goes again.
 
-    def __init__(self, packing: Packing, on_result: Callable[[TopicLane, int, str | None], None]) -> None:
+    A message that is larger than the broker takes is halved; `on_too_large` takes what cannot be halved.
+    """
+
+    def __init__(
+        self,
+        packing: Packing,
+        on_result: Callable[[TopicLane, int, str | None], None],
+        on_too_large: Callable[[SentMessage], None],
+    ) -> None:
         self._packing: Final = packing
         self._on_result: Final = on_result
+        self._on_too_large: Final = on_too_large
         self._producer: EventProducer | None = None
         self._generation = 0
         self._waiting: Final[deque[OutgoingEvent]] = deque()
@@ -103,8 +129,10 @@ class TopicLane:
     def open(self, producer: EventProducer) -> None:
         """Send by this producer from now on, first what an earlier one could not."""
         self._producer = producer
-        for message in self._sent:
-            self._hand_over(message)
+        again = list(self._sent)
+        self._sent.clear()
+        for message in again:
+            self._send(message)
 
     def send_ready(self) -> int:
         """Send what need not wait any longer; the number of messages that were sent."""
@@ -113,8 +141,7 @@ class TopicLane:
             message = self._pack()
             if not self._sent:
                 self._moved_at = time.monotonic()
-            self._sent.append(message)
-            self._hand_over(message)
+            self._send(message)
             count += 1
         return count
 
@@ -167,10 +194,19 @@ class TopicLane:
         self._waiting_bytes = 0
         return events
 
-    def _hand_over(self, message: SentMessage) -> None:
+    def _send(self, message: SentMessage) -> None:
         assert self._producer is not None
         generation = self._generation
-        self._producer.send(message.payload, message.key, lambda error: self._on_result(self, generation, error))
+        # Its result may be told before `send` returns.
+        self._sent.append(message)
+        if self._producer.send(message.payload, message.key, lambda error: self._on_result(self, generation, error)):
+            return
+        self._sent.pop()
+        if message.events == 1:
+            self._on_too_large(message)
+            return
+        for half in message.halves():
+            self._send(half)
 
     def _pack(self) -> SentMessage:
         """The events at the head that share a segment and a table, as many as a message may carry."""
@@ -205,4 +241,4 @@ class TopicLane:
         )
         # One event a message is for consumers of one's own, which want the row's key as the message's.
         key = base64.b64encode(events[0].key).decode() if packing.max_events == 1 else None
-        return SentMessage(payload, key, entries, len(events), size)
+        return SentMessage(payload, key, entries, len(events), size, events[0].writetime_us)

@@ -5,19 +5,36 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from change_agent.event_producers import EventProducer
 from change_agent.held_events import HeldEvents
 from change_agent.inflight import InflightPositions
+from change_agent.metrics import TableMetrics
 from change_agent.node_connection import token_of
 from change_agent.topic_lane import MessageHeader, OutgoingEvent, Packing, SentMessage, TopicLane
-from schemas.mutation_event import MutationEvents
+from schemas.mutation_event import MutationEvents, decode_events, encode_events
 from schemas.topics import partition_of_token
 
-__all__ = ["TopicQueue"]
+__all__ = ["TopicQueue", "TopicStatus"]
 
 _log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStatus:
+    """How it stands with a topic. `problem` is what it was last refused for, since then in seconds of the epoch."""
+
+    topic: str
+    partitions: int
+    is_usable: bool
+    waiting_events: int
+    held_bytes: int
+    too_large_bytes: int
+    problem: str | None
+    problem_since_s: float | None
+    attempts: int
 
 
 class TopicQueue:
@@ -31,12 +48,16 @@ class TopicQueue:
         self,
         name: str,
         held: HeldEvents,
+        too_large: HeldEvents,
         positions: InflightPositions,
         packing: Packing,
+        metrics: TableMetrics,
         on_result: Callable[[TopicQueue, TopicLane, int, str | None], None],
     ) -> None:
         self.name: Final = name
+        self.metrics: Final = metrics
         self._held: Final = held
+        self._too_large: Final = too_large
         self._positions: Final = positions
         self._packing: Final = packing
         self._on_result: Final = on_result
@@ -45,11 +66,15 @@ class TopicQueue:
         self._line: TopicLane = self._new_lane()
         self._ready: Final[dict[int, TopicLane]] = {}
         self._unusable_since: float | None = time.monotonic()
+        self._problem: str | None = None
+        self._problem_since_s: float | None = None
+        self._attempts = 0
         self._loaded: MutationEvents | None = None
         self._held_on_their_way = 0
-        self.is_held = not held.is_read
         self.events = 0
         self.bytes = 0
+        self._retry_too_large()
+        self.is_held = not held.is_read
 
     @property
     def lanes(self) -> Sequence[TopicLane]:
@@ -60,6 +85,35 @@ class TopicQueue:
     def held_bytes(self) -> int:
         """Bytes on disk."""
         return self._held.size
+
+    @property
+    def attempts(self) -> int:
+        """How often it was refused since it last took something."""
+        return self._attempts
+
+    def status(self) -> TopicStatus:
+        """How it stands now."""
+        return TopicStatus(
+            topic=self.name,
+            partitions=len(self._lanes),
+            is_usable=self.is_usable(),
+            waiting_events=self.events,
+            held_bytes=self._held.size,
+            too_large_bytes=self._too_large.size,
+            problem=self._problem,
+            problem_since_s=self._problem_since_s,
+            attempts=self._attempts,
+        )
+
+    def note_problem(self, reason: str) -> bool:
+        """It was refused (again); True when that is worth a line of the log: ever more seldom, unless it is new."""
+        is_new = self._problem != reason
+        self._attempts += 1
+        self.metrics.retries += 1
+        if self._problem is None:
+            self._problem_since_s = time.time()
+        self._problem = reason
+        return is_new or self._attempts & (self._attempts - 1) == 0
 
     def is_usable(self) -> bool:
         """True when every partition can be sent to."""
@@ -111,6 +165,23 @@ class TopicQueue:
         if message is None:
             return None
         self._ready[id(lane)] = lane
+        if self._problem is not None:
+            _log.info("%s takes events again, after %d attempts", self.name, self._attempts)
+            self._problem, self._problem_since_s, self._attempts = None, None, 0
+        self._count(message)
+        self._settle(message)
+        return message
+
+    def _count(self, message: SentMessage) -> None:
+        metrics = self.metrics
+        metrics.events_acknowledged += message.events
+        metrics.messages_sent += 1
+        metrics.bytes_sent += len(message.payload)
+        if message.writetime_us is not None:
+            metrics.observe_delay(time.time() - message.writetime_us / 1e6, message.events)
+
+    def _settle(self, message: SentMessage) -> None:
+        """Nothing is left to do for this message."""
         self._forget(message)
         if message.entries:
             self._positions.acknowledge(message.entries, message.events, message.size)
@@ -120,7 +191,27 @@ class TopicQueue:
         if self._held.is_read and self._loaded is None and self._held_on_their_way == 0 and self._held.size:
             self._held.remove()
             _log.info("%s: everything that was held is published", self.name)
-        return message
+
+    def _set_aside(self, message: SentMessage) -> None:
+        """Keep an event that the broker will not take for its size; the ones behind it go on."""
+        self._too_large.append([message.payload])
+        self.metrics.events_too_large += 1
+        event = decode_events(message.payload).events[0]
+        _log.error(
+            "%s: an event of %d bytes is larger than the broker's maxMessageSize; it is kept in %s and tried again at the"
+            " next start (position %d)",
+            self.name, len(message.payload), self._too_large.path, event.position,
+        )  # fmt: skip
+        self._settle(message)
+
+    def _retry_too_large(self) -> None:
+        """What an earlier process set aside goes again, in front: the broker may take more by now."""
+        payloads = []
+        while (message := self._too_large.read_next()) is not None:
+            payloads.append(encode_events(message))
+        if payloads:
+            self._held.append(payloads)
+            self._too_large.remove()
 
     def send_ready(self) -> int:
         """Send what can be sent; the number of messages that were sent."""
@@ -195,4 +286,8 @@ class TopicQueue:
         self.bytes -= message.size
 
     def _new_lane(self) -> TopicLane:
-        return TopicLane(self._packing, lambda lane, generation, error: self._on_result(self, lane, generation, error))
+        return TopicLane(
+            self._packing,
+            lambda lane, generation, error: self._on_result(self, lane, generation, error),
+            self._set_aside,
+        )

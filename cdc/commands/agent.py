@@ -1,4 +1,4 @@
-"""`cdc agent`: run the change agent of one node."""
+"""`cdc agent`: run the change agent of one node; its subcommands look at one, or tell it something."""
 
 from __future__ import annotations
 
@@ -9,20 +9,31 @@ import click
 from change_agent.__main__ import leave, run_agent
 from change_agent.config import AgentConfig
 
-__all__ = ["agent"]
+__all__ = ["agent", "config_option"]
+
+config_option = click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    envvar="CDC_CONFIG",
+    help="The agent's YAML file; without it the environment (CDC_*) says all.",
+)
 
 
-@click.command(name="agent")
-@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The agent's YAML file.")
+@click.group(name="agent", invoke_without_command=True)
+@config_option
 @click.option("--parent", type=int, hidden=True, help="Stop when this process is not the parent any more.")
-@click.option("--check", is_flag=True, help="Check the file, say what is wrong, and start nothing.")
-def agent(path: Path, parent: int | None, check: bool) -> None:
+@click.option("--check", is_flag=True, help="Check the configuration, say what is wrong, and start nothing.")
+@click.pass_context
+def agent(context: click.Context, path: Path | None, parent: int | None, check: bool) -> None:
     """Read a node's cdc_raw and publish its changes to Pulsar, until SIGTERM or Ctrl-C (docs/agent.md)."""
+    if context.invoked_subcommand is not None:
+        return
     config = AgentConfig.load(path)
     if check:
         for note in config.notes:
             click.echo(f"cdc: {note}")
-        click.echo(f"{path}: no problems found")
+        click.echo(f"{path or 'environment'}: no problems found")
         return
     run_agent(config, parent=parent)
     leave(0)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from change_agent.errors import PublishError
+from change_agent.errors import PartitionsChangedError, PublishError
 from change_agent.event_producers import EventProducer, OnResult
 from change_agent.inflight import InflightPositions, TrackedEntry
 from change_agent.metrics import AgentMetrics
@@ -41,6 +41,8 @@ class _Broker:
         self.fail_next: list[str] = []
         self.held: list[OnResult] = []
         self.connected = True
+        self.max_message_bytes = 1_000_000
+        self.changed: str | None = None
         self.opened = 0
 
     def open(self, topic: str) -> list[EventProducer]:
@@ -56,6 +58,10 @@ class _Broker:
         self.opened += 1
         return _Producer(self, self.stored[topic][index])
 
+    def check(self, topic: str) -> None:
+        if self.changed is not None:
+            raise PartitionsChangedError(topic, self.changed)
+
     def positions(self, topic: str, partition: int = 0) -> list[int]:
         return [event.position for payload in self.stored[topic][partition] for event in decode_events(payload).events]
 
@@ -65,17 +71,20 @@ class _Producer:
         self._broker, self._stored = broker, stored
         self._failed = False
 
-    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> None:
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+        if len(payload) > self._broker.max_message_bytes:
+            return False
         if self._broker.fail_next or self._failed:
             self._failed = True
             on_result(self._broker.fail_next.pop() if self._broker.fail_next else "AlreadyClosed")
-            return
+            return True
         if self._broker.holds_back:
             self._broker.held.append(on_result)
         else:
             on_result(None)
         self._stored.append(payload)
         self._broker.keys.append(key)
+        return True
 
     def is_connected(self) -> bool:
         return self._broker.connected
@@ -96,6 +105,7 @@ class _Line:
         max_bytes: int = 262_144,
         hold_events: int = 100_000,
         max_held_bytes: int = 1_000_000,
+        check_s: float = 60.0,
     ) -> None:
         self.broker = broker
         self.positions = InflightPositions(max_events=10_000, max_bytes=10_000_000)
@@ -109,6 +119,7 @@ class _Line:
             packing=Packing(max_events=max_events, max_bytes=max_bytes),
             held_directory=held,
             hold_limits=HoldLimits(events=hold_events, bytes=10_000_000, seconds=0, max_held_bytes=max_held_bytes),
+            check_s=check_s,
         )
         self._position = 0
 
@@ -359,3 +370,77 @@ def test_when_the_disk_has_its_share_nothing_more_is_held(broker: _Broker, tmp_p
     wait_until(lambda: line.acknowledged() == 12, "all is published", 10)
     line.publisher.stop()
     assert broker.positions(_A) == [*range(2, 13)]
+
+
+def test_a_message_that_is_too_large_is_halved(line: _Line, broker: _Broker) -> None:
+    """Every event arrives, in order, in messages that the broker takes; nobody has to set a size."""
+    broker.max_message_bytes = 600
+    line.publish("a", *range(40))
+    wait_until(lambda: len(broker.stored.get(_A, [[]])[0]) >= 3, "the events are sent in parts")
+    wait_until(lambda: broker.positions(_A) == list(range(1, 41)), "all of them")
+
+
+def test_an_event_that_is_too_large_is_set_aside_and_the_others_go_on(
+    line: _Line, broker: _Broker, tmp_path: Path
+) -> None:
+    """It is durable in a file, so that the log does not wait for it; it is counted under its table."""
+    line.publish("a", 1)
+    wait_until(lambda: line.acknowledged() == 1, "the first arrives")
+    broker.max_message_bytes = 10
+    line.publish("a", 2)
+    wait_until(lambda: line.acknowledged() == 2, "the log does not wait")
+    broker.max_message_bytes = 1_000
+    line.publish("a", 3)
+    wait_until(lambda: line.acknowledged() == 3, "the one behind it arrives")
+    assert broker.positions(_A) == [1, 3]
+    assert line.metrics.tables["ks.a"].events_too_large == 1
+    assert (tmp_path / "too-large" / "ks.a.events").stat().st_size > 0
+
+
+def test_what_was_too_large_is_tried_again_at_the_next_start(tmp_path: Path, broker: _Broker) -> None:
+    """The broker may take more by then; what it takes is not kept any longer."""
+    first = _Line(broker, tmp_path)
+    broker.max_message_bytes = 10
+    first.publisher.start()
+    first.publish("a", 1)
+    wait_until(lambda: first.acknowledged() == 1, "it is set aside")
+    first.publisher.stop()
+    broker.max_message_bytes = 1_000
+    second = _Line(broker, tmp_path)
+    second.publisher.start()
+    wait_until(lambda: broker.positions(_A) == [1], "it arrives")
+    second.publisher.stop()
+    assert not (tmp_path / "too-large" / "ks.a.events").exists()
+
+
+def test_a_topic_whose_partitions_changed_is_not_used_any_more(tmp_path: Path, broker: _Broker) -> None:
+    """Its events are held, others go on, and the status says what to do."""
+    line = _Line(broker, tmp_path, check_s=0.1)
+    line.publisher.start()
+    line.publish("a", 1)
+    wait_until(lambda: line.acknowledged() == 1, "it is in use")
+    broker.changed = "has 8 partitions and had 4"
+    broker.refused_topics.add(_A)
+    wait_until(lambda: not line.publisher.statuses["ks.a"].is_usable, "it is seen")
+    broker.changed = None
+    line.publish("a", 2)
+    line.publish("b", 1)
+    wait_until(lambda: line.acknowledged() == 3, "the log goes on")
+    assert broker.positions(_A) == [1]
+    line.publisher.stop()
+
+
+def test_the_status_says_what_a_topic_was_refused_for(line: _Line, broker: _Broker) -> None:
+    """Reason, attempts and what waits, by table; nothing of it when the topic takes events again."""
+    broker.refused_topics.add(_A)
+    line.publish("a", 1)
+    line.publish("b", 1)
+    wait_until(lambda: getattr(line.publisher.statuses.get("ks.a"), "attempts", 0) >= 2, "it is tried again and again")
+    status = line.publisher.statuses["ks.a"]
+    assert (status.topic, status.is_usable, status.waiting_events, status.problem) == (
+        _A, False, 1, "is refused",
+    )  # fmt: skip
+    assert line.publisher.statuses["ks.b"].problem is None
+    assert line.metrics.tables["ks.a"].retries >= 2
+    broker.refused_topics.clear()
+    wait_until(lambda: line.publisher.statuses["ks.a"].problem is None, "it recovers")

@@ -1,0 +1,61 @@
+"""PartitionCounts: how many partitions each events topic had when this agent first published to it.
+
+    topic-partitions.json => {"<topic>": n, ...}
+
+A row belongs to one partition by its token and the number of partitions. When that number changes under us, a row's
+events stand in two partitions and their order is lost: that topic must not be used as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Final
+
+from change_agent.errors import PartitionsChangedError, PublishError
+
+__all__ = ["PartitionCounts"]
+
+
+class PartitionCounts:
+    """The file of a working directory; may be used by several threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path: Final = directory / "topic-partitions.json"
+        self._lock: Final = threading.Lock()
+
+    def check(self, topic: str, partitions: int) -> None:
+        """Remember the number at the first call for a topic; raises PartitionsChangedError when it is another one later."""
+        with self._lock:
+            known = self._read()
+            before = known.get(topic)
+            if before is None:
+                self._write(known | {topic: partitions})
+            if before in (None, partitions):
+                return
+        raise PartitionsChangedError(
+            topic,
+            f"has {partitions} partitions and had {before} when this agent first published to it: rows would change"
+            " their partition and lose their order. Use another topicPrefix; or, when the connector has drained the"
+            f" topic, remove its line from {self.path} of every agent",
+        )
+
+    def _read(self) -> dict[str, int]:
+        # Read each time: the operator may have removed a line.
+        try:
+            loaded = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise PublishError(str(self.path), f"cannot be read ({error}); mend it, or delete it") from error
+        return {str(topic): int(count) for topic, count in loaded.items()}
+
+    def _write(self, known: dict[str, int]) -> None:
+        temporary = self.path.with_suffix(".tmp")
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(dict(sorted(known.items())), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)

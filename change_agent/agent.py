@@ -10,6 +10,7 @@ Who owns what:
     thread `reader`      SegmentFollower: inotify, the open segments, the decoder, the parked mutations
     thread `publisher`   MutationPublisher: topics, lanes; `open` threads make producers for it, and end
     thread `positions`   PositionsWriter: positions' files, the deletion of segments, the status file
+    thread `rotation`    SegmentRotation, where it is wanted: a session of its own
     the caller           this object, the Pulsar client, the lock of the working directory
 
 They stop in the order of the flow, so that what was read can still be acknowledged and stored: reader; then events on
@@ -45,6 +46,7 @@ from change_agent.positions_writer import PositionsWriter
 from change_agent.publisher import HoldLimits, MutationPublisher
 from change_agent.schema_history import SchemaHistory
 from change_agent.segment_follower import SegmentFollower
+from change_agent.segment_rotation import SegmentRotation
 from change_agent.table_metadata import TableMetadataProvider
 from change_agent.topic_lane import Packing
 from schemas.errors import CdcError
@@ -80,6 +82,7 @@ class ChangeAgent:
             max_events=config.max_inflight_events, max_bytes=config.max_inflight_bytes
         )
         self._provider: Final = self._make_provider()
+        self._rotation: Final = self._make_rotation()
         self._producers: Final = self._make_producers()
         self._publisher: Final = MutationPublisher(
             self._producers,
@@ -108,16 +111,23 @@ class ChangeAgent:
             interval_s=config.positions_interval_ms / 1000,
         )
 
-    def _make_provider(self) -> TableMetadataProvider:
+    def _make_rotation(self) -> SegmentRotation | None:
+        interval_ms = self._config.segment_rotation_interval_ms
+        return SegmentRotation(self._make_connection(), interval_ms / 1000) if interval_ms else None
+
+    def _make_connection(self) -> NodeConnection:
         config = self._config
-        connection = NodeConnection(
+        return NodeConnection(
             contact_points=config.contact_points,
             port=config.port,
             username=config.username,
             password=None if config.password is None else config.password.get_secret_value(),
         )
+
+    def _make_provider(self) -> TableMetadataProvider:
+        config = self._config
         history = SchemaHistory(config.cdc_working_dir)
-        return TableMetadataProvider(connection, history, config.schema_refresh_interval_ms / 1000)
+        return TableMetadataProvider(self._make_connection(), history, config.schema_refresh_interval_ms / 1000)
 
     def _make_producers(self) -> EventProducers:
         config = self._config
@@ -170,6 +180,8 @@ class ChangeAgent:
         self._publisher.start()
         self._writer.start()
         self._reader.start()
+        if self._rotation is not None:
+            self._rotation.start()
 
     def ask_to_stop(self) -> None:
         """Let `wait` return."""
@@ -191,12 +203,15 @@ class ChangeAgent:
             "publisher": self._publisher.failure,
             "positions' writer": self._writer.failure,
             "schema thread": self._provider.failure,
+            "rotation": None if self._rotation is None else self._rotation.failure,
         }
         return [(stage, failure) for stage, failure in stages.items() if failure is not None]
 
     def stop(self) -> None:
         """Stop all stages, in order; waits for what is on its way, up to the shutdown timeout."""
         self._stopping.set()
+        if self._rotation is not None:
+            self._rotation.stop()
         self._follower.stop()
         self._reader.join()
         self._watcher.close()

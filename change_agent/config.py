@@ -18,6 +18,7 @@ from typing import Annotated, Final, Literal, Self, get_args
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -49,6 +50,13 @@ from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION
 __all__ = ["AgentConfig", "option_names"]
 
 _MIB: Final = 1024 * 1024
+_MIN_ROTATION_MS: Final = 1_000
+
+
+def _off_or_a_second(interval_ms: int) -> int:
+    if 0 < interval_ms < _MIN_ROTATION_MS:
+        raise ValueError(f"must be 0 (off) or at least {_MIN_ROTATION_MS}: each turn flushes every table of the node")
+    return interval_ms
 
 
 class AgentConfig(BaseModel):
@@ -75,6 +83,7 @@ class AgentConfig(BaseModel):
     cassandra_hostname_verification: bool = True
     schema_refresh_interval_ms: int = Field(default=10_000, ge=100)
     cdc_poll_interval_ms: int = Field(default=1_000, ge=10)
+    segment_rotation_interval_ms: Annotated[int, AfterValidator(_off_or_a_second)] = Field(default=0, ge=0)
 
     # Tables
     include_tables: TablePatterns = ()

@@ -64,9 +64,13 @@ class NodeConnection:
         schema = {name: [_plain_row(row) for row in self._ask(select)] for name, select in SELECTS.items()}
         return NodeSchema(node_id=cast("UUID", local["host_id"]), schema=schema)
 
-    def _ask(self, query: str) -> list[Row]:
+    def execute(self, statement: str, timeout_s: float) -> None:
+        """Execute a statement that answers nothing. Raises NodeUnavailableError."""
+        self._ask(statement, timeout_s)
+
+    def _ask(self, query: str, timeout_s: float = _TIMEOUT_S) -> list[Row]:
         try:
-            return list(self._connected().execute(query, timeout=_TIMEOUT_S))
+            return list(self._connected().execute(query, timeout=timeout_s))
         except _UNAVAILABLE as error:
             # A session whose node restarted under another address never recovers; a new one does.
             self.close()

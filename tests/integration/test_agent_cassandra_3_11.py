@@ -1,0 +1,76 @@
+"""The agent beside Cassandra 3.11, whose segments reach `cdc_raw` when they are discarded, and have no index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cassandra.cluster import Cluster, Session
+
+from cdc.agent_process import AgentProcess
+from cdc.sandbox import Sandbox, SandboxOptions
+from schemas.mutation_event import MutationKind
+from schemas.topics import events_topic
+from tests.events_topic import EventsTopic, wait_until
+from tests.servers import PulsarServer
+
+
+@pytest.fixture(scope="module")
+def node_3_11() -> Iterator[Sandbox]:
+    """A Cassandra 3.11 node without a Pulsar of its own."""
+    with Sandbox(SandboxOptions(cassandra="3.11", pulsar=False, commitlog_sync_ms=100)) as running:
+        yield running
+
+
+@pytest.fixture
+def session(node_3_11: Sandbox) -> Iterator[Session]:
+    """A session with the node, which the test may kill: the cluster object is made anew by it."""
+    with Cluster([node_3_11.node.address], port=node_3_11.node.native_port, connect_timeout=20) as cluster:
+        yield cluster.connect()
+
+
+def _keys(topic: EventsTopic) -> list[int]:
+    return sorted(int.from_bytes(each.event.partition_key, "big", signed=True) for each in topic.read())
+
+
+def test_changes_of_cassandra_3_11_arrive_once_in_bounded_time_and_after_a_kill(
+    node_3_11: Sandbox, session: Session, pulsar: PulsarServer, tmp_path: Path
+) -> None:
+    """Rotation brings what is written to a quiet node; what was not discarded before kill -9 comes by its next start."""
+    node = node_3_11.node
+    session.execute("CREATE KEYSPACE line_3_11 WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    session.execute("CREATE TABLE line_3_11.t (pk int, ck int, v text, PRIMARY KEY (pk, ck)) WITH cdc = true")
+    agent = AgentProcess.for_node(node, pulsar, tmp_path, segmentRotationIntervalMs=1_000)
+    agent.start()
+    with EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic("line_3_11", "t")) as topic:
+        for pk in range(50):
+            session.execute("INSERT INTO line_3_11.t (pk, ck, v) VALUES (%s, 0, 'x')", (pk,))
+        session.execute("DELETE FROM line_3_11.t WHERE pk = 7 AND ck = 0")
+        topic.wait_for(51)
+        assert agent.stop() == 0, agent.log_tail()
+        agent.configure(
+            {
+                "cdcWorkingDir": str(agent.working_dir),
+                "cdcRawDirectory": str(node.cdc_raw),
+                "contactPoints": node.address,
+                "port": node.native_port,
+                "pulsarServiceUrl": pulsar.service_url,
+                "pulsarAdminUrl": pulsar.admin_url,
+            }
+        )
+        for pk in range(100, 400):
+            session.execute("INSERT INTO line_3_11.t (pk, ck, v) VALUES (%s, 0, 'x')", (pk,))
+        node.kill()
+        agent.start()
+        node.start()
+        # kill -9 may take what was not synced yet, from Cassandra too
+        with Cluster([node.address], port=node.native_port, connect_timeout=20) as cluster:
+            survived = [row.pk for row in cluster.connect().execute("SELECT pk FROM line_3_11.t") if row.pk >= 100]
+        topic.wait_for(51 + len(survived), timeout_s=60)
+        wait_until(lambda: list(node.cdc_raw.iterdir()) == [], "every segment is read and deleted")
+        assert _keys(topic) == sorted([*range(50), 7, *survived])
+        assert [each.event.kind for each in topic.events].count(MutationKind.ROW_DELETION) == 1
+        assert not (agent.working_dir / "error").exists()
+        assert agent.metric("mutations_parked") == 0
+        assert agent.stop() == 0, agent.log_tail()

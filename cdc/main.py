@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "agent": ("cdc.commands.agent", "agent", "Read a node's cdc_raw and publish its changes."),
     "decode": ("cdc.commands.decode", "decode", "Print what a commit log segment holds."),
     "demo": ("cdc.commands.demo", "demo", "Run the whole line on the sandbox and check every row."),
+    "parked": ("cdc.commands.parked", "parked", "List the mutations that an agent could not decode."),
     "sandbox": ("cdc.commands.sandbox", "sandbox", "Start real Cassandra and Pulsar servers without Docker."),
 }
 

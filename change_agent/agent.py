@@ -49,6 +49,7 @@ from change_agent.segment_follower import SegmentFollower
 from change_agent.segment_rotation import SegmentRotation
 from change_agent.table_metadata import TableMetadataProvider
 from change_agent.topic_lane import Packing
+from change_agent.unparking import Unparker
 from schemas.errors import CdcError
 
 __all__ = ["AgentFailedError", "ChangeAgent"]
@@ -98,6 +99,7 @@ class ChangeAgent:
                 max_held_bytes=config.max_held_bytes,
             ),
         )
+        self._parked: Final = ParkedMutations(config.cdc_working_dir)
         self._watcher: Final = CdcRawWatcher(config.cdc_raw_directory, config.cdc_poll_interval_ms / 1000)
         self._follower: Final = self._make_follower()
         self._reader: Final = threading.Thread(target=self._read, name="reader", daemon=True)
@@ -106,7 +108,9 @@ class ChangeAgent:
             self._store,
             self._stored,
             self._positions,
-            FinishedSegmentFiles(self._follower, SegmentArchiver(config.cdc_working_dir / "error"), self.metrics),
+            FinishedSegmentFiles(
+                self._follower, SegmentArchiver(config.cdc_working_dir / "error"), self._parked, self.metrics
+            ),
             write_status=self._write_status,
             interval_s=config.positions_interval_ms / 1000,
         )
@@ -155,10 +159,11 @@ class ChangeAgent:
         )
 
     def _make_follower(self) -> SegmentFollower:
-        parked = ParkedMutations(self._config.cdc_working_dir)
+        interpreter = MutationInterpreter(self._provider, self._parked, self.metrics, self._stopping)
         return SegmentFollower(
             self._watcher,
-            MutationInterpreter(self._provider, parked, self.metrics, self._stopping),
+            interpreter,
+            Unparker(self._parked, interpreter, self._positions, self._publisher, self.metrics, self._stopping),
             self._positions,
             self._publisher,
             self.metrics,
@@ -220,6 +225,7 @@ class ChangeAgent:
         self._publisher.stop()
         self._writer.stop()
         self._provider.stop()
+        self._parked.close()
         self._producers.close()
         self._store.close()
         _log.info("stopped: %s", self._stats_line())

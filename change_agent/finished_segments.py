@@ -7,6 +7,7 @@ from typing import Final
 
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.metrics import AgentMetrics
+from change_agent.parked import ParkedMutations
 from change_agent.segment_follower import SegmentFollower
 
 __all__ = ["FinishedSegmentFiles"]
@@ -15,17 +16,24 @@ __all__ = ["FinishedSegmentFiles"]
 class FinishedSegmentFiles:
     """Used by the positions' thread: just finished, left over by a crash, or linked again when Cassandra replayed."""
 
-    def __init__(self, follower: SegmentFollower, archiver: SegmentArchiver, metrics: AgentMetrics) -> None:
+    def __init__(
+        self, follower: SegmentFollower, archiver: SegmentArchiver, parked: ParkedMutations, metrics: AgentMetrics
+    ) -> None:
         self._follower: Final = follower
         self._archiver: Final = archiver
+        self._parked: Final = parked
         self._metrics: Final = metrics
 
     def let_go(self, finished: frozenset[int], faulty: Mapping[int, str]) -> frozenset[int]:
-        """Delete what is listed of `finished`, set `faulty` (id -> fault) aside; those of them that are, by id."""
+        """Delete what is listed of `finished`, set `faulty` (id -> fault) aside; those of them that are, by id.
+
+        A segment with parked mutations stays as long as they wait.
+        """
         set_aside = set()
         for segment_id, segment in self._follower.listed.items():
             if segment_id in finished:
-                self._metrics.segments_deleted += self._archiver.delete(segment.path)
+                if segment_id not in self._parked.segment_ids:
+                    self._metrics.segments_deleted += self._archiver.delete(segment.path)
             elif segment_id in faulty and self._archiver.set_aside(segment.path, faulty[segment_id]):
                 self._metrics.segments_set_aside += 1
                 set_aside.add(segment_id)

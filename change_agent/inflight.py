@@ -140,7 +140,9 @@ class InflightPositions:
                 entry.outstanding -= 1
                 touched.add(entry.segment_id)
             for segment_id in touched:
-                self._move(self._segments[segment_id])
+                # No segment waits for what was parked.
+                if segment_id in self._segments:
+                    self._move(self._segments[segment_id])
             self._events -= events
             self._bytes -= size
             self._changed.notify_all()

@@ -56,6 +56,7 @@ class AgentMetrics:
     mutations_read: int = 0
     mutations_skipped: int = 0
     mutations_parked: int = 0
+    mutations_unparked: int = 0
     corrupt_entries: int = 0
     events_published: int = 0
     events_acknowledged: int = 0
@@ -66,6 +67,7 @@ class AgentMetrics:
     topics_held: int = 0
     schema_refreshes: int = 0
     # Gauges
+    parked: int = 0
     inflight_events: int = 0
     inflight_bytes: int = 0
     lag_bytes: int = 0

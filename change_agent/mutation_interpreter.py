@@ -14,7 +14,7 @@ from change_agent.db.mutation import MutationDecoder
 from change_agent.errors import CommitLogReadError, UnknownTableError
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_events import MutationEventBuilder, TableEvent, is_published
-from change_agent.parked import ParkedMutations
+from change_agent.parked import ParkedMutation, ParkedMutations
 from change_agent.table_metadata import KnownTables
 from schemas.cql_value import CqlValueError
 from schemas.table_metadata import TableMetadata
@@ -63,17 +63,28 @@ class MutationInterpreter:
         self._unpublished: frozenset[bytes] = frozenset()
         # Tables that two looks at the schema did not find: no more waiting until it changes.
         self._hopeless: set[bytes] = set()
+        # Tables that the log was told about: one line for each, however many mutations.
+        self._told: Final[set[UUID]] = set()
 
     @property
     def node_id(self) -> UUID:
         """The node whose schema is used."""
         return self._node_id
 
+    @property
+    def schema_version(self) -> int:
+        """Another number when the schema was read again."""
+        return self._version
+
+    def save(self) -> None:
+        """Make durable what was parked. To be called before anything behind it may be acknowledged."""
+        self._parked.save()
+
     def use_schema_of(self, time_ms: int) -> None:
         """Interpret by what the node says at or after this time (since the epoch); waits for it. Raises StoppedError."""
         self._use(self._known(time_ms))
 
-    def events_of(self, segment: str, version: int, entry: CommitLogEntry) -> list[TableEvent] | None:
+    def events_of(self, segment: str, segment_id: int, version: int, entry: CommitLogEntry) -> list[TableEvent] | None:
         """The events of an entry; None when it was parked. Raises StoppedError."""
         payload = entry.payload
         # One update, of a table without events: most of what a node writes for itself.
@@ -82,13 +93,26 @@ class MutationInterpreter:
         try:
             return self._interpret(version, entry)
         except (CommitLogReadError, CqlValueError) as error:
-            return self._try_again(segment, version, entry, error)
+            return self._try_again(segment, segment_id, version, entry, error)
+
+    def events_of_parked(self, parked: ParkedMutation) -> list[TableEvent] | str:
+        """The events of a parked mutation, or why there are still none."""
+        try:
+            mutation = self._decoder.decode(parked.payload, parked.version)
+            return self._builder.events_of(mutation, parked.position)
+        except (CommitLogReadError, CqlValueError) as error:
+            return str(error)
 
     def _interpret(self, version: int, entry: CommitLogEntry) -> list[TableEvent]:
         return self._builder.events_of(self._decoder.decode(entry.payload, version), entry.position)
 
     def _try_again(
-        self, segment: str, version: int, entry: CommitLogEntry, error: CommitLogReadError | CqlValueError
+        self,
+        segment: str,
+        segment_id: int,
+        version: int,
+        entry: CommitLogEntry,
+        error: CommitLogReadError | CqlValueError,
     ) -> list[TableEvent] | None:
         table = error.table_id.bytes if isinstance(error, UnknownTableError) else entry.payload[1:17]
         if table not in self._hopeless:
@@ -101,15 +125,25 @@ class MutationInterpreter:
                 except (CommitLogReadError, CqlValueError) as again:
                     error = again
             self._hopeless.add(table)
-        self._parked.park(
-            segment=segment, position=entry.position, version=version, reason=str(error), payload=entry.payload
-        )
-        self._metrics.mutations_parked += 1
-        _log.error(
-            "%s, position %d: a mutation was parked in %s (%s); the segment stays",
-            segment, entry.position, self._parked.path.name, error,
-        )  # fmt: skip
+        self._park(segment, segment_id, version, entry, UUID(bytes=table.ljust(16, b"\0")), str(error))
         return None
+
+    def _park(
+        self, segment: str, segment_id: int, version: int, entry: CommitLogEntry, table_id: UUID, reason: str
+    ) -> None:
+        self._parked.park(
+            ParkedMutation(
+                segment=segment, segment_id=segment_id, position=entry.position, version=version, table_id=table_id,
+                reason=reason, payload=entry.payload, parked_at_ms=_now_ms(),
+            )
+        )  # fmt: skip
+        self._metrics.mutations_parked += 1
+        if table_id not in self._told:
+            self._told.add(table_id)
+            _log.error(
+                "%s, position %d: parked: %s; it is tried again when the schema changes, `cdc parked` lists what waits",
+                segment, entry.position, reason,
+            )  # fmt: skip
 
     def _known(self, time_ms: int, *, reread: bool = False) -> KnownTables:
         while not self._stopping.is_set():

@@ -1,38 +1,169 @@
 """ParkedMutations: mutations that could not be understood, kept with all that is needed to try again.
 
-parked-mutations.jsonl => one JSON object a line:
-  {"segment": name, "position": n, "version": n, "reason": text, "payload": base64 of the serialized mutation}
+    parked.sqlite, table `parked`: one row a mutation
+      segment_id, position   its place in the log, once only: a crash may park it twice
+      table_id               the table that was not known, or else the mutation's first table
+      payload, crc           the serialized mutation and the CRC32 of it
+      version                of the commit log that it was written by
+      reason                 of the last try
+
+The segment of a parked mutation stays in `cdc_raw` until nothing of it is parked any more: this store is what says so.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-import os
+import sqlite3
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
-__all__ = ["ParkedMutations"]
+from change_agent.sqlite_file import DamagedFileError, open_database, open_to_read
+from schemas.errors import CdcError
+
+__all__ = ["DamagedParkedError", "ParkedMutation", "ParkedMutations", "read_parked"]
+
+_NAME: Final = "parked.sqlite"
+_FORMAT: Final = 1
+_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS parked (
+    id INTEGER PRIMARY KEY, segment TEXT NOT NULL, segment_id INTEGER NOT NULL, position INTEGER NOT NULL,
+    version INTEGER NOT NULL, table_id TEXT NOT NULL, reason TEXT NOT NULL, payload BLOB NOT NULL, crc INTEGER NOT NULL,
+    parked_at_ms INTEGER NOT NULL, tries INTEGER NOT NULL DEFAULT 1,
+    UNIQUE (segment_id, position)
+)"""
+_INSERT: Final = """
+INSERT OR IGNORE INTO parked (segment, segment_id, position, version, table_id, reason, payload, crc, parked_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_SELECT: Final = (
+    "SELECT id, segment, segment_id, position, version, table_id, reason, payload, crc, parked_at_ms, tries FROM parked"
+)
+# Parked mutations that are not durable yet: so many bytes at most.
+_MAX_UNSAVED_BYTES: Final = 1024 * 1024
+
+_Record = tuple[int, str, int, int, int, str, str, bytes, int, int, int]
+
+
+class DamagedParkedError(CdcError):
+    """Parked mutations were stored and cannot be read: going on would let their segments go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedMutation:
+    """One mutation that waits. `number` is 0 until it is stored; `tries` counts how often it was looked at in vain."""
+
+    segment: str
+    segment_id: int
+    position: int
+    version: int
+    table_id: UUID
+    reason: str
+    payload: bytes
+    parked_at_ms: int
+    number: int = 0
+    tries: int = 1
 
 
 class ParkedMutations:
-    """Appends to the file of a working directory; one writer."""
+    """The parked mutations of a working directory. Used by the reader's thread; `segment_ids` and `count` by any.
+
+    The constructor raises DamagedParkedError.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self.path: Final = directory / "parked-mutations.jsonl"
+        self._path: Final = directory / _NAME
+        try:
+            self._database: Final = open_database(self._path, _FORMAT, [_TABLE])
+        except DamagedFileError as error:
+            raise _damaged(self._path, str(error)) from error
+        self._unsaved: list[ParkedMutation] = []
+        self._unsaved_bytes = 0
+        self._by_segment: Counter[int] = Counter(dict(self._database.execute(
+            "SELECT segment_id, count(*) FROM parked GROUP BY segment_id"
+        )))  # fmt: skip
+        self.segment_ids: frozenset[int] = frozenset(self._by_segment)
+        self.count: int = self._by_segment.total()
 
-    def park(self, *, segment: str, position: int, version: int, reason: str, payload: bytes) -> None:
-        """Durable when this returns. After a crash the same mutation may be parked twice: its place tells."""
-        line = json.dumps(
-            {
-                "segment": segment,
-                "position": position,
-                "version": version,
-                "reason": reason,
-                "payload": base64.b64encode(payload).decode(),
-            }
-        )
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+    def close(self) -> None:
+        """Save what is not, and let go of the file."""
+        self.save()
+        self._database.close()
+
+    def park(self, mutation: ParkedMutation) -> None:
+        """Keep a mutation. It is durable after the next :meth:`save`; until then its place must not be acknowledged."""
+        self._unsaved.append(mutation)
+        self._unsaved_bytes += len(mutation.payload)
+        if self._unsaved_bytes > _MAX_UNSAVED_BYTES:
+            self.save()
+
+    def save(self) -> None:
+        """Make everything that was parked durable."""
+        if self._unsaved:
+            with self._database:
+                for each in self._unsaved:
+                    place = (each.segment, each.segment_id, each.position, each.version, str(each.table_id))
+                    content = (each.reason, each.payload, zlib.crc32(each.payload), each.parked_at_ms)
+                    self._by_segment[each.segment_id] += self._database.execute(_INSERT, place + content).rowcount
+            self._unsaved.clear()
+            self._unsaved_bytes = 0
+            self._recount()
+
+    def waiting(self, after: int, limit: int) -> list[ParkedMutation]:
+        """Up to `limit` parked mutations with a greater number than `after`, in the order they were parked."""
+        try:
+            rows = self._database.execute(f"{_SELECT} WHERE id > ? ORDER BY id LIMIT ?", (after, limit)).fetchall()
+            return [_parked(row) for row in rows]
+        except sqlite3.DatabaseError as error:
+            raise _damaged(self._path, str(error)) from error
+
+    def note_tries(self, reasons: Collection[tuple[str, int]]) -> None:
+        """These were tried again in vain: new reason and number of each."""
+        with self._database:
+            self._database.executemany("UPDATE parked SET reason = ?, tries = tries + 1 WHERE id = ?", reasons)
+
+    def remove(self, parked: Collection[ParkedMutation]) -> None:
+        """These are with the broker: nothing waits for them any more."""
+        with self._database:
+            self._database.executemany("DELETE FROM parked WHERE id = ?", [(each.number,) for each in parked])
+        for each in parked:
+            self._by_segment[each.segment_id] -= 1
+        self._recount()
+
+    def _recount(self) -> None:
+        self._by_segment = +self._by_segment
+        self.segment_ids = frozenset(self._by_segment)
+        self.count = self._by_segment.total()
+
+
+def read_parked(directory: Path) -> Iterator[ParkedMutation]:
+    """What is parked in a working directory, in order; an agent may be running. Raises DamagedParkedError."""
+    path = directory / _NAME
+    if not path.exists():
+        return
+    try:
+        with closing(open_to_read(path)) as database:
+            for row in database.execute(f"{_SELECT} ORDER BY id"):
+                yield _parked(row)
+    except sqlite3.DatabaseError as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _parked(row: _Record) -> ParkedMutation:
+    number, segment, segment_id, position, version, table_id, reason, payload, crc, parked_at_ms, tries = row
+    if zlib.crc32(payload) != crc:
+        raise sqlite3.DatabaseError(f"the bytes of {segment}, position {position} have another checksum")
+    return ParkedMutation(
+        number=number, segment=segment, segment_id=segment_id, position=position, version=version,
+        table_id=UUID(table_id), reason=reason, payload=payload, parked_at_ms=parked_at_ms, tries=tries,
+    )  # fmt: skip
+
+
+def _damaged(path: Path, reason: str) -> DamagedParkedError:
+    return DamagedParkedError(
+        f"{path} is damaged ({reason}); what it held is still in the segments of cdc_raw: copy those away, then move"
+        f" the file away, and the agent goes on without it"
+    )

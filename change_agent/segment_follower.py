@@ -28,7 +28,8 @@ from change_agent.metrics import AgentMetrics
 from change_agent.mutation_events import EventKeys, TableEvent
 from change_agent.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.offsets import StoredPositions
-from change_agent.topic_lane import MessageHeader, OutgoingEvent
+from change_agent.topic_lane import MessageHeader, OutgoingEvent, event_size
+from change_agent.unparking import Unparker
 
 __all__ = ["SegmentFollower"]
 
@@ -39,8 +40,6 @@ _BATCH_EVENTS: Final = 250
 _BATCH_S: Final = 0.02
 # A segment that is neither final nor moving is not waited for any longer than this by the ones behind it.
 _OPEN_REST_MS: Final = 10_000
-# Bytes of an event beside its keys, estimated.
-_EVENT_BYTES: Final = 64
 # Nothing is wrong with such a segment: another agent, or this one with another key store, reads it.
 _NOT_FOR_US: Final = (UnsupportedVersionError, UnsupportedEncodingError, SegmentKeyError)
 
@@ -62,6 +61,7 @@ class SegmentFollower:
         self,
         watcher: CdcRawWatcher,
         interpreter: MutationInterpreter,
+        unparker: Unparker,
         positions: InflightPositions,
         publisher: Publisher,
         metrics: AgentMetrics,
@@ -71,6 +71,7 @@ class SegmentFollower:
     ) -> None:
         self._watcher: Final = watcher
         self._interpreter: Final = interpreter
+        self._unparker: Final = unparker
         self._positions: Final = positions
         self._publisher: Final = publisher
         self._metrics: Final = metrics
@@ -97,6 +98,7 @@ class SegmentFollower:
         try:
             while not self._stopping.is_set():
                 self._read_all()
+                self._unparker.run()
                 self._watcher.wait()
         except StoppedError:
             return
@@ -168,11 +170,11 @@ class SegmentFollower:
                     if self._stopping.is_set():
                         raise StoppedError
                     self._metrics.mutations_read += 1
-                    events = self._interpreter.events_of(reader.name, reader.descriptor.version, entry)
+                    events = self._interpreter.events_of(
+                        reader.name, segment.segment_id, reader.descriptor.version, entry
+                    )
                     if events:
                         self._collect(segment.segment_id, entry.position, events)
-                    elif events is None:
-                        self._positions.keep(segment.segment_id)
                     if self._batch and self._is_due():
                         self._hand_over(segment.segment_id, entry.position)
             except ChecksumMismatchError as error:
@@ -194,8 +196,7 @@ class SegmentFollower:
         self._entries.append(tracked)
         for keys, event in events:
             header = self._headers.get(keys) or self._new_header(keys, segment_id)
-            size = _EVENT_BYTES + len(event.key) + len(event.partition_key)
-            size += sum(2 + len(value or b"") for value in event.clustering)
+            size = event_size(event)
             self._batch.append(OutgoingEvent(header, event, tracked, size))
             self._batch_bytes += size
 
@@ -216,6 +217,7 @@ class SegmentFollower:
 
     def _hand_over(self, segment_id: int, position: int | None) -> None:
         """Give what was collected to the publisher; everything of the segment up to `position` was read."""
+        self._interpreter.save()
         if self._batch:
             while not self._positions.take_room(len(self._batch), self._batch_bytes, 1.0):
                 if self._stopping.is_set():

@@ -14,12 +14,14 @@ from change_agent.event_producers import EventProducer
 from change_agent.inflight import TrackedEntry
 from schemas.mutation_event import MutationEvent, MutationEvents, decode_events, encode_events
 
-__all__ = ["MessageHeader", "OutgoingEvent", "Packing", "SentMessage", "TopicLane"]
+__all__ = ["MessageHeader", "OutgoingEvent", "Packing", "SentMessage", "TopicLane", "event_size"]
 
 # Messages on their way at which events begin to wait for company; below it each goes at once.
 _EAGER_MESSAGES: Final = 2
 # Full messages on their way: well below what the client takes before it blocks.
 _MAX_MESSAGES: Final = 256
+# Bytes of an event beside its keys, estimated.
+_EVENT_BYTES: Final = 64
 
 
 class MessageHeader(NamedTuple):
@@ -43,6 +45,12 @@ class OutgoingEvent(NamedTuple):
     event: MutationEvent
     entry: TrackedEntry | None
     size: int
+
+
+def event_size(event: MutationEvent) -> int:
+    """About how many bytes of a message an event takes."""
+    size = _EVENT_BYTES + len(event.key) + len(event.partition_key)
+    return size + sum(2 + len(value or b"") for value in event.clustering)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from change_agent.positions_writer import PositionsWriter
 from change_agent.segment_follower import SegmentFollower
 from change_agent.table_metadata import KnownTables
 from change_agent.topic_lane import OutgoingEvent
+from change_agent.unparking import Unparker
 from schemas.table_metadata import TableMetadata
 from tests.golden_segments import GOLDEN_SEGMENTS
 
@@ -77,12 +78,12 @@ class StagedAgent:
         self.positions = InflightPositions(max_events=10_000, max_bytes=10_000_000)
         self._stopping = threading.Event()
         self._watcher = CdcRawWatcher(self.cdc_raw, 0.02)
-        interpreter = MutationInterpreter(
-            tables, ParkedMutations(self.work), self.metrics, self._stopping, reread_pause_s=0.01
-        )
+        self._parked = ParkedMutations(self.work)
+        interpreter = MutationInterpreter(tables, self._parked, self.metrics, self._stopping, reread_pause_s=0.01)
         self.follower = SegmentFollower(
             self._watcher,
             interpreter,
+            Unparker(self._parked, interpreter, self.positions, self, self.metrics, self._stopping),
             self.positions,
             self,
             self.metrics,
@@ -94,7 +95,7 @@ class StagedAgent:
             self._store,
             self.stored,
             self.positions,
-            FinishedSegmentFiles(self.follower, SegmentArchiver(self.work / "error"), self.metrics),
+            FinishedSegmentFiles(self.follower, SegmentArchiver(self.work / "error"), self._parked, self.metrics),
             lambda: None,
             0.01,
         )
@@ -115,6 +116,7 @@ class StagedAgent:
         self._reader.join()
         self._watcher.close()
         self._writer.stop()
+        self._parked.close()
         self._store.close()
         assert self._writer.failure is None
 

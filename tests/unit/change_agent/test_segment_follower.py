@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from change_agent.parked import read_parked
 from tests.events_topic import wait_until
 from tests.golden_segments import ENCODED_SEGMENTS, GoldenSegment
 from tests.segment_writer import entry_bytes, segment_bytes
@@ -172,12 +173,49 @@ def test_a_mutation_of_an_unknown_table_is_parked_and_its_segment_stays(
     agent.segment(_ID, segment_bytes(_ID, [[each.payload for each in ENTRIES]]), "9\nCOMPLETED")
     wait_until(lambda: agent.metrics.segments_finished == 1, "the segment is read", 5)
     time.sleep(0.1)
-    parked = [json.loads(line) for line in (agent.work / "parked-mutations.jsonl").read_text().splitlines()]
-    assert len(parked) == agent.metrics.mutations_parked == len(caplog.records) == 5
-    assert parked[0]["segment"] == f"CommitLog-7-{_ID}.log"
-    assert str(unknown) in parked[0]["reason"]
+    parked = list(read_parked(agent.work))
+    assert len(parked) == agent.metrics.mutations_parked == 5
+    assert parked[0].segment == f"CommitLog-7-{_ID}.log"
+    assert str(unknown) in parked[0].reason and parked[0].table_id == unknown
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert tables.asked == 2
     assert len(agent.published) > 0 and len(agent.files()) == 2
+
+
+def test_parked_mutations_are_published_when_the_schema_explains_them_and_their_segment_goes(
+    agent: StagedAgent, tables: MemoryTables
+) -> None:
+    """Retried after each look at the schema; their events tell the place where they stand in the log."""
+    unknown = UUID(bytes=ENTRIES[0].payload[1:17])
+    whole = tables.tables
+    tables.tables = {table_id: table for table_id, table in whole.items() if table_id != unknown}
+    agent.segment(_ID, segment_bytes(_ID, [[each.payload for each in ENTRIES]]), "9\nCOMPLETED")
+    wait_until(lambda: agent.metrics.parked == 5, "five are parked", 5)
+    before = len(agent.published)
+    tables.tables = whole
+    agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(1)]), "9\nCOMPLETED")
+    wait_until(lambda: agent.metrics.mutations_unparked == 5, "all are published", 5)
+    wait_until(lambda: agent.files() == [], "both segments go", 5)
+    late = [each for each in agent.published[before:] if each.header.segment_id == _ID]
+    assert unknown in {each.header.table_id for each in late}
+    assert [each.event.position for each in late] == sorted(each.event.position for each in late)
+    assert list(read_parked(agent.work)) == []
+
+
+def test_what_a_killed_agent_had_parked_is_published_by_the_next(tables: MemoryTables, tmp_path: Path) -> None:
+    """Parked mutations and the segments they hold survive; nothing has to be read again."""
+    first = StagedAgent(tmp_path, MemoryTables({}))
+    first.start()
+    first.segment(_ID, segment_bytes(_ID, [payloads(2)]), "9\nCOMPLETED")
+    wait_until(lambda: first.metrics.parked == 2, "both are parked", 5)
+    first.stop()
+    assert len(first.files()) == 2
+    second = StagedAgent(tmp_path, tables)
+    second.start()
+    second.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(1)]), "9\nCOMPLETED")
+    wait_until(lambda: second.files() == [], "all segments go", 5)
+    second.stop()
+    assert [each.header.segment_id for each in second.published] == [_ID + 1, _ID, _ID]
 
 
 def test_a_table_that_the_second_look_finds_is_published(agent: StagedAgent, tables: MemoryTables) -> None:

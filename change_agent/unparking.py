@@ -1,0 +1,114 @@
+"""Unparker: tries parked mutations again when the schema changed, and publishes what can be read now.
+
+Their events come late: newer changes of the same rows may be on the topic already. That is safe, for an event only says
+which row changed; whoever reads the row finds it as it is now, with its write time. An item leaves the store when its
+events are with the broker, so a crash publishes it again and never loses it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from change_agent.inflight import InflightPositions, TrackedEntry
+from change_agent.metrics import AgentMetrics
+from change_agent.mutation_events import TableEvent
+from change_agent.mutation_interpreter import MutationInterpreter, StoppedError
+from change_agent.parked import ParkedMutation, ParkedMutations
+from change_agent.topic_lane import MessageHeader, OutgoingEvent, event_size
+
+__all__ = ["Unparker"]
+
+_log: Final = logging.getLogger(__name__)
+# Looked at together.
+_CHUNK: Final = 200
+# No segment's progress waits for these entries.
+_NO_SEGMENT: Final = -1
+
+
+class Publisher(Protocol):
+    """Takes events in order."""
+
+    def publish(self, events: Sequence[OutgoingEvent]) -> None:
+        """Send these behind all others."""
+
+
+class Unparker:
+    """Used by the reader's thread, between two looks at the segments."""
+
+    def __init__(
+        self,
+        parked: ParkedMutations,
+        interpreter: MutationInterpreter,
+        positions: InflightPositions,
+        publisher: Publisher,
+        metrics: AgentMetrics,
+        stopping: threading.Event,
+    ) -> None:
+        self._parked: Final = parked
+        self._interpreter: Final = interpreter
+        self._positions: Final = positions
+        self._publisher: Final = publisher
+        self._metrics: Final = metrics
+        self._stopping: Final = stopping
+        self._tried_with = 0
+        self._on_their_way: list[tuple[ParkedMutation, TrackedEntry]] = []
+
+    def run(self) -> None:
+        """Forget what arrived; try everything that is parked when the schema is another. Raises StoppedError."""
+        self._forget_arrived()
+        self._metrics.parked = self._parked.count
+        if self._tried_with == self._interpreter.schema_version or not self._parked.count:
+            return
+        self._tried_with = self._interpreter.schema_version
+        after = 0
+        while chunk := self._parked.waiting(after, _CHUNK):
+            after = chunk[-1].number
+            waiting = {each.number for each, _ in self._on_their_way}
+            self._try([each for each in chunk if each.number not in waiting])
+            self._forget_arrived()
+
+    def _forget_arrived(self) -> None:
+        arrived = [each for each, entry in self._on_their_way if entry.outstanding == 0]
+        if arrived:
+            self._on_their_way = [each for each in self._on_their_way if each[1].outstanding]
+            self._parked.remove(arrived)
+            self._metrics.mutations_unparked += len(arrived)
+            _log.info("%d parked mutations are published; %d are left", len(arrived), self._parked.count)
+
+    def _try(self, chunk: Sequence[ParkedMutation]) -> None:
+        in_vain: list[tuple[str, int]] = []
+        for each in chunk:
+            events = self._interpreter.events_of_parked(each)
+            if isinstance(events, str):
+                in_vain.append((events, each.number))
+            else:
+                self._publish(each, events)
+        if in_vain:
+            self._parked.note_tries(in_vain)
+
+    def _publish(self, parked: ParkedMutation, events: Sequence[TableEvent]) -> None:
+        tracked = TrackedEntry(_NO_SEGMENT, parked.position, len(events))
+        outgoing = [self._outgoing(parked, each, tracked) for each in events]
+        size = sum(each.size for each in outgoing)
+        while outgoing and not self._positions.take_room(len(outgoing), size, 1.0):
+            if self._stopping.is_set():
+                raise StoppedError
+        self._on_their_way.append((parked, tracked))
+        if outgoing:
+            self._publisher.publish(outgoing)
+            self._metrics.events_published += len(outgoing)
+
+    def _outgoing(self, parked: ParkedMutation, event: TableEvent, tracked: TrackedEntry) -> OutgoingEvent:
+        table = event.keys.table
+        header = MessageHeader(
+            node_id=self._interpreter.node_id,
+            segment_id=parked.segment_id,
+            keyspace=table.keyspace,
+            table=table.name,
+            table_id=table.table_id,
+            key_schema=event.keys.schema,
+        )
+        return OutgoingEvent(header, event.event, tracked, event_size(event.event))

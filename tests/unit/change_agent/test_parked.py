@@ -1,0 +1,149 @@
+"""ParkedMutations and `cdc parked`: what waits survives kill -9, is listed, and is never lost in silence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from click.testing import CliRunner
+
+from cdc.main import cli
+from change_agent.parked import DamagedParkedError, ParkedMutation, ParkedMutations, read_parked
+
+_TABLE = UUID(int=5)
+
+
+def _mutation(position: int, *, segment_id: int = 7, payload: bytes = b"\x01\x02") -> ParkedMutation:
+    return ParkedMutation(
+        segment=f"CommitLog-7-{segment_id}.log", segment_id=segment_id, position=position, version=7, table_id=_TABLE,
+        reason="table id [x] is not in the known schema", payload=payload, parked_at_ms=1_700_000_000_000,
+    )  # fmt: skip
+
+
+def test_a_mutation_that_is_parked_twice_waits_once(tmp_path: Path) -> None:
+    """After a crash the same place of the log is read again."""
+    parked = ParkedMutations(tmp_path)
+    parked.park(_mutation(10))
+    parked.save()
+    parked.park(_mutation(10))
+    parked.park(_mutation(20, segment_id=8))
+    parked.save()
+    assert (parked.count, parked.segment_ids) == (2, frozenset({7, 8}))
+    parked.close()
+
+
+def test_a_segment_is_held_until_nothing_of_it_waits(tmp_path: Path) -> None:
+    """The next process says the same as this one."""
+    parked = ParkedMutations(tmp_path)
+    parked.park(_mutation(10))
+    parked.park(_mutation(20))
+    parked.save()
+    first, second = parked.waiting(0, 10)
+    assert (first.position, second.payload) == (10, b"\x01\x02")
+    parked.remove([first])
+    assert parked.segment_ids == {7}
+    parked.close()
+    again = ParkedMutations(tmp_path)
+    assert again.segment_ids == {7}
+    again.remove(again.waiting(first.number, 10))
+    assert (again.segment_ids, again.count) == (frozenset(), 0)
+    again.close()
+
+
+def test_what_was_saved_survives_kill_9(tmp_path: Path) -> None:
+    """The process is killed while it goes on parking: everything that `save` returned for is there, the file is whole."""
+    script = (
+        "import sys; from pathlib import Path; from uuid import UUID\n"
+        "from change_agent.parked import ParkedMutation, ParkedMutations\n"
+        "parked = ParkedMutations(Path(sys.argv[1]))\n"
+        "for at in range(1, 100_000):\n"
+        "    parked.park(ParkedMutation(segment='s', segment_id=1, position=at, version=7, table_id=UUID(int=5),\n"
+        "                reason='r', payload=b'x' * 1000, parked_at_ms=1))\n"
+        "    parked.save(); print(at, flush=True)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(30)]
+        os.kill(process.pid, signal.SIGKILL)
+        said += process.stdout.read().splitlines()
+    count = len([line for line in said if line.strip()])
+    assert [each.position for each in read_parked(tmp_path)][:count] == list(range(1, count + 1))
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_damaged_store_stops_the_agent_before_a_segment_goes(tmp_path: Path, content: bytes) -> None:
+    """One line that says what it means and what to do."""
+    (tmp_path / "parked.sqlite").write_bytes(content)
+    with pytest.raises(
+        DamagedParkedError, match=r"parked\.sqlite is damaged .*copy those away, then move the file away"
+    ):
+        ParkedMutations(tmp_path)
+
+
+def test_changed_bytes_of_a_payload_are_noticed(tmp_path: Path) -> None:
+    """The checksum of each mutation is compared when it is read."""
+    parked = ParkedMutations(tmp_path)
+    parked.park(_mutation(10, payload=b"a payload to be damaged"))
+    parked.close()
+    path = tmp_path / "parked.sqlite"
+    path.write_bytes(path.read_bytes().replace(b"to be damaged", b"to be_damaged"))
+    with pytest.raises(DamagedParkedError, match="position 10 have another checksum"):
+        list(read_parked(tmp_path))
+
+
+def test_only_the_owner_reads_the_file(tmp_path: Path) -> None:
+    """It holds rows of tables."""
+    ParkedMutations(tmp_path).close()
+    assert (tmp_path / "parked.sqlite").stat().st_mode & 0o777 == 0o600
+
+
+def _listed(tmp_path: Path, width: int, *options: str) -> str:
+    command = ["parked", "--working-dir", str(tmp_path), *options]
+    result = CliRunner(env={"COLUMNS": str(width)}).invoke(cli, command)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_cdc_parked_fits_its_terminal(tmp_path: Path) -> None:
+    """All columns on a wide one; place and reason, folded, on a narrow one."""
+    parked = ParkedMutations(tmp_path)
+    parked.park(_mutation(10))
+    parked.save()
+    wide = _listed(tmp_path, 200)
+    assert "table id [x] is not in the known schema" in wide
+    assert str(_TABLE) in wide and "2023-11-14T22:13:20Z" in wide
+    assert "1 parked, of 1 segment, which stay in cdc_raw" in wide
+    narrow = _listed(tmp_path, 50)
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert "position 10" in " ".join(narrow.split())
+    parked.close()
+
+
+def test_cdc_parked_prints_objects_for_programs(tmp_path: Path) -> None:
+    """One a line, with the bytes."""
+    parked = ParkedMutations(tmp_path)
+    parked.park(_mutation(10))
+    parked.save()
+    assert json.loads(_listed(tmp_path, 80, "--json")) == {
+        "segment": "CommitLog-7-7.log",
+        "position": 10,
+        "version": 7,
+        "table_id": str(_TABLE),
+        "reason": "table id [x] is not in the known schema",
+        "tries": 1,
+        "parked_at": "2023-11-14T22:13:20Z",
+        "payload": "0102",
+    }
+    parked.close()
+
+
+def test_cdc_parked_says_when_there_is_nothing(tmp_path: Path) -> None:
+    """Also where no agent ever parked."""
+    assert _listed(tmp_path, 80) == "nothing is parked\n"

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, final
 
 from change_agent.db.values import Clustering, DeletionTime, Mutation, PartitionUpdate, RangeTombstone, Row
 from change_agent.digest import partition_deletion_digest, range_deletion_digest, row_digest
+from schemas.avro_names import avro_names
 from schemas.cql_value import AvroValue, split_partition_key, value_reader
 from schemas.mutation_event import MutationEvent, MutationKind, RangeBounds
 from schemas.row_record import events_key_schema, record_writer, schema_text
@@ -43,12 +44,14 @@ class EventKeys:
         avro = events_key_schema(table)
         self.schema: Final = schema_text(avro)
         self._write: Final = record_writer(avro)
-        self._partition: Final = [(each.name, value_reader(each.type)) for each in table.partition_key]
-        self._clustering: Final = [(each.name, value_reader(each.type)) for each in table.clustering_key]
-        self._no_clustering: Final[dict[str, AvroValue]] = dict.fromkeys(each.name for each in table.clustering_key)
+        names = avro_names([each.name for each in table.primary_key])
+        readers = [(name, value_reader(each.type)) for name, each in zip(names, table.primary_key, strict=True)]
+        self._partition: Final = readers[: len(table.partition_key)]
+        self._clustering: Final = readers[len(table.partition_key) :]
+        self._no_clustering: Final[dict[str, AvroValue]] = dict.fromkeys(name for name, _ in self._clustering)
 
     def partition(self, partition_key: bytes) -> dict[str, AvroValue]:
-        """The values of a partition key by column name. Raises CqlValueError."""
+        """The values of a partition key by the columns' names in Avro. Raises CqlValueError."""
         values = split_partition_key(partition_key, len(self._partition))
         return {name: read(value) for (name, read), value in zip(self._partition, values, strict=True)}
 

@@ -1,20 +1,19 @@
 """The text of a CQL map key: Avro and JSON maps have text keys only.
 
 The same text as `toString()` of the Java driver's value, which is what DataStax's connector writes; hex with `0x` for
-blobs and JSON for composite keys, where that connector fails.
+blobs, and the JSON text for composite keys, where that connector fails.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import struct
 from collections.abc import Callable
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from schemas.cql_type import CqlType, NativeType
+from schemas.java_text import java_double_text, java_float_text
+from schemas.json_value import json_text
 
 if TYPE_CHECKING:
     from schemas.cql_value import AvroValue, ValueReader
@@ -32,24 +31,9 @@ def map_key_text(cql_type: CqlType, value_reader: Callable[[CqlType], ValueReade
             return lambda data: _time_text(int.from_bytes(data, "big"))
         text_of = _NATIVE_TEXT.get(cql_type.name, str)
     else:
-        text_of = _json_text
+        text_of = json_text(cql_type)
     read = value_reader(cql_type)
     return lambda data: text_of(read(data))
-
-
-def java_double_text(value: float) -> str:
-    """`Double.toString` of Java: decimal from 1e-3 up to 1e7, else scientific with one digit before the point."""
-    if math.isnan(value):
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return format(Decimal(repr(value)), "f") if value else repr(value)
-    sign, digits, exponent = Decimal(repr(value)).as_tuple()
-    text = "".join(map(str, digits)).rstrip("0") or "0"
-    assert isinstance(exponent, int)
-    scientific = exponent + len(digits) - 1
-    return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{scientific}"
 
 
 def _boolean_text(value: AvroValue) -> str:
@@ -114,31 +98,13 @@ def _double_text(value: AvroValue) -> str:
 
 
 def _float_text(value: AvroValue) -> str:
-    # The shortest text that gives the same 32-bit float back.
     assert isinstance(value, float)
-    for digits in range(1, 10):
-        text = f"{value:.{digits}g}"
-        if _as_float32(float(text)) == value:
-            return java_double_text(float(text))
-    return java_double_text(value)
-
-
-def _as_float32(value: float) -> float:
-    try:
-        (narrow,) = struct.unpack(">f", struct.pack(">f", value))
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
-    assert isinstance(narrow, float)
-    return narrow
+    return java_float_text(value)
 
 
 def _blob_text(value: AvroValue) -> str:
     assert isinstance(value, bytes)
     return "0x" + value.hex()
-
-
-def _json_text(value: AvroValue) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_blob_text)
 
 
 _NATIVE_TEXT: Final[dict[str, Callable[[AvroValue], str]]] = {

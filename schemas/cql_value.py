@@ -17,6 +17,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from schemas.avro_names import avro_names
 from schemas.cql_map_key import map_key_text
 from schemas.cql_type import (
     CqlType,
@@ -30,10 +31,10 @@ from schemas.cql_type import (
     VectorType,
 )
 from schemas.errors import CdcError
+from schemas.json_value import AvroValue
 
 __all__ = ["AvroValue", "CqlValueError", "minimal_varint", "split_partition_key", "value_reader"]
 
-AvroValue = None | bool | int | float | str | bytes | list["AvroValue"] | dict[str, "AvroValue"]
 ValueReader = Callable[[bytes], AvroValue]
 
 
@@ -197,7 +198,7 @@ def _reader(cql_type: CqlType) -> ValueReader:
         case TupleType(elements):
             return _fields(tuple(f"index_{i}" for i in range(len(elements))), elements)
         case UserType():
-            return _fields(cql_type.field_names, cql_type.field_types)
+            return _fields(avro_names(cql_type.field_names), cql_type.field_types)
         case VectorType(element, dimension):
             return _vector(element, dimension)
         case CustomType():

@@ -2,6 +2,7 @@
 
 Texts and bytes are those of DataStax's connector: record `<keyspace>.<table>`, doc `Table <keyspace>.<table>`, partition
 columns bare, everything else nullable with default null, user types and tuples as named records, `cql_*` logical types.
+Names that Avro refuses are those of `schemas.avro_names`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final, cast
 
 import fastavro
 
+from schemas.avro_names import CQL_NAME, avro_name, avro_names, free_name
 from schemas.cql_type import (
     CqlType,
     CustomType,
@@ -25,9 +27,17 @@ from schemas.cql_type import (
     VectorType,
 )
 from schemas.cql_value import AvroValue
-from schemas.table_metadata import ColumnMetadata, TableMetadata
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 
-__all__ = ["AvroSchema", "data_key_schema", "data_value_schema", "events_key_schema", "record_writer", "schema_text"]
+__all__ = [
+    "AvroSchema",
+    "data_key_schema",
+    "data_row_schema",
+    "data_value_schema",
+    "events_key_schema",
+    "record_writer",
+    "schema_text",
+]
 
 AvroSchema = str | dict[str, "AvroSchema | int | None"] | list["AvroSchema"]
 RecordWriter = Callable[[Mapping[str, AvroValue]], bytes]
@@ -76,29 +86,36 @@ _SCALARS: Final[Mapping[str, AvroSchema]] = {
 }
 
 
+_ROOT: Final = "table__"
+# What a type's name inside a schema cannot be: a reference by that name would mean something else.
+_RESERVED: Final = (
+    "null", "boolean", "int", "long", "float", "double", "bytes", "string",
+    "record", "enum", "array", "map", "union", "fixed", "error", "cql_decimal", "cql_duration",
+)  # fmt: skip
+
+
 def data_key_schema(table: TableMetadata) -> AvroSchema:
     """Key of the data topic: partition columns bare, clustering columns nullable with default null."""
-    types = _AvroTypes()
-    fields = [types.bare(column) for column in table.partition_key]
-    fields += [types.nullable(column.name, column.type) for column in table.clustering_key]
-    return _record(table, f"Table {table.full_name}", fields)
+    return _record(table, f"Table {table.full_name}", table.primary_key)
 
 
 def data_value_schema(table: TableMetadata, columns: Sequence[ColumnMetadata] | None = None) -> AvroSchema:
     """Value of the data topic: the given value columns (all by default); a table of keys only repeats its key."""
     if not table.value_columns:
         return data_key_schema(table)
-    types = _AvroTypes()
-    fields = [types.nullable(each.name, each.type) for each in (table.value_columns if columns is None else columns)]
-    return _record(table, f"Table {table.full_name}", fields)
+    return _record(table, f"Table {table.full_name}", table.value_columns if columns is None else columns)
+
+
+def data_row_schema(table: TableMetadata, columns: Sequence[ColumnMetadata] | None = None) -> AvroSchema:
+    """Value of the format `json`: the key's columns, then the given value columns (all by default)."""
+    values = table.value_columns if columns is None else tuple(columns)
+    return _record(table, f"Table {table.full_name}", table.primary_key + tuple(values))
 
 
 def events_key_schema(table: TableMetadata) -> AvroSchema:
     """Key inside an event: the same bytes as the data topic's key; clustering columns have no default."""
-    types = _AvroTypes()
-    fields = [types.bare(column) for column in table.partition_key]
-    fields += [{"name": each.name, "type": ["null", types.of(each.type)]} for each in table.clustering_key]
-    return _record(table, f"Primary key schema for table {table.full_name}", fields)
+    doc = f"Primary key schema for table {table.full_name}"
+    return _record(table, doc, table.primary_key, with_defaults=False)
 
 
 def schema_text(schema: AvroSchema) -> str:
@@ -111,7 +128,9 @@ def record_writer(schema: AvroSchema) -> RecordWriter:
 
     It raises what fastavro raises for a value that does not fit (ValueError, TypeError, KeyError, OverflowError).
     """
-    parsed = fastavro.parse_schema(cast("dict[str, object]", _without_namespaces(schema)))
+    bare = cast("dict[str, object]", _without_namespaces(schema))
+    # Nobody refers to the table's own name, and fastavro would take one like `string` for Avro's.
+    parsed = fastavro.parse_schema({**bare, "name": _ROOT})
 
     def write(record: Mapping[str, AvroValue]) -> bytes:
         out = io.BytesIO()
@@ -130,21 +149,38 @@ def tuple_record_name(elements: Iterable[CqlType]) -> str:
     return f"Tuple_{code:x}"
 
 
-def _record(table: TableMetadata, doc: str, fields: list[AvroSchema]) -> AvroSchema:
-    return {"type": "record", "name": table.name, "namespace": table.keyspace, "doc": doc, "fields": fields}
+def _record(
+    table: TableMetadata, doc: str, columns: Sequence[ColumnMetadata], *, with_defaults: bool = True
+) -> AvroSchema:
+    record: dict[str, AvroSchema | int | None] = {
+        "type": "record", "name": avro_name(table.name), "namespace": avro_name(table.keyspace), "doc": doc,
+    }  # fmt: skip
+    types = _AvroTypes(avro_name(table.name))
+    fields: list[AvroSchema] = []
+    for column, name in zip(columns, avro_names([column.name for column in columns]), strict=True):
+        is_bare = column.kind is ColumnKind.PARTITION_KEY
+        avro_type: AvroSchema = types.of(column.type) if is_bare else ["null", types.of(column.type)]
+        field: dict[str, AvroSchema | int | None] = {"name": name, "type": avro_type}
+        if with_defaults and not is_bare:
+            field["default"] = None
+        fields.append(_with_cql_name(field, column.name))
+    record["fields"] = fields
+    return _with_cql_name(record, table.name)
+
+
+def _with_cql_name(named: dict[str, AvroSchema | int | None], cql_name: str) -> AvroSchema:
+    """The name in CQL, where Avro's is another."""
+    if named["name"] != cql_name:
+        named[CQL_NAME] = cql_name
+    return named
 
 
 class _AvroTypes:
     """Types of one schema: a named record is spelled out once and referred to by name afterwards."""
 
-    def __init__(self) -> None:
-        self._named: set[str] = set()
-
-    def bare(self, column: ColumnMetadata) -> AvroSchema:
-        return {"name": column.name, "type": self.of(column.type)}
-
-    def nullable(self, name: str, cql_type: CqlType) -> AvroSchema:
-        return {"name": name, "type": ["null", self.of(cql_type)], "default": None}
+    def __init__(self, table: str) -> None:
+        self._taken = {table, *_RESERVED}
+        self._names: dict[tuple[str, str], str] = {}
 
     def of(self, cql_type: CqlType) -> AvroSchema:
         match cql_type:
@@ -159,23 +195,27 @@ class _AvroTypes:
                 names = [f"index_{i}" for i in range(len(elements))]
                 return self._fields(tuple_record_name(elements), _type_text(cql_type), names, elements)
             case UserType():
-                text = _type_text(cql_type)
-                return self._fields(cql_type.name, text, cql_type.field_names, cql_type.field_types)
+                return self._fields(cql_type.name, _type_text(cql_type), cql_type.field_names, cql_type.field_types)
             case CustomType():
                 return "bytes"
 
     def _once(self, name: str, record: AvroSchema) -> AvroSchema:
-        if name in self._named:
+        if (name, "") in self._names:
             return f"cql_{name}"
-        self._named.add(name)
+        self._names[name, ""] = f"cql_{name}"
         return record
 
     def _fields(self, name: str, text: str, names: Sequence[str], types: Sequence[CqlType]) -> AvroSchema:
-        if name in self._named:
-            return name
-        self._named.add(name)
-        fields = [self.nullable(field, each) for field, each in zip(names, types, strict=True)]
-        return {"type": "record", "name": name, "doc": f"CQL type {text}", "fields": fields}
+        known = self._names.get((name, text))
+        if known is not None:
+            return known
+        own = self._names[name, text] = free_name(avro_name(name), self._taken)
+        self._taken.add(own)
+        fields: list[AvroSchema] = [
+            _with_cql_name({"name": field, "type": ["null", self.of(each)], "default": None}, cql_name)
+            for field, cql_name, each in zip(avro_names(names), names, types, strict=True)
+        ]
+        return _with_cql_name({"type": "record", "name": own, "doc": f"CQL type {text}", "fields": fields}, name)
 
 
 def _type_text(cql_type: CqlType) -> str:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["DEFAULT_EVENTS_PREFIX", "DEFAULT_SUBSCRIPTION", "events_topic", "full_topic_name", "partition_of_token"]
+__all__ = [
+    "DEFAULT_EVENTS_PREFIX",
+    "DEFAULT_SUBSCRIPTION",
+    "events_topic",
+    "full_topic_name",
+    "partition_of_token",
+    "schema_changes_topic",
+]
 
 # Not DataStax's `events-`: a broker refuses two kinds of schema on one topic.
 DEFAULT_EVENTS_PREFIX: Final = "persistent://public/default/cdc-events-"
@@ -14,6 +21,16 @@ DEFAULT_SUBSCRIPTION: Final = "sub"
 def events_topic(keyspace: str, table: str, prefix: str = DEFAULT_EVENTS_PREFIX) -> str:
     """The full name of a table's events topic."""
     return full_topic_name(f"{prefix}{keyspace}.{table}")
+
+
+def schema_changes_topic(events: str, keyspace: str, table: str) -> str:
+    """Where changes of definitions are told: `schema-changes` behind the prefix of this events topic of the table.
+
+    Behind the default prefix, when the topic's name has another form.
+    """
+    name = f"{keyspace}.{table}"
+    prefix = events.removesuffix(name) if events.endswith(name) else DEFAULT_EVENTS_PREFIX
+    return f"{prefix}schema-changes"
 
 
 def full_topic_name(topic: str) -> str:

@@ -8,16 +8,16 @@ import gc
 import logging
 import os
 import signal
-import ssl
 import sys
 
-from schemas.errors import CdcError, ConfigError, ConfigProblem
+from schemas.errors import CdcError
 from source_connector.assembly import assemble
 from source_connector.config import SourceConfig
 from source_connector.errors import DeploymentError
 from source_connector.host_connection import HostConnection, HostLogHandler
 from source_connector.host_protocol import OpenRequest, encode_error, encode_opened
 from source_connector.source import CassandraSource, Inbox
+from source_connector.tls import tls_context
 
 __all__ = ["main"]
 
@@ -63,30 +63,10 @@ def _build(request: OpenRequest, inbox: Inbox, host: HostConnection) -> Cassandr
             "an event is acknowledged only after the data topic has its record"
         )
     config, warnings = SourceConfig.from_mapping(request.config, request.pulsar)
-    ssl_context = _ssl_context(config)
+    ssl_context = tls_context(config)
     for warning in warnings:
         _log.warning("%s", warning)
     return assemble(config, ssl_context, inbox, host)
-
-
-def _ssl_context(config: SourceConfig) -> ssl.SSLContext | None:
-    """TLS to Cassandra, from PEM files. Raises ConfigError."""
-    if config.ssl_provider == "None":
-        return None
-    option = "ssl.truststore.path"
-    try:
-        context = ssl.create_default_context(cafile=config.ssl_trusted_certificates or None)
-        context.check_hostname = config.ssl_hostname_validation
-        option = "ssl.cipherSuites"
-        if config.ssl_ciphers:
-            context.set_ciphers(":".join(config.ssl_ciphers))
-        option = "ssl.openssl.keyCertChain"
-        if config.ssl_certificate_chain:
-            context.load_cert_chain(config.ssl_certificate_chain, config.ssl_private_key)
-    except (ssl.SSLError, OSError) as error:
-        reason = f"cannot be used ({error}); files must be PEM, Java key stores have to be converted"
-        raise ConfigError([ConfigProblem(option=option, reason=reason)]) from error
-    return context
 
 
 def _log_to(host: HostConnection) -> None:

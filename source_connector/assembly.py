@@ -48,6 +48,7 @@ def assemble(
         ),
         limits=Limits(
             columns=config.columns,
+            data_format=config.output_format,
             backoff_s=config.backoff_ms / 1000,
             max_backoff_s=config.max_backoff_s,
         ),
@@ -64,6 +65,7 @@ def _cassandra_options(config: SourceConfig, ssl_context: ssl.SSLContext | None)
         username=config.auth_username if enters else None,
         password=config.auth_password.get_secret_value() if enters else None,
         ssl_context=ssl_context,
+        secure_connect_bundle=config.secure_connect_bundle,
     )
 
 

@@ -21,6 +21,7 @@ from cassandra.protocol import ProtocolHandler, ResultMessage
 from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
 from source_connector.errors import DeploymentError, FetchError
+from source_connector.private_files import as_file
 from source_connector.read_request import RawRow
 
 __all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead", "reason_of"]
@@ -34,7 +35,10 @@ _SIZE: Final = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CassandraOptions:
-    """Where the cluster is and how to enter it; `ssl_context` is None for plain text."""
+    """Where the cluster is and how to enter it; `ssl_context` is None for plain text.
+
+    With a secure connect bundle (a path, or `base64:` and its content) it alone says where the cluster is.
+    """
 
     contact_points: Sequence[str]
     port: int
@@ -43,6 +47,7 @@ class CassandraOptions:
     username: str | None = None
     password: str | None = None
     ssl_context: ssl.SSLContext | None = None
+    secure_connect_bundle: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +153,16 @@ class CassandraClient:
 
     def connect(self) -> None:
         """One attempt. Raises FetchError when no node answers, DeploymentError for what waiting cannot mend."""
-        cluster = self._new_cluster()
+        try:
+            cluster = self._new_cluster()
+        except (DriverException, OSError, ValueError, KeyError) as error:
+            raise self._bundle_error(error) from error
         try:
             session = cluster.connect()
         except (NoHostAvailable, DriverException, OSError) as error:
             known = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
             cluster.shutdown()
-            if known and self._options.local_dc not in known:
+            if known and self._options.local_dc and self._options.local_dc not in known:
                 raise DeploymentError(
                     f"loadBalancing.localDc: no node is in {self._options.local_dc!r}; the cluster has "
                     + ", ".join(sorted(map(repr, known)))
@@ -205,7 +213,7 @@ class CassandraClient:
 
     def _new_cluster(self) -> Cluster:
         options = self._options
-        policy = _EventNodeFirst(options.local_dc)
+        policy = _EventNodeFirst(options.local_dc)  # of a bundle, the data center of the first node
         raw = ExecutionProfile(
             load_balancing_policy=policy,
             retry_policy=_NextHostOnError(),
@@ -216,21 +224,32 @@ class CassandraClient:
         auth = None
         if options.username is not None:
             auth = PlainTextAuthProvider(options.username, options.password)
-        return Cluster(
-            contact_points=list(options.contact_points),
-            port=options.port,
-            protocol_version=_PROTOCOL_VERSION,
-            execution_profiles={EXEC_PROFILE_DEFAULT: raw, _SYSTEM_PROFILE: system},
-            auth_provider=auth,
-            ssl_context=options.ssl_context,
-            # We read the schema of one table ourselves; the driver's copy of all of it would only cost memory.
-            schema_metadata_enabled=False,
-            token_metadata_enabled=False,
-            compression=False,
-            # The driver's own goes up to ten minutes, which would add to every outage of Cassandra.
-            reconnection_policy=ExponentialReconnectionPolicy(0.5, 5.0, max_attempts=None),
-            application_name="cassandra-cdc-source",
-        )
+        with as_file(options.secure_connect_bundle, ".zip") as bundle:
+            return Cluster(
+                **self._place(bundle),
+                protocol_version=_PROTOCOL_VERSION,
+                execution_profiles={EXEC_PROFILE_DEFAULT: raw, _SYSTEM_PROFILE: system},
+                auth_provider=auth,
+                # We read the schema of one table ourselves; the driver's copy of all of it would only cost memory.
+                schema_metadata_enabled=False,
+                token_metadata_enabled=False,
+                compression=False,
+                # The driver's own goes up to ten minutes, which would add to every outage of Cassandra.
+                reconnection_policy=ExponentialReconnectionPolicy(0.5, 5.0, max_attempts=None),
+                application_name="cassandra-cdc-source",
+            )
+
+    def _place(self, bundle: str) -> dict[str, object]:
+        if bundle:
+            return {"cloud": {"secure_connect_bundle": bundle}}
+        options = self._options
+        return {
+            "contact_points": list(options.contact_points), "port": options.port, "ssl_context": options.ssl_context,
+        }  # fmt: skip
+
+    def _bundle_error(self, error: Exception) -> Exception:
+        """A file that is no bundle, or a service that does not answer: either is told, and tried again."""
+        return FetchError("the cluster of cloud.secureConnectBundle", reason_of(error))
 
     def _connect_error(self, error: Exception) -> Exception:
         causes = _causes(error)

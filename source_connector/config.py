@@ -5,33 +5,31 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from schemas.errors import ConfigError, ConfigProblem
-from schemas.topics import DEFAULT_SUBSCRIPTION, events_topic, full_topic_name
+from schemas.topics import DEFAULT_SUBSCRIPTION, events_topic, full_topic_name, schema_changes_topic
+from source_connector.datastax_options import known_name, take_out_foreign
+from source_connector.private_files import is_content, is_readable_content
+from source_connector.row_encoder import DataFormat
 
 __all__ = ["ConsistencyName", "SourceConfig", "flattened"]
 
 ConsistencyName = Literal["ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "LOCAL_ONE", "EACH_QUORUM"]
 
-# Options of DataStax's connector that steer something which does not exist here: accepted, with one warning for all.
-_WITHOUT_MEANING: Final = frozenset({
-    "batch.size", "query.executors", "query.maxMobileAvgLatency", "query.minMobileAvgLatency",
-    "cache.only_if_coordinator_match", "key.converter", "value.converter", "maxConcurrentRequests",
-    "connectionPoolLocalSize", "compression", "metricsHighestLatency", "jmx", "jmxConnectorDomain", "ignoreErrors",
-    "ssl.keystore.password", "ssl.truststore.password", "name", "task.id",
-})  # fmt: skip
-_DRIVER_PREFIX: Final = "datastax-java-driver."
-_UNSUPPORTED: Final = {
-    "cloud.secureConnectBundle": "is not supported; give contactPoints, loadBalancing.localDc and the ssl options",
-    "ssl.keystore.path": "a Java key store cannot be read here; give PEM files in ssl.openssl.keyCertChain and "
+_SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
+_CONSISTENCY_LEVELS: Final = get_args(ConsistencyName)
+# Values that may be content, `base64:...`, instead of a path.
+_FILES: Final = (
+    "cloud.secureConnectBundle", "ssl.keystore.path", "ssl.truststore.path", "ssl.openssl.keyCertChain",
     "ssl.openssl.privateKey",
-}
-_OUTPUT_FORMATS: Final = ("key-value-avro",)
-_SECRETS: Final = frozenset({"auth.password", "pulsarAuthParams"})
+)  # fmt: skip
+_SECRETS: Final = frozenset({
+    "auth.password", "pulsarAuthParams", "ssl.keystore.password", "ssl.truststore.password", *_FILES,
+})  # fmt: skip
 
 
 def _parts(value: object) -> object:
@@ -39,12 +37,6 @@ def _parts(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
-
-
-def _known(value: object, names: tuple[str, ...]) -> object:
-    """A name whatever its case."""
-    matching = [name for name in names if isinstance(value, str) and name.lower() == value.lower()]
-    return matching[0] if matching else value
 
 
 _Texts = Annotated[tuple[str, ...], BeforeValidator(_parts)]
@@ -57,40 +49,53 @@ class SourceConfig(BaseModel):
 
     keyspace: str = Field(min_length=1)
     table: str = Field(min_length=1)
-    contact_points: _Texts = Field(alias="contactPoints", min_length=1)
+    contact_points: _Texts = Field(default=(), alias="contactPoints")
     port: int = Field(default=9042, ge=1, le=65535)
-    local_dc: str = Field(alias="loadBalancing.localDc", min_length=1)
+    local_dc: str = Field(default="", alias="loadBalancing.localDc")
+    secure_connect_bundle: str = Field(default="", alias="cloud.secureConnectBundle", repr=False)
     columns: str = ".*"
-    output_format: str = Field(default="key-value-avro", alias="outputFormat")
+    output_format: Annotated[DataFormat, known_name(*(each.value for each in DataFormat))] = Field(
+        default=DataFormat.KEY_VALUE_AVRO, alias="outputFormat"
+    )
 
     events_topics: _Texts = Field(default=(), alias="events.topic")
     subscription: str = Field(default=DEFAULT_SUBSCRIPTION, alias="events.subscription.name", min_length=1)
-    subscription_type: str = Field(default="Failover", alias="events.subscription.type")
+    subscription_type: Annotated[
+        Literal["Exclusive", "Shared", "Failover", "Key_Shared"], known_name(*_SUBSCRIPTION_TYPES)
+    ] = Field(default="Key_Shared", alias="events.subscription.type")
+    schema_changes_topic: str = Field(default="", alias="schema.changes.topic")
     max_waiting_events: int = Field(default=4000, alias="events.maxWaiting", ge=1, le=1_000_000)
 
     cache_max_digests: int = Field(default=3, alias="cache.max.digest", ge=1, le=100)
     cache_max_capacity: int = Field(default=32767, alias="cache.max.capacity", ge=1, le=10_000_000)
     cache_expire_after_ms: int = Field(default=60000, alias="cache.expire.after.ms", ge=1000)
 
-    consistency: ConsistencyName = Field(default="LOCAL_QUORUM", alias="query.consistencyLevel")
-    higher_consistency: ConsistencyName = Field(default="ALL", alias="query.higherConsistencyLevel")
+    consistency: Annotated[ConsistencyName, known_name(*_CONSISTENCY_LEVELS)] = Field(
+        default="LOCAL_QUORUM", alias="query.consistencyLevel"
+    )
+    higher_consistency: Annotated[ConsistencyName, known_name(*_CONSISTENCY_LEVELS)] = Field(
+        default="ALL", alias="query.higherConsistencyLevel"
+    )
     max_reads_in_flight: int = Field(default=16, alias="query.maxInFlight", ge=1, le=1024)
     backoff_ms: int = Field(default=100, alias="query.backoffInMs", ge=1)
     max_backoff_s: int = Field(default=60, alias="query.maxBackoffInSec", ge=1)
     read_timeout_s: float = Field(default=30, alias="queryExecutionTimeout", gt=0)
 
-    auth_provider: Annotated[
-        Literal["None", "PLAIN"], BeforeValidator(lambda value: _known(value, ("None", "PLAIN")))
-    ] = Field(default="None", alias="auth.provider")
+    auth_provider: Annotated[Literal["None", "PLAIN"], known_name("None", "PLAIN")] = Field(
+        default="None", alias="auth.provider"
+    )
     auth_username: str = Field(default="", alias="auth.username")
     auth_password: SecretStr = Field(default=SecretStr(""), alias="auth.password")
 
-    ssl_provider: Annotated[
-        Literal["None", "JDK", "OpenSSL"], BeforeValidator(lambda value: _known(value, ("None", "JDK", "OpenSSL")))
-    ] = Field(default="None", alias="ssl.provider")
-    ssl_trusted_certificates: str = Field(default="", alias="ssl.truststore.path")
-    ssl_certificate_chain: str = Field(default="", alias="ssl.openssl.keyCertChain")
-    ssl_private_key: str = Field(default="", alias="ssl.openssl.privateKey")
+    ssl_provider: Annotated[Literal["None", "JDK", "OpenSSL"], known_name("None", "JDK", "OpenSSL")] = Field(
+        default="None", alias="ssl.provider"
+    )
+    ssl_trust_store: str = Field(default="", alias="ssl.truststore.path", repr=False)
+    ssl_trust_store_password: SecretStr = Field(default=SecretStr(""), alias="ssl.truststore.password")
+    ssl_key_store: str = Field(default="", alias="ssl.keystore.path", repr=False)
+    ssl_key_store_password: SecretStr = Field(default=SecretStr(""), alias="ssl.keystore.password")
+    ssl_certificate_chain: str = Field(default="", alias="ssl.openssl.keyCertChain", repr=False)
+    ssl_private_key: str = Field(default="", alias="ssl.openssl.privateKey", repr=False)
     ssl_hostname_validation: bool = Field(default=True, alias="ssl.hostnameValidation")
     ssl_ciphers: _Texts = Field(default=(), alias="ssl.cipherSuites")
 
@@ -110,10 +115,8 @@ class SourceConfig(BaseModel):
 
         Returns the configuration and warnings for the log, a line each. Raises ConfigError with every problem.
         """
-        given = dict(flattened(options))
-        warnings = _take_out_meaningless(given)
-        problems = [ConfigProblem(option=name, reason=_UNSUPPORTED[name]) for name in given if name in _UNSUPPORTED]
-        known = {name: value for name, value in given.items() if name not in _UNSUPPORTED}
+        known = dict(flattened(options))
+        problems, warnings = take_out_foreign(known)
         for option, name in _PULSAR_OPTIONS.items():
             if pulsar and name in pulsar:
                 known.setdefault(option, pulsar[name])
@@ -126,10 +129,10 @@ class SourceConfig(BaseModel):
         problems += _cross_problems(known)
         if problems:
             raise ConfigError(problems)
-        if config.subscription_type.lower() != "failover":
+        if known.get("events.subscription.type") and config.subscription_type != "Failover":
             warnings.append(
-                f"events.subscription.type: {config.subscription_type} is not used; events are read with a Failover "
-                "subscription, which keeps the order of each topic partition"
+                f"events.subscription.type: {config.subscription_type} is for topics of DataStax's agents; events of "
+                "ours are read with a Failover subscription, which keeps the order of each topic partition"
             )
         return config, tuple(warnings)
 
@@ -142,6 +145,13 @@ class SourceConfig(BaseModel):
     def topics(self) -> tuple[str, ...]:
         """Full names of the events topics; by default the one that our agents write."""
         return tuple(map(full_topic_name, self.events_topics)) or (events_topic(self.keyspace, self.table),)
+
+    @property
+    def changes_topic(self) -> str:
+        """The full name of the topic for changes of the table's definition: beside the first events topic."""
+        if self.schema_changes_topic:
+            return full_topic_name(self.schema_changes_topic)
+        return schema_changes_topic(self.topics[0], self.keyspace, self.table)
 
 
 # Option -> name in the host's OPEN document, which serves as its default.
@@ -164,13 +174,6 @@ def flattened(options: Mapping[str, object], prefix: str = "") -> Iterator[tuple
             yield f"{prefix}{name}", value
 
 
-def _take_out_meaningless(given: dict[str, object]) -> list[str]:
-    idle = sorted(name for name in given if name in _WITHOUT_MEANING or name.startswith(_DRIVER_PREFIX))
-    for name in idle:
-        del given[name]
-    return [f"options without a meaning for this connector are ignored: {', '.join(idle)}"] if idle else []
-
-
 def _problem(detail: ErrorDetails) -> ConfigProblem:
     option = str(detail["loc"][0])
     if detail["type"] == "missing":
@@ -191,10 +194,11 @@ def _suggestion(option: str) -> str:
 
 def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
     """Rules that pydantic's types do not say."""
-    output_format = given.get("outputFormat", _OUTPUT_FORMATS[0])
-    if output_format not in _OUTPUT_FORMATS:
-        reason = f"{output_format!r} is not supported; supported: {', '.join(_OUTPUT_FORMATS)}"
-        yield ConfigProblem(option="outputFormat", reason=reason)
+    yield from _place_problems(given)
+    for option in _FILES:
+        value = given.get(option)
+        if isinstance(value, str) and is_content(value) and not is_readable_content(value):
+            yield ConfigProblem(option=option, reason="what follows 'base64:' is no base64")
     try:
         re.compile(str(given.get("columns", "")))
     except re.error as error:
@@ -206,6 +210,22 @@ def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
     if bool(given.get("ssl.openssl.keyCertChain")) != bool(given.get("ssl.openssl.privateKey")):
         reason = "ssl.openssl.keyCertChain and ssl.openssl.privateKey go together"
         yield ConfigProblem(option="ssl.openssl.privateKey", reason=reason)
+    if given.get("ssl.openssl.keyCertChain") and given.get("ssl.keystore.path"):
+        reason = "give either a key store or ssl.openssl.keyCertChain and ssl.openssl.privateKey"
+        yield ConfigProblem(option="ssl.keystore.path", reason=reason)
     if not given.get("pulsarServiceUrl"):
         reason = "is required: this Pulsar does not tell its sources the broker's address"
         yield ConfigProblem(option="pulsarServiceUrl", reason=reason)
+
+
+def _place_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
+    """A bundle tells everything about the cluster; without one, contact points and their data center do."""
+    if not given.get("cloud.secureConnectBundle"):
+        for option in ("contactPoints", "loadBalancing.localDc"):
+            if not given.get(option):
+                yield ConfigProblem(option=option, reason="is required")
+        return
+    for option, value in sorted(given.items()):
+        if value and (option in ("contactPoints", "loadBalancing.localDc") or option.startswith("ssl.")):
+            reason = "cannot be given together with cloud.secureConnectBundle, which holds it"
+            yield ConfigProblem(option=option, reason=reason)

@@ -14,10 +14,13 @@ frames to the host. Standard error is text, a log line each. End of standard inp
       2 ACK     => Seq (Uint64)               the data topic has the record
       3 FAIL    => Seq (Uint64)               the data topic refused the record
       4 CLOSE   =>                            stop, answer nothing more, end
+      5 TAKEN   => Id (Uint32)                the registry has the schema
+      6 REFUSED => Id (Uint32) Text           the registry does not take the schema, and why
 
     child to host
       16 OPENED =>                            the configuration is right; records will follow
-      17 SCHEMA => Id (Uint32) Name (Text) KeySchema (Text) ValueSchema (Text)
+      17 SCHEMA => Id (Uint32) Format (Uint8: 0 key-value-avro, 1 key-value-json, 2 json)
+                   Name (Text) KeySchema (Text) ValueSchema (Text)
       18 RECORD => Seq (Uint64) SchemaId (Uint32) EventTime (Int64, milliseconds, -1 for none)
                    Key (Bytes) HasValue (Uint8: 0 or 1) Value (Bytes; empty when HasValue is 0)
                    Count (Uint16) Count times: Name (Text) Value (Text)
@@ -25,7 +28,8 @@ frames to the host. Standard error is text, a log line each. End of standard inp
       20 METRIC => Value (Float64) Name (Text)
       21 ERROR  => Text                       why it cannot go on; the host throws it, the process ends
 
-A SCHEMA frame precedes the first RECORD that names its id; ids are never used again. Seq counts up from 1. Every
+Every SCHEMA is answered by TAKEN or REFUSED; the first RECORD that names its id follows TAKEN. An id stands
+for one schema and may be announced again after REFUSED. Seq counts up from 1. Every
 RECORD is answered by exactly one ACK or FAIL, in any order. The Java side is `nar/.../Frames.java`; both are tested
 against the same golden frames.
 """
@@ -41,7 +45,8 @@ from functools import lru_cache
 from typing import Final
 
 from source_connector.errors import HostProtocolError
-from source_connector.record import SourceRecord
+from source_connector.record import DataSchema, SourceRecord
+from source_connector.row_encoder import DataFormat
 
 __all__ = [
     "MAX_FRAME_LENGTH",
@@ -51,6 +56,8 @@ __all__ = [
     "FrameDecoder",
     "HostFrame",
     "OpenRequest",
+    "SchemaRefused",
+    "SchemaTaken",
     "encode_error",
     "encode_log",
     "encode_metric",
@@ -64,6 +71,7 @@ MAX_FRAME_LENGTH: Final = 64 * 1024 * 1024
 _HEADER: Final = struct.Struct(">IB")
 _SEQ: Final = struct.Struct(">Q")
 _SIZE: Final = struct.Struct(">I")
+_FORMATS: Final = (DataFormat.KEY_VALUE_AVRO, DataFormat.KEY_VALUE_JSON, DataFormat.JSON)
 _RECORD_HEAD: Final = struct.Struct(">QIqI")
 
 
@@ -74,6 +82,8 @@ class FrameType(IntEnum):
     ACK = 2
     FAIL = 3
     CLOSE = 4
+    TAKEN = 5
+    REFUSED = 6
     OPENED = 16
     SCHEMA = 17
     RECORD = 18
@@ -114,7 +124,22 @@ class Close:
     """Pulsar stops the source."""
 
 
-HostFrame = OpenRequest | Ack | Fail | Close
+@dataclass(frozen=True, slots=True)
+class SchemaTaken:
+    """The data topic's registry has the schema."""
+
+    schema_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRefused:
+    """The data topic's registry does not take the schema; records cannot be written by it."""
+
+    schema_id: int
+    reason: str
+
+
+HostFrame = OpenRequest | Ack | Fail | Close | SchemaTaken | SchemaRefused
 
 
 class FrameDecoder:
@@ -150,9 +175,22 @@ def _host_frame(kind: int, body: bytes) -> HostFrame:
         return Ack(seq) if kind == FrameType.ACK else Fail(seq)
     if kind == FrameType.CLOSE:
         return Close()
+    if kind in (FrameType.TAKEN, FrameType.REFUSED):
+        return _schema_answer(kind, body)
     if kind == FrameType.OPEN:
         return _open_request(body)
     raise HostProtocolError("not a frame that a host sends", frame=kind)
+
+
+def _schema_answer(kind: int, body: bytes) -> SchemaTaken | SchemaRefused:
+    schema_id, rest = int.from_bytes(body[:4], "big"), body[4:]
+    if len(body) < 4 or (kind == FrameType.TAKEN and rest):
+        raise HostProtocolError(f"{len(body)} bytes", frame=kind)
+    if kind == FrameType.TAKEN:
+        return SchemaTaken(schema_id)
+    if len(rest) != 4 + int.from_bytes(rest[:4], "big"):
+        raise HostProtocolError(f"a text of {len(rest)} bytes", frame=kind)
+    return SchemaRefused(schema_id, rest[4:].decode("utf-8", "replace"))
 
 
 def _open_request(body: bytes) -> OpenRequest:
@@ -176,9 +214,10 @@ def encode_opened() -> bytes:
     return _frame(FrameType.OPENED, b"")
 
 
-def encode_schema(schema_id: int, name: str, key_schema: str, value_schema: str) -> bytes:
+def encode_schema(schema: DataSchema) -> bytes:
     """SCHEMA: Avro JSON texts of the data topic's key and value."""
-    return _frame(FrameType.SCHEMA, _SIZE.pack(schema_id) + _text(name) + _text(key_schema) + _text(value_schema))
+    head = struct.pack(">IB", schema.schema_id, _FORMATS.index(schema.data_format))
+    return _frame(FrameType.SCHEMA, head + b"".join(map(_text, (schema.name, schema.key_schema, schema.value_schema))))
 
 
 def encode_record(seq: int, record: SourceRecord) -> bytes:

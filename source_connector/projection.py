@@ -7,20 +7,19 @@ together, so a row's bytes are always written by the schema that they were selec
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from schemas.cql_type import is_multi_cell
-from schemas.cql_value import AvroValue, CqlValueError, split_partition_key, value_reader
-from schemas.mutation_event import MutationKind
-from schemas.row_record import data_key_schema, data_value_schema, record_writer, schema_text
+from schemas.cql_value import CqlValueError, split_partition_key
+from schemas.mutation_event import MutationEvent, MutationKind
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.errors import DeploymentError, RowConversionError
+from source_connector.record import DataSchema
+from source_connector.row_encoder import DataFormat, RawValues, row_encoder
 
 __all__ = ["Projection", "RawValues", "Selection"]
-
-RawValues = Sequence[bytes | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +46,23 @@ class Selection:
 class Projection:
     """One table in one state of its schema. Raises DeploymentError when nothing is left to replicate."""
 
-    def __init__(self, table: TableMetadata, columns: str = ".*") -> None:
+    def __init__(
+        self, table: TableMetadata, columns: str = ".*", data_format: DataFormat = DataFormat.KEY_VALUE_AVRO
+    ) -> None:
         self.table: Final = table
+        self.data_format: Final = data_format
         wanted = re.compile(columns)
         self.value_columns: Final = tuple(each for each in table.value_columns if wanted.fullmatch(each.name))
         if table.value_columns and not self.value_columns:
             raise DeploymentError(f"columns: {columns!r} matches no value column of {table.full_name}")
-        self.key_schema: Final = schema_text(data_key_schema(table))
-        self.value_schema: Final = schema_text(data_value_schema(table, self.value_columns))
-        self._write_key = record_writer(data_key_schema(table))
-        self._write_value = record_writer(data_value_schema(table, self.value_columns))
-        self._readers = {each.name: value_reader(each.type) for each in table.primary_key + self.value_columns}
+        self._encoder = row_encoder(data_format, table, self.value_columns)
+        self._avro_key = self._encoder.key
+        if data_format is not DataFormat.KEY_VALUE_AVRO:
+            self._avro_key = row_encoder(DataFormat.KEY_VALUE_AVRO, table, self.value_columns).key
+        self.key_schema: Final = self._encoder.key_schema
+        self.value_schema: Final = self._encoder.value_schema
+        self.deleted: Final = self._encoder.deleted
+        """The value of a row that does not exist."""
         self._static_names = [each.name for each in table.static_columns]
         self.row_selection: Final = Selection(
             key_columns=(),
@@ -93,35 +98,39 @@ class Projection:
         """True when records of both are written by the same schemas."""
         return (self.key_schema, self.value_schema) == (other.key_schema, other.value_schema)
 
+    def data_schema(self, schema_id: int) -> DataSchema:
+        """What the data topic's registry gets to know."""
+        return DataSchema(
+            schema_id=schema_id,
+            data_format=self.data_format,
+            name=self.table.name,
+            key_schema=self.key_schema,
+            value_schema=self.value_schema,
+        )
+
     def row_key_values(self, partition_key: bytes, clustering: Sequence[bytes | None]) -> list[bytes | None]:
         """Values of a statement's markers for one row (or, without clustering, for one partition)."""
         return [*split_partition_key(partition_key, len(self.table.partition_key)), *clustering]
 
     def avro_key(self, key_values: RawValues) -> bytes:
-        """The data topic's key from CQL bytes; missing clustering values are null. Raises RowConversionError."""
-        columns = self.table.primary_key
-        record: dict[str, AvroValue] = dict.fromkeys((column.name for column in columns), None)
-        try:
-            for column, data in zip(columns, key_values, strict=False):
-                record[column.name] = None if data is None else self._readers[column.name](data)
-            return self._write_key(record)
-        except (CqlValueError, *_AVRO_ERRORS) as error:
-            raise self._conversion_error(key_values, error) from error
+        """The key as Avro from CQL bytes; missing clustering values are null. Raises RowConversionError."""
+        return self._converted(key_values, lambda: self._avro_key(key_values))
 
-    def avro_value(self, selection: Selection, row: RawValues) -> bytes:
-        """The data topic's value from a row of the selection. Raises RowConversionError."""
-        columns = selection.value_columns or selection.key_columns
-        start = len(selection.key_columns) if selection.value_columns else 0
-        readers = self._readers
-        try:
-            # Columns that were not selected are null: fastavro takes what is missing as its default.
-            record: dict[str, AvroValue] = {
-                column.name: None if data is None else readers[column.name](data)
-                for column, data in zip(columns, row[start:], strict=False)
-            }
-            return self._write_value(record)
-        except (CqlValueError, *_AVRO_ERRORS) as error:
-            raise self._conversion_error(row[: len(selection.key_columns)], error) from error
+    def record_key(self, key_values: RawValues) -> bytes:
+        """The same in the data topic's format. Raises RowConversionError."""
+        return self._converted(key_values, lambda: self._encoder.key(key_values))
+
+    def event_key(self, event: MutationEvent) -> bytes:
+        """The data topic's key for what an event is about. Raises RowConversionError."""
+        if self.data_format is DataFormat.KEY_VALUE_AVRO:
+            return event.key
+        return self.record_key(self.row_key_values(event.partition_key, event.clustering))
+
+    def record_value(self, selection: Selection, row: RawValues, key_values: RawValues) -> bytes:
+        """The data topic's value from a row of the selection, and its key. Raises RowConversionError."""
+        columns = selection.value_columns if self.value_columns else ()
+        values = row[len(selection.key_columns) :]
+        return self._converted(key_values, lambda: self._encoder.value(columns, values, key_values))
 
     def selection_for(self, kind: MutationKind) -> Selection:
         """What is read for an event of this kind."""
@@ -150,9 +159,12 @@ class Projection:
         """Names of the static columns."""
         return self._static_names
 
-    def _conversion_error(self, key_values: RawValues, error: Exception) -> RowConversionError:
-        key = " ".join("null" if each is None else each.hex() for each in key_values) or "(by its event)"
-        return RowConversionError(self.table.full_name, key, " ".join(str(error).split()))
+    def _converted(self, key_values: RawValues, convert: Callable[[], bytes]) -> bytes:
+        try:
+            return convert()
+        except (CqlValueError, *_AVRO_ERRORS) as error:
+            key = " ".join("null" if each is None else each.hex() for each in key_values)
+            raise RowConversionError(self.table.full_name, key, " ".join(str(error).split())) from error
 
 
 # What fastavro raises for a value that does not fit its schema.

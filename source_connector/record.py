@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["SourceRecord"]
+from source_connector.row_encoder import DataFormat
+
+__all__ = ["DataSchema", "SourceRecord"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSchema:
+    """The Avro JSON texts that the data topic's records are written by; `json` has no key schema."""
+
+    schema_id: int
+    data_format: DataFormat
+    name: str
+    key_schema: str
+    value_schema: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

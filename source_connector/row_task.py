@@ -19,7 +19,7 @@ from source_connector.events_message import PendingEvent
 from source_connector.partition_lanes import Work
 from source_connector.projection import Projection, Selection
 from source_connector.publication import event_time_ms, row_properties
-from source_connector.read_request import ReadLevel, ReadRequest, Rows
+from source_connector.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.record import SourceRecord
 
 __all__ = ["Desk", "RowTask", "Task"]
@@ -109,8 +109,8 @@ class RowTask:
         properties = row_properties(self._projection, self.work.events)
         record = SourceRecord(
             schema_id=self._schema_id,
-            key=self.work.key,
-            value=None if row is None else self._projection.avro_value(self._selection, row),
+            key=self._projection.event_key(self.work.newest.event),
+            value=self._projection.deleted if row is None else self._value(row),
             properties=properties,
             event_time_ms=event_time_ms(properties),
         )
@@ -126,6 +126,11 @@ class RowTask:
             self._read(ReadLevel.FIRST)
         else:
             self._desk.settle(self, self._proven)
+
+    def _value(self, row: RawRow) -> bytes:
+        newest = self.work.newest.event
+        key_values = self._projection.row_key_values(newest.partition_key, newest.clustering)
+        return self._projection.record_value(self._selection, row, key_values)
 
     def _read(self, level: ReadLevel) -> None:
         newest = self.work.newest

@@ -48,8 +48,9 @@ class ScopeTask:
             self._read_retried()
             return
         self._is_proven = True
-        self._publish(self.work.key, None, marker_properties(self._projection, self._pending))
         event = self._pending.event
+        key = self._projection.event_key(event)
+        self._publish(key, self._projection.deleted, marker_properties(self._projection, self._pending))
         self._read(
             ReadRequest(
                 projection=self._projection,
@@ -92,7 +93,7 @@ class ScopeTask:
         projection, selection = self._projection, self._projection.scope_selection
         key_values = tuple(row[: len(selection.key_columns)])
         try:
-            key, value = projection.avro_key(key_values), projection.avro_value(selection, row)
+            key, value = projection.record_key(key_values), projection.record_value(selection, row, key_values)
         except RowConversionError as error:
             self._unconverted.append(key_values[len(projection.table.partition_key) :])
             self._error = error

@@ -13,7 +13,6 @@ import contextlib
 import itertools
 import logging
 import queue
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,14 +27,26 @@ from source_connector.errors import DeploymentError, FetchError, TableNotFoundEr
 from source_connector.events_consumer import EventsConsumer
 from source_connector.events_message import EventsMessage, PendingEvent
 from source_connector.host_connection import HostConnection
-from source_connector.host_protocol import Ack, Close, Fail, HostFrame, encode_metric, encode_record, encode_schema
+from source_connector.host_protocol import (
+    Ack,
+    Close,
+    Fail,
+    HostFrame,
+    SchemaRefused,
+    SchemaTaken,
+    encode_metric,
+)
 from source_connector.mutation_cache import MutationCache
+from source_connector.notices import Notices
+from source_connector.outbox import Outbox
 from source_connector.partition_lanes import PartitionLanes, Work
 from source_connector.projection import Projection
 from source_connector.read_request import ReadRequest, Rows
 from source_connector.record import SourceRecord
+from source_connector.row_encoder import DataFormat
 from source_connector.row_fetcher import Answer, RowFetcher
 from source_connector.row_task import RowTask, Task
+from source_connector.schema_registration import SchemaRegistration
 from source_connector.scope_task import ScopeTask
 from source_connector.table_schema import TableSchemaReader
 from source_connector.table_tracker import Standing, TableTracker
@@ -48,8 +59,6 @@ _log = logging.getLogger(__name__)
 _SCHEMA_LOOK_S: Final = 5.0
 _OUTAGE_LOOK_S: Final = 3.0
 _METRICS_S: Final = 5.0
-_SAY_AGAIN_AFTER_S: Final = 30.0
-_MAX_UNANSWERED_BYTES: Final = 32 * 1024 * 1024
 _HANDLED_AT_ONCE: Final = 200
 
 Inbox = queue.SimpleQueue[EventsMessage | Answer | HostFrame | Exception]
@@ -57,9 +66,10 @@ Inbox = queue.SimpleQueue[EventsMessage | Answer | HostFrame | Exception]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Which columns, and how long between attempts."""
+    """Which columns in which format, and how long between attempts."""
 
     columns: str
+    data_format: DataFormat
     backoff_s: float
     max_backoff_s: float
 
@@ -86,17 +96,16 @@ class CassandraSource:
         self._fetcher = fetcher
         self._cache = cache
         self._limits = limits
-        self._table = TableTracker(schema, limits.columns, self._use_projection)
+        self._table = TableTracker(schema, limits.columns, limits.data_format, self._use_projection)
         self._lanes = PartitionLanes()
         self._of_unknown_tables: list[EventsMessage] = []
-        self._unanswered: dict[int, tuple[Task, int]] = {}
-        self._unanswered_bytes = 0
-        self._next_seq = 1
+        self._outbox = Outbox(host)
         self._timers = Timers()
         self._to_be_retried: set[Task] = set()
         self._refreshes_failed = 0
         self._is_refresh_due = False
-        self._said_at: dict[str, float] = {}
+        self._notices = Notices(_log)
+        self._registration = SchemaRegistration(host.send, self._timers, self._notices)
         self._counters: Counter[str] = Counter()
         self._is_closing = False
 
@@ -118,12 +127,7 @@ class CassandraSource:
 
     def publish(self, task: Task, record: SourceRecord) -> None:
         """Hand a record to the host."""
-        seq, self._next_seq = self._next_seq, self._next_seq + 1
-        frame = encode_record(seq, record)
-        self._unanswered[seq] = task, len(frame)
-        self._unanswered_bytes += len(frame)
-        task.unanswered += 1
-        self._host.send(frame)
+        self._outbox.publish(task, record)
         self._counters["records_published"] += 1
 
     def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
@@ -173,8 +177,9 @@ class CassandraSource:
         return (
             self._lanes.has_startable
             and not self._table.is_stale
+            and self._registration.is_taken
             and self._fetcher.has_room
-            and self._unanswered_bytes < _MAX_UNANSWERED_BYTES
+            and self._outbox.has_room
         )
 
     def _handle(self, item: EventsMessage | Answer | HostFrame | Exception) -> None:
@@ -187,6 +192,8 @@ class CassandraSource:
                 self._host_answered(seq, refused=False)
             case Fail(seq=seq):
                 self._host_answered(seq, refused=True)
+            case SchemaTaken() | SchemaRefused():
+                self._registration.answered(item, self.projection.table.full_name)
             case Close():
                 self._is_closing = True
             case Exception():
@@ -210,7 +217,9 @@ class CassandraSource:
         """The rows of a dropped table do not exist, and its records carry its table id: nothing is to be published."""
         count = len(message.take_events())
         self._counters["events_of_dropped_tables"] += count
-        self._say("dropped", f"{count} events of the dropped table with id {message.table_id} need nothing any more")
+        self._notices.say(
+            "dropped", f"{count} events of the dropped table with id {message.table_id} need nothing any more"
+        )
         self._consumer.settled(message, count)
 
     def _start(self, work: Work) -> None:
@@ -235,10 +244,7 @@ class CassandraSource:
             self._guarded(task, partial(_take, task, outcome))
 
     def _host_answered(self, seq: int, *, refused: bool) -> None:
-        task, size = self._unanswered.pop(seq)
-        self._unanswered_bytes -= size
-        task.unanswered -= 1
-        task.was_refused |= refused
+        task = self._outbox.answered(seq, refused=refused)
         if task.unanswered or task in self._to_be_retried:
             return
         if task.was_refused:
@@ -272,11 +278,13 @@ class CassandraSource:
         self._counters["retries"] += 1
         newest = task.work.newest
         place = f"key {newest.event.key.hex()} of {newest.message.segment_id}:{newest.event.position}"
-        self._say(reason.partition(":")[0], f"{place}: {reason}; attempt {task.attempts + 1} in {delay_s:.1f} s")
+        self._notices.say(
+            reason.partition(":")[0], f"{place}: {reason}; attempt {task.attempts + 1} in {delay_s:.1f} s"
+        )
         self._timers.after(delay_s, partial(self._start_again, task))
 
     def _start_again(self, task: Task) -> None:
-        if self._table.is_stale or task.unanswered:
+        if self._table.is_stale or not self._registration.is_taken or task.unanswered:
             self._timers.after(self._limits.backoff_s, partial(self._start_again, task))
         else:
             self._to_be_retried.discard(task)
@@ -295,7 +303,7 @@ class CassandraSource:
             self._table.refresh()
             self._refreshes_failed = 0
         except (FetchError, TableNotFoundError) as error:
-            self._say("schema", f"nothing is read until the schema is known again: {error}")
+            self._notices.say("schema", f"nothing is read until the schema is known again: {error}")
             self._refreshes_failed += 1
             self._plan_refresh(backoff_s(self._refreshes_failed, self._limits.backoff_s, 5.0))
         waiting, self._of_unknown_tables = self._of_unknown_tables, []
@@ -305,15 +313,14 @@ class CassandraSource:
     def _use_projection(self, projection: Projection, is_new_schema: bool) -> None:
         self._fetcher.prepare(projection)
         if is_new_schema:
-            name, key, value = projection.table.name, projection.key_schema, projection.value_schema
-            self._host.send(encode_schema(self._table.schema_id, name, key, value))
+            self._registration.announce(projection.data_schema(self._table.schema_id))
 
     def _look_at_schema(self) -> None:
         self._timers.after(_SCHEMA_LOOK_S, self._look_at_schema)
         try:
             self._table.look()
         except FetchError as error:
-            self._say("schema", str(error))
+            self._notices.say("schema", str(error))
 
     # Waiting, warnings, metrics.
 
@@ -325,23 +332,18 @@ class CassandraSource:
             try:
                 attempt()
             except (FetchError, TableNotFoundError) as error:
-                self._say("start", f"waiting: {error}")
+                self._notices.say("start", f"waiting: {error}")
             else:
                 return
             with contextlib.suppress(queue.Empty):
                 self._handle(self._inbox.get(timeout=min(5.0, 0.5 * 2.0 ** min(number, 4))))
-
-    def _say(self, subject: str, text: str) -> None:
-        """A warning, at most once in a while for each subject; the counters have the rest."""
-        if time.monotonic() - self._said_at.get(subject, -_SAY_AGAIN_AFTER_S) >= _SAY_AGAIN_AFTER_S:
-            self._said_at[subject] = time.monotonic()
-            _log.warning("%s", text)
 
     def _send_metrics(self) -> None:
         self._timers.after(_METRICS_S, self._send_metrics)
         for name, value in self._counters.items():
             self._host.send(encode_metric(name, value))
         self._host.send(encode_metric("partitions_in_work", len(self._lanes)))
+        self._host.send(encode_metric("tables_parked", self._registration.is_refused))
 
 
 def _take(task: Task, outcome: Rows | CdcError) -> None:

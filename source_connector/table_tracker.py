@@ -10,6 +10,7 @@ from uuid import UUID
 
 from source_connector.errors import TableNotFoundError
 from source_connector.projection import Projection
+from source_connector.row_encoder import DataFormat
 from source_connector.table_schema import TableSchemaReader
 
 __all__ = ["Standing", "TableTracker"]
@@ -37,10 +38,15 @@ class TableTracker:
     """
 
     def __init__(
-        self, schema: TableSchemaReader, columns: str, on_projection: Callable[[Projection, bool], None]
+        self,
+        schema: TableSchemaReader,
+        columns: str,
+        data_format: DataFormat,
+        on_projection: Callable[[Projection, bool], None],
     ) -> None:
         self._schema = schema
         self._columns = columns
+        self._data_format = data_format
         self._on_projection = on_projection
         self._projection: Projection | None = None
         self._version: UUID | None = None
@@ -66,7 +72,7 @@ class TableTracker:
         version = self._schema.version()
         table = self._schema.read()
         if self._projection is None or table != self._projection.table:
-            projection = Projection(table, self._columns)
+            projection = Projection(table, self._columns, self._data_format)
             is_new_schema = self._projection is None or not projection.schema_equals(self._projection)
             self.schema_id += is_new_schema
             self._on_projection(projection, is_new_schema)

@@ -11,6 +11,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import org.apache.pulsar.client.api.PulsarClientException;
+import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.schema.GenericRecord;
 import org.apache.pulsar.functions.api.Record;
 import org.apache.pulsar.io.core.Source;
@@ -24,7 +26,7 @@ import org.apache.pulsar.io.core.SourceContext;
  */
 public class CassandraSource implements Source<GenericRecord> {
     private static final List<String> SECRETS = List.of("auth.username", "auth.password", "ssl.keystore.password",
-            "ssl.truststore.password", "pulsarAuthParams");
+            "ssl.truststore.password", "ssl.openssl.privateKey", "pulsarAuthParams");
     private static final int ANSWER_SECONDS = 60;
 
     private ChildProcess child;
@@ -35,7 +37,7 @@ public class CassandraSource implements Source<GenericRecord> {
         String python = String.valueOf(config.getOrDefault("python", "python3"));
         checkPython(python, application);
         child = new ChildProcess(List.of(python, "-I", "-S", application.getPath()), application,
-                context.getLogger(), context::recordMetric);
+                context.getLogger(), context::recordMetric, schema -> register(schema, context));
         try {
             child.start(Json.of(openDocument(config, context))).get(ANSWER_SECONDS, TimeUnit.SECONDS);
         } catch (ExecutionException e) {
@@ -55,6 +57,11 @@ public class CassandraSource implements Source<GenericRecord> {
         if (child != null) {
             child.close();
         }
+    }
+
+    /** A producer that is made registers its schema, or tells why it cannot. */
+    private static void register(Schema<?> schema, SourceContext context) throws PulsarClientException {
+        context.getPulsarClient().newProducer(schema).topic(context.getOutputTopic()).create().close();
     }
 
     private static Map<String, Object> openDocument(Map<String, Object> config, SourceContext context) {

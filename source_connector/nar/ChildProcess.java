@@ -18,8 +18,8 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
+import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.Schema;
-import org.apache.pulsar.common.schema.KeyValue;
 import org.slf4j.Logger;
 
 /**
@@ -34,18 +34,26 @@ final class ChildProcess {
     private final File directory;
     private final Logger log;
     private final BiConsumer<String, Double> metrics;
+    private final Registry registry;
     private final BlockingQueue<Object> records = new ArrayBlockingQueue<>(WAITING_RECORDS);
     private final BlockingQueue<byte[]> outgoing = new LinkedBlockingQueue<>();
     private final CompletableFuture<Void> opened = new CompletableFuture<>();
-    private final Map<Integer, Schema<KeyValue<byte[], byte[]>>> schemas = new HashMap<>();
+    private final Map<Integer, Schema<?>> schemas = new HashMap<>();
     private volatile Process process;
     private volatile boolean closing;
 
-    ChildProcess(List<String> command, File directory, Logger log, BiConsumer<String, Double> metrics) {
+    /** Makes sure that the data topic has a schema. */
+    interface Registry {
+        void register(Schema<?> schema) throws PulsarClientException;
+    }
+
+    ChildProcess(List<String> command, File directory, Logger log, BiConsumer<String, Double> metrics,
+            Registry registry) {
         this.command = command;
         this.directory = directory;
         this.log = log;
         this.metrics = metrics;
+        this.registry = registry;
     }
 
     /** Starts the child; completes when it has taken its configuration, fails with its reason when it has not. */
@@ -107,10 +115,7 @@ final class ChildProcess {
             }
             switch (frame.type()) {
                 case Frames.OPENED -> opened.complete(null);
-                case Frames.SCHEMA -> {
-                    Frames.SchemaFrame schema = Frames.SchemaFrame.of(frame.body());
-                    schemas.put(schema.id(), DataSchema.keyValue(schema));
-                }
+                case Frames.SCHEMA -> register(Frames.SchemaFrame.of(frame.body()));
                 case Frames.RECORD -> put(Frames.RecordFrame.of(frame.body()));
                 case Frames.LOG -> log(frame.body().get() & 0xFF, Frames.text(frame.body()));
                 case Frames.METRIC -> {
@@ -125,8 +130,19 @@ final class ChildProcess {
         }
     }
 
+    private void register(Frames.SchemaFrame frame) {
+        Schema<?> schema = DataSchema.of(frame);
+        try {
+            registry.register(schema);
+            schemas.put(frame.id(), schema);
+            send(Frames.taken(frame.id()));
+        } catch (PulsarClientException e) {
+            send(Frames.refused(frame.id(), String.valueOf(e.getMessage())));
+        }
+    }
+
     private void put(Frames.RecordFrame frame) throws IOException, InterruptedException {
-        Schema<KeyValue<byte[], byte[]>> schema = schemas.get(frame.schemaId());
+        Schema<?> schema = schemas.get(frame.schemaId());
         if (schema == null) {
             throw new IOException("the child wrote a record of unknown schema " + frame.schemaId());
         }

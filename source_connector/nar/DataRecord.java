@@ -1,5 +1,6 @@
 package org.cassandracdc.source;
 
+import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.Optional;
 import org.apache.pulsar.client.api.Schema;
@@ -7,25 +8,35 @@ import org.apache.pulsar.common.schema.KeyValue;
 import org.apache.pulsar.functions.api.Record;
 
 /** One message for the data topic; what became of it is told to the child. */
-final class DataRecord implements Record<KeyValue<byte[], byte[]>> {
+final class DataRecord implements Record<Object> {
     private final Frames.RecordFrame frame;
-    private final Schema<KeyValue<byte[], byte[]>> schema;
+    private final Schema<?> schema;
     private final ChildProcess child;
 
-    DataRecord(Frames.RecordFrame frame, Schema<KeyValue<byte[], byte[]>> schema, ChildProcess child) {
+    DataRecord(Frames.RecordFrame frame, Schema<?> schema, ChildProcess child) {
         this.frame = frame;
         this.schema = schema;
         this.child = child;
     }
 
     @Override
-    public KeyValue<byte[], byte[]> getValue() {
-        return new KeyValue<>(frame.key(), frame.value());
+    public Optional<String> getKey() {
+        return isOneValue() ? Optional.of(new String(frame.key(), StandardCharsets.UTF_8)) : Optional.empty();
     }
 
     @Override
-    public Schema<KeyValue<byte[], byte[]>> getSchema() {
-        return schema;
+    public Object getValue() {
+        return isOneValue() ? frame.value() : new KeyValue<>(frame.key(), frame.value());
+    }
+
+    @Override
+    @SuppressWarnings("unchecked")
+    public Schema<Object> getSchema() {
+        return (Schema<Object>) schema;
+    }
+
+    private boolean isOneValue() {
+        return schema instanceof DataSchema;
     }
 
     @Override

@@ -3,12 +3,11 @@ package org.cassandracdc.source;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import org.apache.pulsar.client.api.Schema;
-import org.apache.pulsar.common.schema.KeyValue;
 import org.apache.pulsar.common.schema.KeyValueEncodingType;
 import org.apache.pulsar.common.schema.SchemaInfo;
 import org.apache.pulsar.common.schema.SchemaType;
 
-/** An Avro schema whose values are Avro already: what it registers is the schema, what it writes are the bytes. */
+/** A schema whose values are Avro or JSON already: what it registers is the schema, what it writes are the bytes. */
 final class DataSchema implements Schema<byte[]> {
     private final SchemaInfo info;
 
@@ -16,13 +15,18 @@ final class DataSchema implements Schema<byte[]> {
         this.info = info;
     }
 
-    static Schema<KeyValue<byte[], byte[]>> keyValue(Frames.SchemaFrame frame) {
-        return Schema.KeyValue(avro(frame.name(), frame.keySchema()), avro(frame.name(), frame.valueSchema()),
-                KeyValueEncodingType.SEPARATED);
+    static Schema<?> of(Frames.SchemaFrame frame) {
+        SchemaType type = frame.format() == 0 ? SchemaType.AVRO : SchemaType.JSON;
+        DataSchema value = new DataSchema(frame.name(), type, frame.valueSchema());
+        if (frame.format() == 2) {
+            return value;
+        }
+        DataSchema key = new DataSchema(frame.name(), type, frame.keySchema());
+        return Schema.KeyValue(key, value, KeyValueEncodingType.SEPARATED);
     }
 
-    private static DataSchema avro(String name, String json) {
-        return new DataSchema(SchemaInfo.builder().name(name).type(SchemaType.AVRO).properties(Map.of())
+    private DataSchema(String name, SchemaType type, String json) {
+        this(SchemaInfo.builder().name(name).type(type).properties(Map.of())
                 .schema(json.getBytes(StandardCharsets.UTF_8)).build());
     }
 

@@ -16,6 +16,8 @@ final class Frames {
     static final int ACK = 2;
     static final int FAIL = 3;
     static final int CLOSE = 4;
+    static final int TAKEN = 5;
+    static final int REFUSED = 6;
     static final int OPENED = 16;
     static final int SCHEMA = 17;
     static final int RECORD = 18;
@@ -30,9 +32,10 @@ final class Frames {
     record Frame(int type, ByteBuffer body) {
     }
 
-    record SchemaFrame(int id, String name, String keySchema, String valueSchema) {
+    /** `format` is 0 for key-value-avro, 1 for key-value-json, 2 for json. */
+    record SchemaFrame(int id, int format, String name, String keySchema, String valueSchema) {
         static SchemaFrame of(ByteBuffer body) throws IOException {
-            return new SchemaFrame(body.getInt(), text(body), text(body), text(body));
+            return new SchemaFrame(body.getInt(), body.get(), text(body), text(body), text(body));
         }
     }
 
@@ -84,6 +87,16 @@ final class Frames {
     static byte[] open(String json) {
         byte[] body = json.getBytes(StandardCharsets.UTF_8);
         return ByteBuffer.allocate(5 + body.length).putInt(1 + body.length).put((byte) OPEN).put(body).array();
+    }
+
+    static byte[] taken(int schemaId) {
+        return ByteBuffer.allocate(9).putInt(5).put((byte) TAKEN).putInt(schemaId).array();
+    }
+
+    static byte[] refused(int schemaId, String reason) {
+        byte[] text = reason.getBytes(StandardCharsets.UTF_8);
+        return ByteBuffer.allocate(13 + text.length).putInt(9 + text.length).put((byte) REFUSED).putInt(schemaId)
+                .putInt(text.length).put(text).array();
     }
 
     static String text(ByteBuffer body) throws IOException {

@@ -61,13 +61,13 @@ def test_deployed_by_pulsar_admin_a_java_consumer_reads_key_value_records(
 def test_every_wrong_option_is_named_at_once(deploy_connector: DeployConnector) -> None:
     """The source's status shows a line that names each option and what to do."""
     connector = deploy_connector(
-        "ks", "t", port="many", outputFormat="json", evnts={"topic": "x"}, loadBalancing={"localDc": ""}
+        "ks", "t", port="many", outputFormat="xml", evnts={"topic": "x"}, loadBalancing={"localDc": ""}
     )
     error = connector.wait_for_error()
     assert "port: input should be a valid integer, unable to parse string as an integer (got 'many')" in error
-    assert "outputFormat: 'json' is not supported; supported: key-value-avro" in error
+    assert "outputFormat: input should be 'key-value-avro', 'key-value-json' or 'json' (got 'xml')" in error
     assert "evnts.topic: is not an option of this connector; did you mean events.topic?" in error
-    assert "loadBalancing.localDc: string should have at least 1 character" in error
+    assert "loadBalancing.localDc: is required" in error
 
 
 @pytest.mark.parametrize(

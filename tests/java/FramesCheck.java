@@ -25,6 +25,8 @@ public final class FramesCheck {
         System.out.println("ack " + hex.formatHex(Frames.seq(Frames.ACK, 258)));
         System.out.println("fail " + hex.formatHex(Frames.seq(Frames.FAIL, 1)));
         System.out.println("close " + hex.formatHex(Frames.empty(Frames.CLOSE)));
+        System.out.println("taken " + hex.formatHex(Frames.taken(7)));
+        System.out.println("refused " + hex.formatHex(Frames.refused(7, "é")));
         for (String arg : args) {
             System.out.println(read(hex.parseHex(arg)));
         }

@@ -70,9 +70,8 @@ def test_all_problems_are_told_at_once_a_line_each() -> None:
     found = problems({
         "port": "many",
         "cahe.max.digest": 4,
-        "outputFormat": "key-value-json",
+        "outputFormat": "xml",
         "auth": {"provider": "plain", "username": "u"},
-        "cloud.secureConnectBundle": "x.zip",
         "columns": "(",
         "ssl.openssl.keyCertChain": "a.pem",
     })  # fmt: skip
@@ -83,9 +82,8 @@ def test_all_problems_are_told_at_once_a_line_each() -> None:
         "loadBalancing.localDc: is required",
         "port: input should be a valid integer, unable to parse string as an integer (got 'many')",
         "cahe.max.digest: is not an option of this connector; did you mean cache.max.digest?",
-        "outputFormat: 'key-value-json' is not supported; supported: key-value-avro",
+        "outputFormat: input should be 'key-value-avro', 'key-value-json' or 'json' (got 'xml')",
         "auth.password: is required by auth.provider PLAIN",
-        "cloud.secureConnectBundle: is not supported; give contactPoints, loadBalancing.localDc and the ssl options",
         "columns: is no regular expression: missing ), unterminated subpattern at position 0",
         "ssl.openssl.privateKey: ssl.openssl.keyCertChain and ssl.openssl.privateKey go together",
     ])  # fmt: skip
@@ -97,12 +95,12 @@ def test_options_without_a_meaning_here_give_one_warning() -> None:
         batch__size=200,
         query={"executors": 10},
         jmx=True,
-        **{"datastax-java-driver": {"basic": {"request": {"timeout": "5 seconds"}}}},
+        **{"datastax-java-driver": {"advanced": {"metrics": {"node": {"enabled": ["pool.size"]}}}}},
     )
     assert found.port == 9042
     assert warnings == (
         "options without a meaning for this connector are ignored: batch.size, "
-        "datastax-java-driver.basic.request.timeout, jmx, query.executors",
+        "datastax-java-driver.advanced.metrics.node.enabled, jmx, query.executors",
     )
 
 
@@ -110,8 +108,8 @@ def test_another_subscription_type_is_accepted_with_a_warning() -> None:
     """Packed events are read in the order of their topic partition."""
     assert parsed(events__subscription__type="Failover")[1] == ()
     assert parsed(events__subscription__type="Key_Shared")[1] == (
-        "events.subscription.type: Key_Shared is not used; events are read with a Failover subscription, which keeps "
-        "the order of each topic partition",
+        "events.subscription.type: Key_Shared is for topics of DataStax's agents; events of ours are read with a "
+        "Failover subscription, which keeps the order of each topic partition",
     )
 
 

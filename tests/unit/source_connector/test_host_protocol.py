@@ -19,6 +19,8 @@ from source_connector.host_protocol import (
     FrameDecoder,
     HostFrame,
     OpenRequest,
+    SchemaRefused,
+    SchemaTaken,
     encode_error,
     encode_log,
     encode_metric,
@@ -26,7 +28,8 @@ from source_connector.host_protocol import (
     encode_record,
     encode_schema,
 )
-from source_connector.record import SourceRecord
+from source_connector.record import DataSchema, SourceRecord
+from source_connector.row_encoder import DataFormat
 
 _REPOSITORY: Final = Path(__file__).parents[3]
 _HOST: Final = _REPOSITORY / "source_connector" / "nar"
@@ -37,15 +40,19 @@ FROM_HOST: Final = {
     "ack": bytes.fromhex("00000009020000000000000102"),
     "fail": bytes.fromhex("00000009030000000000000001"),
     "close": bytes.fromhex("0000000104"),
+    "taken": bytes.fromhex("000000050500000007"),
+    "refused": bytes.fromhex("0000000b060000000700000002c3a9"),
 }  # fmt: skip
 RECORD: Final = SourceRecord(schema_id=3, key=b"\x02", value=b"", properties={"kind": "row", "é": ""}, event_time_ms=5)
 TOMBSTONE: Final = SourceRecord(schema_id=3, key=b"\x02", value=None, properties={})
 FROM_CHILD: Final = [
     (encode_opened(), "0000000110", "type 16"),
     (
-        encode_schema(1, "t", "{}", "[]"),
-        "0000001611000000010000000174000000027b7d000000025b5d",
-        "SchemaFrame[id=1, name=t, keySchema={}, valueSchema=[]]",
+        encode_schema(
+            DataSchema(schema_id=1, data_format=DataFormat.JSON, name="t", key_schema="{}", value_schema="[]")
+        ),
+        "000000171100000001020000000174000000027b7d000000025b5d",
+        "SchemaFrame[id=1, format=2, name=t, keySchema={}, valueSchema=[]]",
     ),
     (
         encode_record(258, RECORD),
@@ -83,7 +90,7 @@ def test_frames_of_the_host_are_read_however_they_are_cut(size: int) -> None:
     """A pipe keeps no boundaries."""
     frames = decoded(b"".join(FROM_HOST.values()), size)
     request = OpenRequest(config={"events": {"topic": ["a", 'b"\\\n']}}, instance={"id": "0"}, pulsar={})
-    assert frames == [request, Ack(258), Fail(1), Close()]
+    assert frames == [request, Ack(258), Fail(1), Close(), SchemaTaken(7), SchemaRefused(7, "é")]
 
 
 def test_the_java_side_writes_and_reads_the_same_frames(tmp_path: Path) -> None:
@@ -97,8 +104,8 @@ def test_the_java_side_writes_and_reads_the_same_frames(tmp_path: Path) -> None:
     command = [str(java / "java"), "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Dstdout.encoding=UTF-8", "-cp"]
     command += [str(tmp_path), "org.cassandracdc.source.FramesCheck", *(frame.hex() for frame in frames)]
     printed = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout.decode().splitlines()
-    assert dict(line.split(" ") for line in printed[:4]) == {name: data.hex() for name, data in FROM_HOST.items()}
-    assert printed[4:-4] == [shown for _, _, shown in FROM_CHILD]
+    assert dict(line.split(" ") for line in printed[:6]) == {name: data.hex() for name, data in FROM_HOST.items()}
+    assert printed[6:-4] == [shown for _, _, shown in FROM_CHILD]
     assert [line.split(" ")[0] for line in printed[-4:]] == ["refused"] * 4
 
 
@@ -108,6 +115,8 @@ def test_the_java_side_writes_and_reads_the_same_frames(tmp_path: Path) -> None:
         (b"\0\0\0\0\x02", "a length of 0 in a frame of type 2"),
         ((MAX_FRAME_LENGTH + 1).to_bytes(4, "big") + b"\x02", "a length of 67108865"),
         (b"\0\0\0\x02\x02\x00", "1 bytes instead of 8 in a frame of type 2"),
+        (b"\0\0\0\x02\x05\0", "1 bytes in a frame of type 5"),
+        (b"\0\0\0\x0a\x06\0\0\0\x07\0\0\0\2x", "a text of 5 bytes in a frame of type 6"),
         (b"\0\0\0\x01\x63", "not a frame that a host sends in a frame of type 99"),
         (b"\0\0\0\x03\x01{}", "2 bytes that are no OPEN document"),
     ],

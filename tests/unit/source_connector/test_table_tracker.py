@@ -10,6 +10,7 @@ import pytest
 from schemas.table_metadata import TableMetadata
 from source_connector.errors import TableNotFoundError
 from source_connector.projection import Projection
+from source_connector.row_encoder import DataFormat
 from source_connector.table_schema import TableSchemaReader
 from source_connector.table_tracker import Standing, TableTracker
 from tests.unit.source_connector.events import table
@@ -42,7 +43,7 @@ class Tracked:
     def __init__(self) -> None:
         self.schema = Schema(table(table_id=NOW))
         self.seen: list[tuple[Projection, bool]] = []
-        self.tracker = TableTracker(cast("TableSchemaReader", self.schema), ".*", self._take)
+        self.tracker = TableTracker(cast("TableSchemaReader", self.schema), ".*", DataFormat.KEY_VALUE_AVRO, self._take)
         self.tracker.refresh()
 
     def _take(self, projection: Projection, is_new_schema: bool) -> None:

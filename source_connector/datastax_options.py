@@ -1,0 +1,133 @@
+"""Options of DataStax's connector that are not ours: those of its Java driver that have a name of ours, and idle ones.
+
+An idle option steers something that does not exist here. It is checked as that connector checks it, and then left
+aside with one warning for all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+
+from schemas.errors import ConfigProblem
+
+__all__ = ["known_name", "take_out_foreign"]
+
+DRIVER_PREFIX: Final = "datastax-java-driver."
+_ONE_OF_OURS: Final[Mapping[str, str]] = {
+    "basic.contact-points": "contactPoints",
+    "basic.load-balancing-policy.local-datacenter": "loadBalancing.localDc",
+    "basic.cloud.secure-connect-bundle": "cloud.secureConnectBundle",
+    "basic.request.timeout": "queryExecutionTimeout",
+    "advanced.auth-provider.username": "auth.username",
+    "advanced.auth-provider.password": "auth.password",
+}
+_SECONDS: Final[Mapping[str, float]] = {
+    "": 1e-3, "ms": 1e-3, "milli": 1e-3, "millis": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
+    "s": 1, "second": 1, "seconds": 1, "m": 60, "minute": 60, "minutes": 60,
+}  # fmt: skip
+
+
+def known_name(*names: str) -> BeforeValidator:
+    """A pydantic validator: one of these names, whatever its case."""
+    by_lower = {name.lower(): name for name in names}
+    return BeforeValidator(lambda value: by_lower.get(value.lower(), value) if isinstance(value, str) else value)
+
+
+_COUNT: Final = TypeAdapter[int](Annotated[int, Field(ge=1)])
+_FLAG: Final = TypeAdapter[bool](bool)
+_TEXT: Final = TypeAdapter[str](str)
+_IDLE: Final[Mapping[str, TypeAdapter[Any]]] = {
+    "batch.size": _COUNT,
+    "query.executors": _COUNT,
+    "query.maxMobileAvgLatency": _COUNT,
+    "query.minMobileAvgLatency": _COUNT,
+    "cache.only_if_coordinator_match": _FLAG,
+    "key.converter": _TEXT,
+    "value.converter": _TEXT,
+    "maxConcurrentRequests": _COUNT,
+    "connectionPoolLocalSize": _COUNT,
+    "compression": TypeAdapter(Annotated[Literal["None", "LZ4", "SNAPPY"], known_name("None", "LZ4", "SNAPPY")]),
+    "metricsHighestLatency": _COUNT,
+    "jmx": _FLAG,
+    "jmxConnectorDomain": _TEXT,
+    "ignoreErrors": TypeAdapter(
+        Annotated[
+            Literal["None", "All", "Driver", "true", "false"],
+            BeforeValidator(lambda value: str(value).lower() if isinstance(value, bool) else value),
+            known_name("None", "All", "Driver", "true", "false"),
+        ]
+    ),
+    "auth.gssapi.keyTab": _TEXT,
+    "auth.gssapi.principal": _TEXT,
+    "auth.gssapi.service": _TEXT,
+    "name": _TEXT,
+    "task.id": _TEXT,
+}
+
+
+def take_out_foreign(given: dict[str, object]) -> tuple[list[ConfigProblem], list[str]]:
+    """Remove what is not ours from the options, put what has a name of ours under that name, unless it is given.
+
+    Returns what is wrong with the values, and warnings for the log.
+    """
+    problems: list[ConfigProblem] = []
+    idle: list[str] = []
+    _use_driver_options(given, problems)
+    for name in sorted(given):
+        if name.startswith(DRIVER_PREFIX):
+            idle.append(name)
+            del given[name]
+        elif name in _IDLE:
+            problems += _problems(name, given.pop(name))
+            idle.append(name)
+    warning = f"options without a meaning for this connector are ignored: {', '.join(idle)}"
+    return problems, [warning] if idle else []
+
+
+def _problems(name: str, value: object) -> Iterator[ConfigProblem]:
+    try:
+        _IDLE[name].validate_python(value)
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"]
+        got = f" (got {value!r})" if isinstance(value, str | int | float) else ""
+        yield ConfigProblem(option=name, reason=reason[:1].lower() + reason[1:] + got)
+
+
+def _use_driver_options(given: dict[str, object], problems: list[ConfigProblem]) -> None:
+    for driver_name, own_name in _ONE_OF_OURS.items():
+        option = DRIVER_PREFIX + driver_name
+        value = given.pop(option, None)
+        if value is None or own_name in given:
+            continue
+        if own_name == "contactPoints":
+            _use_contact_points(option, value, given, problems)
+        elif own_name == "queryExecutionTimeout":
+            _use_timeout(option, value, given, problems)
+        else:
+            given[own_name] = value
+            if own_name == "auth.username":
+                given.setdefault("auth.provider", "PLAIN")
+
+
+def _use_contact_points(option: str, value: object, given: dict[str, object], problems: list[ConfigProblem]) -> None:
+    points = value if isinstance(value, list) else str(value).split(",")
+    hosts, ports = zip(*(str(point).strip().rpartition(":")[::2] for point in points), strict=True)
+    if all(host and port.isdigit() for host, port in zip(hosts, ports, strict=True)) and len(set(ports)) == 1:
+        given["contactPoints"] = list(hosts)
+        given.setdefault("port", ports[0])
+    else:
+        reason = f"input should be a list of host:port, all with one port (got {value!r})"
+        problems.append(ConfigProblem(option=option, reason=reason))
+
+
+def _use_timeout(option: str, value: object, given: dict[str, object], problems: list[ConfigProblem]) -> None:
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(value))
+    if found is not None and found[2] in _SECONDS:
+        given["queryExecutionTimeout"] = float(found[1]) * _SECONDS[found[2]]
+    else:
+        reason = f"input should be a duration such as '30 seconds' (got {value!r})"
+        problems.append(ConfigProblem(option=option, reason=reason))

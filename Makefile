@@ -5,31 +5,37 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-compose bench nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-compose bench bench-decode compile nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-14s %s\n' "$$name" "$$text"; done
 
-demo: $(VENV)/.ready ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, every row checked (DEMO_ARGS=--json)
+demo: compile ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, every row checked (DEMO_ARGS=--json)
 	@$(BIN)/cdc demo $(DEMO_ARGS)
 
-test: lint ## Everything that CI runs: linters, unit tests, integration tests on real servers
+test: lint compile ## Everything that CI runs: linters, unit tests, integration tests on real servers
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
-test-fast: $(VENV)/.ready ## Unit tests only, no servers
+test-fast: compile ## Unit tests only, no servers
 	@$(BIN)/pytest -m "not integration" $(PYTEST_ARGS)
 
 # The containers share folders with the tests, so they run as the user who runs the tests.
 COMPOSE := CDC_UID=$$(id -u) CDC_GID=$$(id -g) docker compose
 
-test-compose: $(VENV)/.ready ## Integration tests on the servers of docker-compose.yml (needs Docker; see README)
+test-compose: compile ## Integration tests on the servers of docker-compose.yml (needs Docker; see README)
 	mkdir -p build/compose/cassandra build/compose/agent
 	$(COMPOSE) up --detach --wait cassandra pulsar
 	CDC_TEST_SERVERS=compose $(BIN)/pytest -m integration $(PYTEST_ARGS); \
 	    code=$$?; $(COMPOSE) down --volumes; rm -rf build/compose; exit $$code
 
-bench: $(VENV)/.ready ## Time, memory and rates of every stage, beside the machine's load
+bench: compile ## Time, memory and rates of every stage, beside the machine's load
 	@$(BIN)/python -m benchmarks.stages $(BENCH_ARGS)
+
+bench-decode: compile ## The decoder, compiled and plain, beside Cassandra's own reader
+	@$(BIN)/python -m benchmarks.decode $(BENCH_ARGS)
+
+compile: $(VENV)/.ready ## Compile the decoder where there is a C compiler; all works without, slower
+	@$(BIN)/cdc compile --if-possible
 
 nar: $(VENV)/.ready ## Build the connector's archive: build/cassandra-cdc-source-*.nar
 	@$(BIN)/python -m source_connector.nar_build
@@ -56,4 +62,4 @@ $(VENV)/.ready: pyproject.toml | prerequisites
 	@touch $@
 
 clean: ## Remove what was built here (not the cache of servers)
-	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info
+	rm -rf build change_agent/_compiled .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
+from importlib.metadata import version
 from typing import Final
 
 import click
@@ -20,6 +21,7 @@ __all__ = ["cli", "main"]
 # subcommand -> (module, attribute, help); a table, so that `cdc --help` imports no client library
 _COMMANDS: Final = {
     "agent": ("cdc.commands.agent", "agent", "Read a node's cdc_raw and publish its changes."),
+    "compile": ("cdc.commands.compile", "compile_decoder", "Compile the decoder, for speed."),
     "decode": ("cdc.commands.decode", "decode", "Print what a commit log segment holds."),
     "demo": ("cdc.commands.demo", "demo", "Run the whole line on the sandbox and check every row."),
     "parked": ("cdc.commands.parked", "parked", "List the mutations that an agent could not decode."),
@@ -44,8 +46,18 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, _COMMANDS[name][2]) for name in self.list_commands(ctx)])
 
 
+def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from change_agent.decoder import running
+
+        click.echo(f"cdc {version('cassandra-cdc')}, decoder: {running().description}")
+        ctx.exit()
+
+
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="cassandra-cdc", prog_name="cdc")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
 @click.option("--debug", is_flag=True, help="Show a traceback with errors.")
 def cli(debug: bool) -> None:
     """Change data capture for Apache Cassandra, through Apache Pulsar, into Spark."""

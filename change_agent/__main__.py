@@ -14,10 +14,12 @@ import click
 
 from change_agent.agent import ChangeAgent
 from change_agent.config import AgentConfig
+from change_agent.decoder import running
 from schemas.errors import CdcError, ConfigError
 
 __all__ = ["main", "run_agent"]
 
+_log: Final = logging.getLogger(__name__)
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(threadName)s: %(message)s"
 
 
@@ -30,6 +32,7 @@ def run_agent(config: AgentConfig, *, parent: int | None = None) -> None:
     # What the driver says about a node that is away, we say in one line.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    _log.info("decoder: %s", running().description)
     agent = ChangeAgent(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, frame: agent.ask_to_stop())

@@ -9,12 +9,17 @@ from typing import Final, final
 
 from change_agent.errors import BufferUnderflowError
 
-__all__ = ["DataInput", "wrapped_int", "wrapped_long"]
+__all__ = ["DataInput", "uint32_at", "wrapped_int", "wrapped_long"]
 
 _INT_SIGN: Final = 0x8000_0000
 _INT_RANGE: Final = 0x1_0000_0000
 _LONG_SIGN: Final = 0x8000_0000_0000_0000
 _LONG_RANGE: Final = 0x1_0000_0000_0000_0000
+
+# Within these no arithmetic of the compiled decoder needs more than a machine word.
+_SMALL: Final = 0x2000_0000_0000_0000
+
+_from_bytes: Final = int.from_bytes
 
 # leading one bits of a vint's first byte
 _EXTRA_BYTES: Final = bytes(8 - (first ^ 0xFF).bit_length() for first in range(256))
@@ -66,7 +71,7 @@ class DataInput:
         if after > self.end:
             raise self._underflow(1 + extra)
         self.position = after
-        return ((first & (0xFF >> extra)) << (extra * 8)) | int.from_bytes(self.data[at:after], "big")
+        return ((first & (0xFF >> extra)) << (extra * 8)) | _from_bytes(self.data[at:after], "big")
 
     def read_length(self) -> int:
         """Vint that counts bytes or things of at least one byte each, so it cannot exceed what is left."""
@@ -84,6 +89,13 @@ class DataInput:
         self.position = after
         return self.data[at:after]
 
+    def skip(self, length: int) -> None:
+        """Pass over `length` bytes."""
+        after = self.position + length
+        if after > self.end or length < 0:
+            raise self._underflow(length)
+        self.position = after
+
     def read_with_vint_length(self) -> bytes:
         """Vint length, then that many bytes (o.a.c.utils.ByteBufferUtil.readWithVIntLength)."""
         return self.read_bytes(self.read_unsigned_vint())
@@ -94,8 +106,15 @@ class DataInput:
         )
 
 
+def uint32_at(data: bytes, at: int) -> int:
+    """UInt32 at a place that the caller has checked."""
+    return (data[at] << 24) | (data[at + 1] << 16) | (data[at + 2] << 8) | data[at + 3]
+
+
 def wrapped_long(value: int) -> int:
     """`value` as Java's long arithmetic leaves it: 64 bits, signed."""
+    if -_SMALL <= value < _SMALL:
+        return value
     if -_LONG_SIGN <= value < _LONG_SIGN:
         return value
     value %= _LONG_RANGE

@@ -84,6 +84,11 @@ class CommitLogReadError(CdcError):
         self.position = position if self.position is None else self.position
         return self
 
+    def because(self, cause: BaseException) -> Self:
+        """This error with its cause, as `raise ... from` gives it, which mypyc does not do in compiled modules."""
+        self.__cause__ = cause
+        return self
+
     def __str__(self) -> str:
         where = [] if self.segment is None else [self.segment]
         where += [] if self.position is None else [f"position {self.position}"]

@@ -6,10 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from change_agent.decoder import running
+from change_agent.decoder_build import obstacle
+
 _INTEGRATION = Path(__file__).parent / "integration"
 _PLUGINS = ("fix_servers", "fix_agent", "fix_connector", "fix_spark")
 
 pytest_plugins = [f"tests.{name}" for name in _PLUGINS if (Path(__file__).parent / f"{name}.py").exists()]
+
+
+def pytest_report_header() -> str:
+    """Which decoder is tested, and what keeps the compiled one from being tested."""
+    if running().is_compiled:
+        return "decoder: compiled; its tests run over the plain one too"
+    missing = obstacle()
+    return f"decoder: {running().description}{'' if missing is None else f'; cannot be compiled here: {missing}'}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,30 +12,45 @@ Cassandra source: o.a.c.db.commitlog.CommitLogReader.readSection. Pure.
 
 from __future__ import annotations
 
-import struct
 import zlib
-from typing import Final, NamedTuple
+from typing import Final, final
 
+from change_agent.data_input import uint32_at, wrapped_int
 from change_agent.errors import ChecksumMismatchError, MalformedSegmentError
 
-__all__ = ["ENTRY_OVERHEAD", "CommitLogEntry", "read_entry", "read_entry_size"]
-
-_SIZE: Final = struct.Struct(">iI")
-_CRC: Final = struct.Struct(">I")
+__all__ = ["ENTRY_OVERHEAD", "ENTRY_PREFIX", "CommitLogEntry", "read_entry", "read_entry_size"]
 
 # Size and SizeCrc before the payload, Crc behind it.
-ENTRY_OVERHEAD: Final = _SIZE.size + _CRC.size
-ENTRY_PREFIX: Final = _SIZE.size
+ENTRY_PREFIX: Final = 8
+ENTRY_OVERHEAD: Final = 12
 
 # No mutation is smaller; guards against garbage whose checksum happens to fit (CASSANDRA-2128).
 _MIN_MUTATION_SIZE: Final = 10
 
 
-class CommitLogEntry(NamedTuple):
+_crc32: Final = zlib.crc32
+
+
+@final
+class CommitLogEntry:
     """One mutation, still serialized. `position` is the entry's end in the segment, as Cassandra's `entryLocation`."""
 
-    position: int
-    payload: bytes
+    __slots__ = ("payload", "position")
+
+    def __init__(self, position: int, payload: bytes) -> None:
+        self.position = position
+        self.payload = payload
+
+    def __eq__(self, other: object) -> bool:
+        """The same bytes at the same place."""
+        return isinstance(other, CommitLogEntry) and (self.position, self.payload) == (other.position, other.payload)
+
+    def __hash__(self) -> int:
+        """Agrees with `==`."""
+        return hash((self.position, self.payload))
+
+    def __repr__(self) -> str:
+        return f"CommitLogEntry(position={self.position}, payload={self.payload!r})"
 
     @property
     def size(self) -> int:
@@ -49,29 +64,31 @@ def read_entry_size(buffer: bytes, offset: int, position: int, space: int) -> in
     `position` is the entry's start in the segment, `space` what is left of the section from there.
     Raises MalformedSegmentError, ChecksumMismatchError.
     """
-    size, crc = _SIZE.unpack_from(buffer, offset)
+    size = wrapped_int(uint32_at(buffer, offset))
     if size == 0:
         return 0
     if size < _MIN_MUTATION_SIZE:
         raise MalformedSegmentError(f"an entry claims a mutation of {size} bytes", position=position)
-    if crc != zlib.crc32(buffer[offset : offset + 4]):
+    if uint32_at(buffer, offset + 4) != _crc32(buffer[offset : offset + 4]):
         raise ChecksumMismatchError("the checksum of an entry's size does not match", position=position)
     if size + ENTRY_OVERHEAD > space:
         raise MalformedSegmentError(
             f"an entry claims a mutation of {size} bytes, more than its section holds", position=position
         )
-    return int(size)
+    return size
 
 
 def read_entry(buffer: bytes, offset: int, position: int, size: int) -> CommitLogEntry:
     """The entry at `buffer[offset:]`, whose size was read and which is all in the buffer. Raises ChecksumMismatchError.
+
+    The checksum of the size was found right, so the one of the payload is counted on from there.
 
     The size is known to be right then, so `resume_position` of the error tells where the next entry starts.
     """
     start = offset + ENTRY_PREFIX
     payload = buffer[start : start + size]
     end = position + size + ENTRY_OVERHEAD
-    if _CRC.unpack_from(buffer, start + size)[0] != zlib.crc32(payload, zlib.crc32(buffer[offset : offset + 4])):
+    if uint32_at(buffer, start + size) != _crc32(payload, uint32_at(buffer, offset + 4)):
         raise ChecksumMismatchError(
             "the checksum of an entry's mutation does not match", position=position, resume_position=end
         )

@@ -63,7 +63,7 @@ class SegmentReader:
         try:
             self._file: Final = _OpenFile(path)
         except OSError as error:
-            raise self._io_error(error, 0) from error
+            raise self._io_error(error, 0)
         try:
             self._descriptor: Final = self._read_descriptor()
             self._source: Final = self._section_source(options)
@@ -111,13 +111,14 @@ class SegmentReader:
         try:
             self._source.refresh()
             while self._open_section(limit):
-                yield from self._section(limit)
+                while (entry := self._next_entry(limit)) is not None:
+                    yield entry
                 if self._position < self._section_end:
                     return
         except CommitLogReadError as error:
-            raise error.with_location(self._name, self._position) from error.__cause__
+            raise error.with_location(self._name, self._position)
         except OSError as error:
-            raise self._io_error(error, self._position) from error
+            raise self._io_error(error, self._position)
 
     def skip_to(self, position: int) -> None:
         """Go on behind a bad entry, at the `resume_position` of its ChecksumMismatchError. Never goes back."""
@@ -137,21 +138,22 @@ class SegmentReader:
                 self._position = max(self._position, marker + SYNC_MARKER_SIZE)
         return True
 
-    def _section(self, limit: int | None) -> Iterator[CommitLogEntry]:
-        source = self._source
-        while (position := self._position) < self._section_end:
-            space = self._section_end - position
-            size = self._entry_size(position, space)
-            if size == 0:
-                self._require_end_of_log()
-                return
-            end = position + size + ENTRY_OVERHEAD
-            if limit is not None and end > limit:
-                return
-            source.fill(position, size + ENTRY_OVERHEAD)
-            entry = read_entry(source.window, position - source.window_start, position, size)
-            self._position = end
-            yield entry
+    def _next_entry(self, limit: int | None) -> CommitLogEntry | None:
+        """The next entry of the open section; None behind its last one, at the limit, and where the log ends."""
+        source, position = self._source, self._position
+        if position >= self._section_end:
+            return None
+        size = self._entry_size(position, self._section_end - position)
+        if size == 0:
+            self._require_end_of_log()
+            return None
+        end = position + size + ENTRY_OVERHEAD
+        if limit is not None and end > limit:
+            return None
+        source.fill(position, size + ENTRY_OVERHEAD)
+        entry = read_entry(source.window, position - source.window_start, position, size)
+        self._position = end
+        return entry
 
     def _entry_size(self, position: int, space: int) -> int:
         source = self._source
@@ -174,7 +176,7 @@ class SegmentReader:
         try:
             decoder = section_decoder(descriptor, options.keys)
         except CommitLogReadError as error:
-            raise error.with_location(self._name, 0) from error.__cause__
+            raise error.with_location(self._name, 0)
         if decoder is None:
             return PlainSections(self._file, descriptor.segment_id)
         return EncodedSections(
@@ -188,11 +190,11 @@ class SegmentReader:
             if named is not None and named[1] != descriptor.segment_id:
                 raise MalformedSegmentError(f"the header names segment {descriptor.segment_id}", position=0)
         except CommitLogReadError as error:
-            raise error.with_location(self._name, 0) from error.__cause__
+            raise error.with_location(self._name, 0)
         except OSError as error:
-            raise self._io_error(error, 0) from error
+            raise self._io_error(error, 0)
         return descriptor
 
     def _io_error(self, error: OSError, position: int) -> SegmentFileError:
         reason = f"the segment cannot be read: {error.strerror or error}"
-        return SegmentFileError(reason, segment=self._name, position=position)
+        return SegmentFileError(reason, segment=self._name, position=position).because(error)

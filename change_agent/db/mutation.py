@@ -23,7 +23,7 @@ from change_agent.db.rows import read_deletion_time, read_static_row, read_unfil
 from change_agent.db.serialization_header import TableLayout, read_header
 from change_agent.db.values import Mutation, PartitionUpdate
 from change_agent.errors import MalformedMutationError, UnknownTableError
-from change_agent.format_version import VersionRules, version_rules
+from change_agent.format_version import version_rules
 from schemas.table_metadata import TableMetadata
 
 __all__ = ["MutationDecoder", "decode_mutation"]
@@ -42,6 +42,9 @@ class MutationDecoder:
     def __init__(self, tables: Mapping[UUID, TableMetadata]) -> None:
         self._tables = tables
         self._layouts: dict[bytes, TableLayout] = {}
+        # What the version of the last mutation says; it changes with the segment.
+        self._version = -1
+        self._unsigned_deletion_times = False
 
     def decode(self, payload: bytes, version: int) -> Mutation:
         """The mutation that an entry of a segment of this version holds: all of it, or an error.
@@ -49,19 +52,21 @@ class MutationDecoder:
         Raises UnknownTableError, UnknownColumnError, MalformedMutationError, BufferUnderflowError,
         UnsupportedVersionError; none of them knows segment or position (CommitLogReadError.with_location).
         """
-        rules = version_rules(version)
+        if version != self._version:
+            self._unsigned_deletion_times = version_rules(version).unsigned_deletion_times
+            self._version = version
         data = DataInput(payload)
         count = data.read_length()
         if count == 0:
             raise MalformedMutationError("a mutation without updates")
-        updates = [self._read_update(data, rules) for _ in range(count)]
+        updates = [self._read_update(data) for _ in range(count)]
         if data.remaining():
             raise MalformedMutationError(f"{data.remaining()} bytes are left behind the mutation")
         if count > 1 and len({update.table.table_id for update in updates}) != count:
             raise MalformedMutationError("a mutation updates the same table twice")
         return Mutation(updates)
 
-    def _read_update(self, data: DataInput, rules: VersionRules) -> PartitionUpdate:
+    def _read_update(self, data: DataInput) -> PartitionUpdate:
         layout = self._layout(data.read_bytes(16))
         partition_key = data.read_with_vint_length()
         flags = data.read_unsigned_byte()
@@ -69,7 +74,7 @@ class MutationDecoder:
             return PartitionUpdate(layout.table, partition_key, None, None, [], [])
         if flags & _IS_REVERSED or not flags & _HAS_ROW_ESTIMATE:
             raise MalformedMutationError(f"a partition update has flags {flags:#x}")
-        header = read_header(data, layout, rules, flags & _HAS_STATIC_ROW != 0)
+        header = read_header(data, layout, flags & _HAS_STATIC_ROW != 0, self._unsigned_deletion_times)
         partition_deletion = read_deletion_time(data, header) if flags & _HAS_PARTITION_DELETION else None
         static_row = read_static_row(data, header) if flags & _HAS_STATIC_ROW else None
         if static_row is not None and static_row.is_empty():

@@ -18,7 +18,6 @@ from typing import Final, final
 from change_agent.data_input import DataInput, wrapped_int, wrapped_long
 from change_agent.db.marshal import fixed_length
 from change_agent.errors import MalformedMutationError, UnknownColumnError
-from change_agent.format_version import VersionRules
 from schemas.cql_type import NativeType, is_multi_cell
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 
@@ -27,6 +26,9 @@ __all__ = ["ColumnLayout", "SerializationHeader", "TableLayout", "read_column_su
 # o.a.c.db.rows.EncodingStats: 2015-09-22T00:00:00Z, in microseconds and in seconds.
 _TIMESTAMP_EPOCH: Final = 1_442_880_000_000_000
 _DELETION_TIME_EPOCH: Final = 1_442_880_000
+
+# Of lists of columns that are kept for one table: more are not usual, and bytes that are not Cassandra's could make any.
+_MAX_LISTS: Final = 256
 
 # From so many columns on, subsets are lists of indexes instead of bitmaps.
 _LARGE_SET: Final = 64
@@ -55,8 +57,50 @@ class TableLayout:
     def __init__(self, table: TableMetadata) -> None:
         self.table = table
         self.clustering_lengths = [fixed_length(column.type) for column in table.clustering_key]
-        self.static_columns = _layouts(table, ColumnKind.STATIC)
-        self.regular_columns = _layouts(table, ColumnKind.REGULAR)
+        self.static_columns = KnownColumns(table, ColumnKind.STATIC)
+        self.regular_columns = KnownColumns(table, ColumnKind.REGULAR)
+
+
+@final
+class KnownColumns:
+    """The columns of one kind of a table, and the lists of them that headers named so far."""
+
+    __slots__ = ("_by_name", "_lists", "_table_name")
+
+    def __init__(self, table: TableMetadata, kind: ColumnKind) -> None:
+        self._table_name = table.full_name
+        self._by_name = _layouts(table, kind)
+        # A statement names the same columns every time: encoded names -> columns.
+        self._lists: dict[bytes, list[ColumnLayout]] = {}
+
+    def read_list(self, data: DataInput) -> list[ColumnLayout]:
+        """Columns => Vint count, {Name}. Raises UnknownColumnError, BufferUnderflowError."""
+        start = data.position
+        count = data.read_length()
+        names_start = data.position
+        for _ in range(count):
+            data.skip(data.read_unsigned_vint())
+        encoded = data.data[start : data.position]
+        columns = self._lists.get(encoded)
+        if columns is None:
+            columns = [self.column(name) for name in _names(data, names_start, count)]
+            if len(self._lists) >= _MAX_LISTS:
+                self._lists.clear()
+            self._lists[encoded] = columns
+        return columns
+
+    def column(self, name: bytes) -> ColumnLayout:
+        """Raises UnknownColumnError."""
+        column = self._by_name.get(name)
+        if column is None:
+            raise UnknownColumnError(self._table_name, name.decode(errors="backslashreplace"))
+        return column
+
+
+def _names(data: DataInput, start: int, count: int) -> list[bytes]:
+    """The names once more, which were found to be within the bytes."""
+    data.position = start
+    return [data.read_with_vint_length() for _ in range(count)]
 
 
 def _layouts(table: TableMetadata, kind: ColumnKind) -> dict[bytes, ColumnLayout]:
@@ -125,32 +169,23 @@ class SerializationHeader:
         return ttl
 
 
-def read_header(data: DataInput, layout: TableLayout, rules: VersionRules, has_static: bool) -> SerializationHeader:
+def read_header(
+    data: DataInput, layout: TableLayout, has_static: bool, unsigned_deletion_times: bool
+) -> SerializationHeader:
     """Raises UnknownColumnError, MalformedMutationError, BufferUnderflowError."""
     min_timestamp = wrapped_long(data.read_unsigned_vint() + _TIMESTAMP_EPOCH)
     min_local_deletion_time = wrapped_int(data.read_unsigned_vint() + _DELETION_TIME_EPOCH)
     min_ttl = wrapped_int(data.read_unsigned_vint())
-    static_columns = _read_columns(data, layout, layout.static_columns) if has_static else []
+    static_columns = layout.static_columns.read_list(data) if has_static else []
     return SerializationHeader(
         min_timestamp=min_timestamp,
         min_local_deletion_time=min_local_deletion_time,
         min_ttl=min_ttl,
         static_columns=static_columns,
-        regular_columns=_read_columns(data, layout, layout.regular_columns),
+        regular_columns=layout.regular_columns.read_list(data),
         clustering_lengths=layout.clustering_lengths,
-        unsigned_deletion_times=rules.unsigned_deletion_times,
+        unsigned_deletion_times=unsigned_deletion_times,
     )
-
-
-def _read_columns(data: DataInput, layout: TableLayout, known: dict[bytes, ColumnLayout]) -> list[ColumnLayout]:
-    columns: list[ColumnLayout] = []
-    for _ in range(data.read_length()):
-        name = data.read_with_vint_length()
-        column = known.get(name)
-        if column is None:
-            raise UnknownColumnError(layout.table.full_name, name.decode(errors="backslashreplace"))
-        columns.append(column)
-    return columns
 
 
 def read_column_subset(data: DataInput, superset: list[ColumnLayout]) -> list[ColumnLayout]:

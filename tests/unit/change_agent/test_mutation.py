@@ -50,8 +50,8 @@ def _header(*columns: str) -> SerializationHeader:
         min_timestamp=0,
         min_local_deletion_time=0,
         min_ttl=0,
-        static_columns=[layout.static_columns[b"st"]],
-        regular_columns=[layout.regular_columns[name.encode()] for name in columns],
+        static_columns=[layout.static_columns.column(b"st")],
+        regular_columns=[layout.regular_columns.column(name.encode()) for name in columns],
         clustering_lengths=layout.clustering_lengths,
         unsigned_deletion_times=False,
     )

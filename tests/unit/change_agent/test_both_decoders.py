@@ -1,0 +1,121 @@
+"""The compiled decoder and the plain one are one decoder: equal values, equal errors, and one of them runs at a time."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from change_agent.decoder import COMPILED_MODULES, INTERFACES, compiled_folder, running
+from change_agent.decoder_build import obstacle
+
+_ROOT = Path(__file__).parents[3]
+_HERE = Path(__file__).parent
+_TESTS_OF_THE_DECODER = [
+    "test_data_input.py",
+    "test_descriptor.py",
+    "test_encoded_segments.py",
+    "test_golden_segments.py",
+    "test_mutation.py",
+    "test_mutation_events.py",
+    "test_section_decoding.py",
+    "test_segment_reader.py",
+]
+
+needs_compiled = pytest.mark.skipif(
+    not compiled_folder().is_dir(), reason=f"the decoder is not compiled: {obstacle() or 'run `make compile`'}"
+)
+
+
+def _run(choice: str, *arguments: str, root: Path = _ROOT) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"CDC_DECODER": choice, "PYTHONPATH": str(root)}
+    return subprocess.run(
+        [sys.executable, *arguments], check=False, capture_output=True, text=True, cwd=root, env=environment
+    )
+
+
+@needs_compiled
+def test_the_other_decoder_passes_the_same_tests() -> None:
+    """The tests of this run are those of one decoder; here they run over the other one."""
+    other = "python" if running().is_compiled else "compiled"
+    files = [str(_HERE / name) for name in _TESTS_OF_THE_DECODER]
+    done = _run(other, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files)
+    assert done.returncode == 0, done.stdout
+
+
+@needs_compiled
+def test_good_and_bad_bytes_give_equal_values_and_equal_errors() -> None:
+    """Thousands of damaged mutations and hundreds of damaged segments, the same in both; each outcome is one line."""
+    compiled, plain = _run("compiled", "-m", "tests.both_decoders"), _run("python", "-m", "tests.both_decoders")
+    assert compiled.returncode == plain.returncode == 0, compiled.stderr + plain.stderr
+    assert compiled.stdout.splitlines() == plain.stdout.splitlines()
+    assert len(plain.stdout.splitlines()) > 3000
+
+
+@needs_compiled
+def test_the_choice_is_what_runs() -> None:
+    """`cdc --version` says which, and the modules come from where it says."""
+    print_it = "import change_agent.db.rows as rows; from change_agent.decoder import running\n"
+    print_it += "print(rows.__file__.rpartition('.')[2], running().is_compiled)"
+    assert _run("compiled", "-c", print_it).stdout.split() == ["so", "True"]
+    assert _run("auto", "-c", print_it).stdout.split() == ["so", "True"]
+    assert _run("python", "-c", print_it).stdout.split() == ["py", "False"]
+    assert "decoder: compiled" in _run("auto", "-m", "cdc.main", "--version").stdout
+
+
+def test_a_wrong_choice_is_refused_in_one_line() -> None:
+    """As any wrong option."""
+    done = _run("rust", "-m", "cdc.main", "--version")
+    assert done.returncode == 2
+    assert done.stderr == "cdc: CDC_DECODER: 'rust' is not one of auto, compiled, python\n"
+
+
+@needs_compiled
+def test_a_changed_source_is_not_shadowed_by_what_was_compiled(tmp_path: Path) -> None:
+    """The edited source runs, and the program says that the compiled one is stale; asked for it, it refuses."""
+    for package in ("schemas", "change_agent", "cdc"):
+        shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    assert "decoder: compiled" in _run("auto", "-m", "cdc.main", "--version", root=tmp_path).stdout
+    with (tmp_path / "change_agent" / "db" / "rows.py").open("a") as source:
+        source.write("EDITED = True\n")
+    edited = _run("auto", "-c", "import change_agent.db.rows as rows; print(rows.EDITED)", root=tmp_path)
+    assert edited.stdout == "True\n"
+    said = _run("auto", "-m", "cdc.main", "--version", root=tmp_path).stdout
+    assert "plain Python (the sources changed since it was compiled" in said
+    refused = _run("compiled", "-m", "cdc.main", "--version", root=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "run `cdc compile`" in refused.stderr
+
+
+def test_without_a_compiler_the_command_says_what_to_install(tmp_path: Path) -> None:
+    """One line; `make` goes on, who asked for it by hand gets exit code 1."""
+    for package in ("schemas", "change_agent", "cdc"):
+        shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "_compiled"))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "CC": "no-such-compiler"}
+    command = [sys.executable, "-m", "cdc.main", "compile"]
+    line = (
+        "decoder: runs uncompiled, which is slower: there is no C compiler (on Debian: apt install gcc python3-dev)\n"
+    )
+    for arguments, code in (([], 1), (["--if-possible"], 0)):
+        done = subprocess.run(
+            [*command, *arguments], check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
+        )
+        assert (done.returncode, done.stderr) == (code, line)
+
+
+@pytest.mark.parametrize("module", COMPILED_MODULES)
+def test_a_compiled_module_keeps_to_what_the_compiler_knows(module: str) -> None:
+    """mypyc leaves out the `from` of a `raise`; and of ours it may import only what the key of the build covers."""
+    tree = ast.parse(_ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text())
+    assert not [each.lineno for each in ast.walk(tree) if isinstance(each, ast.Raise) and each.cause is not None]
+    ours = {
+        each.module
+        for each in ast.walk(tree)
+        if isinstance(each, ast.ImportFrom) and each.module and each.module.startswith(("change_agent", "schemas"))
+    }
+    assert ours <= {*COMPILED_MODULES, *INTERFACES}

@@ -33,6 +33,7 @@ __all__ = ["Line", "LineError", "connect"]
 
 _ADMIN_TIMEOUT_S: Final = 120
 _LOOK_S: Final = 0.1
+_HEALTH_LOOK_S: Final = 10.0
 _SUBSCRIPTION: Final = "sub"
 _TROUBLE: Final = re.compile(r" (WARN|ERROR|FATAL) |Exception|Error:")
 _SHOWN_LINES: Final = 10
@@ -105,8 +106,18 @@ class Line:
     def wait_for_records(self, keyspace: str, tables: Sequence[str], timeout_s: float) -> None:
         """Until the connectors have acknowledged every event. Raises LineError with the end of their logs."""
         topics = [events_topic(keyspace, table) for table in tables]
+        look_at = time.monotonic() + _HEALTH_LOOK_S
+
+        def is_done() -> bool:
+            nonlocal look_at
+            if time.monotonic() > look_at:
+                for table in tables:
+                    self._restart_if_it_cannot_start(_source_name(keyspace, table))
+                look_at = time.monotonic() + _HEALTH_LOOK_S
+            return sum(map(self._backlog, topics)) == 0
+
         self._wait(
-            lambda: sum(map(self._backlog, topics)) == 0,
+            is_done,
             lambda: (
                 f"{sum(map(self._backlog, topics)):,} messages of events wait for the connectors after "
                 f"{timeout_s:g} s; the end of their logs:\n{self._connector_logs()}"
@@ -141,7 +152,7 @@ class Line:
             "table": table,
             "python": sys.executable,
         }
-        name = f"cassandra-{keyspace}-{table}"
+        name = _source_name(keyspace, table)
         self._on_progress(name, "starting")
         command = [
             str(pulsar.pulsar_admin), "sources", "create", "--archive", str(self._archive), "--name", name,
@@ -158,6 +169,21 @@ class Line:
         if done.returncode:
             raise LineError(f"pulsar-admin sources create {name} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         self._on_progress(name, "ready")
+
+    def _restart_if_it_cannot_start(self, name: str) -> None:
+        """`pulsar-admin sources restart` for an instance that died and did not come back.
+
+        The functions worker chooses a port for each process when the source is made, and starts a process that ended
+        with the same port again and again, also when a connection of somebody else has it by now; a restart of the
+        source chooses another one.
+        """
+        url = f"{self.sandbox.pulsar.admin_url}/admin/v3/sources/public/default/{name}"
+        response = httpx.get(f"{url}/status", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
+        for instance in response.json()["instances"]:
+            status = instance["status"]
+            if status["numRestarts"] and not status["running"]:
+                self._on_progress(f"{name}: restarted, for its instance could not start", "ready")
+                httpx.post(f"{url}/restart", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
 
     def _backlog(self, topic: str) -> int:
         path = topic.replace("://", "/", 1)
@@ -185,6 +211,10 @@ class Line:
             if time.monotonic() > deadline:
                 raise LineError(reason())
             time.sleep(_LOOK_S)
+
+
+def _source_name(keyspace: str, table: str) -> str:
+    return f"cassandra-{keyspace}-{table}"
 
 
 @contextmanager

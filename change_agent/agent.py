@@ -10,6 +10,7 @@ Who owns what:
     thread `reader`      SegmentFollower: inotify, the open segments, the decoder, the parked mutations
     thread `publisher`   MutationPublisher: topics, lanes; `open` threads make producers for it, and end
     thread `positions`   PositionsWriter: positions' files, the deletion of segments, the status file
+    thread `guard`       CdcRawGuard: the folder of what is moved out of cdc_raw unread; a session of its own
     thread `rotation`    SegmentRotation, where it is wanted: a session of its own
     the caller           this object, the Pulsar client, the lock of the working directory
 
@@ -29,8 +30,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from change_agent.cassandra_yaml import settings_of
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
+from change_agent.cdc_raw_guard import CdcRawGuard, GuardLimits
 from change_agent.config import AgentConfig
 from change_agent.event_producers import EventProducers
 from change_agent.events_topics import EventsTopics, PulsarAuth
@@ -100,7 +103,11 @@ class ChangeAgent:
             ),
         )
         self._parked: Final = ParkedMutations(config.cdc_working_dir)
-        self._watcher: Final = CdcRawWatcher(config.cdc_raw_directory, config.cdc_poll_interval_ms / 1000)
+        spill_directory = config.spill_dir or config.cdc_working_dir / "spill"
+        self._watcher: Final = CdcRawWatcher(
+            config.cdc_raw_directory, config.cdc_poll_interval_ms / 1000, [spill_directory]
+        )
+        self._guard: Final = self._make_guard(spill_directory)
         self._follower: Final = self._make_follower()
         self._reader: Final = threading.Thread(target=self._read, name="reader", daemon=True)
         self._reader_failure: BaseException | None = None
@@ -118,6 +125,22 @@ class ChangeAgent:
     def _make_rotation(self) -> SegmentRotation | None:
         interval_ms = self._config.segment_rotation_interval_ms
         return SegmentRotation(self._make_connection(), interval_ms / 1000) if interval_ms else None
+
+    def _make_guard(self, spill_directory: Path) -> CdcRawGuard:
+        config = self._config
+        return CdcRawGuard(
+            config.cdc_raw_directory,
+            spill_directory,
+            self._make_connection(),
+            {} if config.cassandra_yaml is None else settings_of(config.cassandra_yaml),
+            GuardLimits(
+                total_bytes=config.cdc_total_space_bytes,
+                soon_s=config.spill_when_full_within_ms / 1000,
+                min_free_bytes=config.spill_min_free_bytes,
+            ),
+            self.metrics,
+            self._watcher.wake,
+        )
 
     def _make_connection(self) -> NodeConnection:
         config = self._config
@@ -185,6 +208,7 @@ class ChangeAgent:
         self._publisher.start()
         self._writer.start()
         self._reader.start()
+        self._guard.start()
         if self._rotation is not None:
             self._rotation.start()
 
@@ -208,6 +232,7 @@ class ChangeAgent:
             "publisher": self._publisher.failure,
             "positions' writer": self._writer.failure,
             "schema thread": self._provider.failure,
+            "guard": self._guard.failure,
             "rotation": None if self._rotation is None else self._rotation.failure,
         }
         return [(stage, failure) for stage, failure in stages.items() if failure is not None]
@@ -218,6 +243,7 @@ class ChangeAgent:
         if self._rotation is not None:
             self._rotation.stop()
         self._follower.stop()
+        self._guard.stop()
         self._reader.join()
         self._watcher.close()
         if not self._positions.wait_until_empty(self._config.shutdown_timeout_ms / 1000):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 
 from schemas.errors import CdcError
 
-__all__ = ["CassandraYamlError", "cdc_raw_directory_of", "yaml_problem"]
+__all__ = ["CassandraYamlError", "cdc_raw_directory_of", "settings_of", "yaml_problem"]
 
 
 class CassandraYamlError(CdcError):
@@ -20,6 +21,16 @@ def cdc_raw_directory_of(path: Path) -> Path | None:
 
     Raises CassandraYamlError when the file cannot be read, is not YAML, or has `cdc_enabled: false`.
     """
+    settings = settings_of(path)
+    # Cassandra's own default is false, as Config.cdc_enabled.
+    if settings.get("cdc_enabled") is not True:
+        raise CassandraYamlError(f"{path} has cdc_enabled: false; set it to true and restart the node")
+    directory = settings.get("cdc_raw_directory")
+    return Path(directory) if isinstance(directory, str) else None
+
+
+def settings_of(path: Path) -> Mapping[str, object]:
+    """All settings by name. Raises CassandraYamlError when the file cannot be read or is not YAML."""
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -28,11 +39,7 @@ def cdc_raw_directory_of(path: Path) -> Path | None:
         raise CassandraYamlError(f"{path} is not YAML ({yaml_problem(error)})") from None
     if not isinstance(settings, dict):
         raise CassandraYamlError(f"{path} holds no settings; set it to the node's cassandra.yaml")
-    # Cassandra's own default is false, as Config.cdc_enabled.
-    if settings.get("cdc_enabled") is not True:
-        raise CassandraYamlError(f"{path} has cdc_enabled: false; set it to true and restart the node")
-    directory = settings.get("cdc_raw_directory")
-    return Path(directory) if isinstance(directory, str) else None
+    return settings
 
 
 def yaml_problem(error: yaml.YAMLError | UnicodeDecodeError) -> str:

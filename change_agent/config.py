@@ -59,6 +59,13 @@ def _off_or_a_second(interval_ms: int) -> int:
     return interval_ms
 
 
+def _outside_cdc_raw(folder: Path | None, info: ValidationInfo) -> Path | None:
+    raw = info.data.get("cdc_raw_directory")
+    if folder is not None and isinstance(raw, Path) and folder.resolve().is_relative_to(raw.resolve()):
+        raise ValueError(f"{folder} lies in cdcRawDirectory, where Cassandra counts it; take a folder elsewhere")
+    return folder
+
+
 class AgentConfig(BaseModel):
     """Everything that can be set for an agent. Built once, by :meth:`load` or :meth:`from_mapping`."""
 
@@ -83,6 +90,10 @@ class AgentConfig(BaseModel):
     cassandra_hostname_verification: bool = True
     schema_refresh_interval_ms: int = Field(default=10_000, ge=100)
     cdc_poll_interval_ms: int = Field(default=1_000, ge=10)
+    cdc_total_space_bytes: int | None = Field(default=None, ge=_MIB)
+    spill_dir: Annotated[Path | None, AfterValidator(_outside_cdc_raw)] = None
+    spill_when_full_within_ms: int = Field(default=300_000, ge=0)
+    spill_min_free_bytes: int = Field(default=1024 * _MIB, ge=0)
     segment_rotation_interval_ms: Annotated[int, AfterValidator(_off_or_a_second)] = Field(default=0, ge=0)
 
     # Tables

@@ -52,6 +52,7 @@ class AgentMetrics:
     segments_unreadable: int = 0
     segments_set_aside: int = 0
     segments_gone_unread: int = 0
+    segments_spilled: int = 0
     bytes_read: int = 0
     mutations_read: int = 0
     mutations_skipped: int = 0
@@ -72,6 +73,11 @@ class AgentMetrics:
     inflight_bytes: int = 0
     lag_bytes: int = 0
     ignored_files: int = 0
+    cdc_raw_bytes: int = 0
+    cdc_raw_limit_bytes: int = 0
+    cdc_raw_seconds_to_full: int = -1
+    """Until Cassandra would refuse writes, at the rate of the last minute; -1 while that is not in sight."""
+    spilled_bytes: int = 0
     last_event_writetime_us: int = 0
     tables: dict[str, TableMetrics] = field(default_factory=dict)
     """By `keyspace.table`. Only the publisher's thread adds one."""

@@ -24,6 +24,7 @@ _UNAVAILABLE: Final = (
     DriverException, NoHostAvailable, OperationTimedOut, RequestExecutionException, UnresolvableContactPoints, OSError,
 )  # fmt: skip
 _TIMEOUT_S: Final = 10.0
+_FIRST_MAJOR_WITH_SETTINGS: Final = 4
 
 token_of: Final = cast("Callable[[bytes], int]", murmur3)
 """The Murmur3 token of a serialized partition key, signed 64 bits."""
@@ -63,6 +64,15 @@ class NodeConnection:
         [local] = self._ask("SELECT host_id FROM system.local WHERE key = 'local'")
         schema = {name: [_plain_row(row) for row in self._ask(select)] for name, select in SELECTS.items()}
         return NodeSchema(node_id=cast("UUID", local["host_id"]), schema=schema)
+
+    def settings(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Settings that the node runs with, by name; none before Cassandra 4.0. Raises NodeUnavailableError."""
+        [local] = self._ask("SELECT release_version FROM system.local WHERE key = 'local'")
+        if int(str(local["release_version"]).partition(".")[0]) < _FIRST_MAJOR_WITH_SETTINGS:
+            return {}
+        # One by one: among the others are passwords.
+        asked = [self._ask(f"SELECT name, value FROM system_views.settings WHERE name = '{name}'") for name in names]
+        return {str(row["name"]): str(row["value"]) for rows in asked for row in rows}
 
     def execute(self, statement: str, timeout_s: float) -> None:
         """Execute a statement that answers nothing. Raises NodeUnavailableError."""

@@ -11,7 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from change_agent.cdc_raw.watcher import CdcRawWatcher, ReadableSegment
+from change_agent.cdc_raw.listing import ReadableSegment
+from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.errors import (

@@ -77,7 +77,9 @@ class StagedAgent:
         self.stored = self._store.load()
         self.positions = InflightPositions(max_events=10_000, max_bytes=10_000_000)
         self._stopping = threading.Event()
-        self._watcher = CdcRawWatcher(self.cdc_raw, 0.02)
+        self.spill = folder / "spill"
+        self.spill.mkdir(exist_ok=True)
+        self._watcher = CdcRawWatcher(self.cdc_raw, 0.02, [self.spill])
         self._parked = ParkedMutations(self.work)
         interpreter = MutationInterpreter(tables, self._parked, self.metrics, self._stopping, reread_pause_s=0.01)
         self.follower = SegmentFollower(

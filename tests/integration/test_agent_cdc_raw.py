@@ -1,0 +1,133 @@
+"""What becomes of `cdc_raw`: it never fills up while Pulsar is away, backlogs arrive whole, full disks lose nothing.
+
+These tests stop servers and want a small `cdc_total_space`, so they have some of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cassandra.cluster import Cluster, Session
+from cassandra.concurrent import execute_concurrent_with_args
+
+from cdc.agent_process import AgentProcess
+from cdc.sandbox import Sandbox, SandboxOptions
+from schemas.topics import events_topic
+from tests.events_topic import EventsTopic, wait_until
+
+_MIB = 1024 * 1024
+_TOTAL_SPACE_MB = 12
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Sandbox]:
+    """A Cassandra node whose `cdc_raw` is small, and a Pulsar that these tests may stop."""
+    options = SandboxOptions(
+        commitlog_sync_ms=100,
+        functions_runtime="thread",
+        cassandra_settings={"cdc_total_space_in_mb": _TOTAL_SPACE_MB},
+    )
+    with Sandbox(options) as running:
+        yield running
+
+
+@pytest.fixture
+def session(servers: Sandbox) -> Iterator[Session]:
+    """A session with the node; made anew for each test, for the node may have been started again."""
+    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=20) as cluster:
+        yield cluster.connect()
+
+
+@pytest.fixture
+def table(session: Session) -> str:
+    """A table of the test's own, `keyspace.t`."""
+    keyspace = f"raw_{next(_numbers)}"
+    session.execute(
+        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+    )
+    session.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, v text) WITH cdc = true")
+    return f"{keyspace}.t"
+
+
+@pytest.fixture
+def agent(servers: Sandbox, tmp_path: Path) -> Iterator[AgentProcess]:
+    """An agent of the test's own, not running at first."""
+    process = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path, shutdownTimeoutMs=1_000)
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def topic_of(servers: Sandbox) -> Iterator[Callable[[str], EventsTopic]]:
+    """The events topic of a table, to read from."""
+    opened: list[EventsTopic] = []
+
+    def open_topic(table: str) -> EventsTopic:
+        pulsar = servers.pulsar
+        opened.append(EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic(*table.split("."))))
+        return opened[-1]
+
+    yield open_topic
+    for topic in opened:
+        topic.close()
+
+
+TopicOf = Callable[[str], EventsTopic]
+
+
+def _write(session: Session, table: str, rows: range, size: int = 10) -> None:
+    insert = session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, ?)")
+    execute_concurrent_with_args(session, insert, [(pk, "x" * size) for pk in rows], concurrency=128)
+
+
+def _keys(topic: EventsTopic) -> set[int]:
+    return {int.from_bytes(each.event.partition_key, "big", signed=True) for each in topic.events}
+
+
+def _rss_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+def test_while_pulsar_is_away_writes_go_on_and_everything_arrives_afterwards(
+    servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """Twice what `cdc_raw` may hold is written: finished segments go to the spill folder, memory stays bounded."""
+    agent.configure(
+        {
+            "cdcWorkingDir": str(agent.working_dir),
+            "cdcRawDirectory": str(servers.node.cdc_raw),
+            "contactPoints": servers.node.address,
+            "port": servers.node.native_port,
+            "pulsarServiceUrl": servers.pulsar.service_url,
+            "pulsarAdminUrl": servers.pulsar.admin_url,
+            "maxInflightEvents": 1_000,
+        }
+    )
+    servers.pulsar.stop()
+    agent.start()
+    # Some 2 MiB a second: the guard looks once a second.
+    for start in range(0, 24_000, 2_000):
+        began = time.monotonic()
+        _write(session, table, range(start, start + 2_000), size=1_000)
+        time.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
+    wait_until(lambda: agent.metric("segments_spilled") >= 10, "segments are off-loaded")
+    assert agent.metric("inflight_events") <= 1_000
+    assert agent.metric("cdc_raw_limit_bytes") == _TOTAL_SPACE_MB * _MIB
+    assert agent.metric("cdc_raw_bytes") < _TOTAL_SPACE_MB * _MIB
+    assert agent.metric("spilled_bytes") >= 10 * _MIB
+    assert _rss_bytes(agent.pid) < 200 * _MIB
+    assert "finished segments that are not sent yet go to" in agent.log.read_text()
+    servers.pulsar.start()
+    topic = topic_of(table)
+    topic.wait_for_rows(24_000, timeout_s=90)
+    assert _keys(topic) == set(range(24_000))
+    wait_until(lambda: not list((agent.working_dir / "spill").iterdir()), "the spill folder is empty")
+    for partition in range(4):
+        places = [each.place[1:] for each in topic.events if each.partition == partition]
+        assert places == sorted(places)
+    assert agent.metric("segments_gone_unread") == agent.metric("segments_unreadable") == 0

@@ -1,0 +1,203 @@
+"""CdcRawGuard: what it moves out of `cdc_raw`, when, and what it never does. Real folders, no servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from change_agent.cdc_raw.space import CdcSpace, SpaceForecast, cdc_space_of
+from change_agent.cdc_raw_guard import CdcRawGuard, GuardLimits
+from change_agent.metrics import AgentMetrics
+from change_agent.node_connection import NodeUnavailableError
+from tests.events_topic import wait_until
+from tests.segment_writer import segment_bytes
+from tests.stages import GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
+
+_MIB = 1024 * 1024
+_ID = time.time_ns() // 1_000_000 - 10_000
+
+
+class _Node:
+    """Says what the node runs with; None: the node is away."""
+
+    def __init__(self, settings: Mapping[str, str] | None) -> None:
+        self._settings = settings
+
+    def settings(self, names: tuple[str, ...]) -> Mapping[str, str]:
+        if self._settings is None:
+            raise NodeUnavailableError("away")
+        return self._settings
+
+    def close(self) -> None:
+        pass
+
+
+def _guard(
+    cdc_raw: Path,
+    spill: Path,
+    metrics: AgentMetrics,
+    *,
+    total_mb: int = 8,
+    min_free: int = 0,
+    node: _Node | None = None,
+) -> CdcRawGuard:
+    settings = {"cdc_total_space": f"{total_mb}MiB", "commitlog_segment_size": "1MiB"}
+    return CdcRawGuard(
+        cdc_raw,
+        spill,
+        node or _Node(settings),
+        {},
+        GuardLimits(total_bytes=None, soon_s=60.0, min_free_bytes=min_free),
+        metrics,
+        lambda: None,
+    )
+
+
+@pytest.fixture
+def cdc_raw(tmp_path: Path) -> Path:
+    """An empty folder."""
+    (tmp_path / "cdc_raw").mkdir()
+    return tmp_path / "cdc_raw"
+
+
+def _fill(cdc_raw: Path, segments: int, *, completed: bool = True, first: int = 0) -> None:
+    for number in range(first, first + segments):
+        (cdc_raw / f"CommitLog-7-{_ID + number}.log").write_bytes(bytes(_MIB))
+        index = f"{_MIB}\nCOMPLETED" if completed else "100"
+        (cdc_raw / f"CommitLog-7-{_ID + number}_cdc.idx").write_text(index)
+
+
+def _logs(folder: Path) -> list[int]:
+    return sorted(int(path.stem.rpartition("-")[2]) - _ID for path in folder.glob("*.log"))
+
+
+@pytest.fixture
+def running(cdc_raw: Path, tmp_path: Path) -> Iterator[tuple[CdcRawGuard, AgentMetrics]]:
+    """A guard of a folder that may hold 8 MiB."""
+    metrics = AgentMetrics()
+    guard = _guard(cdc_raw, tmp_path / "spill", metrics)
+    yield guard, metrics
+    guard.stop()
+    assert guard.failure is None
+
+
+def test_the_oldest_finished_segments_go_until_half_is_free(
+    cdc_raw: Path, tmp_path: Path, running: tuple[CdcRawGuard, AgentMetrics]
+) -> None:
+    """Six segments and the one that Cassandra counts in advance are above three quarters of eight."""
+    guard, metrics = running
+    _fill(cdc_raw, 6)
+    guard.start()
+    wait_until(lambda: metrics.segments_spilled == 4, "segments are moved", 10)
+    assert (_logs(tmp_path / "spill"), _logs(cdc_raw)) == ([0, 1, 2, 3], [4, 5])
+    assert len(list(cdc_raw.glob("*_cdc.idx"))) == 2
+    assert metrics.cdc_raw_limit_bytes == 8 * _MIB
+
+
+def test_segments_that_cassandra_still_writes_are_never_moved(
+    cdc_raw: Path, running: tuple[CdcRawGuard, AgentMetrics], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Then nothing can be done, and the log says so, once."""
+    guard, metrics = running
+    _fill(cdc_raw, 7, completed=False)
+    guard.start()
+    wait_until(
+        lambda: any("none of its segments is finished" in each.getMessage() for each in caplog.records), "told", 10
+    )
+    assert metrics.segments_spilled == 0 and len(_logs(cdc_raw)) == 7
+
+
+def test_a_disk_that_is_nearly_full_takes_nothing_and_the_log_says_so(
+    cdc_raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Filling it would stop more than tables with CDC."""
+    metrics = AgentMetrics()
+    guard = _guard(cdc_raw, tmp_path / "spill", metrics, min_free=2**60)
+    _fill(cdc_raw, 7)
+    guard.start()
+    wait_until(lambda: any("and so is" in each.getMessage() for each in caplog.records), "told", 10)
+    time.sleep(1.2)
+    guard.stop()
+    assert [each.levelname for each in caplog.records] == ["WARNING", "ERROR"]
+    assert len(_logs(cdc_raw)) == 7 and metrics.segments_spilled == 0
+
+
+def test_growth_is_answered_before_the_limit_is_near(cdc_raw: Path, tmp_path: Path) -> None:
+    """Full within the minute at this rate: off-loading starts at a quarter, long before writes are refused."""
+    metrics = AgentMetrics()
+    guard = _guard(cdc_raw, tmp_path / "spill", metrics, total_mb=40)
+    _fill(cdc_raw, 4)
+    guard.start()
+    grown = [4]
+
+    def grow() -> bool:
+        if len(_logs(cdc_raw)) + len(_logs(tmp_path / "spill")) < 24:
+            _fill(cdc_raw, 4, first=grown[0])
+            grown[0] += 4
+            time.sleep(0.5)
+        return metrics.segments_spilled > 0
+
+    wait_until(grow, "segments are moved", 15)
+    guard.stop()
+    assert 0 <= metrics.cdc_raw_seconds_to_full < 60
+    assert metrics.cdc_raw_bytes < 0.75 * 40 * _MIB
+
+
+def test_off_loaded_segments_are_read_in_the_order_of_their_ids_and_deleted(tmp_path: Path) -> None:
+    """The reader finds them in either folder, also one that it had open; nothing comes twice."""
+    agent = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
+    agent.acknowledges = False
+    for number in range(4):
+        log = agent.segment(_ID + number, segment_bytes(_ID + number, [payloads(3)]), "9\nCOMPLETED")
+        if number < 2:
+            log.rename(agent.spill / log.name)
+    (agent.cdc_raw / f"CommitLog-7-{_ID}_cdc.idx").unlink()
+    agent.start()
+    wait_until(lambda: len(agent.published) == 12, "all are read", 5)
+    # also while they wait for their acknowledgement
+    (agent.cdc_raw / f"CommitLog-7-{_ID + 2}.log").rename(agent.spill / f"CommitLog-7-{_ID + 2}.log")
+    agent.positions.acknowledge(tracked_entries(agent.published), 12, 0)
+    wait_until(lambda: agent.files() == [] and not list(agent.spill.iterdir()), "all are deleted", 5)
+    agent.stop()
+    assert agent.places() == sorted(set(agent.places()))
+    assert (agent.metrics.segments_gone_unread, agent.metrics.segments_unreadable) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "disk_mb", "total_mb", "segment_mb", "blocks"),
+    [
+        (
+            {"cdc_total_space": "64MiB", "commitlog_segment_size": "1GiB", "cdc_block_writes": "false"},
+            1,
+            64,
+            1024,
+            False,
+        ),
+        ({"cdc_total_space_in_mb": 4096, "commitlog_segment_size_in_mb": "16"}, 1, 4096, 16, None),
+        ({"cdc_total_space_in_mb": "0", "cdc_block_writes": True}, 8_000, 1_000, 32, True),
+        ({}, 80_000, 4096, 32, None),
+        ({"cdc_total_space": "a lot"}, 80_000, 4096, 32, None),
+    ],
+)
+def test_settings_are_taken_by_their_names_of_all_versions(
+    settings: dict[str, object], disk_mb: int, total_mb: int, segment_mb: int, blocks: bool | None
+) -> None:
+    """What is not said is Cassandra's default."""
+    assert cdc_space_of(settings, disk_mb * _MIB) == CdcSpace(
+        total_bytes=total_mb * _MIB, segment_bytes=segment_mb * _MIB, blocks_writes=blocks
+    )
+
+
+def test_the_forecast_follows_the_last_minute() -> None:
+    """Ten bytes a second leave ten seconds for a hundred; when nothing grows, nothing is in sight."""
+    forecast = SpaceForecast()
+    for second in range(100):
+        forecast.add(second, second * 10)
+    assert forecast.seconds_until(100) == pytest.approx(10.0)
+    assert forecast.seconds_until(0) == 0.0
+    for second in range(100, 200):
+        forecast.add(second, 1_000)
+    assert forecast.seconds_until(100) is None

@@ -1,11 +1,13 @@
 """What the bridge asks Pulsar's admin service: does the topic exist, where does it end, which schemas has it had.
 
-REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, lastMessageId, internalStats; /admin/v2/schemas/{topic}/schemas.
+REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, lastMessageId, internalStats, messageid, subscription;
+/admin/v2/schemas/{topic}/schemas.
 The admin service is asked because a client's look-up of a missing topic would create it.
 """
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -17,7 +19,7 @@ import tenacity
 from spark_bridge.authentication import http_certificate, http_headers
 from spark_bridge.errors import PulsarUnreachableError, TopicError
 from spark_bridge.options import BridgeOptions
-from spark_bridge.positions import BEGINNING, Ledger, Position
+from spark_bridge.positions import BEGINNING, Ledger, Position, topic_of
 
 __all__ = ["PulsarAdmin"]
 
@@ -25,11 +27,12 @@ Json = Mapping[str, object]
 
 
 class PulsarAdmin:
-    """Questions about one topic; owns its HTTP connections. Raises PulsarUnreachableError and TopicError."""
+    """Questions about the topics that the options name; owns its HTTP connections. Raises PulsarUnreachableError and TopicError."""
 
     def __init__(self, options: BridgeOptions, *, patience_s: float = 5.0) -> None:
         """`patience_s`: for how long a service that does not answer is asked again."""
-        self._topic = options.topic
+        self._topics = options.topic_names
+        self._pattern = options.topics_pattern
         self._url = options.admin_url
         self._patience_s = patience_s
         self._http = httpx.Client(
@@ -45,42 +48,83 @@ class PulsarAdmin:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._http.close()
 
+    def topics(self) -> list[str]:
+        """The topics that the options name; with a pattern, those that there are now, by name."""
+        if self._pattern is None:
+            return list(self._topics)
+        namespace, name = self._pattern.rsplit("/", 1)
+        path = "/" + self._path(namespace)
+        listed = [*self._list(f"{path}/partitioned"), *self._list(path)]
+        wanted = re.compile(name)
+        names = {topic_of(each)[0] for each in listed}
+        return sorted(each for each in names if wanted.fullmatch(each.rsplit("/", 1)[1]))
+
     def topic_partitions(self) -> list[str]:
-        """Names of the topic's partitions in order; the topic itself when it has none."""
-        answer = self._get(f"/{self._path(self._topic)}/partitions")
-        count = cast("int", answer["partitions"])
-        return [f"{self._topic}-partition-{i}" for i in range(count)] if count else [self._topic]
+        """Names of the topics' partitions in order; the topic itself when it has none."""
+        return [each for topic in self.topics() for each in self._partitions(topic)]
 
     def last_position(self, topic: str) -> Position:
         """The last entry of a topic partition; an entry of -1 when there is nothing in it."""
         answer = self._of_partition(topic, "lastMessageId")
+        return BEGINNING if answer is None else _position(answer)
+
+    def position_before(self, topic: str, time_ms: int) -> Position:
+        """The entry before the first one that was published at this time or later; the last one when there is none."""
+        answer = self._of_partition(topic, f"messageid/{time_ms}")
         if answer is None:
             return BEGINNING
-        return Position(cast("int", answer["ledgerId"]), cast("int", answer["entryId"]))
+        found, last = _position(answer), self.last_position(topic)
+        return last if found > last else Position(found.ledger, found.entry - 1)
 
     def ledgers(self, topic: str) -> list[Ledger]:
         """The ledgers of a topic partition that still exist, in order."""
-        answer = self._of_partition(topic, "internalStats") or {"ledgers": []}
+        return self.storage(topic)[0]
+
+    def storage(self, topic: str) -> tuple[list[Ledger], Mapping[str, Position]]:
+        """The ledgers of a topic partition, and how far each durable subscription has acknowledged all."""
+        answer = self._of_partition(topic, "internalStats") or {"ledgers": [], "cursors": {}}
         ledgers = [
             Ledger(ledger=cast("int", each["ledgerId"]), entries=cast("int", each["entries"]))
             for each in cast("Sequence[Json]", answer["ledgers"])
         ]
         if ledgers and not ledgers[-1].entries:
             ledgers[-1] = Ledger(ledger=ledgers[-1].ledger, entries=cast("int", answer["currentLedgerEntries"]))
-        return ledgers
+        cursors = cast("Mapping[str, Json]", answer["cursors"])
+        return ledgers, {name: Position.parse(str(each["markDeletePosition"])) for name, each in cursors.items()}
 
-    def schemas(self) -> list[Json]:
-        """Every version of the topic's schema as the registry gives it: version, type, data, properties."""
-        path = self._topic.removeprefix("persistent://")
-        answer = self._get(f"/schemas/{path}/schemas")
+    def keep_subscription(self, topic: str, subscription: str, position: Position) -> None:
+        """Move a durable subscription to behind a position, made before if it is not there: older data may go."""
+        path = f"/{self._path(topic)}/subscription/{subscription}"
+        made = self._patiently(lambda: self._http.put(path, json={"ledgerId": -1, "entryId": -1}))
+        if made.status_code != httpx.codes.CONFLICT:
+            self._checked(path, topic, made)
+        if position == BEGINNING:
+            return
+        body = {
+            "ledgerId": position.ledger,
+            "entryId": position.entry,
+            "partitionIndex": topic_of(topic)[1],
+            "isExcluded": True,
+        }
+        moved = self._patiently(lambda: self._http.post(f"{path}/resetcursor", json=body))
+        self._checked(path, topic, moved)
+
+    def schemas(self, topic: str) -> list[Json]:
+        """Every version of a topic's schema as the registry gives it: version, type, data, properties."""
+        answer = self._get(f"/schemas/{topic.removeprefix('persistent://')}/schemas", topic)
         return list(cast("Sequence[Json]", answer["getSchemaResponses"]))
 
+    def _partitions(self, topic: str) -> list[str]:
+        answer = self._get(f"/{self._path(topic)}/partitions", topic)
+        count = cast("int", answer["partitions"])
+        return [f"{topic}-partition-{i}" for i in range(count)] if count else [topic]
+
     def _of_partition(self, topic: str, what: str) -> Json | None:
-        """None for a partition of the topic that has no data: the broker deletes it when it is idle, with a 404."""
+        """None for a partition of a topic that has no data: the broker deletes it when it is idle, with a 404."""
         try:
-            return self._get(f"/{self._path(topic)}/{what}")
+            return self._get(f"/{self._path(topic)}/{what}", topic)
         except TopicError:
-            if topic == self._topic:
+            if topic_of(topic)[1] < 0:
                 raise
             return None
 
@@ -88,18 +132,21 @@ class PulsarAdmin:
     def _path(topic: str) -> str:
         return topic.replace("://", "/", 1)
 
-    def _get(self, path: str) -> Json:
-        response = self._patiently(lambda: self._http.get(path))
+    def _list(self, path: str) -> Sequence[str]:
+        return cast("Sequence[str]", self._get(path, self._pattern or ""))
+
+    def _get(self, path: str, topic: str) -> Json:
+        return self._checked(path, topic, self._patiently(lambda: self._http.get(path)))
+
+    def _checked(self, path: str, topic: str, response: httpx.Response) -> Json:
         if response.status_code == httpx.codes.NOT_FOUND:
-            raise TopicError(self._topic, f"does not exist ({_reason(response)}); create it or check the option topic")
+            raise TopicError(topic, f"does not exist ({_reason(response)}); create it or check the option topic")
         if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            reason = (
-                f"refuses to tell about {self._topic} ({_reason(response)}); check authPluginClassName and authParams"
-            )
+            reason = f"refuses to tell about {topic} ({_reason(response)}); check authPluginClassName and authParams"
             raise PulsarUnreachableError(self._url, reason)
         if response.is_error:
             raise PulsarUnreachableError(self._url, f"answers {response.status_code} to {path} ({_reason(response)})")
-        return cast("Json", response.json())
+        return cast("Json", response.json()) if response.content else {}
 
     def _patiently(self, ask: Callable[[], httpx.Response]) -> httpx.Response:
         """Ask again while nobody answers or the broker is starting or handing the topic over."""
@@ -115,6 +162,10 @@ class PulsarAdmin:
         except httpx.TransportError as error:
             reason = f"the admin service does not answer ({error}); start it or check the option adminUrl"
             raise PulsarUnreachableError(self._url, reason) from None
+
+
+def _position(message_id: Json) -> Position:
+    return Position(cast("int", message_id["ledgerId"]), cast("int", message_id["entryId"]))
 
 
 def _last_outcome(state: tenacity.RetryCallState) -> httpx.Response:

@@ -9,9 +9,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.record_properties import TABLE_ID
-from spark_bridge.data_source import CassandraCdcDataSource, plan_batch
+from spark_bridge.data_source import CassandraCdcDataSource
 from spark_bridge.folding import KeyColumns, fold_partitions, fold_rows
 from spark_bridge.options import BridgeOptions
+from spark_bridge.planning import plan_batch
 from spark_bridge.topic_reader import TopicRange, last_message_properties
 from spark_bridge.topic_schemas import TopicSchemas
 from spark_bridge.typed import RecordDecoder, key_decoder, typed_rows, value_decoder

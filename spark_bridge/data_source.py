@@ -12,12 +12,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_bridge.admin import PulsarAdmin
+from spark_bridge.micro_batch import limited_ends, logged_end
 from spark_bridge.options import BridgeOptions
-from spark_bridge.positions import BEGINNING, Position, parse_offsets, split_range
+from spark_bridge.planning import plan_batch, plan_ranges, starting_positions
+from spark_bridge.positions import Position
 from spark_bridge.raw_columns import RAW_SCHEMA
 from spark_bridge.topic_reader import TopicRange, read_range
 
-__all__ = ["CassandraCdcDataSource", "plan_batch"]
+__all__ = ["CassandraCdcDataSource"]
 
 Offsets = dict[str, str]
 
@@ -36,7 +38,7 @@ class CassandraCdcDataSource(DataSource):
         return RAW_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Batch: from the starting offsets to the topic's end when the query is planned."""
+        """Batch: from the starting offsets to the ending offsets, or the topic's end when the query is planned."""
         return _BatchReader(BridgeOptions.from_mapping(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
@@ -54,13 +56,15 @@ class _BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range."""
-        assert isinstance(partition, TopicRange)
-        return read_range(self._options, partition)
+        return _read(self._options, partition)
 
 
 class _StreamReader(DataSourceStreamReader):
+    """Lives as long as the running query, in a process of its own beside the driver."""
+
     def __init__(self, options: BridgeOptions) -> None:
         self._options = options
+        self._is_limited = bool(options.max_rows_per_trigger or options.max_bytes_per_trigger)
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         """Where a new query starts; decided once.
@@ -69,77 +73,53 @@ class _StreamReader(DataSourceStreamReader):
         read: only with it the checkpoint keeps the start, and `latest` would otherwise be another one after a restart.
         """
         with self._admin() as admin:
-            positions = _starting_positions(self._options, admin, admin.topic_partitions())
+            positions = starting_positions(self._options, admin, admin.topic_partitions())
+            self._hold(admin, positions)
         return {topic: f">{position}" for topic, position in positions.items()}
 
     def latestOffset(self) -> Offsets:  # noqa: N802
-        """The end of every topic partition that there is now."""
+        """The end of every topic partition that there is now, or as far as the limits of a micro-batch allow."""
         with self._admin() as admin:
-            return _texts({topic: admin.last_position(topic) for topic in admin.topic_partitions()})
+            ends = {topic: admin.last_position(topic) for topic in admin.topic_partitions()}
+            if self._is_limited:
+                assert self._options.checkpoint_location is not None
+                starts = logged_end(self._options.checkpoint_location, ends.keys())
+                if starts is None:
+                    starts = starting_positions(self._options, admin, list(ends))
+                ends = limited_ends(self._options, starts, ends)
+        return _texts(ends)
 
     def partitions(self, start: Mapping[str, str], end: Mapping[str, str]) -> Sequence[InputPartition]:
         """The ranges of one micro-batch; a topic partition that was added later is read from its beginning."""
         begins = {topic: Position.parse(text) for topic, text in start.items()}
         ends = {topic: Position.parse(text) for topic, text in end.items()}
-        if self._options.min_partitions <= len(ends):
-            return _ranges(self._options, begins, ends, None)
         with self._admin() as admin:
-            return _ranges(self._options, begins, ends, admin)
+            return plan_ranges(self._options, begins, ends, admin)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range."""
-        assert isinstance(partition, TopicRange)
-        return read_range(self._options, partition)
+        return _read(self._options, partition)
 
     def commit(self, end: Mapping[str, str]) -> None:
-        """Nothing to do: the checkpoint holds the offsets, and no subscription is kept in Pulsar."""
+        """The checkpoint holds the offsets; a durable subscription lets go of what was read."""
+        if self._options.subscription is not None:
+            with self._admin() as admin:
+                self._hold(admin, {topic: Position.parse(text) for topic, text in end.items()})
+
+    def _hold(self, admin: PulsarAdmin, positions: Mapping[str, Position]) -> None:
+        if self._options.subscription is not None:
+            for topic, position in positions.items():
+                admin.keep_subscription(topic, self._options.subscription, position)
 
     def _admin(self) -> PulsarAdmin:
         # A running query sits out a restart of the broker.
         return PulsarAdmin(self._options, patience_s=self._options.operation_timeout_seconds)
 
 
-def plan_batch(options: BridgeOptions) -> list[TopicRange]:
-    """What a batch read that is planned now reads. Raises ConfigError, TopicError, PulsarUnreachableError."""
-    with PulsarAdmin(options) as admin:
-        topics = admin.topic_partitions()
-        starts = _starting_positions(options, admin, topics)
-        return _ranges(options, starts, {topic: admin.last_position(topic) for topic in topics}, admin)
-
-
-def _starting_positions(options: BridgeOptions, admin: PulsarAdmin, topics: Sequence[str]) -> dict[str, Position]:
-    given: Mapping[str, Position | str]
-    if options.starting_offsets in ("earliest", "latest"):
-        given = dict.fromkeys(topics, options.starting_offsets)
-    else:
-        given = parse_offsets("startingOffsets", options.starting_offsets, topics)
-    positions = {}
-    for topic, start in given.items():
-        if isinstance(start, Position):
-            positions[topic] = start
-        else:
-            positions[topic] = BEGINNING if start == "earliest" else admin.last_position(topic)
-    return positions
-
-
-def _ranges(
-    options: BridgeOptions, starts: Mapping[str, Position], ends: Mapping[str, Position], admin: PulsarAdmin | None
-) -> list[TopicRange]:
-    ranges = []
-    parts = -(-options.min_partitions // len(ends))
-    for topic, end in ends.items():
-        start = starts.get(topic, BEGINNING)
-        ledgers = admin.ledgers(topic) if admin is not None and parts > 1 and start < end else []
-        ranges += [
-            TopicRange(options.topic, topic, _partition_index(options.topic, topic), low, high)
-            for low, high in split_range(start, end, ledgers, parts)
-        ]
-    return ranges
-
-
-def _partition_index(topic: str, partition_topic: str) -> int:
-    suffix = partition_topic.removeprefix(topic)
-    return int(suffix.removeprefix("-partition-")) if suffix else -1
+def _read(options: BridgeOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, TopicRange):
+        return iter(())  # what Spark plans itself where there is nothing to read
+    return read_range(options, partition)
 
 
 def _texts(positions: Mapping[str, Position]) -> Offsets:

@@ -6,14 +6,22 @@ CdcError
    ├─ PulsarUnreachableError    admin or broker does not answer: check the address, start it, run again
    ├─ TopicError                the topic is missing, or has no key-value schema
    ├─ TopicReadError            a range of a topic partition could not be read
-   └─ TypedReadError            records cannot be given types
+   ├─ DataLossError             records were dropped before they were read
+   └─ CheckpointError           a query's checkpoint does not tell where the query stands
 """
 
 from __future__ import annotations
 
 from schemas.errors import CdcError
 
-__all__ = ["PulsarUnreachableError", "SparkBridgeError", "TopicError", "TopicReadError"]
+__all__ = [
+    "CheckpointError",
+    "DataLossError",
+    "PulsarUnreachableError",
+    "SparkBridgeError",
+    "TopicError",
+    "TopicReadError",
+]
 
 
 class SparkBridgeError(CdcError):
@@ -55,3 +63,32 @@ class TopicReadError(SparkBridgeError):
 
     def __str__(self) -> str:
         return f"topic partition {self.topic} after position {self.position}: {self.reason}"
+
+
+class DataLossError(SparkBridgeError):
+    """Records between two positions of a topic partition no longer exist and were not read."""
+
+    def __init__(self, topic: str, after: str, before: str) -> None:
+        self.topic = topic
+        self.after = after
+        self.before = before
+        super().__init__(topic, after, before)
+
+    def __str__(self) -> str:
+        return (
+            f"topic partition {self.topic}: what came after position {self.after} and before {self.before} was dropped by "
+            "retention (or a message TTL) before it was read; build the result anew, or go on without with "
+            "failOnDataLoss=false; the option subscription keeps records until they have been read"
+        )
+
+
+class CheckpointError(SparkBridgeError):
+    """A query's checkpoint does not tell where the query stands."""
+
+    def __init__(self, location: str, reason: str) -> None:
+        self.location = location
+        self.reason = reason
+        super().__init__(location, reason)
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.location}: {self.reason}; the option checkpointLocation is that of the query itself"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -11,6 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import full_topic_name
+from spark_bridge.positions import parse_time_ms
 
 __all__ = ["BridgeOptions"]
 
@@ -27,8 +29,16 @@ class BridgeOptions(BaseModel):
 
     service_url: str
     admin_url: str
-    topic: str
+    topic: str | None = None
+    topics: str | None = None
+    topics_pattern: str | None = None
     starting_offsets: str = "earliest"
+    ending_offsets: str = "latest"
+    max_rows_per_trigger: int | None = Field(default=None, ge=1)
+    max_bytes_per_trigger: int | None = Field(default=None, ge=1)
+    checkpoint_location: str | None = None
+    subscription: str | None = Field(default=None, min_length=1)
+    fail_on_data_loss: bool = True
     min_partitions: int = Field(default=1, ge=1, le=10_000)
     receiver_queue_size: int = Field(default=2_000, ge=1, le=100_000)
     operation_timeout_seconds: int = Field(default=30, ge=1, le=3_600)
@@ -45,6 +55,7 @@ class BridgeOptions(BaseModel):
         names = {alias.lower(): alias for alias in _ALIASES}
         problems = [_unknown(name) for name in options if name.lower() not in names]
         known = {names[name.lower()]: value for name, value in options.items() if name.lower() in names}
+        problems += _problems_together(known)
         try:
             parsed = cls.model_validate(known)
         except ValidationError as error:
@@ -68,25 +79,64 @@ class BridgeOptions(BaseModel):
     def _admin_address(cls, value: str) -> str:
         return _with_scheme(value, ("http://", "https://"), "the admin service's address").rstrip("/")
 
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        """The full names of the topics that are named; empty with a pattern."""
+        return tuple((self.topics or self.topic or "").split(",")) if self.topics_pattern is None else ()
+
+    @property
+    def only_topic(self) -> str:
+        """The one topic that typed columns and tables need. Raises ConfigError where the options name several."""
+        if len(self.topic_names) != 1:
+            reason = (
+                "must name the one topic whose schema gives the columns; raw rows alone may come from several topics"
+            )
+            raise ConfigError.of("topic", reason)
+        return self.topic_names[0]
+
+    def of_topic(self, topic: str) -> BridgeOptions:
+        """The same options for one topic."""
+        return self.model_copy(update={"topic": topic, "topics": None, "topics_pattern": None})
+
     @field_validator("topic")
     @classmethod
     def _one_topic(cls, value: str) -> str:
         name = value.strip()
         if not name or "," in name:
-            raise ValueError("names one topic, such as 'persistent://public/default/data-shop.orders'")
-        full = full_topic_name(name)
-        if not full.startswith("persistent://") or len(full.split("/")) != 5 or not all(full.split("/")[2:]):
-            raise ValueError(f"{value!r} is no topic name; it looks like 'persistent://tenant/namespace/name'")
+            raise ValueError(
+                "names one topic, such as 'persistent://public/default/data-shop.orders'; topics takes several"
+            )
+        return _full_name(name)
+
+    @field_validator("topics")
+    @classmethod
+    def _several_topics(cls, value: str) -> str:
+        names = [_full_name(name.strip()) for name in value.split(",")]
+        if len(set(names)) < len(names):
+            raise ValueError("names a topic twice")
+        return ",".join(names)
+
+    @field_validator("topics_pattern")
+    @classmethod
+    def _namespace_and_pattern(cls, value: str) -> str:
+        full = _full_name(value.strip())
+        try:
+            re.compile(full.split("/", 4)[4])
+        except re.error as error:
+            raise ValueError(f"{value!r} ends in no regular expression ({error})") from None
         return full
 
-    @field_validator("starting_offsets")
+    @field_validator("starting_offsets", "ending_offsets")
     @classmethod
-    def _trimmed(cls, value: str) -> str:
+    def _offsets(cls, value: str) -> str:
         text = value.strip()
         if text.lower() in ("earliest", "latest"):
             return text.lower()
-        if not text.startswith("{"):
-            raise ValueError("must be 'earliest', 'latest' or a JSON object of positions")
+        if not text.startswith("{") and parse_time_ms(text) is None:
+            raise ValueError(
+                "must be 'earliest', 'latest', a time with its zone such as '2026-11-21T05:00:00Z', or a JSON object of "
+                "positions"
+            )
         return text
 
     @model_validator(mode="after")
@@ -98,7 +148,8 @@ class BridgeOptions(BaseModel):
         return self
 
 
-_ALIASES: Final = tuple(to_camel(name) for name in BridgeOptions.model_fields)
+_FIELDS: Final = {to_camel(name): name for name in BridgeOptions.model_fields}
+_ALIASES: Final = tuple(_FIELDS)
 
 
 def _unknown(name: str) -> ConfigProblem:
@@ -112,6 +163,29 @@ def _reason(kind: str, message: str) -> str:
     if kind == "missing":
         return "is missing"
     return message.removeprefix("Value error, ")
+
+
+def _problems_together(known: Mapping[str, str]) -> list[ConfigProblem]:
+    """What is wrong with options beside each other."""
+    given = [name for name in ("topic", "topics", "topicsPattern") if name in known]
+    limits = [name for name in ("maxRowsPerTrigger", "maxBytesPerTrigger") if name in known]
+    problems = []
+    if not given:
+        problems.append(ConfigProblem(option="topic", reason="is missing (or topics, or topicsPattern)"))
+    if len(given) > 1:
+        reason = f"and {' and '.join(given[1:])} are given; one of them says which topics to read"
+        problems.append(ConfigProblem(option=given[0], reason=reason))
+    if limits and "checkpointLocation" not in known:
+        reason = "needs checkpointLocation, that of the query: there it says how far it has come"
+        problems.append(ConfigProblem(option=limits[0], reason=reason))
+    return problems
+
+
+def _full_name(name: str) -> str:
+    full = full_topic_name(name)
+    if not full.startswith("persistent://") or full.count("/") != 4 or not all(full.split("/")[2:]):
+        raise ValueError(f"{name!r} is no topic name; it looks like 'persistent://tenant/namespace/name'")
+    return full
 
 
 def _with_scheme(value: str, schemes: tuple[str, ...], what: str) -> str:

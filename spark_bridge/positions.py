@@ -11,13 +11,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from schemas.errors import ConfigError, ConfigProblem
 
-__all__ = ["BEGINNING", "Ledger", "Position", "parse_offsets", "split_range"]
+__all__ = ["BEGINNING", "Ledger", "Position", "parse_offsets", "parse_time_ms", "split_range", "topic_of"]
 
-_TEXT: Final = re.compile(r">?(-?\d+):(-?\d+)")
+_TEXT: Final = re.compile(r">?(-?\d+):(-?\d+)(?::-?\d+)?")
+_PARTITION: Final = re.compile(r"(.+)-partition-(\d+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,7 +34,7 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """`ledger:entry`; a `>` before it means the same. Raises ValueError."""
+        """`ledger:entry`, or a message id `ledger:entry:partition`; a `>` before it means the same. Raises ValueError."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise ValueError(f"{text!r} is no position; a position is 'ledger:entry', such as '12:345'")
@@ -50,12 +52,32 @@ class Ledger:
     entries: int
 
 
+def parse_time_ms(text: str) -> int | None:
+    """Milliseconds since the epoch of an ISO 8601 time with a zone; None for any other text."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if time.tzinfo is None else int(time.timestamp() * 1000)
+
+
+def topic_of(partition_topic: str) -> tuple[str, int]:
+    """Topic and partition of a topic partition's name; -1 for a topic without partitions."""
+    match = _PARTITION.fullmatch(partition_topic)
+    return (partition_topic, -1) if match is None else (match[1], int(match[2]))
+
+
 def parse_offsets(option: str, text: str, topics: Sequence[str]) -> Mapping[str, Position | str]:
-    """A JSON object that gives each of the topic partitions a position, `earliest` or `latest`. Raises ConfigError."""
+    """What each of the topic partitions is given: a position, `earliest`, `latest` or a time. Raises ConfigError.
+
+    `text` is one of the words or a time, for all of them, or a JSON object.
+    """
+    if text in ("earliest", "latest") or parse_time_ms(text) is not None:
+        return dict.fromkeys(topics, text)
     try:
         given = json.loads(text)
     except json.JSONDecodeError as error:
-        reason = f"is neither 'earliest', 'latest' nor JSON ({error}); e.g. {_example(topics)}"
+        reason = f"is neither 'earliest', 'latest', a time nor JSON ({error}); e.g. {_example(topics)}"
         raise ConfigError.of(option, reason) from None
     if not isinstance(given, dict):
         raise ConfigError.of(option, f"is JSON, but no object; e.g. {_example(topics)}")
@@ -63,8 +85,8 @@ def parse_offsets(option: str, text: str, topics: Sequence[str]) -> Mapping[str,
     problems += [f"says nothing about {name!r}" for name in topics if name not in given]
     offsets: dict[str, Position | str] = {}
     for name, value in given.items():
-        if value in ("earliest", "latest"):
-            offsets[name] = value
+        if value in ("earliest", "latest") or parse_time_ms(str(value)) is not None:
+            offsets[name] = str(value)
             continue
         try:
             offsets[name] = Position.parse(str(value))

@@ -17,13 +17,14 @@ import pulsar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from spark_bridge.admin import PulsarAdmin
 from spark_bridge.authentication import client_authentication
-from spark_bridge.errors import TopicReadError
+from spark_bridge.errors import DataLossError, TopicReadError
 from spark_bridge.options import BridgeOptions
 from spark_bridge.positions import BEGINNING, Position
 from spark_bridge.raw_columns import RawRow, to_arrow
 
-__all__ = ["TopicRange", "last_message_properties", "read_range"]
+__all__ = ["TopicRange", "end_within", "last_message_properties", "read_range"]
 
 _ROWS_PER_BATCH: Final = 10_000  # Spark's own spark.sql.execution.arrow.maxRecordsPerBatch
 _BYTES_PER_BATCH: Final = 8 << 20
@@ -42,6 +43,8 @@ class TopicRange(InputPartition):
     partition: int
     start: Position
     end: Position
+    first_ledger: int | None = None
+    """The ledger in which the first record lay when the range was planned."""
 
 
 def read_range(options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBatch]:
@@ -68,6 +71,32 @@ def last_message_properties(options: BridgeOptions, span: TopicRange) -> dict[st
         for message, _, _ in _messages(_open(client, options, last), options, last):
             found = message.properties()
         return found
+    finally:
+        client.close()
+
+
+def end_within(
+    options: BridgeOptions, span: TopicRange, max_rows: int | None, max_bytes: int | None
+) -> tuple[Position, int, int]:
+    """How far of a range keeps within limits: the last entry, its rows and bytes; one entry at least.
+
+    Raises TopicReadError.
+    """
+    client = _client(options)
+    try:
+        end, counted, entry = span.start, (0, 0), None
+        rows = size = 0
+        for message, at, _ in _messages(_open(client, options, span), options, span):
+            if at != entry:
+                if entry is not None:
+                    end, counted = Position(*entry), (rows, size)
+                entry = at
+            rows += 1
+            size += len(message.partition_key()) * 3 // 4 + len(message.data())
+            is_over = (max_rows is not None and rows > max_rows) or (max_bytes is not None and size > max_bytes)
+            if is_over and end != span.start:
+                return end, *counted
+        return span.end, rows, size
     finally:
         client.close()
 
@@ -129,9 +158,14 @@ def _messages(
     # plain tuples: this runs once a message
     start, end = (span.start.ledger, span.start.entry), (span.end.ledger, span.end.entry)
     at = start
+    is_first = options.fail_on_data_loss and span.first_ledger is not None
     while (message := _next(reader, options, span, at)) is not None:
         message_id = message.message_id()
         at = (message_id.ledger_id(), message_id.entry_id())
+        if at > start and is_first:
+            if at[0] != span.first_ledger:
+                _refuse_gap(options, span, at)
+            is_first = False
         if at > end:
             return
         if at <= start:
@@ -140,6 +174,16 @@ def _messages(
         yield message, at, index
         if at == end and index + 1 >= _batch_size(message_id):
             return
+    if is_first:
+        _refuse_gap(options, span, end)
+
+
+def _refuse_gap(options: BridgeOptions, span: TopicRange, at: Place) -> None:
+    """Look again when the first record does not lie where it was planned: its ledger may have been dropped since."""
+    with PulsarAdmin(options) as admin:
+        ledgers = [each.ledger for each in admin.ledgers(span.partition_topic)]
+    if span.first_ledger not in ledgers:
+        raise DataLossError(span.partition_topic, str(span.start), str(Position(*at)))
 
 
 def _next(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange, at: Place) -> _pulsar.Message | None:

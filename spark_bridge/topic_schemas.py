@@ -39,10 +39,10 @@ class TopicSchemas:
 
     @classmethod
     def fetch(cls, options: BridgeOptions) -> TopicSchemas:
-        """Ask the registry. Raises TopicError, PulsarUnreachableError."""
+        """Ask the registry about the options' one topic. Raises ConfigError, TopicError, PulsarUnreachableError."""
         with PulsarAdmin(options) as admin:
             admin.topic_partitions()  # a missing topic is another message than one without a schema
-            return cls.parse(options.topic, admin.schemas())
+            return cls.parse(options.only_topic, admin.schemas(options.only_topic))
 
     @classmethod
     def parse(cls, topic: str, registered: Sequence[Mapping[str, object]]) -> TopicSchemas:

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from cdc.sandbox import Sandbox, SandboxOptions
 from spark_bridge import CassandraCdcDataSource, session_builder
-from spark_bridge.data_source import plan_batch
 from spark_bridge.options import BridgeOptions
+from spark_bridge.planning import plan_batch
 from spark_bridge.topic_reader import read_range
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, RecordWriter, keep_everything, table_schemas
 from tests.servers import PulsarServer
@@ -164,7 +164,10 @@ def test_a_topic_whose_head_was_trimmed(spark: SparkSession, data_topic: MakeTop
     in_the_dropped_ledger = json.dumps({topic.name: ":".join(ids[0].split(":")[:2])})
     assert names(read(spark, topic.options)) == ["row 4", "row 5", "row 6"]
     assert names(read(spark, topic.options, minPartitions="2")) == ["row 4", "row 5", "row 6"]
-    assert names(read(spark, topic.options, startingOffsets=in_the_dropped_ledger)) == ["row 4", "row 5", "row 6"]
+    with pytest.raises(PySparkException, match=f"topic partition {topic.name}: what came after position"):
+        read(spark, topic.options, startingOffsets=in_the_dropped_ledger).collect()
+    kept = read(spark, topic.options, startingOffsets=in_the_dropped_ledger, failOnDataLoss="false")
+    assert names(kept) == ["row 4", "row 5", "row 6"]
 
 
 def test_a_planned_range_stays_the_same_when_it_is_read_again(data_topic: MakeTopic) -> None:
@@ -296,7 +299,9 @@ def test_all_wrong_options_are_named_at_once(spark: SparkSession, data_topic: Ma
     assert "serviceuri: is no option of cassandra_cdc; did you mean serviceUrl?" in text
     assert "serviceUrl: is missing" in text
     assert "adminUrl: is missing" in text
-    assert "topic: names one topic, such as 'persistent://public/default/data-shop.orders'" in text
+    assert (
+        "topic: names one topic, such as 'persistent://public/default/data-shop.orders'; topics takes several" in text
+    )
     assert "minPartitions: " in text
 
 

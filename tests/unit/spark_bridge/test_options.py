@@ -39,10 +39,11 @@ def test_every_problem_is_reported_in_one_error() -> None:
     """Unknown names with their nearest, wrong values, and what is missing."""
     assert problems({"servicUrl": "x", "adminUrl": "h:8080", "minPartitions": "0", "startingOffsets": "first"}) == [
         "servicUrl: is no option of cassandra_cdc; did you mean serviceUrl?",
+        "topic: is missing (or topics, or topicsPattern)",
         "serviceUrl: is missing",
         "adminUrl: must be the admin service's address and begin with http:// or https://",
-        "topic: is missing",
-        "startingOffsets: must be 'earliest', 'latest' or a JSON object of positions",
+        "startingOffsets: must be 'earliest', 'latest', a time with its zone such as '2026-11-21T05:00:00Z', or a JSON"
+        " object of positions",
         "minPartitions: Input should be greater than or equal to 1",
     ]
 

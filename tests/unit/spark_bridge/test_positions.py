@@ -24,12 +24,12 @@ def test_positions_are_ordered_as_the_topic_is() -> None:
 
 
 def test_a_position_is_its_text() -> None:
-    """Both ways; the mark of a stream's start changes nothing."""
+    """Both ways; the mark of a stream's start, or a message id's partition, changes nothing."""
     assert str(Position(12, -1)) == "12:-1"
-    assert Position.parse(">12:-1") == Position.parse(" 12:-1 ") == Position(12, -1)
+    assert Position.parse(">12:-1") == Position.parse(" 12:-1 ") == Position.parse("12:-1:3") == Position(12, -1)
 
 
-@pytest.mark.parametrize("text", ["", "12", "12:", "a:b", "1:2:3"])
+@pytest.mark.parametrize("text", ["", "12", "12:", "a:b", "1:2:3:4"])
 def test_what_is_no_position_is_refused(text: str) -> None:
     """With the right form in the message."""
     with pytest.raises(ValueError, match="a position is 'ledger:entry', such as '12:345'"):
@@ -45,7 +45,7 @@ def test_offsets_by_topic_partition() -> None:
 @pytest.mark.parametrize(
     ("text", "problems"),
     [
-        ("{", ["o: is neither 'earliest', 'latest' nor JSON"]),
+        ("{", ["o: is neither 'earliest', 'latest', a time nor JSON"]),
         ('["a"]', ["o: is JSON, but no object"]),
         (
             '{"c": "1:2", "a": "x"}',

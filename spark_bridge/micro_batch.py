@@ -1,0 +1,72 @@
+"""The size of a micro-batch: how far each topic partition is read next under a limit of rows or bytes.
+
+PySpark 4.1 does not tell a source where its query stands when it asks for the latest offset. Spark writes that down
+before a micro-batch runs, in the checkpoint's folder `offsets`: there it is read, so a restart changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+
+import fsspec
+
+from spark_bridge.errors import CheckpointError
+from spark_bridge.options import BridgeOptions
+from spark_bridge.positions import BEGINNING, Position, topic_of
+from spark_bridge.topic_reader import TopicRange, end_within
+
+__all__ = ["limited_ends", "logged_end"]
+
+
+def logged_end(checkpoint: str, topics: AbstractSet[str]) -> dict[str, Position] | None:
+    """The end of the newest micro-batch that a checkpoint knows, of these topic partitions; None: a new query.
+
+    Format (o.a.spark.sql.execution.streaming.OffsetSeqLog): `v1`, a line about the batch, a line of JSON a source.
+    Raises CheckpointError.
+    """
+    folder = f"{checkpoint.rstrip('/')}/offsets"
+    try:
+        system, path = fsspec.core.url_to_fs(folder)
+        if not system.exists(path):
+            return None
+        names = [each.rsplit("/", 1)[1] for each in system.ls(path, detail=False)]
+        batches = [int(name) for name in names if name.isdigit()]
+        if not batches:
+            return None
+        with system.open(f"{path}/{max(batches)}", "r") as file:
+            sources = file.read().splitlines()[2:]
+        found = [each for each in map(json.loads, sources) if topics & each.keys()]
+        if len(found) != 1:
+            reason = f"batch {max(batches)} has {len(found)} sources with these topics; limits need exactly one"
+            raise CheckpointError(checkpoint, reason)
+        return {topic: Position.parse(text) for topic, text in found[0].items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(checkpoint, f"its offsets cannot be read ({error})") from None
+
+
+def limited_ends(
+    options: BridgeOptions, starts: Mapping[str, Position], ends: Mapping[str, Position]
+) -> dict[str, Position]:
+    """How far to read within the limits, at least one entry of a topic partition that has any.
+
+    The topic partitions share the limits evenly; what one leaves over goes to the next. The rows are counted by reading
+    them, which is the price of a limit. Raises TopicReadError.
+    """
+    planned = {topic: max(starts.get(topic, BEGINNING), BEGINNING) for topic in ends}
+    behind = [topic for topic, end in ends.items() if planned[topic] < end and end.entry >= 0]
+    rows_left, bytes_left = options.max_rows_per_trigger, options.max_bytes_per_trigger
+    for number, topic in enumerate(behind):
+        shares = len(behind) - number
+        name, partition = topic_of(topic)
+        span = TopicRange(name, topic, partition, planned[topic], ends[topic])
+        end, rows, size = end_within(options, span, _share(rows_left, shares), _share(bytes_left, shares))
+        planned[topic] = end
+        rows_left = None if rows_left is None else max(0, rows_left - rows)
+        bytes_left = None if bytes_left is None else max(0, bytes_left - size)
+    return planned
+
+
+def _share(limit: int | None, shares: int) -> int | None:
+    return None if limit is None else limit // shares

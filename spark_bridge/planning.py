@@ -1,0 +1,99 @@
+"""What a query reads: from options and the topics' state now to ranges of topic partitions with fixed ends.
+
+Here it is noticed that records were dropped before they were read: retention, a message TTL or a deleted subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from spark_bridge.admin import PulsarAdmin
+from spark_bridge.errors import DataLossError
+from spark_bridge.options import BridgeOptions
+from spark_bridge.positions import BEGINNING, Ledger, Position, parse_offsets, parse_time_ms, split_range, topic_of
+from spark_bridge.topic_reader import TopicRange
+
+__all__ = ["plan_batch", "plan_ranges", "starting_positions"]
+
+
+def plan_batch(options: BridgeOptions) -> list[TopicRange]:
+    """What a batch read that is planned now reads.
+
+    Raises ConfigError, TopicError, PulsarUnreachableError, DataLossError.
+    """
+    with PulsarAdmin(options) as admin:
+        topics = admin.topic_partitions()
+        starts = starting_positions(options, admin, topics)
+        ends = _resolved(admin, "endingOffsets", options.ending_offsets, topics)
+        return plan_ranges(options, starts, ends, admin)
+
+
+def starting_positions(options: BridgeOptions, admin: PulsarAdmin, topics: Sequence[str]) -> dict[str, Position]:
+    """Where each topic partition is read from, by `startingOffsets`. Raises ConfigError."""
+    return _resolved(admin, "startingOffsets", options.starting_offsets, topics)
+
+
+def plan_ranges(
+    options: BridgeOptions, starts: Mapping[str, Position], ends: Mapping[str, Position], admin: PulsarAdmin
+) -> list[TopicRange]:
+    """(start, end] of each topic partition, divided by `minPartitions`; partitions without a start from the beginning.
+
+    Raises DataLossError where records of a range no longer exist and `failOnDataLoss` is true.
+    """
+    ranges = []
+    parts = -(-options.min_partitions // max(1, len(ends)))
+    for partition_topic, end in ends.items():
+        start = starts.get(partition_topic, BEGINNING)
+        if start >= end and end != BEGINNING:
+            continue
+        ledgers, cursors = admin.storage(partition_topic)
+        if options.fail_on_data_loss:
+            _refuse_gap(partition_topic, start, end, ledgers, cursors.get(options.subscription or ""))
+        if start >= end:
+            continue
+        topic, partition = topic_of(partition_topic)
+        ranges += [
+            TopicRange(topic, partition_topic, partition, low, high, _first_ledger(low, ledgers))
+            for low, high in split_range(start, end, ledgers, parts)
+        ]
+    return ranges
+
+
+def _resolved(admin: PulsarAdmin, option: str, text: str, topics: Sequence[str]) -> dict[str, Position]:
+    positions = {}
+    for topic, given in parse_offsets(option, text, topics).items():
+        if isinstance(given, Position):
+            positions[topic] = given
+        elif given == "earliest":
+            positions[topic] = BEGINNING
+        elif (time_ms := parse_time_ms(given)) is not None:
+            positions[topic] = admin.position_before(topic, time_ms)
+        else:
+            positions[topic] = admin.last_position(topic)
+    return positions
+
+
+def _refuse_gap(
+    topic: str, start: Position, end: Position, ledgers: Sequence[Ledger], acknowledged: Position | None
+) -> None:
+    """Pulsar drops whole ledgers from the front: a start in a dropped one has lost what followed it there.
+
+    Whether anything followed, Pulsar no longer knows. Our subscription does: it holds everything that was not read.
+    """
+    if start.entry < 0:
+        return  # nothing of that ledger was read: `earliest` takes what there is
+    if ledgers and start.ledger >= ledgers[0].ledger:
+        return
+    if acknowledged is not None and acknowledged <= start:
+        return
+    raise DataLossError(topic, str(start), str(Position(ledgers[0].ledger, 0)) if ledgers else str(end))
+
+
+def _first_ledger(start: Position, ledgers: Iterable[Ledger]) -> int | None:
+    """The ledger in which the first record after a start lies, if there is one that has any."""
+    for each in ledgers:
+        if (each.ledger > start.ledger and each.entries) or (
+            each.ledger == start.ledger and each.entries > start.entry + 1
+        ):
+            return each.ledger
+    return None

@@ -1,0 +1,202 @@
+"""Which records a query reads: several topics, offsets by time, limits, subscriptions, data that was dropped."""
+
+from __future__ import annotations
+
+import ast
+import datetime as dt
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
+
+pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+MakeTopic = Callable[..., DataTopic]
+KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
+
+
+def numbered(first: int, last: int) -> list[Record]:
+    return [Record(key={"id": n}, value={"name": f"row {n}"}) for n in range(first, last + 1)]
+
+
+def rows(first: int, last: int) -> list[str]:
+    return [f"row {n}" for n in range(first, last + 1)]
+
+
+def names(frame: DataFrame) -> list[str]:
+    """The text after the two bytes of Avro that say: not null, so long."""
+    return [bytes(row.value)[2:].decode() for row in frame.collect()]
+
+
+def read(spark: SparkSession, options: Mapping[str, str], **more: str) -> list[str]:
+    return names(spark.read.format("cassandra_cdc").options(**options, **more).load())
+
+
+def without_topic(topic: DataTopic) -> dict[str, str]:
+    return {name: value for name, value in topic.options.items() if name != "topic"}
+
+
+class Batches:
+    """The micro-batches of a query that is run to its end again and again from one checkpoint."""
+
+    def __init__(self, spark: SparkSession, folder: Path, options: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._checkpoint = str(folder / "checkpoint")
+        self._options = options
+        self.seen: list[list[str]] = []
+
+    def run(self, **more: str) -> list[list[str]]:
+        """What came in each micro-batch that had rows."""
+        seen: list[list[str]] = []
+        frame = self._spark.readStream.format("cassandra_cdc").options(**self._options, **more).load()
+        stream = frame.writeStream.foreachBatch(lambda batch, _: seen.append(names(batch)))
+        query = stream.option("checkpointLocation", self._checkpoint).trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+        return [each for each in seen if each]
+
+
+@pytest.fixture
+def batches(spark: SparkSession, tmp_path: Path) -> Callable[..., Batches]:
+    """`batches(topic, **options)`: a query over a topic."""
+    return lambda topic, **more: Batches(spark, tmp_path, {**topic.options, **more})
+
+
+def drop_what_was_acknowledged(topic: DataTopic, ledgers: int) -> None:
+    """Roll the ledger over and let Pulsar drop what neither retention nor a subscription holds."""
+    path = f"/{topic.name.replace('://', '/')}"
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    topic.admin.post(f"{path}/retention", json=nothing).raise_for_status()
+    topic.admin.put(f"{path}/unload").raise_for_status()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        topic.admin.post(f"{path}/trim")
+        left = topic.admin.get(f"{path}/internalStats").json().get("ledgers", [])
+        if len(left) == ledgers:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"{left} instead of {ledgers}")
+
+
+def test_several_topics_by_list_and_by_pattern(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """`topics` and `topicsPattern` read many topics, partitioned or not; `topic` says where each row came from."""
+    one, two = data_topic(*KEY_AND_VALUE), data_topic(*KEY_AND_VALUE, partitions=2)
+    one.write(*numbered(1, 3))
+    two.write(*numbered(11, 14))
+    options = without_topic(one)
+    listed = {**options, "topics": f"{one.name}, {two.name.removeprefix('persistent://')}"}
+    assert sorted(read(spark, listed)) == sorted(rows(1, 3) + rows(11, 14))
+    ends = [each.name.rsplit("-", 1)[1] for each in (one, two)]
+    pattern = one.name.rsplit("-", 1)[0] + f"-({ends[0]}|{ends[1]})"
+    found = spark.read.format("cassandra_cdc").options(**options, topicsPattern=pattern).load()
+    assert {row.topic for row in found.collect()} == {one.name, two.name}
+    with pytest.raises(PySparkException, match="topic: and topics are given; one of them says which topics to read"):
+        read(spark, {**listed, "topic": one.name})
+
+
+def test_offsets_by_time_and_by_message_id(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """A time starts at the first record published then or later, and ends before it; ends may be positions too."""
+    topic = data_topic(*KEY_AND_VALUE)
+    ids = topic.write(*numbered(1, 4))
+    frame = spark.read.format("cassandra_cdc").options(**topic.options).load()
+    newest = max(row.publish_time for row in frame.collect()).astimezone(dt.UTC)
+    cut = (newest + dt.timedelta(milliseconds=1)).isoformat()
+    while time.time() * 1000 <= newest.timestamp() * 1000 + 1:
+        pass
+    topic.write(*numbered(5, 6))
+    later = (newest + dt.timedelta(days=1)).isoformat()
+    assert read(spark, topic.options, startingOffsets=cut) == rows(5, 6)
+    assert read(spark, topic.options, endingOffsets=cut) == rows(1, 4)
+    assert read(spark, topic.options, startingOffsets=later) == []
+    assert read(spark, topic.options, endingOffsets=later) == rows(1, 6)
+    second = json.dumps({topic.name: ids[1].rsplit(":", 1)[0]})
+    assert read(spark, topic.options, startingOffsets=second, endingOffsets=cut) == rows(3, 4)
+    assert read(spark, topic.options, endingOffsets=second) == rows(1, 2)
+    with pytest.raises(PySparkException, match="startingOffsets: must be 'earliest', 'latest', a time with its zone"):
+        read(spark, topic.options, startingOffsets="2026-11-21T05:00:00")
+
+
+def test_a_limit_of_rows_keeps_its_place_over_restarts(
+    batches: Callable[..., Batches], data_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Each micro-batch has at most so many rows, in whole entries, and nothing twice, whatever is restarted."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 20), batch=4)
+    query = batches(topic, maxRowsPerTrigger="10", checkpointLocation=str(tmp_path / "checkpoint"))
+    assert [query.run() for _ in range(3)] == [[rows(1, 8)], [rows(9, 16)], [rows(17, 20)]]
+    topic.write(*numbered(21, 50), batch=15)
+    assert query.run() == [rows(21, 35)], "one entry is read even when it is larger than the limit"
+    assert [query.run(), query.run()] == [[rows(36, 50)], []]
+
+
+def test_a_limit_of_bytes_is_shared_by_topic_partitions(
+    batches: Callable[..., Batches], data_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Keys and values count; every topic partition gets its part of each micro-batch."""
+    topic = data_topic(*KEY_AND_VALUE, partitions=2)
+    topic.write(*numbered(10, 59))
+    query = batches(topic, maxBytesPerTrigger="180", checkpointLocation=(tmp_path / "checkpoint").as_uri())
+    found = [query.run()[0] for _ in range(3)]
+    assert all(10 <= len(each) <= 20 for each in found), found
+    rest = [each for _ in range(5) for batch in query.run() for each in batch]
+    assert sorted([each for batch in found for each in batch] + rest) == rows(10, 59)
+
+
+def test_a_limit_needs_to_know_the_checkpoint(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """PySpark 4.1 does not tell a source where its query stands."""
+    with pytest.raises(PySparkException, match="maxRowsPerTrigger: needs checkpointLocation"):
+        spark.readStream.format("cassandra_cdc").options(
+            **data_topic(*KEY_AND_VALUE).options, maxRowsPerTrigger=5
+        ).load()
+
+
+def test_a_stream_says_that_records_were_dropped_unread(batches: Callable[..., Batches], data_topic: MakeTopic) -> None:
+    """Retention took what the stream had not read: an error with partition and range, or on with failOnDataLoss=false."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 2))
+    query = batches(topic)
+    assert query.run() == [rows(1, 2)]
+    ids = topic.write(*numbered(3, 4))
+    drop_what_was_acknowledged(topic, 1)
+    topic.write(*numbered(5, 6))
+    ledger, entry = ids[0].split(":")[:2]
+    lost = f"topic partition {topic.name}: what came after position {ledger}:{int(entry) - 1} and before"
+    with pytest.raises(PySparkException, match=lost):
+        query.run()
+    assert query.run(failOnDataLoss="false") == [rows(5, 6)]
+
+
+def test_a_durable_subscription_holds_what_was_not_read(batches: Callable[..., Batches], data_topic: MakeTopic) -> None:
+    """With `subscription` nothing unread is dropped, and what was read is let go."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 2))
+    query = batches(topic, subscription="spark")
+    assert query.run() == [rows(1, 2)]
+    topic.write(*numbered(3, 4))
+    drop_what_was_acknowledged(topic, 2)
+    topic.write(*numbered(5, 6))
+    assert query.run() == [rows(3, 6)]
+    topic.write(*numbered(7, 8))
+    assert query.run() == [rows(7, 8)]  # Spark tells of a finished micro-batch when the next one runs
+    drop_what_was_acknowledged(topic, 2)
+    topic.write(*numbered(9, 9))
+    assert query.run() == [rows(9, 9)]
+
+
+def test_the_progress_of_a_query_tells_its_offsets(spark: SparkSession, data_topic: MakeTopic, tmp_path: Path) -> None:
+    """Rows and the end of each topic partition are in Spark's progress report."""
+    topic = data_topic(*KEY_AND_VALUE)
+    (*_, last) = topic.write(*numbered(1, 7))
+    frame = spark.readStream.format("cassandra_cdc").options(**topic.options).load()
+    stream = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    query = stream.start()
+    assert query.awaitTermination(60)
+    (progress,) = [each for each in query.recentProgress if each["numInputRows"]]
+    assert progress["numInputRows"] == 7
+    (source,) = cast("list[Mapping[str, str]]", progress["sources"])
+    assert ast.literal_eval(source["endOffset"]) == {topic.name: ":".join(last.split(":")[:2])}

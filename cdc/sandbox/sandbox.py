@@ -38,6 +38,7 @@ from schemas.errors import ConfigError
 __all__ = ["Progress", "Sandbox", "Step"]
 
 _GOSSIP_TIMEOUT_S: Final = 60.0
+_GOSSIP_STABLE_S: Final = 3.0
 
 Step: TypeAlias = Literal["fetching", "waiting", "starting", "ready"]
 Progress: TypeAlias = Callable[[str, Step], None]
@@ -189,12 +190,21 @@ class Sandbox:
     def _start_nodes(self) -> None:
         for node in self._nodes:
             self._start_server(node)
+        if len(self._nodes) > 1:
+            self._wait_for_gossip()
+
+    def _wait_for_gossip(self) -> None:
+        """Until every node has seen every other one alive for a while: one that has just joined may be lost again."""
         everyone = frozenset(node.address for node in self._nodes)
-        deadline = time.monotonic() + _GOSSIP_TIMEOUT_S
-        while strangers := [node.name for node in self._nodes if node.live_nodes() != everyone]:
+        complete_since = time.monotonic()
+        deadline = complete_since + _GOSSIP_TIMEOUT_S
+        while time.monotonic() - complete_since < _GOSSIP_STABLE_S:
+            strangers = [node.name for node in self._nodes if node.live_nodes() != everyone]
+            if strangers:
+                complete_since = time.monotonic()
             if time.monotonic() > deadline:
                 reason = f"after {_GOSSIP_TIMEOUT_S:g} s it does not see all of {', '.join(sorted(everyone))} alive"
-                raise ServerStartError(strangers[0], reason, [])
+                raise ServerStartError((strangers or [self._nodes[0].name])[0], reason, [])
             time.sleep(0.1)
 
     def _start_server(self, server: Server) -> None:

@@ -69,7 +69,8 @@ class AgentProcess:
         self.config: Final = directory / "agent.yaml"
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
-        self.configure({"cdcWorkingDir": str(self.working_dir), **options})
+        # Several agents may run on this machine: each takes a free port for its metrics.
+        self.configure({"cdcWorkingDir": str(self.working_dir), "httpPort": 0, **options})
 
     @classmethod
     def for_node(cls, node: Node, pulsar: PulsarUrls, directory: Path, **options: object) -> Self:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -15,43 +16,58 @@ import click
 from change_agent.agent import ChangeAgent
 from change_agent.config import AgentConfig
 from change_agent.decoder import running
+from change_agent.logs import set_up_log
 from schemas.errors import CdcError, ConfigError
 
 __all__ = ["main", "run_agent"]
 
 _log: Final = logging.getLogger(__name__)
-_LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(threadName)s: %(message)s"
 
 
-def run_agent(config: AgentConfig, *, parent: int | None = None) -> None:
+def run_agent(config: AgentConfig, *, path: Path | None = None, parent: int | None = None) -> None:
     """Run an agent until SIGTERM or SIGINT, then stop it in order. Raises CdcError when it fails.
 
-    With `parent`, the agent also stops when that process is not its parent any more.
+    At SIGHUP `path` and the environment are read again. With `parent`, the agent also stops when that process is not
+    its parent any more.
     """
-    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
-    # What the driver says about a node that is away, we say in one line.
-    logging.getLogger("cassandra").setLevel(logging.CRITICAL)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    set_up_log(config.log_level, config.log_format)
     _log.info("decoder: %s", running().description)
     agent = ChangeAgent(config)
+    must_reload = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, frame: agent.ask_to_stop())
+    signal.signal(signal.SIGHUP, lambda signum, frame: must_reload.set())
     agent.start()
     # Events hold no cycles: reference counts free them, and looking for cycles among them costs a fifth of the time.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+    def look() -> bool:
+        if must_reload.is_set():
+            must_reload.clear()
+            _reload(agent, path)
+        return parent is not None and os.getppid() != parent
+
     try:
-        agent.wait(until=lambda: parent is not None and os.getppid() != parent)
+        agent.wait(until=look)
     finally:
         agent.stop()
 
 
+def _reload(agent: ChangeAgent, path: Path | None) -> None:
+    try:
+        agent.reload(AgentConfig.load(path))
+    except ConfigError as error:
+        for problem in error.problems:
+            _log.error("configuration not read again: %s", problem)
+
+
 @click.command(name="change_agent")
-@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The agent's YAML file.")
-def main(path: Path) -> None:
+@click.option("--config", "path", type=click.Path(path_type=Path), envvar="CDC_CONFIG", help="The agent's YAML file.")
+def main(path: Path | None) -> None:
     """Read a node's cdc_raw and publish its changes."""
     try:
-        run_agent(AgentConfig.load(path))
+        run_agent(AgentConfig.load(path), path=path)
     except CdcError as error:
         for line in str(error).splitlines():
             click.echo(f"change_agent: {line}", err=True)

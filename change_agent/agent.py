@@ -11,6 +11,7 @@ Who owns what:
     thread `publisher`   MutationPublisher: topics, lanes; `open` threads make producers for it, and end
     thread `positions`   PositionsWriter: positions' files, the deletion of segments, the status file
     thread `guard`       CdcRawGuard: the folder of what is moved out of cdc_raw unread; a session of its own
+    thread `http`        HttpEndpoint: metrics, health and readiness, on threads of its own
     thread `rotation`    SegmentRotation, where it is wanted: a session of its own
     the caller           this object, the Pulsar client, the lock of the working directory
 
@@ -20,13 +21,10 @@ their way are waited for; publisher; positions (a last store); schema; client; l
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -34,22 +32,24 @@ from change_agent.cassandra_yaml import settings_of
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.cdc_raw_guard import CdcRawGuard, GuardLimits
-from change_agent.config import AgentConfig
-from change_agent.event_producers import EventProducers
-from change_agent.events_topics import EventsTopics, PulsarAuth
+from change_agent.clients import event_producers, node_connection
+from change_agent.config import RELOADABLE, AgentConfig, to_option
 from change_agent.finished_segments import FinishedSegmentFiles
+from change_agent.http_endpoint import HttpEndpoint
 from change_agent.inflight import InflightPositions
+from change_agent.logs import set_up_log
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_interpreter import MutationInterpreter
-from change_agent.node_connection import NodeConnection
 from change_agent.offsets import OffsetStore
 from change_agent.parked import ParkedMutations
-from change_agent.partition_counts import PartitionCounts
 from change_agent.positions_writer import PositionsWriter
+from change_agent.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.publisher import HoldLimits, MutationPublisher
 from change_agent.schema_history import SchemaHistory
 from change_agent.segment_follower import SegmentFollower
 from change_agent.segment_rotation import SegmentRotation
+from change_agent.status_report import StatusReport
+from change_agent.table_filter import TableFilter
 from change_agent.table_metadata import TableMetadataProvider
 from change_agent.topic_lane import Packing
 from change_agent.unparking import Unparker
@@ -76,7 +76,7 @@ class ChangeAgent:
     """
 
     def __init__(self, config: AgentConfig) -> None:
-        self._config: Final = config
+        self._config = config
         self.metrics: Final = AgentMetrics()
         self._wanted_to_stop: Final = threading.Event()
         self._stopping: Final = threading.Event()
@@ -87,7 +87,7 @@ class ChangeAgent:
         )
         self._provider: Final = self._make_provider()
         self._rotation: Final = self._make_rotation()
-        self._producers: Final = self._make_producers()
+        self._producers: Final = event_producers(config)
         self._publisher: Final = MutationPublisher(
             self._producers,
             self._positions,
@@ -111,6 +111,8 @@ class ChangeAgent:
         self._follower: Final = self._make_follower()
         self._reader: Final = threading.Thread(target=self._read, name="reader", daemon=True)
         self._reader_failure: BaseException | None = None
+        self._report: Final = self._make_report()
+        self._http: Final = self._make_http()
         self._writer: Final = PositionsWriter(
             self._store,
             self._stored,
@@ -118,20 +120,20 @@ class ChangeAgent:
             FinishedSegmentFiles(
                 self._follower, SegmentArchiver(config.cdc_working_dir / "error"), self._parked, self.metrics
             ),
-            write_status=self._write_status,
+            write_status=self._report.look,
             interval_s=config.positions_interval_ms / 1000,
         )
 
     def _make_rotation(self) -> SegmentRotation | None:
         interval_ms = self._config.segment_rotation_interval_ms
-        return SegmentRotation(self._make_connection(), interval_ms / 1000) if interval_ms else None
+        return SegmentRotation(node_connection(self._config), interval_ms / 1000) if interval_ms else None
 
     def _make_guard(self, spill_directory: Path) -> CdcRawGuard:
         config = self._config
         return CdcRawGuard(
             config.cdc_raw_directory,
             spill_directory,
-            self._make_connection(),
+            node_connection(self._config),
             {} if config.cassandra_yaml is None else settings_of(config.cassandra_yaml),
             GuardLimits(
                 total_bytes=config.cdc_total_space_bytes,
@@ -142,43 +144,35 @@ class ChangeAgent:
             self._watcher.wake,
         )
 
-    def _make_connection(self) -> NodeConnection:
-        config = self._config
-        return NodeConnection(
-            contact_points=config.contact_points,
-            port=config.port,
-            username=config.username,
-            password=None if config.password is None else config.password.get_secret_value(),
-        )
-
     def _make_provider(self) -> TableMetadataProvider:
         config = self._config
         history = SchemaHistory(config.cdc_working_dir)
-        return TableMetadataProvider(self._make_connection(), history, config.schema_refresh_interval_ms / 1000)
+        return TableMetadataProvider(node_connection(config), history, config.schema_refresh_interval_ms / 1000)
 
-    def _make_producers(self) -> EventProducers:
-        config = self._config
-        auth = None
-        if config.pulsar_auth_plugin_class_name is not None:
-            params = config.pulsar_auth_params
-            auth = PulsarAuth(config.pulsar_auth_plugin_class_name, "" if params is None else params.get_secret_value())
-        topics = EventsTopics(
-            admin_url=config.pulsar_admin_url,
-            auth=auth,
-            trust_certificates=config.tls_trust_certs_file_path,
-            verify_certificates=not config.ssl_allow_insecure_connection,
-            subscription=config.events_subscription_name,
-            partitions=config.events_topic_partitions,
-            create=config.create_topics,
+    def _make_report(self) -> StatusReport:
+        return StatusReport(
+            self.metrics,
+            self._positions,
+            self._provider,
+            limits=lambda: {each.segment_id: each.limit for each in self._follower.listed.values()},
+            topics=lambda: self._publisher.statuses,
+            path=self._config.cdc_working_dir / "status.json",
+            service_url=self._config.pulsar_service_url,
         )
-        return EventProducers(
-            topics,
-            PartitionCounts(config.cdc_working_dir),
-            service_url=config.pulsar_service_url,
-            auth=auth,
-            trust_certificates=config.tls_trust_certs_file_path,
-            allow_insecure=config.ssl_allow_insecure_connection,
-            verify_hostname=config.ssl_hostname_verification_enable,
+
+    def _make_http(self) -> HttpEndpoint | None:
+        config = self._config
+        if config.http_port is None:
+            return None
+        page = MetricsPage(self.metrics, lambda: self._publisher.statuses)
+        return HttpEndpoint(
+            config.http_address,
+            config.http_port,
+            {
+                "/metrics": lambda: (True, page.render(), CONTENT_TYPE),
+                "/healthz": self._report.health,
+                "/readyz": self._report.readiness,
+            },
         )
 
     def _make_follower(self) -> SegmentFollower:
@@ -204,6 +198,10 @@ class ChangeAgent:
             "reading %s, publishing to %s, topics %s<keyspace>.<table>",
             config.cdc_raw_directory, config.pulsar_service_url, config.topic_prefix,
         )  # fmt: skip
+        self._apply(config)
+        if self._http is not None:
+            self._report.http_address = self._http.address
+            self._http.start()
         self._provider.start()
         self._publisher.start()
         self._writer.start()
@@ -212,12 +210,31 @@ class ChangeAgent:
         if self._rotation is not None:
             self._rotation.start()
 
+    def _apply(self, config: AgentConfig) -> None:
+        """Use what may change while the agent runs."""
+        set_up_log(config.log_level, config.log_format)
+        self._report.unhealthy_after_s = config.unhealthy_after_ms / 1000
+        self._follower.use_filter(TableFilter(config.include_tables, config.exclude_tables))
+
+    def reload(self, config: AgentConfig) -> None:
+        """Use a changed configuration as far as a running agent can, and say what needs a restart."""
+        changed = self._config.differences(config)
+        waiting = sorted(changed - RELOADABLE)
+        self._config = self._config.model_copy(update={each: getattr(config, each) for each in changed & RELOADABLE})
+        self._apply(self._config)
+        _log.info("configuration read again: %s", ", ".join(to_option(each) for each in sorted(changed)) or "no change")
+        if waiting:
+            _log.warning("restart the agent for: %s", ", ".join(map(to_option, waiting)))
+
     def ask_to_stop(self) -> None:
         """Let `wait` return."""
         self._wanted_to_stop.set()
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Return when the agent was asked to stop, or `until` says so. Raises AgentFailedError when a stage failed."""
+        """Return when the agent was asked to stop, or `until`, which is asked often, says so.
+
+        Raises AgentFailedError when a stage failed.
+        """
         stats_at = time.monotonic() + self._config.stats_interval_ms / 1000
         while not (self._wanted_to_stop.wait(_LOOK_S) or until()):
             for stage, failure in self._failures():
@@ -253,6 +270,8 @@ class ChangeAgent:
         self._provider.stop()
         self._parked.close()
         self._producers.close()
+        if self._http is not None:
+            self._http.stop()
         self._store.close()
         _log.info("stopped: %s", self._stats_line())
 
@@ -263,34 +282,6 @@ class ChangeAgent:
             _log.exception("the reader failed")
             self._reader_failure = error
 
-    def _lag_bytes(self) -> int:
-        progress = self._positions.progress()
-        listed = self._follower.listed.values()
-        behind = (each.limit - progress[each.segment_id].position for each in listed if each.segment_id in progress)
-        return sum(max(0, each) for each in behind)
-
-    def _write_status(self) -> None:
-        metrics = self.metrics
-        metrics.inflight_events, metrics.inflight_bytes = self._positions.events, self._positions.bytes
-        metrics.schema_refreshes = self._provider.refreshes
-        metrics.lag_bytes = self._lag_bytes()
-        known = self._provider.known
-        status = {
-            "pid": os.getpid(),
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "node_id": None if known is None else str(known.node_id),
-            "segments": {str(each): progress.position for each, progress in self._positions.progress().items()},
-            "metrics": metrics.as_dict(),
-        }
-        _replace(self._config.cdc_working_dir / "status.json", json.dumps(status, indent=1) + "\n")
-
     def _stats_line(self) -> str:
         counts = self.metrics.as_dict()
         return ", ".join(f"{name}={value}" for name, value in counts.items() if value)
-
-
-def _replace(path: Path, content: str) -> None:
-    """Replace a file that others read, whole at any moment; it need not survive a power loss."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(content, encoding="utf-8")
-    temporary.replace(path)

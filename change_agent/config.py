@@ -47,7 +47,7 @@ from change_agent.option_types import (
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION
 
-__all__ = ["AgentConfig", "option_names"]
+__all__ = ["RELOADABLE", "AgentConfig", "option_names", "to_option"]
 
 _MIB: Final = 1024 * 1024
 _MIN_ROTATION_MS: Final = 1_000
@@ -64,6 +64,12 @@ def _outside_cdc_raw(folder: Path | None, info: ValidationInfo) -> Path | None:
     if folder is not None and isinstance(raw, Path) and folder.resolve().is_relative_to(raw.resolve()):
         raise ValueError(f"{folder} lies in cdcRawDirectory, where Cassandra counts it; take a folder elsewhere")
     return folder
+
+
+RELOADABLE: Final = frozenset({
+    "exclude_tables", "include_tables", "log_format", "log_level", "stats_interval_ms", "unhealthy_after_ms",
+})  # fmt: skip
+"""Fields that a running agent takes over at SIGHUP; the others need a restart."""
 
 
 class AgentConfig(BaseModel):
@@ -145,6 +151,10 @@ class AgentConfig(BaseModel):
         """Keys of encrypted segments, from `commitlogOptions`, else from `cassandraYaml`."""
         return self._segment_options
 
+    def differences(self, other: AgentConfig) -> frozenset[str]:
+        """Names of the fields that have another value there."""
+        return frozenset(name for name in type(self).model_fields if getattr(self, name) != getattr(other, name))
+
     @field_validator("pulsar_auth_params")
     @classmethod
     def _params_need_a_plugin(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
@@ -212,6 +222,11 @@ class AgentConfig(BaseModel):
 
 def _problem(option: str, reason: str) -> ConfigProblem:
     return ConfigProblem(option=option, reason=reason)
+
+
+def to_option(field_name: str) -> str:
+    """The option's name in the file."""
+    return to_camel(field_name)
 
 
 def option_names() -> dict[str, str]:

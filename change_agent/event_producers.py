@@ -11,8 +11,9 @@ import _pulsar
 import pulsar
 
 from change_agent.errors import PublishError
-from change_agent.events_topics import EventsTopics, PulsarAuth
+from change_agent.events_topics import EventsTopics
 from change_agent.partition_counts import PartitionCounts
+from change_agent.pulsar_auth import PulsarAuth
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT
 
 __all__ = ["EventProducer", "EventProducers", "OnResult"]
@@ -59,7 +60,7 @@ class EventProducers:
         self._counts: Final = counts
         self._client: Final = pulsar.Client(
             service_url,
-            authentication=None if auth is None else pulsar.Authentication(auth.plugin, auth.params),
+            authentication=_authentication(auth),
             operation_timeout_seconds=_OPERATION_TIMEOUT_S,
             tls_trust_certs_file_path=None if trust_certificates is None else str(trust_certificates),
             tls_allow_insecure_connection=allow_insecure,
@@ -116,6 +117,14 @@ class EventProducers:
         except pulsar.PulsarException as error:
             raise PublishError(topic, f"no producer for {name}: {error}") from error
         return _Producer(producer)
+
+
+def _authentication(auth: PulsarAuth | None) -> pulsar.Authentication | None:
+    if auth is None:
+        return None
+    if auth.is_oauth2:
+        return pulsar.AuthenticationOauth2(auth.params)
+    return pulsar.Authentication(auth.plugin, auth.params)
 
 
 class _EventsSchema(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships no types

@@ -43,42 +43,67 @@ class TableMetrics:
         self.delay_sum_s += seconds * events
 
 
+def _counter(text: str) -> int:
+    return field(default=0, metadata={"help": text, "is_gauge": False})
+
+
+def _gauge(text: str) -> int:
+    return field(default=0, metadata={"help": text, "is_gauge": True})
+
+
 @dataclass(slots=True, kw_only=True)
 class AgentMetrics:
-    """Counts since the agent started, and a few gauges. Plain numbers: a reader may see one of them a moment late."""
+    """Counts since the agent started, and a few gauges. Plain numbers: a reader may see one of them a moment late.
 
-    segments_finished: int = 0
-    segments_deleted: int = 0
-    segments_unreadable: int = 0
-    segments_set_aside: int = 0
-    segments_gone_unread: int = 0
-    segments_spilled: int = 0
-    bytes_read: int = 0
-    mutations_read: int = 0
-    mutations_skipped: int = 0
-    mutations_parked: int = 0
-    mutations_unparked: int = 0
-    corrupt_entries: int = 0
-    events_published: int = 0
-    events_acknowledged: int = 0
-    events_too_large: int = 0
-    messages_sent: int = 0
-    bytes_sent: int = 0
-    send_errors: int = 0
-    topics_held: int = 0
-    schema_refreshes: int = 0
-    # Gauges
-    parked: int = 0
-    inflight_events: int = 0
-    inflight_bytes: int = 0
-    lag_bytes: int = 0
-    ignored_files: int = 0
-    cdc_raw_bytes: int = 0
-    cdc_raw_limit_bytes: int = 0
-    cdc_raw_seconds_to_full: int = -1
-    """Until Cassandra would refuse writes, at the rate of the last minute; -1 while that is not in sight."""
-    spilled_bytes: int = 0
-    last_event_writetime_us: int = 0
+    Each has the text that `/metrics` tells about it.
+    """
+
+    segments_finished: int = _counter("Segments that were read to their end")
+    segments_deleted: int = _counter("Finished segments that were deleted from cdc_raw")
+    segments_unreadable: int = _counter("Segments that could not be read (further)")
+    segments_set_aside: int = _counter("Unreadable segments that were moved to error/")
+    segments_gone_unread: int = _counter("Segments that vanished before they were read: changes are lost")
+    segments_spilled: int = _counter("Segments that were moved out of cdc_raw unread, to keep Cassandra writing")
+    bytes_read: int = _counter("Bytes of commit log that were read")
+    mutations_read: int = _counter("Mutations that were read")
+    mutations_skipped: int = _counter("Mutations without an event: tables without cdc, or left out by patterns")
+    mutations_parked: int = _counter("Mutations that could not be decoded and were parked")
+    mutations_unparked: int = _counter("Parked mutations that were published after all")
+    corrupt_entries: int = _counter("Commit log entries whose checksum is wrong")
+    events_published: int = _counter("Events that were handed to the publisher")
+    events_acknowledged: int = _counter("Events that the broker has")
+    events_too_large: int = _counter("Events that the broker did not take for their size, kept on disk")
+    messages_sent: int = _counter("Messages that were sent")
+    bytes_sent: int = _counter("Bytes of the messages that the broker has")
+    send_errors: int = _counter("Messages that were refused, and sent again")
+    topics_held: int = _counter("Times that a topic could not be used and its events were held on disk")
+    schema_refreshes: int = _counter("Times that the schema was read from the node")
+    parked: int = _gauge("Mutations in the parking lot now")
+    inflight_events: int = _gauge("Events on their way, not acknowledged")
+    inflight_bytes: int = _gauge("Bytes of these events, estimated")
+    lag_bytes: int = _gauge("Bytes of commit log that Cassandra has synced and the broker has not acknowledged")
+    lag_seconds: float = field(
+        default=0.0, metadata={"help": "Age of the oldest change that is not acknowledged", "is_gauge": True}
+    )
+    stuck_seconds: float = field(
+        default=0.0,
+        metadata={"help": "How long there is something to do and the position does not move", "is_gauge": True},
+    )
+    ignored_files: int = _gauge("Files in cdc_raw that are not what their names say, and are left alone")
+    cdc_raw_bytes: int = _gauge("Bytes in cdc_raw, as Cassandra counts them")
+    cdc_raw_limit_bytes: int = _gauge("Bytes that Cassandra allows in cdc_raw")
+    cdc_raw_seconds_to_full: int = field(
+        default=-1,
+        metadata={
+            "help": "Seconds until Cassandra would refuse writes, at the rate of the last minute; -1: not in sight",
+            "is_gauge": True,
+        },
+    )
+    spilled_bytes: int = _gauge("Bytes of segments that were moved out of cdc_raw and are not read yet")
+    last_event_writetime_us: int = _gauge("Write time of the last event that was read, microseconds of the epoch")
+    acknowledged_writetime_us: int = _gauge(
+        "Write time of the last event that the broker has, microseconds of the epoch"
+    )
     tables: dict[str, TableMetrics] = field(default_factory=dict)
     """By `keyspace.table`. Only the publisher's thread adds one."""
 
@@ -89,6 +114,6 @@ class AgentMetrics:
             found = self.tables[name] = TableMetrics()
         return found
 
-    def as_dict(self) -> dict[str, int]:
+    def as_dict(self) -> dict[str, int | float]:
         """All numbers of the agent as a whole, by name."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "tables"}

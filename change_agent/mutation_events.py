@@ -77,12 +77,18 @@ class MutationEventBuilder:
 
     def __init__(self) -> None:
         self._keys: Final[dict[bytes, EventKeys]] = {}
+        self._unpublished: frozenset[bytes] = frozenset()
+
+    def leave_out(self, table_ids: frozenset[bytes]) -> None:
+        """No events of these tables from now on, whatever their options say."""
+        self._unpublished = table_ids
 
     def events_of(self, mutation: Mutation, position: int) -> list[TableEvent]:
         """The events of the entry that ends at `position`. Raises CqlValueError for a key that its types refuse."""
         events: list[TableEvent] = []
         for update in mutation.updates:
-            if is_published(update.table):
+            table = update.table
+            if is_published(table) and table.table_id.bytes not in self._unpublished:
                 keys = self._keys_of(update.table)
                 changes = _changes(keys, update, position, len(events))
                 events.extend([TableEvent(keys, change) for change in changes])

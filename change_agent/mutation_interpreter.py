@@ -15,6 +15,7 @@ from change_agent.errors import CommitLogReadError, UnknownTableError
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_events import MutationEventBuilder, TableEvent, is_published
 from change_agent.parked import ParkedMutation, ParkedMutations
+from change_agent.table_filter import TableFilter
 from change_agent.table_metadata import KnownTables
 from schemas.cql_value import CqlValueError
 from schemas.table_metadata import TableMetadata
@@ -56,6 +57,8 @@ class MutationInterpreter:
         self._stopping: Final = stopping
         self._reread_pause_s: Final = reread_pause_s
         self._builder: Final = MutationEventBuilder()
+        self._filter = TableFilter()
+        self._wanted_filter = self._filter
         self._version = 0
         self._node_id = UUID(int=0)
         self._tables: Mapping[UUID, TableMetadata] = {}
@@ -79,6 +82,13 @@ class MutationInterpreter:
     def save(self) -> None:
         """Make durable what was parked. To be called before anything behind it may be acknowledged."""
         self._parked.save()
+
+    def use_filter(self, wanted: TableFilter) -> None:
+        """Publish only tables that this admits, from the next segment's look on; for any thread."""
+        self._wanted_filter = wanted
+
+    def _is_published(self, table: TableMetadata) -> bool:
+        return is_published(table) and self._filter.admits(table.keyspace, table.name)
 
     def use_schema_of(self, time_ms: int) -> None:
         """Interpret by what the node says at or after this time (since the epoch); waits for it. Raises StoppedError."""
@@ -153,20 +163,22 @@ class MutationInterpreter:
         raise StoppedError
 
     def _use(self, known: KnownTables) -> None:
-        if known.version == self._version:
+        if known.version == self._version and self._wanted_filter is self._filter:
             return
         self._version = known.version
         self._node_id = known.node_id
-        if known.tables == self._tables:
+        if known.tables == self._tables and self._wanted_filter is self._filter:
             return
+        self._filter = self._wanted_filter
         self._tables = known.tables
         self._decoder = MutationDecoder(known.tables)
         self._unpublished = frozenset(
-            table_id.bytes for table_id, table in known.tables.items() if not is_published(table)
+            table_id.bytes for table_id, table in known.tables.items() if not self._is_published(table)
         )
+        self._builder.leave_out(self._unpublished)
         self._hopeless.clear()
         if len(self._unpublished) == len(known.tables):
-            _log.warning("waiting for a table WITH cdc = true: there is none yet")
+            _log.warning("waiting for a table WITH cdc = true: there is none yet, or the patterns leave all out")
 
 
 def _now_ms() -> int:

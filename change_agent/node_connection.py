@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, cast
 from uuid import UUID
@@ -41,10 +42,19 @@ class _Session(Protocol):
 class NodeConnection:
     """A session with this agent's own node. Used by one thread; connects at the first question."""
 
-    def __init__(self, *, contact_points: Sequence[str], port: int, username: str | None, password: str | None) -> None:
+    def __init__(
+        self,
+        *,
+        contact_points: Sequence[str],
+        port: int,
+        username: str | None,
+        password: str | None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._contact_points: Final = list(contact_points)
         self._port: Final = port
         self._auth: Final = None if username is None else PlainTextAuthProvider(username, password or "")
+        self._tls: Final = tls
         self._cluster: Cluster | None = None
         self._session: _Session | None = None
 
@@ -99,6 +109,7 @@ class NodeConnection:
                 self._contact_points,
                 port=self._port,
                 auth_provider=self._auth,
+                ssl_context=self._tls,
                 execution_profiles={EXEC_PROFILE_DEFAULT: profile},
                 schema_metadata_enabled=False,
                 token_metadata_enabled=False,

@@ -204,6 +204,7 @@ class MutationPublisher:
         if message is not None:
             self._metrics.events_acknowledged += message.events
             self._metrics.bytes_sent += len(message.payload)
+            self._metrics.acknowledged_writetime_us = message.writetime_us or 0
             self._ready[topic.name] = topic
         elif was_open and not lane.is_open:
             self._metrics.send_errors += 1

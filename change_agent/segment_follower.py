@@ -29,6 +29,7 @@ from change_agent.metrics import AgentMetrics
 from change_agent.mutation_events import EventKeys, TableEvent
 from change_agent.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.offsets import StoredPositions
+from change_agent.table_filter import TableFilter
 from change_agent.topic_lane import MessageHeader, OutgoingEvent, event_size
 from change_agent.unparking import Unparker
 
@@ -107,6 +108,10 @@ class SegmentFollower:
             for reader in self._open.values():
                 reader.close()
 
+    def use_filter(self, wanted: TableFilter) -> None:
+        """Publish only tables that this admits, from the next look at `cdc_raw` on; for any thread."""
+        self._interpreter.use_filter(wanted)
+
     def stop(self) -> None:
         """Let `run` return soon; `stopping` is set already."""
         self._watcher.wake()
@@ -176,6 +181,8 @@ class SegmentFollower:
                     )
                     if events:
                         self._collect(segment.segment_id, entry.position, events)
+                    elif events is not None:
+                        self._metrics.mutations_skipped += 1
                     if self._batch and self._is_due():
                         self._hand_over(segment.segment_id, entry.position)
             except ChecksumMismatchError as error:

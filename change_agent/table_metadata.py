@@ -57,6 +57,7 @@ class TableMetadataProvider:
         self._schema_version: UUID | None = None
         self.failure: BaseException | None = None
         self.refreshes = 0
+        self.problem: str | None = None
 
     def start(self) -> None:
         """Load the copy of the working directory and begin to ask the node."""
@@ -77,6 +78,11 @@ class TableMetadataProvider:
     def known(self) -> KnownTables | None:
         """What is known now; None before the first answer of the node, where there is no copy."""
         return self._known
+
+    @property
+    def node_id(self) -> UUID | None:
+        """The node's host id; None before its first answer, where there is no copy."""
+        return None if self._known is None else self._known.node_id
 
     def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
         """Tables that the node confirmed at or after `time_ms`; None when it did not answer in time.
@@ -113,6 +119,7 @@ class TableMetadataProvider:
             self._ask()
         except CdcError as error:
             self._failures += 1
+            self.problem = str(error)
             if self._failures == 1:
                 _log.warning("waiting for the schema: %s", error)
             # While the node is away the back-off decides, whatever the reader wants.
@@ -121,6 +128,7 @@ class TableMetadataProvider:
             if self._failures:
                 _log.info("the node answers again")
             self._failures = 0
+            self.problem = None
             self._wait(self._interval_s, self._is_wanted)
 
     def _wait(self, seconds: float, is_wanted: Callable[[], bool]) -> None:

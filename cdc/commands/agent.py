@@ -6,18 +6,12 @@ from pathlib import Path
 
 import click
 
+from cdc.commands.agent_options import config_option
+from cdc.commands.agent_status import status
 from change_agent.__main__ import leave, run_agent
 from change_agent.config import AgentConfig
 
-__all__ = ["agent", "config_option"]
-
-config_option = click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    envvar="CDC_CONFIG",
-    help="The agent's YAML file; without it the environment (CDC_*) says all.",
-)
+__all__ = ["agent"]
 
 
 @click.group(name="agent", invoke_without_command=True)
@@ -35,5 +29,8 @@ def agent(context: click.Context, path: Path | None, parent: int | None, check: 
             click.echo(f"cdc: {note}")
         click.echo(f"{path or 'environment'}: no problems found")
         return
-    run_agent(config, parent=parent)
+    run_agent(config, path=path, parent=parent)
     leave(0)
+
+
+agent.add_command(status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from change_agent.errors import PublishError
-from change_agent.events_topics import EventsTopics, PulsarAuth
+from change_agent.events_topics import EventsTopics
+from change_agent.pulsar_auth import PulsarAuth
 from schemas.errors import ConfigError
 
 _TOPIC = "persistent://tenant/ns/cdc-events-ks.t"
@@ -70,8 +72,7 @@ def _topics(server: _Server, *, create: bool = True, auth: PulsarAuth | None = N
     return EventsTopics(
         admin_url=f"http://127.0.0.1:{server.server_port}",
         auth=auth,
-        trust_certificates=None,
-        verify_certificates=True,
+        tls=ssl.create_default_context(),
         subscription="sub",
         partitions=4,
         create=create,

@@ -1,0 +1,93 @@
+"""Progress: how far the agent is behind its node, how fast it goes, and whether it stands still. Looked at once a second."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Progress", "ProgressNow"]
+
+# Rates are those of so many last seconds.
+_RATE_WINDOW_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressNow:
+    """`lag_bytes`: what Cassandra has synced and the broker has not acknowledged; `lag_s`: how old the oldest of it is.
+
+    `stuck_s`: for so long there has been something to do and the position did not move.
+    """
+
+    lag_bytes: int = 0
+    lag_s: float = 0.0
+    stuck_s: float = 0.0
+    events_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+
+
+class Progress:
+    """`look` is for one thread; `now` is replaced as a whole, for others."""
+
+    def __init__(self) -> None:
+        self.now = ProgressNow()
+        self._positions: Mapping[int, int] = {}
+        self._moved_at_s: float | None = None
+        self._samples: Final[deque[tuple[float, int, int]]] = deque()
+        self._caught_up_at_s: float | None = None
+        self._started_at_s: float | None = None
+
+    def look(
+        self,
+        *,
+        time_s: float,
+        positions: Mapping[int, int],
+        limits: Mapping[int, int],
+        acknowledged_writetime_us: int,
+        events: int,
+        size: int,
+    ) -> None:
+        """What stands now: acknowledged position and synced limit of each segment, and totals since the start.
+
+        `time_s` is in seconds of the epoch; `acknowledged_writetime_us` that of the last acknowledged event, 0 for none.
+        """
+        newest = max(positions, default=-1)
+        lag_bytes = sum(max(0, limit - positions.get(each, 0)) for each, limit in limits.items() if each in positions)
+        # Segments that wait for the one before them.
+        lag_bytes += sum(limit for each, limit in limits.items() if each > newest)
+        if lag_bytes == 0 or positions != self._positions or self._moved_at_s is None:
+            self._moved_at_s = time_s
+        if lag_bytes == 0:
+            self._caught_up_at_s = time_s
+        self._positions = dict(positions)
+        events_per_s, bytes_per_s = self._rates(time_s, events, size)
+        self.now = ProgressNow(
+            lag_bytes=lag_bytes,
+            lag_s=round(self._lag_s(time_s, acknowledged_writetime_us) if lag_bytes else 0.0, 3),
+            stuck_s=round(time_s - self._moved_at_s, 3),
+            events_per_s=round(events_per_s, 1),
+            bytes_per_s=round(bytes_per_s, 1),
+        )
+
+    def _lag_s(self, time_s: float, acknowledged_writetime_us: int) -> float:
+        """The next event to be acknowledged is not older than the last one, nor than the moment when all was done.
+
+        A writer may give any time it likes: one in the future says nothing.
+        """
+        self._started_at_s = time_s if self._started_at_s is None else self._started_at_s
+        candidates = [] if self._caught_up_at_s is None else [time_s - self._caught_up_at_s]
+        if 0 < acknowledged_writetime_us <= time_s * 1e6:
+            candidates.append(time_s - acknowledged_writetime_us / 1e6)
+        return min(candidates, default=time_s - self._started_at_s)
+
+    def _rates(self, time_s: float, events: int, size: int) -> tuple[float, float]:
+        samples = self._samples
+        samples.append((time_s, events, size))
+        while len(samples) > 2 and time_s - samples[1][0] >= _RATE_WINDOW_S:
+            samples.popleft()
+        first_time_s, first_events, first_size = samples[0]
+        elapsed_s = time_s - first_time_s
+        if elapsed_s <= 0:
+            return 0.0, 0.0
+        return (events - first_events) / elapsed_s, (size - first_size) / elapsed_s

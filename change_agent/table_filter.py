@@ -1,0 +1,24 @@
+"""TableFilter: which tables are published, by patterns of `<keyspace>.<table>`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+__all__ = ["TableFilter"]
+
+
+class TableFilter:
+    """Admits a table that one of `include` matches, or all when there is none, and none of `exclude`."""
+
+    def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        self._include: Final = tuple(include)
+        self._exclude: Final = tuple(exclude)
+
+    def admits(self, keyspace: str, table: str) -> bool:
+        """Whether changes of this table are published."""
+        name = f"{keyspace}.{table}"
+        if self._include and not any(fnmatchcase(name, pattern) for pattern in self._include):
+            return False
+        return not any(fnmatchcase(name, pattern) for pattern in self._exclude)

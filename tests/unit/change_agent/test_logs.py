@@ -1,0 +1,45 @@
+"""The agent's log as JSON: one object a line."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from change_agent.logs import set_up_log
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """Where a log of level INFO in JSON goes."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    stream = io.StringIO()
+    set_up_log("info", "json", stream)
+    yield stream
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def test_each_line_is_an_object(log: io.StringIO) -> None:
+    """Line breaks of a message and of a traceback do not break it."""
+    logging.getLogger("change_agent.test").info("two\nlines of %s", "ks.t")
+    try:
+        raise ValueError("geht nicht")
+    except ValueError:
+        logging.getLogger("change_agent.test").exception("failed")
+    logging.getLogger("change_agent.test").debug("not at this level")
+    first, second = map(json.loads, log.getvalue().splitlines())
+    assert (first["level"], first["module"], first["message"]) == ("info", "change_agent.test", "two\nlines of ks.t")
+    assert (second["level"], second["message"]) == ("error", "failed")
+    assert "geht nicht" in second["traceback"]
+
+
+def test_a_node_that_is_away_does_not_fill_the_log(log: io.StringIO) -> None:
+    """What the clients say about it, we say in one line."""
+    logging.getLogger("cassandra.pool").error("connection refused")
+    logging.getLogger("httpx").info("GET ...")
+    assert log.getvalue() == ""

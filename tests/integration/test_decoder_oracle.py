@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -12,24 +13,37 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import pytest
 from cassandra import DriverException, InvalidRequest
-from cassandra.cluster import Cluster, Session
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
+from cassandra.concurrent import execute_concurrent
 
 from cdc.sandbox import Sandbox, SandboxOptions
+from cdc.sandbox.cassandra_node import CassandraNode
+from cdc.schema_source import load_schema
 from change_agent.cdc_raw.cdc_index import index_name, parse_cdc_index
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.commitlog_options import load_segment_options
 from tests.oracle.commit_log_oracle import CommitLogOracle, OracleOutput
-from tests.oracle.random_cql import random_statements
+from tests.oracle.features import FEATURES, FeatureCounts, absence, count_features
+from tests.oracle.random_cql import random_cql
 from tests.oracle.statements import statements
-from tests.oracle.variants import CIPHER, VARIANTS
+from tests.oracle.variants import CIPHER, VARIANTS, Variant
 
-# Random CQL meets limits of Cassandra (empty partition keys, bounds of a range that exclude each other).
+# Random CQL meets limits of Cassandra (bounds of a range that exclude each other, batches that are too large).
 _MAX_REFUSED = 0.1
+
+# On each Cassandra, of which there are five: more than 10,000 in all.
+_RANDOM_MUTATIONS: Final = 2500
+# Statements that are refused, or change nothing.
+_SPARE: Final = 1.1
+_CONCURRENCY: Final = 16
+_MIN_SHARE: Final = 0.01
+# A seed to look at again, as the report of a run prints it; else each run has its own.
+_SEED_VARIABLE: Final = "CDC_TEST_SEED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +58,7 @@ class _Reading:
     our_errors: str
     exit_code: int
     oracle: OracleOutput
+    features: FeatureCounts
 
     def rows(self) -> Iterator[dict[str, list[dict[str, object]]]]:
         """All rows, static ones too."""
@@ -59,26 +74,21 @@ class _Reading:
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
-def reading(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Reading:
+def reading(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    feature_counts: list[FeatureCounts],
+) -> _Reading:
     """CQL of all kinds run on a real Cassandra, and both readings of what it wrote."""
     variant = VARIANTS[request.param]
-    with_vectors = variant.line == "5.0"
     work_dir = tmp_path_factory.mktemp("oracle")
     settings = {"enable_materialized_views": True, **variant.settings}
     options = SandboxOptions(cassandra=variant.line, pulsar=False, cassandra_settings=settings)
     with Sandbox(options) as sandbox:
         node = sandbox.node
-        seed = secrets.randbelow(10**6)
+        seed = int(os.environ.get(_SEED_VARIABLE) or secrets.randbelow(10**6))
         print(f"Cassandra {node.version} ({request.param}): random CQL of seed {seed}")
-        cluster = Cluster(
-            [node.address], port=node.native_port, schema_metadata_enabled=False, token_metadata_enabled=False
-        )
-        with cluster, cluster.connect() as session:
-            fixed = statements("written", with_vectors=with_vectors, beyond_2038=variant.version >= 8)
-            _run(session, fixed, max_refused=0)
-            schema, writes = random_statements(seed, "random", with_vectors=with_vectors)
-            _run(session, schema, max_refused=0)
-            _run(session, writes, max_refused=_MAX_REFUSED)
+        _write(node, variant, seed)
         schema_file = work_dir / "schema.json"
         _cdc_decode(
             "--contact-point", f"{node.address}:{node.native_port}", "--write-schema", str(schema_file)
@@ -91,12 +101,19 @@ def reading(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         oracle = CommitLogOracle(variant.line, work_dir).read(segments, node.folder)
         needed = ("--commitlog-options", str(node.cassandra_yaml)) if variant.encoding == CIPHER else ()
         decoded = _cdc_decode("--schema", str(schema_file), *needed, *map(str, segments))
+        features = FeatureCounts(request.param, variant.version, seed)
+        feature_counts.append(features)
+        kept = [_copied(segment, work_dir) for segment in segments]
+        segment_options = load_segment_options(node.cassandra_yaml, "node")
+        ours = decoded.stdout.splitlines()
+        count_features(features, "random", _with_payloads(ours, kept, segment_options), load_schema(schema_file))
         return _Reading(
+            features=features,
             version=variant.version,
             encoding=variant.encoding,
-            options=load_segment_options(node.cassandra_yaml, "node"),
-            segments=[Path(_copied(segment, work_dir)) for segment in segments],
-            ours=decoded.stdout.splitlines(),
+            options=segment_options,
+            segments=kept,
+            ours=ours,
             our_errors=decoded.stderr,
             exit_code=decoded.returncode,
             oracle=oracle,
@@ -111,21 +128,59 @@ def _copied(segment: Path, folder: Path) -> Path:
     return folder / segment.name
 
 
+def _with_payloads(lines: list[str], segments: list[Path], options: SegmentOptions) -> Iterator[tuple[str, bytes]]:
+    """Each line with the bytes of its entry."""
+    payloads: dict[tuple[str, int], bytes] = {}
+    for segment in segments:
+        with SegmentReader(segment, options=options) as reader:
+            payloads |= {(reader.name, entry.position): entry.payload for entry in reader.read()}
+    for line in lines:
+        printed = json.loads(line)
+        yield line, payloads[printed["segment"], printed["position"]]
+
+
 def _cdc_decode(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cdc.main", "decode", *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
 
 
-def _run(session: Session, cql: list[str], *, max_refused: float) -> None:
-    refused: Counter[str] = Counter()
-    with warnings.catch_warnings():
+def _write(node: CassandraNode, variant: Variant, seed: int) -> None:
+    """Statements of all kinds one after the other, then many random ones."""
+    profile = ExecutionProfile(request_timeout=60)
+    cluster = Cluster(
+        [node.address],
+        port=node.native_port,
+        schema_metadata_enabled=False,
+        token_metadata_enabled=False,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+    )
+    with_vectors = variant.line == "5.0"
+    count = round(_RANDOM_MUTATIONS * _SPARE)
+    random_part = random_cql(seed, "random", count, with_vectors=with_vectors)
+    with cluster, cluster.connect() as session, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the server's advice about what it is asked to do here
-        for statement in cql:
-            try:
-                session.execute(statement, timeout=60)
-            except (InvalidRequest, DriverException) as error:
-                refused[f"{error} in {statement[:200]}"] += 1
-    assert refused.total() <= max_refused * len(cql), refused
+        for statement in statements("written", with_vectors=with_vectors, beyond_2038=variant.version >= 8):
+            session.execute(statement)
+        for schema, writes in (
+            (random_part.schema, random_part.writes),
+            (random_part.alterations, random_part.later_writes),
+        ):
+            for statement in schema:
+                session.execute(statement)
+            _run(session, writes)
+
+
+def _run(session: Session, cql: list[str]) -> None:
+    refused: Counter[str] = Counter()
+    outcomes = execute_concurrent(
+        session, [(statement, ()) for statement in cql], concurrency=_CONCURRENCY, raise_on_first_error=False
+    )
+    for statement, (success, outcome) in zip(cql, outcomes, strict=True):
+        if success:
+            continue
+        assert isinstance(outcome, InvalidRequest | DriverException), outcome
+        refused[f"{outcome} in {statement[:200]}"] += 1
+    assert refused.total() <= _MAX_REFUSED * len(cql), refused
 
 
 def test_every_mutation_is_what_cassandra_reads(reading: _Reading) -> None:
@@ -206,6 +261,15 @@ def test_the_segments_held_every_kind_of_change(reading: _Reading) -> None:
         ),
     }
     assert [kind for kind, seen in kinds.items() if not seen] == []
+
+
+def test_every_feature_is_in_one_of_a_hundred_random_mutations(reading: _Reading) -> None:
+    """Else the comparison of random mutations would prove less than their number says."""
+    counts = reading.features
+    assert counts.mutations >= _RANDOM_MUTATIONS
+    possible = [feature for feature in FEATURES if absence(feature, counts.line) is None]
+    assert len(possible) >= len(FEATURES) - 2
+    assert {feature: counts.counts[feature] for feature in possible if counts.share(feature) < _MIN_SHARE} == {}
 
 
 def _clustering(row: dict[str, list[dict[str, object]]]) -> list[str | None]:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.oracle.cql_values import RandomTypes, split_type
+from tests.oracle.featured_cql import FeaturedCql
 
-__all__ = ["random_statements"]
+__all__ = ["RandomCql", "random_cql"]
 
 _TABLES = 8
-_ROUNDS = 400
+# of the writes: on tables of random columns; and of those, before the tables are altered
+_GENERAL = 0.35
+_BEFORE = 0.7
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCql:
+    """CQL in four parts, which run one after the other; the writes of one part in any order."""
+
+    schema: list[str]
+    writes: list[str]
+    alterations: list[str]
+    later_writes: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +39,8 @@ class _Table:
         return self.static | self.regular
 
 
-def random_statements(seed: int, keyspace: str, *, with_vectors: bool) -> tuple[list[str], list[str]]:
-    """CQL that makes a keyspace, and CQL that writes to it."""
+def random_cql(seed: int, keyspace: str, count: int, *, with_vectors: bool) -> RandomCql:
+    """CQL that makes a keyspace, and about `count` statements that write to it."""
     rng = random.Random(seed)
     types = RandomTypes(rng=rng, with_vectors=with_vectors)
     schema = [f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"]
@@ -39,8 +51,20 @@ def random_statements(seed: int, keyspace: str, *, with_vectors: bool) -> tuple[
         types.user_types[f"udt{index}"] = fields
     tables = [_random_table(types, index) for index in range(_TABLES)]
     schema += [_create(keyspace, table, types) for table in tables]
-    writes = [statement for _ in range(_ROUNDS) for statement in _writes(keyspace, rng.choice(tables), types)]
-    return schema, writes
+    featured = FeaturedCql(rng=rng, keyspace=keyspace, with_vectors=with_vectors)
+
+    def writes(share: float) -> list[str]:
+        return [
+            _write_somewhere(keyspace, rng.choice(tables), types) if rng.random() < _GENERAL else featured.write()
+            for _ in range(round(count * share))
+        ]
+
+    return RandomCql(
+        schema=schema + featured.schema(),
+        writes=writes(_BEFORE),
+        alterations=featured.alterations(),
+        later_writes=writes(1 - _BEFORE),
+    )
 
 
 def _random_table(types: RandomTypes, index: int) -> _Table:
@@ -73,15 +97,14 @@ def _create(keyspace: str, table: _Table, types: RandomTypes) -> str:
     return f"CREATE TABLE {keyspace}.{table.name} ({', '.join(parts)}) WITH {' AND '.join(options)}"
 
 
-def _writes(keyspace: str, table: _Table, types: RandomTypes) -> Iterator[str]:
+def _write_somewhere(keyspace: str, table: _Table, types: RandomTypes) -> str:
     rng = types.rng
     if rng.random() < 0.85:
-        yield _write(f"{keyspace}.{table.name}", table, types)
-        return
+        return _write(f"{keyspace}.{table.name}", table, types)
     # Several changes of one partition meet in one partition update, also overlapping ranges and overwritten cells.
     key = _partition(table, types)
     statements = [_write(f"{keyspace}.{table.name}", table, types, key) for _ in range(rng.randint(2, 6))]
-    yield f"BEGIN {rng.choice(['UNLOGGED ', ''])}BATCH {'; '.join(statements)}; APPLY BATCH"
+    return f"BEGIN {rng.choice(['UNLOGGED ', ''])}BATCH {'; '.join(statements)}; APPLY BATCH"
 
 
 def _write(target: str, table: _Table, types: RandomTypes, key: list[str] | None = None) -> str:

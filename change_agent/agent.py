@@ -10,6 +10,7 @@ Who owns what:
     thread `reader`      SegmentFollower: inotify, the open segments, the decoder, the parked mutations
     thread `publisher`   MutationPublisher: topics, lanes; `open` threads make producers for it, and end
     thread `positions`   PositionsWriter: positions' files, the deletion of segments, the status file
+    thread `gaps`        GapReporter: idle until something is lost
     thread `guard`       CdcRawGuard: the folder of what is moved out of cdc_raw unread; a session of its own
     thread `http`        HttpEndpoint: metrics, health and readiness, on threads of its own
     thread `rotation`    SegmentRotation, where it is wanted: a session of its own
@@ -35,6 +36,7 @@ from change_agent.cdc_raw_guard import CdcRawGuard, GuardLimits
 from change_agent.clients import event_producers, node_connection
 from change_agent.config import RELOADABLE, AgentConfig, to_option
 from change_agent.finished_segments import FinishedSegmentFiles
+from change_agent.gaps import GapReporter
 from change_agent.http_endpoint import HttpEndpoint
 from change_agent.inflight import InflightPositions
 from change_agent.logs import set_up_log
@@ -54,6 +56,7 @@ from change_agent.table_metadata import TableMetadataProvider
 from change_agent.topic_lane import Packing
 from change_agent.unparking import Unparker
 from schemas.errors import CdcError
+from schemas.gap_record import gaps_topic
 
 __all__ = ["AgentFailedError", "ChangeAgent"]
 
@@ -108,6 +111,7 @@ class ChangeAgent:
             config.cdc_raw_directory, config.cdc_poll_interval_ms / 1000, [spill_directory]
         )
         self._guard: Final = self._make_guard(spill_directory)
+        self._gaps: Final = GapReporter(self._producers, gaps_topic(config.topic_prefix))
         self._follower: Final = self._make_follower()
         self._reader: Final = threading.Thread(target=self._read, name="reader", daemon=True)
         self._reader_failure: BaseException | None = None
@@ -186,6 +190,7 @@ class ChangeAgent:
             self.metrics,
             self._stored,
             self._stopping,
+            self._gaps,
             self._config.segment_options,
         )
 
@@ -207,6 +212,7 @@ class ChangeAgent:
         self._writer.start()
         self._reader.start()
         self._guard.start()
+        self._gaps.start()
         if self._rotation is not None:
             self._rotation.start()
 
@@ -250,6 +256,7 @@ class ChangeAgent:
             "positions' writer": self._writer.failure,
             "schema thread": self._provider.failure,
             "guard": self._guard.failure,
+            "gaps' thread": self._gaps.failure,
             "rotation": None if self._rotation is None else self._rotation.failure,
         }
         return [(stage, failure) for stage, failure in stages.items() if failure is not None]
@@ -266,6 +273,7 @@ class ChangeAgent:
         if not self._positions.wait_until_empty(self._config.shutdown_timeout_ms / 1000):
             _log.warning("%d events are not acknowledged; the next start reads them again", self._positions.events)
         self._publisher.stop()
+        self._gaps.stop()
         self._writer.stop()
         self._provider.stop()
         self._parked.close()

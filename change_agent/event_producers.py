@@ -42,6 +42,25 @@ class EventProducer(Protocol):
         """Give up what is on its way; a result may still come."""
 
 
+class _AvroSchema(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships no types
+    """Registers an Avro schema; the bytes are encoded already."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._record_cls = bytes
+        self._schema_info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, name, text)
+
+    def encode(self, obj: bytes) -> bytes:
+        """As it is."""
+        return obj
+
+    def decode(self, data: bytes) -> bytes:
+        """As it is."""
+        return data
+
+
+_EVENTS_SCHEMA: Final = _AvroSchema("MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
+
+
 class EventProducers:
     """Owns the Pulsar client. `open` and `open_partition` block, and may be called by several threads."""
 
@@ -93,6 +112,12 @@ class EventProducers:
         partitions = self._partitions(topic)
         return self._producer(topic, f"{topic}-partition-{index}" if partitions else topic)
 
+    def open_for(self, topic: str, record_name: str, schema_text: str) -> EventProducer:
+        """A producer of the agent's own records, of this Avro schema; the topic exists then. Raises PublishError."""
+        partitions = self._topics.ensure(topic)
+        name = f"{topic}-partition-0" if partitions else topic
+        return self._producer(topic, name, _AvroSchema(record_name, schema_text))
+
     def check(self, topic: str) -> None:
         """Look whether an open topic still has the partitions it had. Raises PublishError."""
         self._counts.check(topic, self._topics.partitions(topic))
@@ -102,11 +127,11 @@ class EventProducers:
         self._counts.check(topic, partitions)
         return partitions
 
-    def _producer(self, topic: str, name: str) -> EventProducer:
+    def _producer(self, topic: str, name: str, schema: _AvroSchema = _EVENTS_SCHEMA) -> EventProducer:
         try:
             producer = self._client.create_producer(
                 name,
-                schema=_EventsSchema(),
+                schema=schema,
                 # Never give up on a message by time: the client sends it again, in order, when the broker is back.
                 send_timeout_millis=0,
                 max_pending_messages=_MAX_PENDING_MESSAGES,
@@ -125,22 +150,6 @@ def _authentication(auth: PulsarAuth | None) -> pulsar.Authentication | None:
     if auth.is_oauth2:
         return pulsar.AuthenticationOauth2(auth.params)
     return pulsar.Authentication(auth.plugin, auth.params)
-
-
-class _EventsSchema(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships no types
-    """Registers the Avro schema of MutationEvents; the bytes are encoded already."""
-
-    def __init__(self) -> None:
-        self._record_cls = bytes
-        self._schema_info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
-
-    def encode(self, obj: bytes) -> bytes:
-        """As it is."""
-        return obj
-
-    def decode(self, data: bytes) -> bytes:
-        """As it is."""
-        return data
 
 
 class _Producer:

@@ -29,7 +29,8 @@ class FinishedSegmentFiles:
 
         A segment with parked mutations stays as long as they wait.
         """
-        set_aside = set()
+        # Those that are not listed were moved by an earlier process, which did not live to say so.
+        set_aside = {each for each in faulty.keys() - self._follower.listed.keys() if self._archiver.is_set_aside(each)}
         for segment_id, segment in self._follower.listed.items():
             if segment_id in finished:
                 if segment_id not in self._parked.segment_ids:

@@ -64,6 +64,8 @@ class InflightPositions:
         self._segments: Final[dict[int, _Segment]] = {}
         self._events = 0
         self._bytes = 0
+        self._read_until_ms = 0
+        self._acknowledged_until_ms = 0
 
     @property
     def events(self) -> int:
@@ -74,6 +76,18 @@ class InflightPositions:
     def bytes(self) -> int:
         """Their size, as estimated when room was taken."""
         return self._bytes
+
+    @property
+    def acknowledged_until_ms(self) -> int:
+        """Everything that Cassandra synced before this time (since the epoch) is with the broker; 0 when unknown."""
+        return self._acknowledged_until_ms
+
+    def note_read_until(self, time_ms: int) -> None:
+        """Everything that Cassandra synced before this time (since the epoch) was read, and is tracked."""
+        with self._changed:
+            self._read_until_ms = max(self._read_until_ms, time_ms)
+            if self._events == 0:
+                self._acknowledged_until_ms = self._read_until_ms
 
     def open(self, segment_id: int, position: int) -> None:
         """Begin to account for a segment whose entries up to `position` are done."""
@@ -116,10 +130,11 @@ class InflightPositions:
             segment.read_position = max(segment.read_position, position)
             self._move(segment)
 
-    def finish(self, segment_id: int) -> None:
-        """The segment was read to its end."""
+    def finish(self, *segment_ids: int) -> None:
+        """Nothing more will be read of these segments."""
         with self._changed:
-            self._segments[segment_id].read_to_end = True
+            for segment_id in segment_ids:
+                self._segments[segment_id].read_to_end = True
 
     def keep(self, segment_id: int) -> None:
         """The segment's file must stay: something in it could not be published."""
@@ -145,6 +160,8 @@ class InflightPositions:
                     self._move(self._segments[segment_id])
             self._events -= events
             self._bytes -= size
+            if self._events == 0:
+                self._acknowledged_until_ms = self._read_until_ms
             self._changed.notify_all()
 
     @staticmethod

@@ -79,6 +79,11 @@ class MutationInterpreter:
         """Another number when the schema was read again."""
         return self._version
 
+    @property
+    def published_tables(self) -> list[TableMetadata]:
+        """Tables whose changes are published, dropped ones first."""
+        return [table for table_id, table in self._tables.items() if table_id.bytes not in self._unpublished]
+
     def save(self) -> None:
         """Make durable what was parked. To be called before anything behind it may be acknowledged."""
         self._parked.save()

@@ -47,10 +47,11 @@ class StoredSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPositions:
-    """Segments that are being read, by id, and the ids of those that are finished."""
+    """Segments that are not finished, by id, and the ids of those that are. `until_ms`: acknowledged_until_ms."""
 
     segments: Mapping[int, StoredSegment] = field(default_factory=dict)
     finished: frozenset[int] = frozenset()
+    until_ms: int = 0
 
 
 class _StoredJson(TypedDict):
@@ -140,6 +141,7 @@ def _format(generation: int, positions: StoredPositions) -> bytes:
                 str(segment_id): {"position": segment.position, "keep": segment.keep, "fault": segment.fault}
                 for segment_id, segment in sorted(positions.segments.items())
             },
+            "until_ms": positions.until_ms,
             "finished": _ranges(sorted(positions.finished)[-_FINISHED_KEPT:]),
         }
     ).encode()
@@ -165,6 +167,7 @@ def _parse(content: bytes) -> tuple[int, StoredPositions] | None:
     stored = cast("dict[str, object]", json.loads(body))
     segments = cast("dict[str, _StoredJson]", stored["segments"])
     return cast("int", stored["generation"]), StoredPositions(
+        until_ms=cast("int", stored["until_ms"]),
         segments={
             int(segment_id): StoredSegment(position=segment["position"], keep=segment["keep"], fault=segment["fault"])
             for segment_id, segment in segments.items()

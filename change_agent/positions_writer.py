@@ -108,7 +108,8 @@ class PositionsWriter:
         segments |= {segment_id: _stored(each) for segment_id, each in progress.items()}
         for segment_id in ended:
             del segments[segment_id]
-        positions = StoredPositions(segments=segments, finished=self._stored.finished | ended)
+        until_ms = max(self._stored.until_ms, self._positions.acknowledged_until_ms)
+        positions = StoredPositions(segments=segments, finished=self._stored.finished | ended, until_ms=until_ms)
         if positions != self._stored:
             self._store.store(positions)
             self._stored = positions

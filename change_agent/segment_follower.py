@@ -24,6 +24,8 @@ from change_agent.errors import (
     UnsupportedEncodingError,
     UnsupportedVersionError,
 )
+from change_agent.gap_detector import GapDetector, GoneSegments
+from change_agent.gaps import Gap, gap_message, gap_records
 from change_agent.inflight import InflightPositions, TrackedEntry
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_events import EventKeys, TableEvent
@@ -42,6 +44,8 @@ _BATCH_EVENTS: Final = 250
 _BATCH_S: Final = 0.02
 # A segment that is neither final nor moving is not waited for any longer than this by the ones behind it.
 _OPEN_REST_MS: Final = 10_000
+# Longer than any usual period of sync.
+_SYNC_MARGIN_MS: Final = 60_000
 # Nothing is wrong with such a segment: another agent, or this one with another key store, reads it.
 _NOT_FOR_US: Final = (UnsupportedVersionError, UnsupportedEncodingError, SegmentKeyError)
 
@@ -51,6 +55,13 @@ class Publisher(Protocol):
 
     def publish(self, events: Sequence[OutgoingEvent]) -> None:
         """Send these behind all others."""
+
+
+class Gaps(Protocol):
+    """Tells the world what is lost."""
+
+    def report(self, gap: Gap) -> None:
+        """Tell this gap, now or later."""
 
 
 class SegmentFollower:
@@ -69,6 +80,7 @@ class SegmentFollower:
         metrics: AgentMetrics,
         stored: StoredPositions,
         stopping: threading.Event,
+        gaps: Gaps,
         options: SegmentOptions = _NO_OPTIONS,
     ) -> None:
         self._watcher: Final = watcher
@@ -79,12 +91,15 @@ class SegmentFollower:
         self._metrics: Final = metrics
         self._stored: Final = stored
         self._stopping: Final = stopping
+        self._gaps: Final = gaps
         self._options: Final = options
         self._open: Final[dict[int, SegmentReader]] = {}
         # Segments with nothing more to do here, and the limits at which others failed.
         self._ended: Final = set(stored.finished)
         self._failed_at: Final[dict[int, int]] = {}
-        self._gone: Final[set[int]] = set()
+        self._detector: Final = GapDetector(stored.segments)
+        # Segments that Cassandra does not write any more, as long as they are not finished.
+        self._final: Final[set[int]] = set()
         self._told: Final[set[int]] = set()
         # Of the segment that is being read, by its tables.
         self._headers: Final[dict[EventKeys, MessageHeader]] = {}
@@ -123,6 +138,7 @@ class SegmentFollower:
         if segments is None:
             return
         self.listed = {each.segment_id: each for each in segments}
+        self._look_for_gaps(now_ms)
         unread = [each for each in segments if each.segment_id not in self._ended]
         if unread:
             # What the log says may need a schema as new as the log; a clock that is ahead must not stop us.
@@ -135,17 +151,17 @@ class SegmentFollower:
 
     def _read(self, segment: ReadableSegment) -> None:
         if not segment.log_exists:
-            self._note_gone(segment)
             return
         if self._failed_at.get(segment.segment_id) == segment.limit and not segment.final:
             return
         try:
             reader = self._reader(segment)
-            self._read_entries(segment, reader)
+            self._read_entries(segment.segment_id, None if segment.final else segment.limit, reader)
         except CommitLogReadError as error:
             self._hand_over(segment.segment_id, None)
             self._note_failure(segment, error)
             return
+        self._positions.note_read_until(segment.index_time_ms)
         if segment.final:
             self._finish(segment)
 
@@ -166,9 +182,8 @@ class SegmentFollower:
         if stored is not None and stored.fault is not None:
             self._positions.note_fault(segment_id, stored.fault)
 
-    def _read_entries(self, segment: ReadableSegment, reader: SegmentReader) -> None:
+    def _read_entries(self, segment_id: int, limit: int | None, reader: SegmentReader) -> None:
         self._headers.clear()
-        limit = None if segment.final else segment.limit
         before = reader.position
         while True:
             try:
@@ -176,26 +191,24 @@ class SegmentFollower:
                     if self._stopping.is_set():
                         raise StoppedError
                     self._metrics.mutations_read += 1
-                    events = self._interpreter.events_of(
-                        reader.name, segment.segment_id, reader.descriptor.version, entry
-                    )
+                    events = self._interpreter.events_of(reader.name, segment_id, reader.descriptor.version, entry)
                     if events:
-                        self._collect(segment.segment_id, entry.position, events)
+                        self._collect(segment_id, entry.position, events)
                     elif events is not None:
                         self._metrics.mutations_skipped += 1
                     if self._batch and self._is_due():
-                        self._hand_over(segment.segment_id, entry.position)
+                        self._hand_over(segment_id, entry.position)
             except ChecksumMismatchError as error:
                 if error.resume_position is None:
                     raise
                 self._metrics.corrupt_entries += 1
-                self._positions.note_fault(segment.segment_id, str(error))
+                self._positions.note_fault(segment_id, str(error))
                 _log.error("%s; the entry is skipped, and the segment is kept in the folder for errors", error)
                 reader.skip_to(error.resume_position)
             else:
                 break
         self._metrics.bytes_read += reader.position - before
-        self._hand_over(segment.segment_id, reader.position)
+        self._hand_over(segment_id, reader.position)
 
     def _collect(self, segment_id: int, position: int, events: Sequence[TableEvent]) -> None:
         if not self._batch:
@@ -272,14 +285,61 @@ class SegmentFollower:
         self._metrics.segments_finished += 1
         self._end(segment)
 
-    def _note_gone(self, segment: ReadableSegment) -> None:
-        if segment.segment_id not in self._gone:
-            self._gone.add(segment.segment_id)
-            self._metrics.segments_gone_unread += 1
-            _log.error("%s is gone and was not read to its end: changes are lost", segment.path.name)
+    def _look_for_gaps(self, now_ms: int) -> None:
+        new, gone = self._detector.look(self.listed, self._ended, now_ms)
+        for segment_id in new:
+            stored = self._stored.segments.get(segment_id)
+            self._open_position(segment_id, 0 if stored is None else stored.position)
+        self._final.update(each.segment_id for each in self.listed.values() if each.final)
+        if gone is not None:
+            self._note_gone(gone, now_ms)
+
+    def _note_gone(self, gone: GoneSegments, now_ms: int) -> None:
+        self._interpreter.use_schema_of(0)
+        lost = [each for each in gone.segment_ids if not self._is_safe(each)]
+        if not lost:
+            return
+        progress = self._positions.progress()
+        until_ms = max(self._positions.acknowledged_until_ms, self._stored.until_ms)
+        # What was written in the last moments before a sync is in the next one.
+        from_ms = until_ms - _SYNC_MARGIN_MS if until_ms else None
+        self._metrics.segments_gone_unread += len(lost)
+        _log.error("%s", gap_message(lost, from_ms, gone.to_ms))
+        records = gap_records(
+            lost,
+            first_position=progress[lost[0]].position,
+            from_ms=from_ms,
+            to_ms=gone.to_ms,
+            detected_ms=now_ms,
+            node_id=self._interpreter.node_id,
+            tables=self._interpreter.published_tables,
+        )
+        self._gaps.report(Gap(records=records, on_told=lambda: self._positions.finish(*lost)))
+
+    def _is_safe(self, segment_id: int) -> bool:
+        """True when nothing of a segment that is gone is lost: what of it could be read is read then."""
+        stored = self._stored.segments.get(segment_id)
+        self._open_position(segment_id, 0 if stored is None else stored.position)
+        reader = self._open.pop(segment_id, None)
+        self._ended.add(segment_id)
+        safe = stored is not None and stored.fault is not None
+        if reader is not None:
+            # An open file outlives its name.
+            with reader:
+                try:
+                    self._read_entries(segment_id, None, reader)
+                    safe = segment_id in self._final
+                except CommitLogReadError as error:
+                    self._hand_over(segment_id, None)
+                    _log.error("%s", error)
+        if safe:
+            self._positions.finish(segment_id)
+        return safe
 
     def _end(self, segment: ReadableSegment) -> None:
         self._ended.add(segment.segment_id)
+        self._detector.finished(segment.segment_id)
+        self._final.discard(segment.segment_id)
         reader = self._open.pop(segment.segment_id, None)
         if reader is not None:
             reader.close()

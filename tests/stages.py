@@ -14,6 +14,7 @@ from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.finished_segments import FinishedSegmentFiles
+from change_agent.gaps import Gap
 from change_agent.inflight import InflightPositions, TrackedEntry
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_interpreter import MutationInterpreter
@@ -66,16 +67,19 @@ class MemoryTables:
 class StagedAgent:
     """All stages of an agent but the one that speaks to Pulsar: events are acknowledged at once, or when asked to."""
 
-    def __init__(self, folder: Path, tables: MemoryTables, options: SegmentOptions | None = None) -> None:
+    def __init__(
+        self, folder: Path, tables: MemoryTables, options: SegmentOptions | None = None, *, max_events: int = 10_000
+    ) -> None:
         self.cdc_raw, self.work = folder / "cdc_raw", folder / "work"
         self.cdc_raw.mkdir(exist_ok=True)
         self.metrics = AgentMetrics()
         self.published: list[OutgoingEvent] = []
         self.acknowledges = True
+        self.gaps: list[Gap] = []
         self._tables = tables
         self._store = OffsetStore(self.work)
         self.stored = self._store.load()
-        self.positions = InflightPositions(max_events=10_000, max_bytes=10_000_000)
+        self.positions = InflightPositions(max_events=max_events, max_bytes=10_000_000)
         self._stopping = threading.Event()
         self.spill = folder / "spill"
         self.spill.mkdir(exist_ok=True)
@@ -91,6 +95,7 @@ class StagedAgent:
             self.metrics,
             self.stored,
             self._stopping,
+            self,
             options or SegmentOptions(),
         )
         self._writer = PositionsWriter(
@@ -107,6 +112,9 @@ class StagedAgent:
         self.published += events
         if self.acknowledges:
             self.positions.acknowledge(tracked_entries(events), len(events), sum(each.size for each in events))
+
+    def report(self, gap: Gap) -> None:
+        self.gaps.append(gap)
 
     def start(self) -> None:
         self._writer.start()

@@ -63,6 +63,10 @@ class SegmentArchiver:
             _log.error("%s is in %s: %s", log.name, self._error_directory, reason)
         return moved
 
+    def is_set_aside(self, segment_id: int) -> bool:
+        """True when the folder for errors holds this segment."""
+        return any(self._error_directory.glob(f"CommitLog-*-{segment_id}.log"))
+
     def _tell(self, log: Path, message: str) -> None:
         if log.name not in self._told:
             self._told.add(log.name)

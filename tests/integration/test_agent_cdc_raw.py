@@ -10,14 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pulsar
 import pytest
 from cassandra.cluster import Cluster, Session
 from cassandra.concurrent import execute_concurrent_with_args
 
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
+from schemas.gap_record import GapRecord, decode_gap, gaps_topic
 from schemas.topics import events_topic
-from tests.events_topic import EventsTopic, wait_until
+from tests.events_topic import EventsTopic, partitions_of, wait_until
 
 _MIB = 1024 * 1024
 _TOTAL_SPACE_MB = 12
@@ -131,3 +133,55 @@ def test_while_pulsar_is_away_writes_go_on_and_everything_arrives_afterwards(
         places = [each.place[1:] for each in topic.events if each.partition == partition]
         assert places == sorted(places)
     assert agent.metric("segments_gone_unread") == agent.metric("segments_unreadable") == 0
+
+
+def _block_writes(servers: Sandbox, block: bool) -> None:
+    servers.node._ask(
+        {
+            "type": "write",
+            "mbean": "org.apache.cassandra.db:type=Commitlog",
+            "attribute": "CDCBlockWrites",
+            "value": block,
+        }
+    )
+
+
+def test_segments_that_cassandra_removed_unread_are_told_as_a_gap(
+    servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """Writes are not blocked, the agent is down: the oldest segments go, and the next start says what is missing."""
+    agent.start()
+    _write(session, table, range(100))
+    topic_of(table).wait_for(100)
+    assert agent.stop() == 0, agent.log_tail()
+    before_ms = time.time() * 1_000
+    _block_writes(servers, block=False)
+    try:
+        _write(session, table, range(1_000, 17_000), size=1_000)
+    finally:
+        _block_writes(servers, block=True)
+    _write(session, table, range(50_000, 50_010))
+    agent.start()
+    topic = topic_of(table)
+    wait_until(lambda: bool(topic.read()) and set(range(50_000, 50_010)) <= _keys(topic), "the newest rows arrive", 60)
+    lost = set(range(1_000, 17_000)) - _keys(topic)
+    assert len(lost) > 1_000
+    assert agent.metric("segments_gone_unread") >= 1
+    assert "went from cdc_raw before they were read to their end" in agent.log.read_text()
+    [gap] = [each for each in _gaps(servers) if f"{each.keyspace}.{each.table}" == table]
+    assert str(gap.node_id) == agent.status()["node_id"]
+    assert gap.from_ms is not None and gap.from_ms < before_ms < gap.to_ms
+
+
+def _gaps(servers: Sandbox) -> list[GapRecord]:
+    """All records of the gaps topic, as soon as there is one."""
+    client = pulsar.Client(servers.pulsar.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+    try:
+        wait_until(lambda: partitions_of(servers.pulsar.admin_url, gaps_topic()) != [], "the gaps topic exists")
+        reader = client.create_reader(f"{gaps_topic()}-partition-0", pulsar.MessageId.earliest)
+        found = [decode_gap(reader.read_next(timeout_millis=20_000).data())]
+        while reader.has_message_available():
+            found.append(decode_gap(reader.read_next(timeout_millis=5_000).data()))
+        return found
+    finally:
+        client.close()

@@ -1,0 +1,197 @@
+"""Gaps: what proves that unread changes are gone, what does not, and what is told about them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from uuid import UUID
+
+import pytest
+
+from change_agent.errors import PublishError
+from change_agent.event_producers import EventProducer, OnResult
+from change_agent.gaps import Gap, GapReporter
+from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, encode_gap, gaps_topic
+from tests.events_topic import wait_until
+from tests.segment_writer import segment_bytes
+from tests.stages import ENTRIES, GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
+
+_ID = time.time_ns() // 1_000_000 - 10_000
+_RECORD = GapRecord(
+    node_id=UUID(int=1),
+    keyspace="k",
+    table="t",
+    table_id=UUID(int=2),
+    first_segment_id=_ID,
+    first_position=100,
+    last_segment_id=_ID + 3,
+    from_ms=None,
+    to_ms=1_795_000_000_000,
+    detected_ms=1_795_000_000_001,
+    reason="gone",
+)
+
+
+def _agent(folder: Path, max_events: int = 10_000) -> StagedAgent:
+    return StagedAgent(folder, MemoryTables(GOLDEN.tables()), max_events=max_events)
+
+
+def _remove(agent: StagedAgent, segment_id: int) -> None:
+    """Cassandra's way: the log, then its index."""
+    (agent.cdc_raw / f"CommitLog-7-{segment_id}.log").unlink()
+    (agent.cdc_raw / f"CommitLog-7-{segment_id}_cdc.idx").unlink()
+
+
+def test_segments_that_were_seen_and_went_unread_are_one_gap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first was read in part, the second not at all: one record a table, from the last position on."""
+    agent = _agent(tmp_path)
+    first = len(segment_bytes(_ID, [payloads(2)]))
+    agent.segment(_ID, segment_bytes(_ID, [payloads(2), payloads(4)]), str(first))
+    agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(3)]), "300")
+    agent.start()
+    wait_until(lambda: len(agent.published) == 2, "the first section is read", 5)
+    # while the first may still grow, the second waits
+    for segment_id in (_ID, _ID + 1):
+        _remove(agent, segment_id)
+    wait_until(lambda: len(agent.gaps) == 1, "the gap is found", 5)
+    agent.gaps[0].on_told()
+    wait_until(lambda: agent.positions.progress() == {}, "its segments are done with", 5)
+    agent.stop()
+    records = agent.gaps[0].records
+    tables = [each.table for each in records]
+    assert {"clustered", "simple"} <= set(tables) and len(set(tables)) == len(tables)
+    assert (records[0].first_segment_id, records[0].last_segment_id) == (_ID, _ID + 1)
+    # the open file was read on, as far as it went
+    assert records[0].first_position == len(segment_bytes(_ID, [payloads(2), payloads(4)]))
+    assert records[0].from_ms is not None and records[0].from_ms < records[0].to_ms
+    assert agent.metrics.segments_gone_unread == 2
+    [told] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert told.startswith(f"2 segments ({_ID} to {_ID + 1}) went from cdc_raw before they were read to their end")
+
+
+def test_a_segment_that_went_while_the_agent_was_down_is_a_gap(tmp_path: Path) -> None:
+    """Stored positions know it; the next start misses it, and asks no more once it was told."""
+    first = _agent(tmp_path)
+    first.segment(_ID, segment_bytes(_ID, [payloads(2)]), "150")
+    first.start()
+    wait_until(lambda: first.stored != first._store.load(), "the segment is known", 5)
+    first.stop()
+    _remove(first, _ID)
+    for told in (False, True):
+        agent = _agent(tmp_path)
+        agent.start()
+        wait_until(lambda: len(agent.gaps) == 1, "the gap is found", 5)  # noqa: B023
+        if told:
+            agent.gaps[0].on_told()
+            wait_until(lambda: agent.positions.progress() == {}, "its segment is done with", 5)  # noqa: B023
+        agent.stop()
+    last = _agent(tmp_path)
+    last.segment(_ID + 5, segment_bytes(_ID + 5, [payloads(1)]), "9\nCOMPLETED")
+    last.start()
+    wait_until(lambda: last.files() == [], "another segment is finished", 5)
+    last.stop()
+    assert last.gaps == []
+
+
+def test_a_finished_segment_that_is_removed_while_it_is_read_is_read_to_its_end(tmp_path: Path) -> None:
+    """An open file outlives its name: nothing is lost, and nothing is told."""
+    rows = [entry.payload for entry in ENTRIES] * 40
+    agent = _agent(tmp_path, max_events=1)
+    agent.acknowledges = False
+    agent.segment(_ID, segment_bytes(_ID, [rows]), "9\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: len(agent.published) > 0, "reading began and waits for room", 5)
+    read = len(agent.published)
+    _remove(agent, _ID)
+    agent.acknowledges = True
+    agent.positions.acknowledge(
+        tracked_entries(agent.published[:read]), read, sum(e.size for e in agent.published[:read])
+    )
+    wait_until(lambda: agent.metrics.segments_finished == 1 or agent.positions.progress() == {}, "it is finished", 10)
+    agent.stop()
+    assert len(agent.published) > read and len(set(agent.places())) >= len(rows) // 2
+    assert agent.gaps == []
+
+
+def test_links_without_an_index_that_cassandra_removes_are_no_gap(tmp_path: Path) -> None:
+    """They held no change of a table with CDC: ids are missing all the time."""
+    agent = _agent(tmp_path)
+    log = agent.segment(_ID, segment_bytes(_ID, [payloads(2)]), None)
+    agent.segment(_ID + 7, segment_bytes(_ID + 7, [payloads(1)]), "9\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: agent.metrics.segments_deleted == 1, "a look was taken", 5)
+    log.unlink()
+    time.sleep(0.2)
+    agent.stop()
+    assert agent.gaps == [] and agent.metrics.segments_gone_unread == 0
+
+
+def test_a_segment_that_was_set_aside_just_before_a_kill_is_no_gap(tmp_path: Path) -> None:
+    """The file was moved, and the process did not live to store that."""
+    content = bytearray(segment_bytes(_ID, [payloads(2), payloads(1)]))
+    content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
+    first = _agent(tmp_path)
+    first.segment(_ID, bytes(content), str(len(segment_bytes(_ID, [payloads(2)]))))
+    first.start()
+    wait_until(lambda: first.metrics.corrupt_entries == 1, "the bad entry is met", 5)
+    first.stop()
+    (tmp_path / "work" / "error").mkdir()
+    (first.cdc_raw / f"CommitLog-7-{_ID}.log").rename(tmp_path / "work" / "error" / f"CommitLog-7-{_ID}.log")
+    (first.cdc_raw / f"CommitLog-7-{_ID}_cdc.idx").unlink()
+    second = _agent(tmp_path)
+    second.start()
+    wait_until(lambda: _ID in second._writer._stored.finished, "it is stored as finished", 5)
+    second.stop()
+    assert second.gaps == []
+
+
+class _Producers:
+    """A broker that refuses a few times."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+        self.sent: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
+
+    def open_for(self, topic: str, record_name: str, schema_text: str) -> EventProducer:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise PublishError(topic, "not now")
+        return _Producer(topic, self.sent)
+
+
+class _Producer:
+    def __init__(self, topic: str, sent: SimpleQueue[tuple[str, bytes]]) -> None:
+        self._topic, self._sent = topic, sent
+
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+        self._sent.put((self._topic, payload))
+        on_result(None)
+        return True
+
+    def is_connected(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_gap_is_told_when_the_broker_is_there_and_only_then_done_with() -> None:
+    """The topic is that of the prefix."""
+    producers = _Producers(refusals=1)
+    done: SimpleQueue[bool] = SimpleQueue()
+    reporter = GapReporter(producers, gaps_topic("persistent://public/default/mine-"))
+    reporter.start()
+    reporter.report(Gap(records=[_RECORD], on_told=lambda: done.put(True)))
+    assert done.get(timeout=10)
+    topic, payload = producers.sent.get()
+    reporter.stop()
+    assert (topic, decode_gap(payload)) == ("persistent://public/default/mine-gaps", _RECORD)
+
+
+def test_a_cut_gap_record_is_an_error_of_ours() -> None:
+    """Whatever was cut off."""
+    payload = encode_gap(_RECORD)
+    for length in range(len(payload)):
+        with pytest.raises(MalformedGapError):
+            decode_gap(payload[:length])

@@ -41,6 +41,7 @@ COMPILED_MODULES: Final = (
     "change_agent.commitlog.segment",
     "change_agent.commitlog.section_source",
     "change_agent.commitlog.reader",
+    "change_agent.avro_key",
     "change_agent.digest",
     "change_agent.mutation_events",
 )
@@ -52,6 +53,7 @@ INTERFACES: Final = (
     "change_agent.commitlog.section_decoder",
     "change_agent.errors",
     "change_agent.format_version",
+    "schemas.avro_names",
     "schemas.cql_type",
     "schemas.cql_value",
     "schemas.mutation_event",

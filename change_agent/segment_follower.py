@@ -215,7 +215,8 @@ class SegmentFollower:
             self._batch_since = time.monotonic()
         tracked = TrackedEntry(segment_id, position, len(events))
         self._entries.append(tracked)
-        for keys, event in events:
+        for each in events:
+            keys, event = each.keys, each.event
             header = self._headers.get(keys) or self._new_header(keys, segment_id)
             size = event_size(event)
             self._batch.append(OutgoingEvent(header, event, tracked, size))

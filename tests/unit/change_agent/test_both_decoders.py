@@ -17,6 +17,7 @@ from change_agent.decoder_build import obstacle
 _ROOT = Path(__file__).parents[3]
 _HERE = Path(__file__).parent
 _TESTS_OF_THE_DECODER = [
+    "test_avro_key.py",
     "test_data_input.py",
     "test_descriptor.py",
     "test_encoded_segments.py",

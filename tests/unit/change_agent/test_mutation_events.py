@@ -18,7 +18,7 @@ from change_agent.db.values import (
     RangeTombstone,
     Row,
 )
-from change_agent.digest import partition_deletion_digest, range_deletion_digest, row_digest
+from change_agent.digest import Digests
 from change_agent.mutation_events import MutationEventBuilder, TableEvent
 from schemas.cql_type import NativeType
 from schemas.mutation_event import MutationEvent, MutationKind
@@ -184,20 +184,20 @@ _DIFFERENT_ROWS = {
 
 def test_rows_that_differ_have_digests_that_differ() -> None:
     """Whatever a replica stores of a row is in its digest, with its length."""
-    digests = {name: row_digest(_ID, MutationKind.ROW, b"pk", row) for name, row in _DIFFERENT_ROWS.items()}
-    digests["other key"] = row_digest(_ID, MutationKind.ROW, b"pk2", _row())
-    digests["other table"] = row_digest(UUID(int=8), MutationKind.ROW, b"pk", _row())
-    digests["static"] = row_digest(_ID, MutationKind.STATIC_ROW, b"pk", _row())
-    digests["partition deletion"] = partition_deletion_digest(_ID, b"pk", DeletionTime(1, 2))
-    digests["range"] = range_deletion_digest(_ID, b"pk", RangeTombstone((b"a",), True, (), True, 1, 2))
-    digests["other bound"] = range_deletion_digest(_ID, b"pk", RangeTombstone((b"a",), False, (), True, 1, 2))
-    digests["bounds swapped"] = range_deletion_digest(_ID, b"pk", RangeTombstone((), True, (b"a",), True, 1, 2))
+    digests = {name: Digests(_ID).of_row(MutationKind.ROW, b"pk", row) for name, row in _DIFFERENT_ROWS.items()}
+    digests["other key"] = Digests(_ID).of_row(MutationKind.ROW, b"pk2", _row())
+    digests["other table"] = Digests(UUID(int=8)).of_row(MutationKind.ROW, b"pk", _row())
+    digests["static"] = Digests(_ID).of_row(MutationKind.STATIC_ROW, b"pk", _row())
+    digests["partition deletion"] = Digests(_ID).of_partition_deletion(b"pk", DeletionTime(1, 2))
+    digests["range"] = Digests(_ID).of_range_deletion(b"pk", RangeTombstone((b"a",), True, (), True, 1, 2))
+    digests["other bound"] = Digests(_ID).of_range_deletion(b"pk", RangeTombstone((b"a",), False, (), True, 1, 2))
+    digests["bounds swapped"] = Digests(_ID).of_range_deletion(b"pk", RangeTombstone((), True, (b"a",), True, 1, 2))
     assert len(set(digests.values())) == len(digests)
 
 
 def test_the_digest_is_the_same_in_every_process() -> None:
     """Literal, for replicas of neighbouring versions of the agent must agree."""
-    assert row_digest(_ID, MutationKind.ROW, b"pk", _row()).hex() == "7b1d93e7ccd17ee1b6528891f0eba1cc"
+    assert Digests(_ID).of_row(MutationKind.ROW, b"pk", _row()).hex() == "7b1d93e7ccd17ee1b6528891f0eba1cc"
 
 
 def test_a_changed_table_gets_a_new_key_schema() -> None:
@@ -250,5 +250,5 @@ def test_a_row_expires_only_when_all_that_was_written_does(
     (column,) = _EXPIRING_TABLE.regular_columns
     cells = [Cell(column, None, b"\0\0\0\1", 5, 60 if expires_at else 0, expires_at) for expires_at in ttls]
     update = PartitionUpdate(_EXPIRING_TABLE, b"\0\0\0\1", None, None, [Row((), liveness, None, False, [], cells)], [])
-    ((_, event),) = MutationEventBuilder().events_of(Mutation([update]), 10)
-    assert event.expiry_time_s == expiry_time_s
+    (found,) = MutationEventBuilder().events_of(Mutation([update]), 10)
+    assert found.event.expiry_time_s == expiry_time_s

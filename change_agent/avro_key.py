@@ -1,0 +1,179 @@
+"""The Avro keys of events: from the CQL bytes of key columns straight to Avro, without values in between.
+
+    Key        => {Partition} {Clustering}
+      Partition  => Avro of the column's type
+      Clustering => 0, absent | 2, Avro of the column's type       (a union with null, zigzag vint of the branch)
+
+Types whose forms are near to each other are copied here; all others, and bytes that do not look as they should, go the long
+way over `schemas.cql_value` and fastavro, which is the reference, and raises the errors. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, final
+
+from change_agent.db.values import Clustering
+from schemas.avro_names import avro_names
+from schemas.cql_type import CqlType, NativeType
+from schemas.cql_value import CqlValueError, split_partition_key, value_reader
+from schemas.row_record import events_key_schema, record_writer, schema_text
+from schemas.table_metadata import ColumnMetadata, TableMetadata
+
+__all__ = ["EventKeys"]
+
+_OTHER: Final = 0
+_TEXT: Final = 1
+_BYTES: Final = 2
+_SIGNED: Final = 3
+_DATE: Final = 4
+_UUID: Final = 5
+_BOOLEAN: Final = 6
+_DOUBLE: Final = 7
+
+# type -> how it is copied, and how many bytes its values have then (0: any)
+_COPIED: Final[Mapping[str, tuple[int, int]]] = {
+    "ascii": (_TEXT, 0),
+    "bigint": (_SIGNED, 8),
+    "blob": (_BYTES, 0),
+    "boolean": (_BOOLEAN, 1),
+    "date": (_DATE, 4),
+    "double": (_DOUBLE, 8),
+    "int": (_SIGNED, 4),
+    "smallint": (_SIGNED, 2),
+    "text": (_TEXT, 0),
+    "timestamp": (_SIGNED, 8),
+    "timeuuid": (_UUID, 16),
+    "tinyint": (_SIGNED, 1),
+    "uuid": (_UUID, 16),
+}
+
+_DATE_EPOCH: Final = 0x8000_0000
+_NULL: Final = b"\0"
+_NOT_NULL: Final = b"\2"
+_UUID_LENGTH: Final = b"\x48"  # 36, as a zigzag vint
+_ONE_BYTE: Final = [bytes((value,)) for value in range(0x80)]
+_from_bytes: Final = int.from_bytes
+
+
+@final
+class EventKeys:
+    """Writes the Avro keys of one table's events; `schema` is the Avro schema they are written with, as JSON."""
+
+    __slots__ = ("_clustering", "_no_clustering", "_partition", "schema", "table")
+
+    def __init__(self, table: TableMetadata) -> None:
+        self.table = table
+        self.schema: str = schema_text(events_key_schema(table))
+        self._partition = [
+            _Field(column, replace(table, partition_key=(column,), clustering_key=()), False)
+            for column in table.partition_key
+        ]
+        self._clustering = [
+            _Field(column, replace(table, partition_key=(), clustering_key=(column,)), True)
+            for column in table.clustering_key
+        ]
+        self._no_clustering = _NULL * len(self._clustering)
+
+    def partition(self, partition_key: bytes) -> bytes:
+        """The part of a key that all rows of a partition share. Raises CqlValueError."""
+        if len(self._partition) == 1:
+            return self._partition[0].encoded(partition_key)
+        values = split_partition_key(partition_key, len(self._partition))
+        return b"".join([self._partition[index].encoded(value) for index, value in enumerate(values)])
+
+    def key(self, partition: bytes, clustering: Clustering) -> bytes:
+        """The Avro key of a row, or of a partition where `clustering` is empty. Raises CqlValueError."""
+        if not clustering:
+            return partition + self._no_clustering
+        parts = [partition]
+        for index, value in enumerate(clustering):
+            parts.append(_NULL if value is None else self._clustering[index].encoded(value))
+        return b"".join(parts)
+
+
+@final
+class _Field:
+    """One column of a key. `alone` is a table whose key is this column only."""
+
+    __slots__ = ("_copied_as", "_length", "_name", "_nullable", "_read", "_type", "_write")
+
+    def __init__(self, column: ColumnMetadata, alone: TableMetadata, nullable: bool) -> None:
+        (self._name,) = avro_names([column.name])
+        self._type: CqlType = column.type
+        self._nullable = nullable
+        name = column.type.name if isinstance(column.type, NativeType) else ""
+        self._copied_as, self._length = _COPIED.get(name, (_OTHER, 0))
+        self._read = value_reader(column.type)
+        self._write = record_writer(events_key_schema(alone))
+
+    def encoded(self, value: bytes) -> bytes:
+        """Avro of the column's CQL bytes, with the union's branch where it is nullable. Raises CqlValueError."""
+        copied = self._copied(value)
+        if copied is None:
+            return self._converted(value)
+        return _NOT_NULL + copied if self._nullable else copied
+
+    def _copied(self, value: bytes) -> bytes | None:
+        """Avro of bytes that are as the type has them; None for those that have to be converted."""
+        copied_as = self._copied_as
+        if copied_as == _TEXT:
+            return _vint(2 * len(value)) + value if _is_text(value) else None
+        if copied_as == _BYTES:
+            return _vint(2 * len(value)) + value
+        if copied_as == _OTHER or len(value) != self._length:
+            return None
+        if copied_as == _SIGNED:
+            return _signed(_from_bytes(value, "big"), 1 << (8 * self._length - 1))
+        if copied_as == _DATE:
+            return _zigzag(_from_bytes(value, "big") - _DATE_EPOCH)
+        if copied_as == _UUID:
+            text = value.hex()
+            dashed = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+            return _UUID_LENGTH + dashed.encode()
+        if copied_as == _BOOLEAN:
+            return b"\1" if value[0] else _NULL
+        assert copied_as == _DOUBLE
+        return value[::-1]
+
+    def _converted(self, value: bytes) -> bytes:
+        converted = self._read(value)
+        if converted is None and not self._nullable:
+            raise CqlValueError(self._type, "an empty value has no form in a partition key's Avro schema")
+        try:
+            return self._write({self._name: converted})
+        except (ValueError, TypeError, OverflowError):
+            # Its text would show the value.
+            pass
+        raise CqlValueError(self._type, f"{len(value)} bytes make a value that Avro's schema does not take")
+
+
+def _is_text(value: bytes) -> bool:
+    if value.isascii():
+        return True
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _signed(unsigned: int, sign: int) -> bytes:
+    return _zigzag(unsigned if unsigned < sign else unsigned - 2 * sign)
+
+
+def _zigzag(value: int) -> bytes:
+    """Avro's int and long."""
+    return _vint(2 * value if value >= 0 else -2 * value - 1)
+
+
+def _vint(value: int) -> bytes:
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    parts = []
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)

@@ -22,6 +22,7 @@ __all__ = ["cli", "main"]
 _COMMANDS: Final = {
     "agent": ("cdc.commands.agent", "agent", "Read a node's cdc_raw and publish its changes."),
     "compile": ("cdc.commands.compile", "compile_decoder", "Compile the decoder, for speed."),
+    "connector": ("cdc.commands.connector", "connector", "List a connector's dead letters, and send them again."),
     "decode": ("cdc.commands.decode", "decode", "Print what a commit log segment holds."),
     "demo": ("cdc.commands.demo", "demo", "Run the whole line on the sandbox and check every row."),
     "parked": ("cdc.commands.parked", "parked", "List the mutations that an agent could not decode."),

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import ssl
+from collections import Counter
 
 from source_connector.cassandra_client import CassandraClient, CassandraOptions
 from source_connector.config import SourceConfig
+from source_connector.dead_letters import DeadLetterWriter
 from source_connector.events_consumer import EventsConsumer
 from source_connector.host_connection import HostConnection
 from source_connector.mutation_cache import MutationCache
+from source_connector.outbox import Outbox
 from source_connector.pulsar_access import PulsarOptions
 from source_connector.row_fetcher import RowFetcher
-from source_connector.source import CassandraSource, Inbox, Limits
+from source_connector.source import CassandraSource, Inbox
+from source_connector.table_line import Limits, Stages
 from source_connector.table_schema import TableSchemaReader
+from source_connector.timers import Timers
 
 __all__ = ["assemble"]
 
@@ -22,18 +28,10 @@ def assemble(
 ) -> CassandraSource:
     """A source whose stages all post to the inbox; nothing is connected yet."""
     client = CassandraClient(_cassandra_options(config, ssl_context))
-    return CassandraSource(
-        inbox=inbox,
-        host=host,
-        consumer=EventsConsumer(
-            _pulsar_options(config),
-            config.topics,
-            config.subscription,
-            max_waiting_events=config.max_waiting_events,
-            post=inbox.put,
-        ),
+    pulsar = _pulsar_options(config)
+    timers = Timers()
+    stages = Stages(
         client=client,
-        schema=TableSchemaReader(client, config.keyspace, config.table),
         fetcher=RowFetcher(
             client,
             consistency=config.consistency,
@@ -46,12 +44,29 @@ def assemble(
             max_digests=config.cache_max_digests,
             expire_after_s=config.cache_expire_after_ms / 1000,
         ),
+        outbox=Outbox(host),
+        timers=timers,
+        letters=DeadLetterWriter(pulsar, config.dead_letters_topic, inbox.put),
+        counters=Counter(),
         limits=Limits(
             columns=config.columns,
             data_format=config.output_format,
             backoff_s=config.backoff_ms / 1000,
             max_backoff_s=config.max_backoff_s,
+            max_failures=config.max_failures,
         ),
+        send=host.send,
+        new_schema_id=itertools.count(1).__next__,
+    )
+    return CassandraSource(
+        inbox=inbox,
+        host=host,
+        consumer=EventsConsumer(
+            pulsar, config.subscription, max_waiting_events=config.max_waiting_events, post=inbox.put
+        ),
+        stages=stages,
+        schema=TableSchemaReader(client, config.keyspace, config.table),
+        topics=config.topics,
     )
 
 

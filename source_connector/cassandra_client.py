@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 from uuid import UUID
 
-from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException
+from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
 from cassandra.connection import ConnectionException
@@ -190,7 +190,8 @@ class CassandraClient:
         try:
             return self._open_session().prepare(select)
         except (DriverException, NoHostAvailable, ConnectionException) as error:
-            raise FetchError(select, reason_of(error), refresh_schema=True) from error
+            invalid = isinstance(error, InvalidRequest)
+            raise FetchError(select, reason_of(error), refresh_schema=True, is_invalid=invalid) from error
 
     def read(self, read: RowRead, on_page: Callable[[RawPage], None], on_error: Callable[[Exception], None]) -> None:
         """Start a read; one of the callbacks follows in a thread of the driver, and must only hand over."""

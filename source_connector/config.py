@@ -66,6 +66,9 @@ class SourceConfig(BaseModel):
     schema_changes_topic: str = Field(default="", alias="schema.changes.topic")
     max_waiting_events: int = Field(default=4000, alias="events.maxWaiting", ge=1, le=1_000_000)
 
+    dead_letters_name: str = Field(default="", alias="deadLetter.topic")
+    max_failures: int = Field(default=8, alias="deadLetter.maxAttempts", ge=1, le=1000)
+
     cache_max_digests: int = Field(default=3, alias="cache.max.digest", ge=1, le=100)
     cache_max_capacity: int = Field(default=32767, alias="cache.max.capacity", ge=1, le=10_000_000)
     cache_expire_after_ms: int = Field(default=60000, alias="cache.expire.after.ms", ge=1000)
@@ -145,6 +148,13 @@ class SourceConfig(BaseModel):
     def topics(self) -> tuple[str, ...]:
         """Full names of the events topics; by default the one that our agents write."""
         return tuple(map(full_topic_name, self.events_topics)) or (events_topic(self.keyspace, self.table),)
+
+    @property
+    def dead_letters_topic(self) -> str:
+        """The full name of the topic for what cannot be published: one for all sources of the events' namespace."""
+        if self.dead_letters_name:
+            return full_topic_name(self.dead_letters_name)
+        return f"{self.topics[0].rpartition('/')[0]}/cdc-dead-letters"
 
     @property
     def changes_topic(self) -> str:

@@ -6,14 +6,28 @@ CdcError
 ├─ HostProtocolError        nobody: the child process ends, Pulsar starts the instance again
 ├─ FetchError               the loop: read again after a pause; `refresh_schema` when the table has changed
 ├─ TableNotFoundError       the loop: wait until the table exists
-└─ RowConversionError       the loop: this row only is tried again later, everything else goes on
+├─ RowConversionError       the loop: this row only is tried again, then set aside; everything else goes on
+├─ UnexpectedError          the same, for what nobody has foreseen
+└─ DeadLettersError         the operator: the dead-letter topic cannot be read, or is another one
 """
 
 from __future__ import annotations
 
 from schemas.errors import CdcError
 
-__all__ = ["DeploymentError", "FetchError", "HostProtocolError", "RowConversionError", "TableNotFoundError"]
+__all__ = [
+    "DeadLettersError",
+    "DeploymentError",
+    "FetchError",
+    "HostProtocolError",
+    "RowConversionError",
+    "TableNotFoundError",
+    "UnexpectedError",
+]
+
+
+class DeadLettersError(CdcError):
+    """Dead letters cannot be read or sent again."""
 
 
 class DeploymentError(CdcError):
@@ -31,13 +45,22 @@ class HostProtocolError(CdcError):
 class FetchError(CdcError):
     """Cassandra did not answer a read.
 
-    `refresh_schema` is True when it said that the statement no longer fits, `is_outage` when the cause is not this read
-    but nodes that are down.
+    `refresh_schema` is True when the statement may no longer fit the table, `is_invalid` when Cassandra says that it
+    does not or never did, `is_outage` when the cause is not this read but nodes that are down.
     """
 
-    def __init__(self, table: str, reason: str, *, refresh_schema: bool = False, is_outage: bool = False) -> None:
+    def __init__(
+        self,
+        table: str,
+        reason: str,
+        *,
+        refresh_schema: bool = False,
+        is_invalid: bool = False,
+        is_outage: bool = False,
+    ) -> None:
         self.table = table
         self.refresh_schema = refresh_schema
+        self.is_invalid = is_invalid
         self.is_outage = is_outage
         super().__init__(f"cannot read {table}: {reason}")
 
@@ -57,3 +80,10 @@ class RowConversionError(CdcError):
         self.table = table
         self.key = key
         super().__init__(f"row {key} of {table} cannot be converted: {reason}")
+
+
+class UnexpectedError(CdcError):
+    """An exception that no code has foreseen, in what was done for one event."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {' '.join(str(error).split())}")

@@ -17,7 +17,7 @@ from cassandra.cluster import NoHostAvailable
 from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind, RangeBounds
 from source_connector.cassandra_client import RawPage, RowRead, reason_of
-from source_connector.errors import FetchError
+from source_connector.errors import FetchError, UnexpectedError
 from source_connector.projection import Projection, RawValues, quoted
 from source_connector.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
 from source_connector.read_request import RawRow, ReadLevel, ReadRequest, Rows
@@ -63,8 +63,8 @@ class RowFetcher:
         self._max_in_flight = max_in_flight
         self._in_flight = 0
         self._waiting: deque[WaitingRead] = deque()
-        self._statements: dict[str, PreparedStatement] = {}
-        self._refused: set[str] = set()
+        self._statements: dict[str, dict[str, PreparedStatement]] = {}
+        self._refused: dict[str, set[str]] = {}
         self._surplus = 1.0
         self._levels: Final = {
             ReadLevel.FIRST: _without_repetition(consistency, _LAST_RESORT),
@@ -77,10 +77,10 @@ class RowFetcher:
         return len(self._waiting) < 4 * GROUP_SIZE
 
     def prepare(self, projection: Projection) -> None:
-        """Prepare for a projection; forgets the statements of earlier ones. Raises FetchError."""
-        self._statements.clear()
-        self._refused.clear()
-        self._statement(projection.select(projection.row_selection, projection.row_where))
+        """Prepare for a projection; forgets the statements of the table's earlier ones. Raises FetchError."""
+        table = projection.table.full_name
+        self._statements[table], self._refused[table] = {}, set()
+        self._statement(projection, projection.select(projection.row_selection, projection.row_where))
 
     def start(self, ticket: object, request: ReadRequest) -> None:
         """Queue a read."""
@@ -101,7 +101,10 @@ class RowFetcher:
         reads, outcome = answer.reads, answer.outcome
         level = reads[0].request.level
         if isinstance(outcome, RawPage):
-            return self._deliver(answer, outcome)
+            try:
+                return self._deliver(answer, outcome)
+            except Exception as malformed:  # noqa: BLE001  # rows that cannot be parsed concern their reads only
+                return self._without_the_group(reads, malformed)
         if answer.attempt + 1 < len(self._levels[level]) and _allows_next_level(level, outcome, answer.attempt):
             return self._send(reads, answer.attempt + 1)
         is_outage = isinstance(outcome, NoHostAvailable | Unavailable)
@@ -109,7 +112,7 @@ class RowFetcher:
             return [failed for read in reads for failed in self._send([read], 0)]
         changed = isinstance(outcome, InvalidRequest)
         table = reads[0].request.projection.table.full_name
-        error = FetchError(table, reason_of(outcome), refresh_schema=changed, is_outage=is_outage)
+        error = FetchError(table, reason_of(outcome), refresh_schema=changed, is_invalid=changed, is_outage=is_outage)
         return [(read.ticket, error) for read in reads]
 
     def _deliver(self, answer: Answer, page: RawPage) -> list[tuple[object, Rows | CdcError]]:
@@ -131,15 +134,21 @@ class RowFetcher:
                 over.append((read.ticket, _rows(answer, read, () if row is None else (row,), consistency, None)))
         return over
 
+    def _without_the_group(
+        self, reads: Sequence[WaitingRead], error: Exception
+    ) -> list[tuple[object, Rows | CdcError]]:
+        """One by one; a single read that fails by itself has failed."""
+        if len(reads) > 1:
+            return [failed for read in reads for failed in self._send([read], 0)]
+        return [(reads[0].ticket, error if isinstance(error, CdcError) else UnexpectedError(error))]
+
     def _send(self, reads: Sequence[WaitingRead], attempt: int) -> list[tuple[object, Rows | CdcError]]:
         """One statement; several when it turns out that this server does not take the grouped form."""
         request = reads[0].request
         try:
             statement, values = self._single(request) if len(reads) == 1 else self._grouped(reads)
-        except CdcError as error:
-            if len(reads) == 1:
-                return [(reads[0].ticket, error)]
-            return [failed for read in reads for failed in self._send([read], attempt)]
+        except Exception as error:  # noqa: BLE001  # bytes of one event must not stop the others
+            return self._without_the_group(reads, error)
         read = RowRead(
             statement=statement,
             values=values,
@@ -159,22 +168,23 @@ class RowFetcher:
     def _single(self, request: ReadRequest) -> tuple[PreparedStatement, RawValues]:
         where, values = _condition(request)
         projection = request.projection
-        return self._statement(projection.select(projection.selection_for(request.kind), where)), values
+        return self._statement(projection, projection.select(projection.selection_for(request.kind), where)), values
 
     def _grouped(self, reads: Sequence[WaitingRead]) -> tuple[PreparedStatement, RawValues]:
         where, values = group_condition([read.request for read in reads])
         projection = reads[0].request.projection
-        return self._statement(projection.select(projection.group_selection, where)), values
+        return self._statement(projection, projection.select(projection.group_selection, where)), values
 
-    def _statement(self, select: str) -> PreparedStatement:
-        statement = self._statements.get(select)
+    def _statement(self, projection: Projection, select: str) -> PreparedStatement:
+        statements, refused = self._statements[projection.table.full_name], self._refused[projection.table.full_name]
+        statement = statements.get(select)
         if statement is None:
-            if select in self._refused:
+            if select in refused:
                 raise FetchError(select, "this server does not take the statement")
             try:
-                statement = self._statements[select] = self._client.prepare(select)
+                statement = statements[select] = self._client.prepare(select)
             except FetchError:
-                self._refused.add(select)
+                refused.add(select)
                 raise
         return statement
 

@@ -33,9 +33,15 @@ class Task(Protocol):
 
     work: Work
     attempts: int
+    failures: int
+    """How many of the attempts failed for the event's own sake."""
     unanswered: int
     """Records that were handed over and neither acknowledged nor refused."""
     was_refused: bool
+
+    @property
+    def desk(self) -> Desk:
+        """Whom it belongs to."""
 
     def start(self) -> None:
         """Begin, or begin again."""
@@ -77,9 +83,10 @@ class RowTask:
     def __init__(self, work: Work, desk: Desk) -> None:
         self.work = work
         self.attempts = 0
+        self.failures = 0
         self.unanswered = 0
         self.was_refused = False
-        self._desk = desk
+        self.desk: Final = desk
         self._projection = desk.projection
         self._schema_id = desk.schema_id
         self._selection = self._projection.selection_for(work.newest.event.kind)
@@ -89,11 +96,11 @@ class RowTask:
 
     def start(self) -> None:
         """Read at the first level when that can prove every event, else at the higher one at once."""
-        self._projection, self._schema_id = self._desk.projection, self._desk.schema_id
+        self._projection, self._schema_id = self.desk.projection, self.desk.schema_id
         self._selection = self._projection.selection_for(self.work.newest.event.kind)
         self._published, self.was_refused = None, False
         if not self._selection.value_columns:  # a static row, none of whose columns is wanted
-            self._desk.settle(self, ())
+            self.desk.settle(self, ())
             return
         provable = all(is_provable(pending.event, self._selection) for pending in self.work.events)
         self._read(ReadLevel.FIRST if provable else ReadLevel.HIGHER)
@@ -115,17 +122,17 @@ class RowTask:
             event_time_ms=event_time_ms(properties),
         )
         if record == self._published:
-            self._desk.settle(self, self._proven)
+            self.desk.settle(self, self._proven)
             return
         self._published = record
-        self._desk.publish(self, record)
+        self.desk.publish(self, record)
 
     def on_all_acknowledged(self) -> None:
         """Done, but for a record whose way took so long that another instance may have published a newer row."""
         if time.monotonic() - self._read_at > _STALE_AFTER_S:
             self._read(ReadLevel.FIRST)
         else:
-            self._desk.settle(self, self._proven)
+            self.desk.settle(self, self._proven)
 
     def _value(self, row: RawRow) -> bytes:
         newest = self.work.newest.event
@@ -143,12 +150,12 @@ class RowTask:
             level=level,
             node=newest.message.node_id,
         )
-        self._desk.read(self, request)
+        self.desk.read(self, request)
 
     def _is_proven(self, pending: PendingEvent, rows: Rows, writetimes: Mapping[str, int]) -> bool:
         if rows.is_fallback:
             return False
-        if rows.consistency == "ALL" and self._desk.knows(pending.message.node_id):
+        if rows.consistency == "ALL" and self.desk.knows(pending.message.node_id):
             return True
         return holds_change(pending.event, writetimes)
 

@@ -25,9 +25,10 @@ class ScopeTask:
     def __init__(self, work: Work, desk: Desk) -> None:
         self.work = work
         self.attempts = 0
+        self.failures = 0
         self.unanswered = 0
         self.was_refused = False
-        self._desk = desk
+        self.desk: Final = desk
         self._pending: Final = work.newest
         self._projection = desk.projection
         self._schema_id = desk.schema_id
@@ -40,7 +41,7 @@ class ScopeTask:
 
     def start(self) -> None:
         """Publish the marker and read the first page; or only the rows that could not be converted before."""
-        self._projection, self._schema_id = self._desk.projection, self._desk.schema_id
+        self._projection, self._schema_id = self.desk.projection, self.desk.schema_id
         only_unconverted = self._error is not None and not self.was_refused
         self._retried, self._unconverted = (self._unconverted if only_unconverted else []), []
         self._error, self._next, self.was_refused = None, None, False
@@ -86,8 +87,8 @@ class ScopeTask:
         elif self._error is not None:
             raise self._error
         else:
-            proven = self._is_proven and self._desk.knows(self._pending.message.node_id)
-            self._desk.settle(self, [self._pending] if proven else [])
+            proven = self._is_proven and self.desk.knows(self._pending.message.node_id)
+            self.desk.settle(self, [self._pending] if proven else [])
 
     def _publish_survivor(self, row: RawValues) -> None:
         projection, selection = self._projection, self._projection.scope_selection
@@ -109,7 +110,7 @@ class ScopeTask:
             properties=properties,
             event_time_ms=event_time_ms(properties),
         )
-        self._desk.publish(self, record)
+        self.desk.publish(self, record)
 
     def _read_retried(self) -> None:
         """One row that could not be converted, through its own bounds, so that its key comes with it."""
@@ -128,7 +129,7 @@ class ScopeTask:
     def _read(self, request: ReadRequest) -> None:
         self._is_reading = True
         self._next = None
-        self._desk.read(self, request)
+        self.desk.read(self, request)
 
 
 def _only(clustering: tuple[bytes | None, ...]) -> RangeBounds:

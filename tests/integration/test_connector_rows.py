@@ -162,25 +162,6 @@ def test_a_copy_is_published_when_the_first_one_could_not_be_proven(
     line.topic.expect_silence()
 
 
-def test_what_cannot_be_read_or_decoded_holds_up_nothing_else(
-    connector_line: CreateLine, deploy_connector: DeployConnector
-) -> None:
-    """Bytes that are no event, a key that Cassandra refuses: unacknowledged, while everything around them goes on."""
-    line = connector_line("id int PRIMARY KEY, a int")
-    deploy_connector(line.keyspace, "t")
-    good = [
-        line.change(f"INSERT INTO {{t}} (id, a) VALUES ({i}, {i}) USING {{ts}}", int32(i), columns=("a",))
-        for i in range(3)
-    ]
-    refused = line.writer.event(int32(9), writetime_us=1)
-    object.__setattr__(refused, "partition_key", b"\x01\x02")
-    line.writer.send_bytes(b"\xff\xfe\xfd")
-    line.writer.send(good[0], refused, good[1])
-    line.writer.send(good[2])
-    assert sorted(record.key["id"] for record in line.topic.next(3)) == [0, 1, 2]
-    line.topic.expect_silence()
-
-
 def test_events_of_a_dropped_table_are_acknowledged_and_those_of_its_successor_published(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:

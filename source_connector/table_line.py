@@ -1,0 +1,352 @@
+"""One table: from the events of its topic to their records. Its trouble is its own, other tables go on.
+
+    receive -> PartitionLanes -> (MutationCache) -> RowTask | ScopeTask <-> RowFetcher -> Outbox -> acknowledged
+                                                        '-- fails again and again --> dead letters -> acknowledged
+
+Everything runs in the source's thread. What concerns Cassandra or the broker as a whole is tried for ever; what
+concerns one event only (a row that cannot be written, a key that Cassandra refuses, an exception that nobody has
+foreseen) is tried so many times, then the event is set aside as a dead letter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from schemas.errors import CdcError
+from schemas.mutation_event import MutationKind
+from source_connector.cassandra_client import CassandraClient
+from source_connector.dead_letters import DeadLetter, DeadLetterWriter
+from source_connector.errors import DeploymentError, FetchError, TableNotFoundError, UnexpectedError
+from source_connector.events_message import EventsMessage, PendingEvent
+from source_connector.host_protocol import SchemaRefused, SchemaTaken
+from source_connector.mutation_cache import MutationCache
+from source_connector.notices import Notices
+from source_connector.outbox import Outbox
+from source_connector.partition_lanes import PartitionLanes, Work
+from source_connector.projection import Projection
+from source_connector.read_request import ReadRequest, Rows
+from source_connector.record import SourceRecord
+from source_connector.row_encoder import DataFormat
+from source_connector.row_fetcher import RowFetcher
+from source_connector.row_task import RowTask, Task
+from source_connector.schema_registration import SchemaRegistration
+from source_connector.scope_task import ScopeTask
+from source_connector.table_schema import TableSchemaReader
+from source_connector.table_tracker import Standing, TableTracker
+from source_connector.timers import Timers, backoff_s
+
+__all__ = ["Limits", "Stages", "TableLine"]
+
+_log = logging.getLogger(__name__)
+
+_OUTAGE_LOOK_S: Final = 3.0
+_LONGEST_REFRESH_PAUSE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Which columns in which format, how long between attempts, and how many of them before an event is set aside."""
+
+    columns: str
+    data_format: DataFormat
+    backoff_s: float
+    max_backoff_s: float
+    max_failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """What the tables of a source share."""
+
+    client: CassandraClient
+    fetcher: RowFetcher
+    cache: MutationCache
+    outbox: Outbox
+    timers: Timers
+    letters: DeadLetterWriter
+    counters: Counter[str]
+    limits: Limits
+    send: Callable[[bytes], None]
+    """To the host."""
+    new_schema_id: Callable[[], int]
+
+
+class TableLine:
+    """The desk of one table's tasks. `on_open` is called when the table has been found for the first time.
+
+    Methods raise DeploymentError when nothing of the table can be replicated; nothing else gets out.
+    """
+
+    def __init__(self, stages: Stages, schema: TableSchemaReader, on_open: Callable[[], None]) -> None:
+        self._stages = stages
+        self._on_open = on_open
+        self._is_open = False
+        self._table = TableTracker(schema, stages.limits.columns, stages.limits.data_format, self._use_projection)
+        self._lanes = PartitionLanes()
+        self._of_unknown_tables: list[EventsMessage] = []
+        self._to_be_retried: set[Task] = set()
+        self._being_parked: set[Task] = set()
+        self._taken = 0
+        self._taken_at_refusal: dict[Task, int] = {}
+        self._refreshes_failed = 0
+        self._is_refresh_due = False
+        self._notices = Notices(_log)
+        self._registration = SchemaRegistration(stages.send, stages.timers, self._notices)
+        self.schema_id = 0
+        """Of the projection's schemas."""
+
+    # What tasks ask for (row_task.Desk).
+
+    @property
+    def projection(self) -> Projection:
+        """The table as it is known now."""
+        return self._table.projection
+
+    def read(self, task: Task, request: ReadRequest) -> None:
+        """Queue a read; the answer comes by `deliver`."""
+        self._stages.fetcher.start(task, request)
+
+    def publish(self, task: Task, record: SourceRecord) -> None:
+        """Hand a record to the host."""
+        self._stages.outbox.publish(task, record)
+        self._stages.counters["records_published"] += 1
+
+    def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
+        """Remember what is proven, acknowledge the events, let the next ones of the key start."""
+        for pending in proven:
+            self._stages.cache.remember(pending.cache_key, pending.event.digest)
+        for pending in task.work.events:
+            pending.message.settle()
+        self._taken_at_refusal.pop(task, None)
+        self._lanes.finished(task.work)
+
+    def knows(self, node: UUID) -> bool:
+        """True when the node is part of the cluster."""
+        return self._stages.client.knows(node)
+
+    # What the source tells.
+
+    @property
+    def is_parked(self) -> bool:
+        """True while the registry refuses the table's schema."""
+        return self._registration.is_refused
+
+    @property
+    def partitions_in_work(self) -> int:
+        """Partitions of the table with events that are not settled."""
+        return len(self._lanes)
+
+    def open(self) -> None:
+        """Look for the table until it is there."""
+        self._plan_refresh(0)
+
+    def receive(self, message: EventsMessage) -> None:
+        """Events of the table."""
+        standing = self._table.standing(message.table_id)
+        if standing is Standing.UNKNOWN:
+            self._of_unknown_tables.append(message)
+        elif standing is Standing.DROPPED:
+            self._drop(message)
+        else:
+            self._stages.counters["events_received"] += message.unsettled
+            for pending in message.take_events():
+                self._table.meet_columns(pending.event.columns)
+                self._lanes.add(pending)
+
+    def work(self) -> None:
+        """Start what may start now."""
+        if self._table.is_stale:
+            self._plan_refresh(0)
+        while self._lanes.has_startable and self._may_start():
+            self._start(self._lanes.next_startable())
+
+    def deliver(self, task: Task, outcome: Rows | CdcError) -> None:
+        """A read of the task is over."""
+        self._guarded(task, partial(_take, task, outcome))
+
+    def answered(self, task: Task, *, refused: bool) -> None:
+        """The data topic has, or has not, taken a record of the task."""
+        self._taken += not refused
+        if task.unanswered or task in self._to_be_retried or task in self._being_parked:
+            return
+        if task.was_refused:
+            self._refused(task)
+        else:
+            self._guarded(task, task.on_all_acknowledged)
+
+    def schema_answered(self, answer: SchemaTaken | SchemaRefused) -> None:
+        """The registry's answer about a schema of any table."""
+        if answer.schema_id == self.schema_id:
+            self._registration.answered(answer, self.projection.table.full_name)
+
+    def letters_written(self, task: Task) -> None:
+        """The dead-letter topic has the task's events."""
+        self._being_parked.discard(task)
+        self._stages.counters["events_dead_lettered"] += len(task.work.events)
+        self.settle(task, ())
+
+    def look_at_schema(self) -> None:
+        """Whether any schema of the cluster has changed."""
+        if not self._is_open:
+            return
+        try:
+            self._table.look()
+        except FetchError as error:
+            self._notices.say("schema", str(error))
+
+    # Events and their tasks.
+
+    def _may_start(self) -> bool:
+        stages = self._stages
+        return (
+            not self._table.is_stale
+            and self._registration.is_taken
+            and stages.fetcher.has_room
+            and stages.outbox.has_room
+        )
+
+    def _drop(self, message: EventsMessage) -> None:
+        """The rows of a dropped table do not exist, and its records carry its table id: nothing is to be published."""
+        count = len(message.take_events())
+        self._stages.counters["events_of_dropped_tables"] += count
+        self._notices.say(
+            "dropped", f"{count} events of the dropped table with id {message.table_id} need nothing any more"
+        )
+        message.settle(count)
+
+    def _start(self, work: Work) -> None:
+        is_published = self._stages.cache.is_published
+        fresh = [each for each in work.events if not is_published(each.cache_key, each.event.digest)]
+        if len(fresh) < len(work.events):
+            self._stages.counters["copies_dropped"] += len(work.events) - len(fresh)
+            for pending in work.events:
+                if pending not in fresh:
+                    pending.message.settle()
+            work.events[:] = fresh
+        if not fresh:
+            self._lanes.finished(work)
+            return
+        is_row = work.is_of_one_row or work.newest.event.kind is MutationKind.STATIC_ROW
+        task: Task = RowTask(work, self) if is_row else ScopeTask(work, self)
+        self._guarded(task, task.start)
+
+    def _guarded(self, task: Task, step: Callable[[], None]) -> None:
+        """One step of a task: what goes wrong concerns this task only."""
+        try:
+            step()
+        except FetchError as error:
+            self._table.is_stale |= error.refresh_schema
+            if error.is_invalid:
+                self._failed(task, str(error))
+            else:
+                self._retry(task, str(error), _OUTAGE_LOOK_S if error.is_outage else None)
+        except CdcError as error:
+            # A user type may have grown since: its values are longer than what is known of it.
+            self._stages.counters["rows_not_converted"] += 1
+            self._table.is_stale = True
+            self._failed(task, str(error))
+        except Exception as error:  # noqa: BLE001  # an event that nobody has foreseen stops no other
+            _log.debug("unexpected", exc_info=error)
+            self._stages.counters["unexpected_errors"] += 1
+            self._failed(task, str(UnexpectedError(error)))
+
+    def _refused(self, task: Task) -> None:
+        """Nobody says why. Where other records of the table are taken meanwhile, it is this record's fault."""
+        self._stages.counters["records_refused"] += 1
+        reason = "the data topic refused its record; the instance's log says why"
+        before = self._taken_at_refusal.get(task)
+        self._taken_at_refusal[task] = self._taken
+        if before is None or before == self._taken:
+            self._retry(task, reason)
+        else:
+            self._failed(task, reason)
+
+    def _failed(self, task: Task, reason: str) -> None:
+        """It is the event's fault, as far as one can see: so many attempts, then it is set aside."""
+        task.failures += 1
+        if task.failures < self._stages.limits.max_failures:
+            self._retry(task, reason)
+        elif task not in self._being_parked:
+            self._being_parked.add(task)
+            self._park(task, reason)
+
+    def _park(self, task: Task, reason: str) -> None:
+        if task.unanswered:  # of its earlier records
+            self._stages.timers.after(self._stages.limits.backoff_s, partial(self._park, task, reason))
+            return
+        _log.error(
+            "%s: set aside after %d failed attempts, to the dead-letter topic %s: %s",
+            _place(task), task.failures, self._stages.letters.topic, reason,
+        )  # fmt: skip
+        self._stages.letters.write((self, task), [DeadLetter.of_event(each, reason) for each in task.work.events])
+
+    def _retry(self, task: Task, reason: str, longest_s: float | None = None) -> None:
+        """Later, and again and again; its events stay unacknowledged as long."""
+        if task in self._to_be_retried or task in self._being_parked:
+            return
+        self._to_be_retried.add(task)
+        limits = self._stages.limits
+        delay_s = backoff_s(task.attempts, limits.backoff_s, longest_s or limits.max_backoff_s)
+        task.attempts += 1
+        self._stages.counters["retries"] += 1
+        self._notices.say(
+            reason.partition(":")[0], f"{_place(task)}: {reason}; attempt {task.attempts + 1} in {delay_s:.1f} s"
+        )
+        self._stages.timers.after(delay_s, partial(self._start_again, task))
+
+    def _start_again(self, task: Task) -> None:
+        if self._table.is_stale or not self._registration.is_taken or task.unanswered:
+            self._stages.timers.after(self._stages.limits.backoff_s, partial(self._start_again, task))
+        else:
+            self._to_be_retried.discard(task)
+            self._guarded(task, task.start)
+
+    # The table's schema.
+
+    def _plan_refresh(self, delay_s: float) -> None:
+        if not self._is_refresh_due:
+            self._is_refresh_due = True
+            self._stages.timers.after(delay_s, self._refresh)
+
+    def _refresh(self) -> None:
+        self._is_refresh_due = False
+        try:
+            self._table.refresh()
+            self._refreshes_failed = 0
+            if not self._is_open:
+                self._is_open = True
+                self._on_open()
+        except DeploymentError:
+            raise
+        except CdcError as error:
+            what = "waiting" if isinstance(error, TableNotFoundError) else "nothing is read until the schema is known"
+            self._notices.say("schema", f"{what}: {error}")
+            self._refreshes_failed += 1
+            limits = self._stages.limits
+            self._plan_refresh(backoff_s(self._refreshes_failed, limits.backoff_s, _LONGEST_REFRESH_PAUSE_S))
+        waiting, self._of_unknown_tables = self._of_unknown_tables, []
+        for message in waiting:
+            self.receive(message)
+
+    def _use_projection(self, projection: Projection, is_new_schema: bool) -> None:
+        self._stages.fetcher.prepare(projection)
+        if is_new_schema:
+            self.schema_id = self._stages.new_schema_id()
+            self._registration.announce(projection.data_schema(self.schema_id))
+
+
+def _take(task: Task, outcome: Rows | CdcError) -> None:
+    if isinstance(outcome, CdcError):
+        raise outcome
+    task.on_rows(outcome)
+
+
+def _place(task: Task) -> str:
+    newest = task.work.newest
+    return f"key {newest.event.key.hex()} of {newest.message.segment_id}:{newest.event.position}"

@@ -1,0 +1,71 @@
+"""What can never be published: set aside with its reason while everything else goes on, and sent again by a command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from cdc.main import cli
+from tests.connector_line import ConnectorLine, int32
+from tests.events_topic import wait_until
+from tests.fix_connector import CreateLine, DeployConnector, wait_until_acknowledged
+from tests.servers import PulsarServer
+
+
+def _letters(pulsar: PulsarServer, line: ConnectorLine, command: str = "dead-letters") -> list[dict[str, object]]:
+    """What `cdc connector` prints of the test's own dead-letter topic."""
+    arguments = ["connector", command, "--service-url", pulsar.service_url, "--topic", f"dead-{line.keyspace}"]
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return [json.loads(text) for text in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def line(connector_line: CreateLine, deploy_connector: DeployConnector) -> ConnectorLine:
+    """A table with its connector, which gives up on an event at its second failure."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    options = {"deadLetter__topic": f"dead-{line.keyspace}", "deadLetter__maxAttempts": 2}
+    deploy_connector(line.keyspace, "t", **options)
+    return line
+
+
+def test_what_cannot_be_decoded_or_read_is_set_aside_and_holds_up_nothing(
+    line: ConnectorLine, pulsar: PulsarServer
+) -> None:
+    """Bytes that are no event, a key that Cassandra refuses: dead letters with reason and message id, all acknowledged."""
+    good = [
+        line.change(f"INSERT INTO {{t}} (id, a) VALUES ({i}, {i}) USING {{ts}}", int32(i), columns=("a",))
+        for i in range(3)
+    ]
+    refused = line.writer.event(int32(9), writetime_us=1)._replace(partition_key=b"\x01\x02")
+    line.writer.send_bytes(b"\xff\xfe\xfd")
+    line.writer.send(good[0], refused, good[1])
+    line.writer.send(good[2])
+    assert sorted(record.key["id"] for record in line.topic.next(3)) == [0, 1, 2]
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    unreadable, unread = _letters(pulsar, line)
+    assert unreadable["topic"] == unread["topic"] == f"{line.writer.topic}-partition-0"
+    assert "3 bytes are no MutationEvents record" in str(unreadable["reason"])
+    assert "Expected 4 or 0 byte int (2)" in str(unread["reason"])
+    assert (unread["table"], unread["key"]) == (f"{line.keyspace}.t", "0102")
+    assert str(unread["place"]).endswith(f" 7:{refused.position}:0")
+    first, second = str(unreadable["message_id"]), str(unread["message_id"])
+    assert first != second
+    assert first.count(",") == second.count(",") == 3
+
+
+def test_a_dead_letter_that_is_sent_again_leads_to_the_row_as_it_is_by_then(
+    line: ConnectorLine, pulsar: PulsarServer
+) -> None:
+    """The registry's fault was mended, or the row: `cdc connector resend` empties the topic; what fails again comes back."""
+    refused = line.writer.event(int32(9), writetime_us=1)._replace(partition_key=b"\x01\x02")
+    line.writer.send(refused)
+    wait_until(lambda: bool(_letters(pulsar, line)), "the dead letter")
+    (sent,) = _letters(pulsar, line, "resend")
+    wait_until(lambda: bool(_letters(pulsar, line)), "the letter that came back")
+    (again,) = _letters(pulsar, line)
+    assert (again["key"], again["place"]) == (sent["key"], sent["place"])
+    assert again["message_id"] != sent["message_id"]
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)

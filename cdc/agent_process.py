@@ -148,6 +148,10 @@ class AgentProcess:
         """End at once, as by kill -9; the exit code."""
         return self._end(signal.SIGKILL, 10.0)
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the running agent."""
+        os.kill(self.pid, number)
+
     def _end(self, number: signal.Signals, timeout_s: float) -> int:
         if self._process is None:
             return 0

@@ -44,6 +44,7 @@ COMPILED_MODULES: Final = (
     "change_agent.avro_key",
     "change_agent.digest",
     "change_agent.mutation_events",
+    "change_agent.events_writer",
 )
 """They are compiled together."""
 

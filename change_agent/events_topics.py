@@ -63,15 +63,17 @@ class EventsTopics:
             subscription = quote(self._subscription, safe="")
             self._call("PUT", topic, f"/persistent/{path}/subscription/{subscription}", json=_EARLIEST)
         else:
-            self._require_subscription(topic, path)
+            self._require_subscription(topic, partitions)
         return partitions
 
     def partitions(self, topic: str) -> int:
         """The number of the topic's partitions, 0 when it has none. Raises PublishError."""
         return int(self._call("GET", topic, f"/persistent/{_path(topic)}/partitions").json().get("partitions", 0))
 
-    def _require_subscription(self, topic: str, path: str) -> None:
-        found = self._call("GET", topic, f"/persistent/{path}/subscriptions").json()
+    def _require_subscription(self, topic: str, partitions: int) -> None:
+        # To list subscriptions takes the right to consume; who may produce may look at the statistics.
+        what = "partitioned-stats?perPartition=false" if partitions else "stats"
+        found = self._call("GET", topic, f"/persistent/{_path(topic)}/{what}").json().get("subscriptions", {})
         if self._subscription not in found:
             raise PublishError(
                 topic, f"has no subscription {self._subscription!r}; create it, or let createTopics be true"

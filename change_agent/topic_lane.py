@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, final
 from uuid import UUID
 
 from change_agent.event_producers import EventProducer
+from change_agent.events_writer import write_events
 from change_agent.inflight import TrackedEntry
 from schemas.mutation_event import MutationEvent, MutationEvents, decode_events, encode_events
 
@@ -236,16 +237,14 @@ class TopicLane:
             size += event_size
         self._waiting_bytes -= size
         node_id, segment_id, keyspace, table, table_id, key_schema = first.header
-        payload = encode_events(
-            MutationEvents(
-                node_id=node_id,
-                segment_id=segment_id,
-                keyspace=keyspace,
-                table=table,
-                table_id=table_id,
-                key_schema=key_schema,
-                events=tuple(events),
-            )
+        payload = write_events(
+            node_id=node_id,
+            segment_id=segment_id,
+            keyspace=keyspace,
+            table=table,
+            table_id=table_id,
+            key_schema=key_schema,
+            events=events,
         )
         # One event a message is for consumers of one's own, which want the row's key as the message's.
         key = base64.b64encode(events[0].key).decode() if packing.max_events == 1 else None

@@ -109,10 +109,16 @@ def test_what_is_there_already_is_taken_as_it_is(server: _Server) -> None:
     [
         ({}, "does not exist; create it, or let createTopics be true"),
         (
-            {"partitions": (200, {"partitions": 4}), "subscriptions": (200, ["other"])},
+            {
+                "partitions": (200, {"partitions": 4}),
+                "partitioned-stats?perPartition=false": (200, {"subscriptions": {"other": {}}}),
+            },
             "has no subscription 'sub'; create it, or let createTopics be true",
         ),
-        ({"partitions": (200, {"partitions": 4}), "subscriptions": (403, {"reason": "no"})}, "403 no"),
+        (
+            {"partitions": (200, {"partitions": 4}), "partitioned-stats?perPartition=false": (403, {"reason": "no"})},
+            "403 no",
+        ),
     ],
 )
 def test_without_the_right_to_create_topic_and_subscription_must_be_there(
@@ -130,7 +136,7 @@ def test_without_the_right_to_create_a_topic_that_is_complete_is_used(server: _S
     """Both are there."""
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 2}),
-        ("GET", f"{_PATH}/subscriptions"): (200, ["other", "sub"]),
+        ("GET", f"{_PATH}/partitioned-stats?perPartition=false"): (200, {"subscriptions": {"other": {}, "sub": {}}}),
     }
     assert _topics(server, create=False).ensure(_TOPIC) == 2
 
@@ -149,7 +155,7 @@ def test_credentials_go_into_the_header_as_the_plugin_says(server: _Server, tmp_
     (tmp_path / "token").write_text("geheim\n")
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}),
-        ("GET", f"{_PATH}/subscriptions"): (200, ["sub"]),
+        ("GET", f"{_PATH}/partitioned-stats?perPartition=false"): (200, {"subscriptions": {"sub": {}}}),
     }
     java = "org.apache.pulsar.client.impl.auth.Authentication"
     for plugin, params, expected in (

@@ -1,0 +1,309 @@
+"""Topics that refuse, on a strict Pulsar: schemas, rights, sizes, partitions, de-duplication. The other tables go on.
+
+The broker takes messages up to 100 kB, de-duplicates, and gives clients with a token the rights of its role only; without
+a token everything is allowed, which is how these tests change things.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import itertools
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import httpx
+import pytest
+from cassandra.cluster import Cluster, Session
+from cassandra.concurrent import execute_concurrent_with_args
+from prometheus_client.parser import text_string_to_metric_families
+
+from cdc.agent_process import AgentProcess
+from cdc.sandbox import Sandbox, SandboxOptions
+from tests.events_topic import EventsTopic, wait_until
+
+_SECRET = b"not a secret: it is for a test's own server"
+_NAMESPACE = "public/strict"
+_PREFIX = f"persistent://{_NAMESPACE}/cdc-events-"
+_numbers = itertools.count(1)
+
+
+def _token(role: str) -> str:
+    """A JWT of this role, HS256."""
+
+    def part(data: bytes) -> bytes:
+        return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+    signed = part(json.dumps({"alg": "HS256"}).encode()) + b"." + part(json.dumps({"sub": role}).encode())
+    return (signed + b"." + part(hmac.new(_SECRET, signed, hashlib.sha256).digest())).decode()
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Sandbox]:
+    """A node, and a Pulsar with authorization, de-duplication and small messages."""
+    pulsar_settings = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+        "tokenSecretKey": "data:;base64," + base64.b64encode(_SECRET).decode(),
+        "superUserRoles": "admin",
+        "anonymousUserRole": "admin",
+        "brokerDeduplicationEnabled": "true",
+        "maxMessageSize": "100000",
+    }
+    options = SandboxOptions(commitlog_sync_ms=100, functions_runtime="thread", pulsar_settings=pulsar_settings)
+    with Sandbox(options) as running:
+        admin = f"{running.pulsar.admin_url}/admin/v2"
+        httpx.put(f"{admin}/namespaces/{_NAMESPACE}", json={}).raise_for_status()
+        # Nothing that a test leaves idle for a minute is to go.
+        httpx.post(
+            f"{admin}/namespaces/{_NAMESPACE}/inactiveTopicPolicies",
+            json={"deleteWhileInactive": False, "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+                  "maxInactiveDurationSeconds": 600},
+        ).raise_for_status()  # fmt: skip
+        yield running
+
+
+@pytest.fixture(scope="module")
+def session(servers: Sandbox) -> Iterator[Session]:
+    """A session with the node."""
+    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=20) as cluster:
+        yield cluster.connect()
+
+
+@pytest.fixture
+def keyspace(session: Session) -> str:
+    """A keyspace of the test's own with tables a and b."""
+    name = f"strict_{next(_numbers)}"
+    session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    for table in ("a", "b"):
+        session.execute(f"CREATE TABLE {name}.{table} (pk text PRIMARY KEY, v text) WITH cdc = true")
+    return name
+
+
+@pytest.fixture(scope="module")
+def agent(servers: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    """The agent of the node, with all rights. Whoever stops it starts it again."""
+    process = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path_factory.mktemp("agent"), topicPrefix=_PREFIX)
+    process.start()
+    yield process
+    assert process.stop() == 0, process.log_tail()
+
+
+@pytest.fixture
+def topic_of(servers: Sandbox) -> Iterator[Callable[[str], EventsTopic]]:
+    """The events topic of a table, to read from."""
+    opened: list[EventsTopic] = []
+
+    def open_topic(table: str) -> EventsTopic:
+        opened.append(EventsTopic(servers.pulsar.service_url, servers.pulsar.admin_url, f"{_PREFIX}{table}"))
+        return opened[-1]
+
+    yield open_topic
+    for topic in opened:
+        topic.close()
+
+
+TopicOf = Callable[[str], EventsTopic]
+
+
+def _write(session: Session, table: str, keys: list[str]) -> None:
+    insert = session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, 'v')")
+    execute_concurrent_with_args(session, insert, [(key,) for key in keys], concurrency=32)
+
+
+def _keys(topic: EventsTopic) -> list[str]:
+    return sorted(each.event.partition_key.decode() for each in topic.read())
+
+
+def _topic_state(agent: AgentProcess, table: str) -> dict[str, object]:
+    topics = cast("dict[str, dict[str, object]]", agent.status()["topics"])
+    return topics.get(table, {})
+
+
+def _metric(agent: AgentProcess, name: str, table: str) -> float:
+    page = httpx.get(f"http://{agent.status()['http']}/metrics").raise_for_status().text
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name == name and sample.labels.get("table") == table:
+                return sample.value
+    return 0.0
+
+
+def test_a_topic_with_another_schema_stops_only_its_table(
+    servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """Its events wait, the refusal is told once, in the status and by a metric; the other table's events arrive."""
+    admin = f"{servers.pulsar.admin_url}/admin/v2"
+    topic = f"{_NAMESPACE}/cdc-events-{keyspace}.a"
+    httpx.put(f"{admin}/persistent/{topic}/partitions", json=4).raise_for_status()
+    foreign = {"type": "STRING", "schema": "", "properties": {}}
+    httpx.post(f"{admin}/schemas/{topic}/schema", json=foreign).raise_for_status()
+    _write(session, f"{keyspace}.a", ["a1"])
+    wait_until(lambda: "IncompatibleSchema" in str(_topic_state(agent, f"{keyspace}.a").get("problem")), "it is told")
+    _write(session, f"{keyspace}.b", ["b1", "b2"])
+    topic_of(f"{keyspace}.b").wait_for(2)
+    wait_until(lambda: _metric(agent, "cdc_agent_topic_usable", f"{keyspace}.b") == 1, "the other one is in use")
+    assert _metric(agent, "cdc_agent_topic_usable", f"{keyspace}.a") == 0
+    wait_until(lambda: _metric(agent, "cdc_agent_table_retries_total", f"{keyspace}.a") >= 5, "it is tried again")
+    told = [line for line in agent.log.read_text().splitlines() if f"waiting for {_PREFIX}{keyspace}.a" in line]
+    assert 1 <= len(told) <= 3
+    httpx.delete(f"{admin}/schemas/{topic}/schema", params={"force": "true"}).raise_for_status()
+    topic_of(f"{keyspace}.a").wait_for(1)
+    wait_until(lambda: _topic_state(agent, f"{keyspace}.a")["problem"] is None, "nothing of it is left")
+
+
+def test_an_event_larger_than_the_broker_takes_is_set_aside(
+    session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """A row with a key of 60 kB stands in an event twice; the rows behind it arrive, and the log goes on."""
+    _write(session, f"{keyspace}.a", ["first"])
+    topic_of(f"{keyspace}.a").wait_for(1)
+    _write(session, f"{keyspace}.a", ["x" * 60_000])
+    wait_until(lambda: _metric(agent, "cdc_agent_table_events_too_large_total", f"{keyspace}.a") == 1, "it is counted")
+    _write(session, f"{keyspace}.a", ["last"])
+    topic = topic_of(f"{keyspace}.a")
+    topic.wait_for(2)
+    assert _keys(topic) == ["first", "last"]
+    assert "larger than the broker's maxMessageSize" in agent.log.read_text()
+    assert (agent.working_dir / "held" / "too-large" / f"{keyspace}.a.events").stat().st_size > 120_000
+
+
+def test_messages_that_are_too_large_are_sent_in_parts(
+    session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """A backlog is packed up to 256 kB by default; this broker takes less, and nobody has to know."""
+    assert agent.stop() == 0
+    keys = [f"{'k' * 2_000}{number:04}" for number in range(300)]
+    _write(session, f"{keyspace}.a", keys)
+    agent.start()
+    topic = topic_of(f"{keyspace}.a")
+    topic.wait_for(300)
+    assert _keys(topic) == keys
+
+
+def test_a_topic_whose_number_of_partitions_changes_is_not_used_any_more(
+    servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """At the next start the agent says what to do, other tables go on; told so, it goes on with the new number."""
+    _write(session, f"{keyspace}.a", ["before"])
+    topic_of(f"{keyspace}.a").wait_for(1)
+    assert agent.stop() == 0
+    path = f"{servers.pulsar.admin_url}/admin/v2/persistent/{_NAMESPACE}/cdc-events-{keyspace}.a/partitions"
+    httpx.post(path, json=8).raise_for_status()
+    _write(session, f"{keyspace}.a", ["behind"])
+    _write(session, f"{keyspace}.b", ["b"])
+    agent.start()
+    topic_of(f"{keyspace}.b").wait_for(1)
+    wait_until(
+        lambda: "has 8 partitions and had 4" in str(_topic_state(agent, f"{keyspace}.a").get("problem")), "it is told"
+    )
+    assert _keys(topic_of(f"{keyspace}.a")) == ["before"]
+    counts = agent.working_dir / "topic-partitions.json"
+    known = json.loads(counts.read_text())
+    assert known.pop(f"{_PREFIX}{keyspace}.a") == 4
+    counts.write_text(json.dumps(known))
+    topic = topic_of(f"{keyspace}.a")
+    topic.wait_for(2)
+    assert _keys(topic) == ["before", "behind"]
+
+
+def test_with_de_duplication_nothing_that_is_sent_again_is_dropped(
+    session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """The agent is killed while rows are on their way: what it sends again is not taken for a repetition."""
+    keys = []
+    for number in range(4):
+        more = [f"{number}-{each:03}" for each in range(200)]
+        _write(session, f"{keyspace}.a", more)
+        keys += more
+        time.sleep(0.1)
+        agent.kill()
+        agent.start()
+    topic = topic_of(f"{keyspace}.a")
+    topic.wait_for_rows(len(keys))
+    assert sorted(set(_keys(topic))) == keys
+
+
+def test_sigterm_ends_within_five_seconds_with_the_position_stored_while_a_topic_refuses(
+    servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """What could not be sent is read again; what was is not repeated."""
+    admin = f"{servers.pulsar.admin_url}/admin/v2"
+    topic = f"{_NAMESPACE}/cdc-events-{keyspace}.a"
+    httpx.put(f"{admin}/persistent/{topic}/partitions", json=4).raise_for_status()
+    foreign = {"type": "STRING", "schema": "", "properties": {}}
+    httpx.post(f"{admin}/schemas/{topic}/schema", json=foreign).raise_for_status()
+    _write(session, f"{keyspace}.b", ["b1"])
+    topic_of(f"{keyspace}.b").wait_for(1)
+    _write(session, f"{keyspace}.a", ["a1"])
+    wait_until(lambda: bool(_topic_state(agent, f"{keyspace}.a").get("problem")), "it is refused")
+    started = time.monotonic()
+    assert agent.stop(timeout_s=60) == 0
+    assert time.monotonic() - started < 5
+    httpx.delete(f"{admin}/schemas/{topic}/schema", params={"force": "true"}).raise_for_status()
+    agent.start()
+    topic_of(f"{keyspace}.a").wait_for(1)
+    assert _keys(topic_of(f"{keyspace}.b")) == ["b1"]
+
+
+def test_sighup_takes_over_what_can_change_and_says_what_cannot(
+    session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """A table that is left out from now on has no events, and has them again; a wrong file changes nothing."""
+    _write(session, f"{keyspace}.a", ["seen"])
+    topic_of(f"{keyspace}.a").wait_for(1)
+    before = agent.config.read_text()
+
+    def reload(more: str, line: str) -> None:
+        agent.config.write_text(before + more)
+        told = agent.log.read_text().count(line)
+        agent.send_signal(signal.SIGHUP)
+        wait_until(lambda: agent.log.read_text().count(line) > told, f"the log says {line!r}")
+
+    reload(f"excludeTables: [{keyspace}.a]\nport: 1234\n", "restart the agent for: port")
+    _write(session, f"{keyspace}.a", ["not seen"])
+    _write(session, f"{keyspace}.b", ["b"])
+    topic_of(f"{keyspace}.b").wait_for(1)
+    reload("excludeTables: nonsense\n", "configuration not read again: excludeTables")
+    reload("", "configuration read again: excludeTables")
+    _write(session, f"{keyspace}.a", ["seen again"])
+    topic = topic_of(f"{keyspace}.a")
+    topic.wait_for(2)
+    assert _keys(topic) == ["seen", "seen again"]
+
+
+def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
+    servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf, tmp_path: Path
+) -> None:
+    """`createTopics: false` with a token that may only produce; a table without that right waits, and the other goes on."""
+    assert agent.stop() == 0
+    admin = f"{servers.pulsar.admin_url}/admin/v2/persistent/{_NAMESPACE}"
+    for table in ("a", "b"):
+        topic = f"{admin}/cdc-events-{keyspace}.{table}"
+        httpx.put(f"{topic}/partitions", json=2).raise_for_status()
+        httpx.put(f"{topic}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
+    httpx.post(f"{admin}/cdc-events-{keyspace}.b/permissions/writer", json=["produce"]).raise_for_status()
+    (tmp_path / "token").write_text(f"token:{_token('writer')}\n")
+    modest = AgentProcess.for_node(
+        servers.node, servers.pulsar, tmp_path / "modest", topicPrefix=_PREFIX, createTopics=False,
+        pulsarAuthPluginClassName="token", pulsarAuthParamsFile=str(tmp_path / "token"),
+        includeTables=f"{keyspace}.*",
+    )  # fmt: skip
+    modest.start()
+    try:
+        _write(session, f"{keyspace}.a", ["a"])
+        _write(session, f"{keyspace}.b", ["b"])
+        topic_of(f"{keyspace}.b").wait_for(1)
+        wait_until(lambda: bool(_topic_state(modest, f"{keyspace}.a").get("problem")), "the other one waits")
+        httpx.post(f"{admin}/cdc-events-{keyspace}.a/permissions/writer", json=["produce"]).raise_for_status()
+        topic_of(f"{keyspace}.a").wait_for(1)
+        assert _token("writer") not in modest.log.read_text()
+    finally:
+        modest.stop()
+    agent.start()

@@ -6,7 +6,7 @@
 
 Who owns what:
 
-    thread `schema`      TableMetadataProvider: the session with Cassandra, the schema's copy
+    thread `schema`      TableMetadataProvider: the session with Cassandra; the schema history, with the reader
     thread `reader`      SegmentFollower: inotify, the open segments, the decoder, the parked mutations
     thread `publisher`   MutationPublisher: topics, lanes; `open` threads make producers for it, and end
     thread `positions`   PositionsWriter: positions' files, the deletion of segments, the status file
@@ -75,7 +75,7 @@ class ChangeAgent:
     """An agent for one node. `start`, `wait`, `stop`, each once, by one thread; `ask_to_stop` by any, or by a signal.
 
     The constructor touches nothing but the working directory; it raises ConfigError, WorkingDirInUseError and
-    DamagedPositionsError, `start` DamagedSchemaCopyError.
+    DamagedPositionsError and DamagedParkedError.
     """
 
     def __init__(self, config: AgentConfig) -> None:
@@ -180,7 +180,9 @@ class ChangeAgent:
         )
 
     def _make_follower(self) -> SegmentFollower:
-        interpreter = MutationInterpreter(self._provider, self._parked, self.metrics, self._stopping)
+        interpreter = MutationInterpreter(
+            self._provider, self._parked, self.metrics, self._stopping, finished=self._stored.finished
+        )
         return SegmentFollower(
             self._watcher,
             interpreter,

@@ -1,23 +1,28 @@
-"""MutationInterpreter: an entry's payload to events, by the schema that the node confirms; parks what stays unreadable."""
+"""MutationInterpreter: an entry's payload to events, by the schema of its time; parks what stays unreadable."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.db.mutation import MutationDecoder
+from change_agent.db.values import Mutation
 from change_agent.errors import CommitLogReadError, UnknownTableError
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_events import MutationEventBuilder, TableEvent, is_published
 from change_agent.parked import ParkedMutation, ParkedMutations
+from change_agent.schema_moments import SchemaMoments
+from change_agent.schema_mutations import SCHEMA_KEYSPACE, SchemaChange, schema_change_of
+from change_agent.schema_store import LogPlace
 from change_agent.table_filter import TableFilter
 from change_agent.table_metadata import KnownTables
 from schemas.cql_value import CqlValueError
+from schemas.system_schema import SystemSchemaError
 from schemas.table_metadata import TableMetadata
 
 __all__ = ["MutationInterpreter", "StoppedError"]
@@ -26,6 +31,9 @@ _log: Final = logging.getLogger(__name__)
 # Between two looks at the schema for a mutation that does not fit it.
 _REREAD_PAUSE_S: Final = 2.0
 _ANSWER_TIMEOUT_S: Final = 1.0
+_PAUSE_S: Final = 0.2
+# While the node is away no more than so much is parked: it may know what we do not.
+_MAX_PARKED_UNASKED: Final = 10_000
 
 
 class StoppedError(Exception):
@@ -35,8 +43,21 @@ class StoppedError(Exception):
 class TableSource(Protocol):
     """Says which tables there are: a TableMetadataProvider."""
 
+    @property
+    def known(self) -> KnownTables | None:
+        """What was known last, sure or not."""
+
     def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
         """Tables that are sure for this time since the epoch; None when that could not be said in time."""
+
+    def note(self, change: SchemaChange, segment_id: int, position: int) -> KnownTables | None:
+        """The log changes the schema at this place; what is known then. Raises SystemSchemaError."""
+
+    def settle(self, places: Sequence[LogPlace]) -> None:
+        """From here on in the log the node uses the definitions of these places."""
+
+    def forget_places_before(self, segment_id: int, position: int) -> KnownTables | None:
+        """Something of the log is missing there; what is known then."""
 
 
 class MutationInterpreter:
@@ -49,6 +70,7 @@ class MutationInterpreter:
         metrics: AgentMetrics,
         stopping: threading.Event,
         *,
+        finished: Iterable[int] = (),
         reread_pause_s: float = _REREAD_PAUSE_S,
     ) -> None:
         self._source: Final = tables
@@ -59,11 +81,21 @@ class MutationInterpreter:
         self._builder: Final = MutationEventBuilder()
         self._filter = TableFilter()
         self._wanted_filter = self._filter
+        self._moments: Final = SchemaMoments(finished)
         self._version = 0
+        self._wanted_ms = self._confirmed_ms = 0
+        self._is_confirmed = False
+        self._segment_id = 0
         self._node_id = UUID(int=0)
         self._tables: Mapping[UUID, TableMetadata] = {}
         self._decoder = MutationDecoder({})
+        # Tables without events; those of them whose mutations need not be decoded.
+        self._left_out: frozenset[bytes] = frozenset()
         self._unpublished: frozenset[bytes] = frozenset()
+        # Tables of `system_schema`, `system.local`, and tables whose definitions differ.
+        self._schema_ids: frozenset[bytes] = frozenset()
+        self._local_id = b""
+        self._special: frozenset[bytes] = frozenset()
         # Tables that two looks at the schema did not find: no more waiting until it changes.
         self._hopeless: set[bytes] = set()
         # Tables that the log was told about: one line for each, however many mutations.
@@ -82,7 +114,7 @@ class MutationInterpreter:
     @property
     def published_tables(self) -> list[TableMetadata]:
         """Tables whose changes are published, dropped ones first."""
-        return [table for table_id, table in self._tables.items() if table_id.bytes not in self._unpublished]
+        return [table for table_id, table in self._tables.items() if table_id.bytes not in self._left_out]
 
     def save(self) -> None:
         """Make durable what was parked. To be called before anything behind it may be acknowledged."""
@@ -92,15 +124,39 @@ class MutationInterpreter:
         """Publish only tables that this admits, from the next segment's look on; for any thread."""
         self._wanted_filter = wanted
 
-    def _is_published(self, table: TableMetadata) -> bool:
-        return is_published(table) and self._filter.admits(table.keyspace, table.name)
-
     def use_schema_of(self, time_ms: int) -> None:
-        """Interpret by what the node says at or after this time (since the epoch); waits for it. Raises StoppedError."""
-        self._use(self._known(time_ms))
+        """Interpret by what the node says at or after this time (since the epoch), if it answers."""
+        self._wanted_ms = time_ms
+        known = self._source.as_of(time_ms, _ANSWER_TIMEOUT_S)
+        self._is_confirmed = known is not None
+        known = known or self._source.known
+        if known is not None:
+            self._use(known)
+
+    def begin(self, segment_id: int, latest_ms: int, *, is_resumed: bool) -> None:
+        """The next entries are of this segment, written at or before `latest_ms`. Raises StoppedError.
+
+        Without an answer of the node they can be read where nothing of the log is missing between them and what was read
+        before: then the log itself told every change of the schema. Else this waits for the node.
+        """
+        if not (self._is_confirmed or (self._version and (is_resumed or self._moments.follows(segment_id)))):
+            self._use(self._known(self._wanted_ms))
+            self._is_confirmed = True
+        self._segment_id = segment_id
+        self._moments.begin(segment_id, latest_ms, self._confirmed_ms)
+
+    def end(self, segment_id: int) -> None:
+        """The segment was read to its end."""
+        self._moments.end(segment_id)
+
+    def note_missing(self, segment_id: int, position: int) -> None:
+        """An entry before this place could not be read: it may have been a change of the schema."""
+        known = self._source.forget_places_before(segment_id, position)
+        if known is not None:
+            self._use(known)
 
     def events_of(self, segment: str, segment_id: int, version: int, entry: CommitLogEntry) -> list[TableEvent] | None:
-        """The events of an entry; None when it was parked. Raises StoppedError."""
+        """The events of an entry of the segment that was begun; None when it was parked. Raises StoppedError."""
         payload = entry.payload
         # One update, of a table without events: most of what a node writes for itself.
         if payload[0] == 1 and payload[1:17] in self._unpublished:
@@ -112,14 +168,63 @@ class MutationInterpreter:
 
     def events_of_parked(self, parked: ParkedMutation) -> list[TableEvent] | str:
         """The events of a parked mutation, or why there are still none."""
-        try:
-            mutation = self._decoder.decode(parked.payload, parked.version)
-            return self._builder.events_of(mutation, parked.position)
-        except (CommitLogReadError, CqlValueError) as error:
-            return str(error)
+        reason = ""
+        for decoder in self._moments.parked_decoders(parked.payload):
+            try:
+                return self._builder.events_of(decoder.decode(parked.payload, parked.version), parked.position)
+            except (CommitLogReadError, CqlValueError) as error:
+                reason = reason or str(error)
+        return reason
 
     def _interpret(self, version: int, entry: CommitLogEntry) -> list[TableEvent]:
-        return self._builder.events_of(self._decoder.decode(entry.payload, version), entry.position)
+        payload = entry.payload
+        if payload[0] != 1 or payload[1:17] in self._special:
+            return self._interpret_with_care(version, entry)
+        return self._builder.events_of(self._decoder.decode(payload, version), entry.position)
+
+    def _interpret_with_care(self, version: int, entry: CommitLogEntry) -> list[TableEvent]:
+        """An entry that changes the schema, or whose tables had definitions that differ."""
+        first = entry.payload[1:17]
+        if first in self._schema_ids:
+            self._note_schema_change(self._decoder.decode(entry.payload, version), entry.position)
+            return []
+        if first == self._local_id:
+            self._note_schema_version(self._decoder.decode(entry.payload, version), entry.position)
+            return []
+        failure: CommitLogReadError | CqlValueError | None = None
+        for decoder in self._moments.decoders(entry.payload, entry.position):
+            try:
+                return self._builder.events_of(decoder.decode(entry.payload, version), entry.position)
+            except UnknownTableError:
+                raise
+            except (CommitLogReadError, CqlValueError) as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    def _note_schema_change(self, mutation: Mutation, position: int) -> None:
+        change = schema_change_of(mutation)
+        if not change.tables and not change.types:
+            return
+        try:
+            known = self._source.note(change, self._segment_id, position)
+        except SystemSchemaError as error:
+            _log.error(
+                "segment %d, position %d: a change of the schema is not understood: %s",
+                self._segment_id,
+                position,
+                error,
+            )
+            return
+        if known is not None:
+            self._use(known)
+
+    def _note_schema_version(self, mutation: Mutation, position: int) -> None:
+        cells = [cell for update in mutation.updates for row in update.rows for cell in row.cells]
+        if any(cell.column.name == "schema_version" for cell in cells):
+            unsettled = self._moments.unsettled(self._segment_id, position)
+            if unsettled:
+                self._source.settle(unsettled)
 
     def _try_again(
         self,
@@ -134,7 +239,7 @@ class MutationInterpreter:
             for pause_s in (0.0, self._reread_pause_s):
                 if self._stopping.wait(pause_s):
                     raise StoppedError
-                self._use(self._known(_now_ms(), reread=True))
+                self._ask_again()
                 try:
                     return self._interpret(version, entry)
                 except (CommitLogReadError, CqlValueError) as again:
@@ -160,29 +265,52 @@ class MutationInterpreter:
                 segment, entry.position, reason,
             )  # fmt: skip
 
+    def _ask_again(self) -> None:
+        now_ms = _now_ms()
+        known = self._source.as_of(now_ms, _ANSWER_TIMEOUT_S, reread=True)
+        if known is None and (self._is_confirmed or self._parked.count > _MAX_PARKED_UNASKED):
+            known = self._known(now_ms, reread=True)
+        if known is not None:
+            self._use(known)
+
     def _known(self, time_ms: int, *, reread: bool = False) -> KnownTables:
         while not self._stopping.is_set():
             known = self._source.as_of(time_ms, _ANSWER_TIMEOUT_S, reread=reread)
             if known is not None:
                 return known
+            self._stopping.wait(_PAUSE_S)
         raise StoppedError
 
     def _use(self, known: KnownTables) -> None:
+        self._confirmed_ms = known.confirmed_at_ms
         if known.version == self._version and self._wanted_filter is self._filter:
             return
         self._version = known.version
         self._node_id = known.node_id
-        if known.tables == self._tables and self._wanted_filter is self._filter:
-            return
+        self._moments.use(known)
+        if known.tables != self._tables:
+            self._use_tables(known)
         self._filter = self._wanted_filter
+        self._leave_out()
+
+    def _use_tables(self, known: KnownTables) -> None:
         self._tables = known.tables
         self._decoder = MutationDecoder(known.tables)
-        self._unpublished = frozenset(
-            table_id.bytes for table_id, table in known.tables.items() if not self._is_published(table)
-        )
-        self._builder.leave_out(self._unpublished)
+        tables = known.tables.values()
+        self._schema_ids = frozenset(each.table_id.bytes for each in tables if each.keyspace == SCHEMA_KEYSPACE)
+        self._local_id = next((each.table_id.bytes for each in tables if each.full_name == "system.local"), b"")
         self._hopeless.clear()
-        if len(self._unpublished) == len(known.tables):
+
+    def _leave_out(self) -> None:
+        """Work out which tables have no events, and which have to be looked at with care."""
+        differing, tables = self._moments.ids, self._tables.values()
+        admitted = [each for each in tables if self._filter.admits(each.keyspace, each.name)]
+        published = {each.table_id.bytes for each in admitted if is_published(each) or each.table_id.bytes in differing}
+        left_out = self._left_out = frozenset(each.table_id.bytes for each in tables) - published
+        self._builder.leave_out(left_out)
+        self._unpublished = left_out - self._schema_ids - {self._local_id}
+        self._special = (differing - left_out) | self._schema_ids | {self._local_id}
+        if not published:
             _log.warning("waiting for a table WITH cdc = true: there is none yet, or the patterns leave all out")
 
 

@@ -26,6 +26,8 @@ _UNAVAILABLE: Final = (
 )  # fmt: skip
 _TIMEOUT_S: Final = 10.0
 _FIRST_MAJOR_WITH_SETTINGS: Final = 4
+# A column that every statement which makes or alters the row writes.
+_WRITTEN_WITH: Final = {"tables": "id", "views": "id", "types": "field_names"}
 
 token_of: Final = cast("Callable[[bytes], int]", murmur3)
 """The Murmur3 token of a serialized partition key, signed 64 bits."""
@@ -72,7 +74,7 @@ class NodeConnection:
     def read_schema(self) -> NodeSchema:
         """Host id and all of `system_schema`, as plain JSON values. Raises NodeUnavailableError."""
         [local] = self._ask("SELECT host_id FROM system.local WHERE key = 'local'")
-        schema = {name: [_plain_row(row) for row in self._ask(select)] for name, select in SELECTS.items()}
+        schema = {name: [_plain_row(row) for row in self._ask(_dated(name))] for name in SELECTS}
         return NodeSchema(node_id=cast("UUID", local["host_id"]), schema=schema)
 
     def settings(self, names: tuple[str, ...]) -> dict[str, str]:
@@ -118,6 +120,14 @@ class NodeConnection:
             )
             self._session = cast("_Session", self._cluster.connect())
         return self._session
+
+
+def _dated(name: str) -> str:
+    """The question for one list, with the write time of its rows as `written_us`."""
+    column = _WRITTEN_WITH.get(name)
+    if column is None:
+        return SELECTS[name]
+    return SELECTS[name].replace(" FROM ", f", writetime({column}) AS written_us FROM ", 1)
 
 
 def _first_line(error: BaseException) -> str:

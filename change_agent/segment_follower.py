@@ -32,7 +32,7 @@ from change_agent.mutation_events import EventKeys, TableEvent
 from change_agent.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.offsets import StoredPositions
 from change_agent.table_filter import TableFilter
-from change_agent.topic_lane import MessageHeader, OutgoingEvent, event_size
+from change_agent.topic_lane import MessageHeader, OutgoingEvent, event_size, header_of
 from change_agent.unparking import Unparker
 
 __all__ = ["SegmentFollower"]
@@ -42,6 +42,8 @@ _NO_OPTIONS: Final = SegmentOptions()
 # Events that are handed over at once: enough to make a hand-over cheap, few enough not to be waited for.
 _BATCH_EVENTS: Final = 250
 _BATCH_S: Final = 0.02
+# Behind every position of a segment.
+_END: Final = 2**62
 # A segment that is neither final nor moving is not waited for any longer than this by the ones behind it.
 _OPEN_REST_MS: Final = 10_000
 # Longer than any usual period of sync.
@@ -155,7 +157,9 @@ class SegmentFollower:
         if self._failed_at.get(segment.segment_id) == segment.limit and not segment.final:
             return
         try:
+            is_resumed = segment.segment_id in self._open or segment.segment_id in self._stored.segments
             reader = self._reader(segment)
+            self._interpreter.begin(segment.segment_id, segment.index_time_ms, is_resumed=is_resumed)
             self._read_entries(segment.segment_id, None if segment.final else segment.limit, reader)
         except CommitLogReadError as error:
             self._hand_over(segment.segment_id, None)
@@ -163,6 +167,7 @@ class SegmentFollower:
             return
         self._positions.note_read_until(segment.index_time_ms)
         if segment.final:
+            self._interpreter.end(segment.segment_id)
             self._finish(segment)
 
     def _reader(self, segment: ReadableSegment) -> SegmentReader:
@@ -204,6 +209,7 @@ class SegmentFollower:
                 self._metrics.corrupt_entries += 1
                 self._positions.note_fault(segment_id, str(error))
                 _log.error("%s; the entry is skipped, and the segment is kept in the folder for errors", error)
+                self._interpreter.note_missing(segment_id, error.resume_position)
                 reader.skip_to(error.resume_position)
             else:
                 break
@@ -223,15 +229,7 @@ class SegmentFollower:
             self._batch_bytes += size
 
     def _new_header(self, keys: EventKeys, segment_id: int) -> MessageHeader:
-        table = keys.table
-        header = self._headers[keys] = MessageHeader(
-            node_id=self._interpreter.node_id,
-            segment_id=segment_id,
-            keyspace=table.keyspace,
-            table=table.name,
-            table_id=table.table_id,
-            key_schema=keys.schema,
-        )
+        header = self._headers[keys] = header_of(keys, self._interpreter.node_id, segment_id)
         return header
 
     def _is_due(self) -> bool:
@@ -305,6 +303,7 @@ class SegmentFollower:
         # What was written in the last moments before a sync is in the next one.
         from_ms = until_ms - _SYNC_MARGIN_MS if until_ms else None
         self._metrics.segments_gone_unread += len(lost)
+        self._interpreter.note_missing(lost[-1], _END)
         _log.error("%s", gap_message(lost, from_ms, gone.to_ms))
         records = gap_records(
             lost,
@@ -328,6 +327,7 @@ class SegmentFollower:
             # An open file outlives its name.
             with reader:
                 try:
+                    self._interpreter.begin(segment_id, time.time_ns() // 1_000_000, is_resumed=True)
                     self._read_entries(segment_id, None, reader)
                     safe = segment_id in self._final
                 except CommitLogReadError as error:

@@ -13,9 +13,10 @@ from uuid import UUID
 from change_agent.event_producers import EventProducer
 from change_agent.events_writer import write_events
 from change_agent.inflight import TrackedEntry
+from change_agent.mutation_events import EventKeys
 from schemas.mutation_event import MutationEvent, MutationEvents, decode_events, encode_events
 
-__all__ = ["MessageHeader", "OutgoingEvent", "Packing", "SentMessage", "TopicLane", "event_size"]
+__all__ = ["MessageHeader", "OutgoingEvent", "Packing", "SentMessage", "TopicLane", "event_size", "header_of"]
 
 # Messages on their way at which events begin to wait for company; below it each goes at once.
 _EAGER_MESSAGES: Final = 2
@@ -46,6 +47,19 @@ class OutgoingEvent(NamedTuple):
     event: MutationEvent
     entry: TrackedEntry | None
     size: int
+
+
+def header_of(keys: EventKeys, node_id: UUID, segment_id: int) -> MessageHeader:
+    """The header of a table's events of one segment."""
+    table = keys.table
+    return MessageHeader(
+        node_id=node_id,
+        segment_id=segment_id,
+        keyspace=table.keyspace,
+        table=table.name,
+        table_id=table.table_id,
+        key_schema=keys.schema,
+    )
 
 
 def event_size(event: MutationEvent) -> int:

@@ -17,7 +17,7 @@ from change_agent.metrics import AgentMetrics
 from change_agent.mutation_events import TableEvent
 from change_agent.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.parked import ParkedMutation, ParkedMutations
-from change_agent.topic_lane import MessageHeader, OutgoingEvent, event_size
+from change_agent.topic_lane import OutgoingEvent, event_size, header_of
 
 __all__ = ["Unparker"]
 
@@ -102,13 +102,5 @@ class Unparker:
             self._metrics.events_published += len(outgoing)
 
     def _outgoing(self, parked: ParkedMutation, event: TableEvent, tracked: TrackedEntry) -> OutgoingEvent:
-        table = event.keys.table
-        header = MessageHeader(
-            node_id=self._interpreter.node_id,
-            segment_id=parked.segment_id,
-            keyspace=table.keyspace,
-            table=table.name,
-            table_id=table.table_id,
-            key_schema=event.keys.schema,
-        )
+        header = header_of(event.keys, self._interpreter.node_id, parked.segment_id)
         return OutgoingEvent(header, event.event, tracked, event_size(event.event))

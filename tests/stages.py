@@ -21,6 +21,8 @@ from change_agent.mutation_interpreter import MutationInterpreter
 from change_agent.offsets import OffsetStore
 from change_agent.parked import ParkedMutations
 from change_agent.positions_writer import PositionsWriter
+from change_agent.schema_mutations import SchemaChange
+from change_agent.schema_store import LogPlace
 from change_agent.segment_follower import SegmentFollower
 from change_agent.table_metadata import KnownTables
 from change_agent.topic_lane import OutgoingEvent
@@ -53,6 +55,19 @@ class MemoryTables:
         self.asked = 0
         self.answers = True
         self.at_second_look: Mapping[UUID, TableMetadata] | None = None
+
+    @property
+    def known(self) -> KnownTables | None:
+        return None
+
+    def note(self, change: SchemaChange, segment_id: int, position: int) -> KnownTables | None:
+        return None
+
+    def settle(self, places: Sequence[LogPlace]) -> None:
+        """Nothing to settle: places are never known."""
+
+    def forget_places_before(self, segment_id: int, position: int) -> KnownTables | None:
+        return None
 
     def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
         self.asked += reread

@@ -1,77 +1,253 @@
-"""SchemaHistory: dropped tables stay known, also for the next process."""
+"""SchemaHistory: every definition stays known, by id and time, for the next process too, whatever happens to this one."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from change_agent.schema_history import DamagedSchemaCopyError, NodeSchema, SchemaHistory
-from schemas.system_schema import SystemSchema
+from change_agent.schema_history import NodeSchema, SchemaHistory
+from change_agent.schema_mutations import SchemaChange, TableChange, TypeChange
+from change_agent.table_versions import LogEvidence, WrittenWhen
+from schemas.system_schema import Row, SystemSchema
+from schemas.table_metadata import TableMetadata
 
 _NODE = UUID(int=9)
 _OLD, _NEW, _OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
+_S = 1_000_000
 
 
-def _schema(*tables: tuple[UUID, str, str]) -> NodeSchema:
-    """Tables by id, name and type of their key column."""
+def _column(table: str, name: str, cql_type: str, kind: str = "regular") -> Row:
+    return {
+        "keyspace_name": "ks", "table_name": table, "column_name": name, "kind": kind,
+        "position": 0 if kind == "partition_key" else -1, "clustering_order": "none", "type": cql_type,
+    }  # fmt: skip
+
+
+def _table(table_id: UUID, name: str, *, cdc: bool = True, written_us: int = 0) -> Row:
+    row = {"keyspace_name": "ks", "table_name": name, "id": str(table_id), "flags": ["compound"], "cdc": cdc}
+    return row | ({"written_us": written_us} if written_us else {})
+
+
+def _schema(*tables: Row, columns: Sequence[Row] = (), key_type: str = "int") -> NodeSchema:
+    """Tables with a partition key `k`, further columns, and the type `address`."""
     schema: SystemSchema = {
         "keyspaces": [{"keyspace_name": "ks"}],
-        "tables": [
-            {"keyspace_name": "ks", "table_name": name, "id": str(table_id), "flags": ["compound"], "cdc": True}
-            for table_id, name, _ in tables
-        ],
-        "columns": [
-            {
-                "keyspace_name": "ks", "table_name": name, "column_name": "k", "kind": "partition_key",
-                "position": 0, "clustering_order": "none", "type": key_type,
-            }
-            for _, name, key_type in tables
-        ],
+        "tables": list(tables),
+        "columns": [*(_column(str(each["table_name"]), "k", key_type, "partition_key") for each in tables), *columns],
         "types": [{"keyspace_name": "ks", "type_name": "address", "field_names": ["a"], "field_types": ["int"]}],
         "views": [],
         "dropped_columns": [],
-    }  # fmt: skip
+    }
     return NodeSchema(node_id=_NODE, schema=schema)
+
+
+def _change(table_id: UUID, since_us: int, *, cdc: bool, columns: Sequence[Row] = ()) -> SchemaChange:
+    """What the log says about a table `t`."""
+    table = TableChange(
+        table_id=table_id, list_name="tables", keyspace="ks", name="t", since_us=since_us,
+        row=_table(table_id, "t", cdc=cdc), columns=tuple(columns), removed=frozenset(), dropped_columns=(),
+    )  # fmt: skip
+    return SchemaChange(tables=(table,), types=())
 
 
 def _key_types(history: SchemaHistory) -> dict[UUID, str]:
     return {table_id: str(table.partition_key[0].type) for table_id, table in history.tables.items()}
 
 
-def test_a_table_that_was_dropped_and_made_again_is_known_under_both_ids(tmp_path: Path) -> None:
-    """The same name, another id, another key."""
-    history = SchemaHistory(tmp_path)
-    history.add(_schema((_OLD, "t", "address"), (_OTHER, "o", "int")))
-    history.add(_schema((_NEW, "t", "bigint"), (_OTHER, "o", "int")))
-    assert _key_types(history) == {_OLD: "address", _NEW: "bigint", _OTHER: "int"}
+def _chosen(history: SchemaHistory, table_id: UUID, written_us: int) -> TableMetadata:
+    """The definition of what was surely written then."""
+    when = WrittenWhen(written_us=written_us, earliest_us=written_us, latest_us=written_us, confirmed_us=0)
+    return history.versions[table_id].definitions(when, None)[0]
 
 
-def test_the_next_process_knows_the_same(tmp_path: Path) -> None:
-    """From the copy alone, with the node's id and the time of its last confirmation."""
-    history = SchemaHistory(tmp_path)
-    history.add(_schema((_OLD, "t", "address")))
-    history.add(_schema())
-    history.confirm(1_700_000_000_123)
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[SchemaHistory]:
+    """A history of a working directory that was empty."""
+    made = SchemaHistory(tmp_path)
+    made.load()
+    yield made
+    made.close()
+
+
+def _reopened(tmp_path: Path) -> SchemaHistory:
     again = SchemaHistory(tmp_path)
     again.load()
+    return again
+
+
+def test_a_table_that_was_dropped_and_made_again_is_known_under_both_ids(history: SchemaHistory) -> None:
+    """The same name, another id, another key."""
+    history.add(_schema(_table(_OLD, "t"), key_type="address"))
+    history.add(_schema(_table(_NEW, "t"), _table(_OTHER, "o"), key_type="bigint"))
+    assert _key_types(history) == {_OLD: "address", _NEW: "bigint", _OTHER: "bigint"}
+
+
+def test_the_next_process_knows_the_same(history: SchemaHistory, tmp_path: Path) -> None:
+    """From the file alone, with the node's id and the time of its last confirmation."""
+    history.add(_schema(_table(_OLD, "t", written_us=5 * _S), key_type="address"))
+    history.add(_schema(_table(_OLD, "t", cdc=False, written_us=9 * _S), key_type="address"))
+    history.add(_schema())
+    history.note(_change(_OLD, 7 * _S, cdc=True), 11, 300)
+    history.confirm(1_700_000_000_123)
+    history.close()
+    again = _reopened(tmp_path)
     assert _key_types(again) == {_OLD: "address"}
-    assert again.latest is not None and again.latest.node_id == _NODE
-    assert again.confirmed_at_ms == 1_700_000_000_123
+    assert (again.node_id, again.confirmed_at_ms) == (_NODE, 1_700_000_000_123)
+    assert [(each.segment_id, each.position, each.since_us, each.settled) for each in again.places] == [
+        (11, 300, 7 * _S, False)
+    ]
+    assert [_chosen(again, _OLD, at * _S).cdc for at in (6, 8, 100)] == [True, True, True]
+    again.close()
 
 
-def test_the_first_start_has_no_copy(tmp_path: Path) -> None:
-    """Nothing is known, and that is no error."""
-    history = SchemaHistory(tmp_path)
-    history.load()
-    assert (history.latest, dict(history.tables)) == (None, {})
+def test_the_first_start_knows_nothing(history: SchemaHistory) -> None:
+    """That is no error."""
+    assert (history.node_id, dict(history.tables)) == (None, {})
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", json.dumps({"node_id": 1}).encode(), b"[]"])
-def test_a_damaged_copy_is_told(tmp_path: Path, content: bytes) -> None:
-    """It is never taken for an empty schema."""
-    (tmp_path / "node-schema.json").write_bytes(content)
-    with pytest.raises(DamagedSchemaCopyError, match="is damaged"):
-        SchemaHistory(tmp_path).load()
+def test_a_column_that_came_back_with_another_type_is_read_by_the_type_of_its_time(history: SchemaHistory) -> None:
+    """Newest first for keys' names, but the bytes of a cell are laid out as they were written."""
+    history.add(_schema(_table(_OLD, "t", written_us=10 * _S), columns=[_column("t", "v", "int")]))
+    history.add(_schema(_table(_OLD, "t", written_us=50 * _S), columns=[_column("t", "v", "blob")]))
+    types = {at: str(_chosen(history, _OLD, at * _S).regular_columns[0].type) for at in (1, 20, 49, 50, 99)}
+    assert types == {1: "int", 20: "int", 49: "int", 50: "blob", 99: "blob"}
+    when = WrittenWhen(written_us=20 * _S, earliest_us=0, latest_us=99 * _S, confirmed_us=0)
+    by_log = history.versions[_OLD].definitions(when, LogEvidence(since_us=50 * _S, settled=True))
+    assert [str(each.regular_columns[0].type) for each in by_log] == ["blob", "int"]
+
+
+def test_an_added_column_needs_no_choice(history: SchemaHistory) -> None:
+    """The newest definition reads what was written before the column was there."""
+    history.add(_schema(_table(_OLD, "t", written_us=10 * _S), columns=[_column("t", "v", "int")]))
+    both = [_column("t", "v", "int"), _column("t", "w", "text")]
+    history.add(_schema(_table(_OLD, "t", written_us=50 * _S), columns=both))
+    assert dict(history.versions) == {}
+    assert [each.name for each in history.tables[_OLD].regular_columns] == ["v", "w"]
+
+
+def test_a_table_that_only_the_log_tells_of_is_known(history: SchemaHistory, tmp_path: Path) -> None:
+    """Made, altered and dropped while nobody asked the node; its user type is from the log as well."""
+    history.add(_schema())
+    key, column = _column("t", "k", "int", "partition_key"), _column("t", "v", "frozen<point>")
+    point = {"keyspace_name": "ks", "type_name": "point", "field_names": ["x"], "field_types": ["double"]}
+    types = TypeChange(keyspace="ks", name="point", since_us=1 * _S, row=point)
+    history.note(SchemaChange(tables=(), types=(types,)), 1, 100)
+    assert history.note(_change(_OLD, 2 * _S, cdc=True, columns=[key, column]), 1, 200)
+    assert history.note(_change(_OLD, 3 * _S, cdc=True, columns=[_column("t", "w", "text")]), 1, 300)
+    history.close()
+    again = _reopened(tmp_path)
+    assert [(each.name, str(each.type)) for each in again.tables[_OLD].regular_columns] == [
+        ("v", "frozen<point>"),
+        ("w", "text"),
+    ]
+    again.close()
+
+
+def test_an_altered_table_that_was_never_known_stays_unknown(history: SchemaHistory) -> None:
+    """The log names the altered column only: that is too little to decode by."""
+    history.add(_schema())
+    assert not history.note(_change(_OLD, 2 * _S, cdc=True, columns=[_column("t", "w", "text")]), 1, 300)
+    assert _OLD not in history.tables
+
+
+def test_what_the_node_says_replaces_what_the_log_told(history: SchemaHistory) -> None:
+    """The same statement seen twice is one definition, also when the log is read again."""
+    history.add(_schema())
+    key = _column("t", "k", "int", "partition_key")
+    history.note(_change(_OLD, 2 * _S, cdc=True, columns=[key]), 1, 200)
+    history.add(_schema(_table(_OLD, "t", written_us=2 * _S)))
+    assert not history.note(_change(_OLD, 2 * _S, cdc=True, columns=[key]), 1, 200)
+    assert len(history.places) == 1
+    assert dict(history.versions) == {}
+
+
+def test_the_copy_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
+    """Its tables, dropped ones too, are known; the file goes; what the node dates later is the same definition."""
+    dropped, now = _schema(_table(_OLD, "t")), _schema(_table(_NEW, "t"))
+    copy = {"node_id": str(_NODE), "schema": now.schema, "dropped": [dropped.schema]}
+    path = tmp_path / "node-schema.json"
+    path.write_text(json.dumps(copy))
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    history = _reopened(tmp_path)
+    assert set(history.tables) == {_OLD, _NEW}
+    assert history.confirmed_at_ms == 1_700_000_000_000
+    assert not path.exists()
+    history.add(_schema(_table(_NEW, "t", written_us=3 * _S)))
+    assert dict(history.versions) == {}
+    history.close()
+
+
+def test_a_damaged_copy_of_an_earlier_version_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The node is asked; the file stays for its operator."""
+    (tmp_path / "node-schema.json").write_bytes(b"{")
+    _reopened(tmp_path).close()
+    [record] = caplog.records
+    assert "node-schema.json is damaged" in record.getMessage()
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_damaged_store_is_set_aside_and_made_again(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is never taken for an empty schema in silence: the log says what is lost, the node is asked again."""
+    (tmp_path / "schema.sqlite").write_bytes(content)
+    history = _reopened(tmp_path)
+    [record] = caplog.records
+    assert "schema.sqlite is damaged" in record.getMessage() and "the node is asked again" in record.getMessage()
+    assert (tmp_path / "schema.sqlite.damaged").read_bytes() == content
+    history.add(_schema(_table(_NEW, "t")))
+    history.close()
+    again = _reopened(tmp_path)
+    assert set(again.tables) == {_NEW}
+    again.close()
+
+
+def test_changed_bytes_of_a_definition_are_noticed(
+    history: SchemaHistory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each row has a checksum: a column is never read by a type that nobody wrote."""
+    history.add(_schema(_table(_OLD, "t"), columns=[_column("t", "v", "bigint")]))
+    history.close()
+    path = tmp_path / "schema.sqlite"
+    content = path.read_bytes()
+    assert content.count(b'"bigint"') == 1
+    path.write_bytes(content.replace(b'"bigint"', b'"double"'))
+    again = _reopened(tmp_path)
+    assert "has another checksum" in caplog.text
+    assert dict(again.tables) == {}
+    again.close()
+
+
+def test_what_was_added_survives_kill_9(tmp_path: Path) -> None:
+    """The process is killed while it goes on adding: all that `note` returned for is there."""
+    script = (
+        "import sys; from pathlib import Path; from uuid import UUID\n"
+        "from change_agent.schema_history import SchemaHistory\n"
+        "from change_agent.schema_mutations import SchemaChange, TableChange\n"
+        "history = SchemaHistory(Path(sys.argv[1])); history.load()\n"
+        "key = {'keyspace_name': 'ks', 'table_name': 't', 'column_name': 'k', 'kind': 'partition_key', 'position': 0,\n"
+        "       'clustering_order': 'none', 'type': 'int'}\n"
+        "for at in range(1, 100_000):\n"
+        "    row = {'keyspace_name': 'ks', 'table_name': 't', 'id': str(UUID(int=at)), 'flags': [], 'cdc': True}\n"
+        "    table = TableChange(table_id=UUID(int=at), list_name='tables', keyspace='ks', name='t', since_us=at, row=row,\n"
+        "                        columns=(key,), removed=frozenset(), dropped_columns=())\n"
+        "    history.note(SchemaChange(tables=(table,), types=()), 1, at); print(at, flush=True)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(30)]
+        os.kill(process.pid, signal.SIGKILL)
+        said += process.stdout.read().splitlines()
+    count = len([line for line in said if line.strip()])
+    history = _reopened(tmp_path)
+    assert {UUID(int=at) for at in range(1, count + 1)} <= set(history.tables)
+    history.close()

@@ -17,7 +17,6 @@ from source_connector.pulsar_access import PulsarOptions
 from source_connector.row_fetcher import RowFetcher
 from source_connector.source import CassandraSource, Inbox
 from source_connector.table_line import Limits, Stages
-from source_connector.table_schema import TableSchemaReader
 from source_connector.timers import Timers
 
 __all__ = ["assemble"]
@@ -65,8 +64,7 @@ def assemble(
             pulsar, config.subscription, max_waiting_events=config.max_waiting_events, post=inbox.put
         ),
         stages=stages,
-        schema=TableSchemaReader(client, config.keyspace, config.table),
-        topics=config.topics,
+        selection=config.selection,
     )
 
 

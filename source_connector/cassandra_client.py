@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
@@ -31,6 +32,8 @@ __all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead", "reason_
 _PROTOCOL_VERSION: Final = 4
 _SYSTEM_PROFILE: Final = "system"
 _SIZE: Final = struct.Struct(">i")
+# All tables of a source look at the schema's version; one look serves them all.
+_VERSION_FOR_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +153,7 @@ class CassandraClient:
         self._options = options
         self._cluster: Cluster | None = None
         self._session: Session | None = None
+        self._version: tuple[float, UUID] | None = None
 
     def connect(self) -> None:
         """One attempt. Raises FetchError when no node answers, DeploymentError for what waiting cannot mend."""
@@ -184,6 +188,21 @@ class CassandraClient:
             return list(cast("Iterable[Mapping[str, object]]", result))
         except (DriverException, NoHostAvailable, ConnectionException) as error:
             raise FetchError("system_schema", reason_of(error)) from error
+
+    def schema_version(self) -> UUID:
+        """A value that changes with every change of the cluster's schema, at most a second old. Raises FetchError."""
+        now = time.monotonic()
+        if self._version is None or now - self._version[0] > _VERSION_FOR_S:
+            (row,) = self.system_rows("SELECT schema_version FROM system.local WHERE key = 'local'")
+            version = row["schema_version"]
+            assert isinstance(version, UUID)
+            self._version = now, version
+        return self._version[1]
+
+    def tables(self) -> list[tuple[str, str, bool]]:
+        """Keyspace, table and whether it has CDC, of all tables. Raises FetchError."""
+        rows = self.system_rows("SELECT keyspace_name, table_name, cdc FROM system_schema.tables")
+        return [(str(row["keyspace_name"]), str(row["table_name"]), bool(row["cdc"])) for row in rows]
 
     def prepare(self, select: str) -> PreparedStatement:
         """A prepared statement. Raises FetchError; with `refresh_schema` when the table has changed."""

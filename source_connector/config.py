@@ -11,10 +11,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 from pydantic_core import ErrorDetails
 
 from schemas.errors import ConfigError, ConfigProblem
-from schemas.topics import DEFAULT_SUBSCRIPTION, events_topic, full_topic_name, schema_changes_topic
+from schemas.topics import (
+    DEFAULT_EVENTS_PREFIX,
+    DEFAULT_SUBSCRIPTION,
+    events_topic,
+    full_topic_name,
+    schema_changes_topic,
+)
 from source_connector.datastax_options import known_name, take_out_foreign
 from source_connector.private_files import is_content, is_readable_content
 from source_connector.row_encoder import DataFormat
+from source_connector.table_selection import TablePlace, TableSelection, is_table_name, is_template
 
 __all__ = ["ConsistencyName", "SourceConfig", "flattened"]
 
@@ -47,8 +54,10 @@ class SourceConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
 
-    keyspace: str = Field(min_length=1)
-    table: str = Field(min_length=1)
+    keyspace: str = ""
+    table: str = ""
+    tables: _Texts = ()
+    destination: str = "data-{keyspace}.{table}"
     contact_points: _Texts = Field(default=(), alias="contactPoints")
     port: int = Field(default=9042, ge=1, le=65535)
     local_dc: str = Field(default="", alias="loadBalancing.localDc")
@@ -140,6 +149,14 @@ class SourceConfig(BaseModel):
         return config, tuple(warnings)
 
     @property
+    def selection(self) -> TableSelection:
+        """The tables that are served."""
+        if self.tables:
+            template = self.events_topics[0] if self.events_topics else f"{DEFAULT_EVENTS_PREFIX}{{keyspace}}.{{table}}"
+            return TableSelection(entries=self.tables, events_template=template, destination_template=self.destination)
+        return TableSelection(only=TablePlace(keyspace=self.keyspace, table=self.table, events_topics=self.topics))
+
+    @property
     def table_name(self) -> str:
         """`keyspace.table` for logs."""
         return f"{self.keyspace}.{self.table}"
@@ -205,6 +222,7 @@ def _suggestion(option: str) -> str:
 def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
     """Rules that pydantic's types do not say."""
     yield from _place_problems(given)
+    yield from _table_problems(given)
     for option in _FILES:
         value = given.get(option)
         if isinstance(value, str) and is_content(value) and not is_readable_content(value):
@@ -226,6 +244,29 @@ def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
     if not given.get("pulsarServiceUrl"):
         reason = "is required: this Pulsar does not tell its sources the broker's address"
         yield ConfigProblem(option="pulsarServiceUrl", reason=reason)
+
+
+def _table_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
+    """One table by its names, or several by names and patterns."""
+    tables = _parts(given.get("tables", ()))
+    if not tables:
+        for option in ("keyspace", "table"):
+            if not given.get(option):
+                yield ConfigProblem(option=option, reason="is required")
+        return
+    for option in ("keyspace", "table"):
+        if given.get(option):
+            yield ConfigProblem(option=option, reason="cannot be given together with tables")
+    for entry in tables if isinstance(tables, list | tuple) else ():
+        if not is_table_name(str(entry)):
+            reason = f"each entry is keyspace.table, where * and ? stand for any characters (got {entry!r})"
+            yield ConfigProblem(option="tables", reason=reason)
+    reason = "with tables it is a template, one topic that holds {keyspace} and {table}"
+    if "destination" in given and not is_template(str(given["destination"])):
+        yield ConfigProblem(option="destination", reason=reason)
+    topics = _parts(given.get("events.topic", ()))
+    if isinstance(topics, list | tuple) and topics and (len(topics) > 1 or not is_template(str(topics[0]))):
+        yield ConfigProblem(option="events.topic", reason=reason)
 
 
 def _place_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:

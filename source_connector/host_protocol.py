@@ -21,6 +21,7 @@ frames to the host. Standard error is text, a log line each. End of standard inp
       16 OPENED =>                            the configuration is right; records will follow
       17 SCHEMA => Id (Uint32) Format (Uint8: 0 key-value-avro, 1 key-value-json, 2 json)
                    Name (Text) KeySchema (Text) ValueSchema (Text)
+                   Topic (Text; where its records go; empty for the source's own destination)
       18 RECORD => Seq (Uint64) SchemaId (Uint32) EventTime (Int64, milliseconds, -1 for none)
                    Key (Bytes) HasValue (Uint8: 0 or 1) Value (Bytes; empty when HasValue is 0)
                    Count (Uint16) Count times: Name (Text) Value (Text)
@@ -215,9 +216,10 @@ def encode_opened() -> bytes:
 
 
 def encode_schema(schema: DataSchema) -> bytes:
-    """SCHEMA: Avro JSON texts of the data topic's key and value."""
+    """SCHEMA: Avro JSON texts of a data topic's key and value, and which topic it is."""
     head = struct.pack(">IB", schema.schema_id, _FORMATS.index(schema.data_format))
-    return _frame(FrameType.SCHEMA, head + b"".join(map(_text, (schema.name, schema.key_schema, schema.value_schema))))
+    texts = schema.name, schema.key_schema, schema.value_schema, schema.topic
+    return _frame(FrameType.SCHEMA, head + b"".join(map(_text, texts)))
 
 
 def encode_record(seq: int, record: SourceRecord) -> bytes:

@@ -12,13 +12,17 @@ __all__ = ["DataSchema", "SourceRecord"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSchema:
-    """The Avro JSON texts that the data topic's records are written by; `json` has no key schema."""
+    """The Avro JSON texts that a data topic's records are written by; `json` has no key schema.
+
+    `topic` is empty for the topic that the source was deployed with.
+    """
 
     schema_id: int
     data_format: DataFormat
     name: str
     key_schema: str
     value_schema: str
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,10 @@ import contextlib
 import itertools
 import logging
 import queue
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, cast
+from uuid import UUID
 
 from schemas.errors import CdcError
 from source_connector.dead_letters import DeadLetter, DeadLettersWritten
@@ -39,6 +41,7 @@ from source_connector.row_fetcher import Answer
 from source_connector.row_task import Task
 from source_connector.table_line import Stages, TableLine
 from source_connector.table_schema import TableSchemaReader
+from source_connector.table_selection import TablePlace, TableSelection
 
 __all__ = ["CassandraSource", "Inbox"]
 
@@ -62,15 +65,17 @@ class CassandraSource:
         host: HostConnection,
         consumer: EventsConsumer,
         stages: Stages,
-        schema: TableSchemaReader,
-        topics: Sequence[str],
+        selection: TableSelection,
     ) -> None:
         self._inbox = inbox
         self._host = host
         self._consumer = consumer
         self._stages = stages
-        self._topics = topics
-        self._line = TableLine(stages, schema, self._follow)
+        self._selection = selection
+        self._lines: dict[tuple[str, str], TableLine] = {}
+        self._by_topic: dict[str, TableLine] = {}
+        self._turns: deque[TableLine] = deque()
+        self._tables_seen_at: UUID | None = None
         self._notices = Notices(_log)
         self._is_closing = False
 
@@ -79,7 +84,9 @@ class CassandraSource:
         timers = self._stages.timers
         try:
             self._until_it_works(self._stages.client.connect)
-            self._line.open()
+            for place in self._selection.named():
+                self._serve(place)
+            self._look_for_tables()
             timers.after(_SCHEMA_LOOK_S, self._look_at_schema)
             timers.after(_METRICS_S, self._send_metrics)
             while not self._is_closing:
@@ -89,9 +96,26 @@ class CassandraSource:
             self._stages.letters.close()
             self._stages.client.close()
 
-    def _follow(self) -> None:
-        for topic in self._topics:
-            self._consumer.follow(topic)
+    def _serve(self, place: TablePlace) -> None:
+        """One more table; its events are read as soon as the table has been found."""
+        if (place.keyspace, place.table) in self._lines:
+            return
+
+        def follow() -> None:
+            for topic in place.events_topics:
+                self._consumer.follow(topic)
+
+        line = TableLine(
+            self._stages,
+            TableSchemaReader(self._stages.client, place.keyspace, place.table),
+            follow,
+            destination=place.destination,
+            is_alone=self._selection.only is not None,
+        )
+        self._lines[place.keyspace, place.table] = line
+        self._by_topic.update(dict.fromkeys(place.events_topics, line))
+        self._turns.append(line)
+        line.open()
 
     def _turn(self) -> None:
         """Take what has come, start what may start, write what is to be written."""
@@ -100,14 +124,16 @@ class CassandraSource:
             for _ in range(_HANDLED_AT_ONCE):
                 self._handle(self._inbox.get_nowait())
         self._stages.timers.run_due()
-        self._line.work()
+        self._turns.rotate()  # so that none has always the first choice
+        for line in self._turns:
+            line.work()
         self._deliver(self._stages.fetcher.flush())
         self._host.flush()
 
     def _handle(self, item: Posted) -> None:
         match item:
             case EventsMessage():
-                self._line.receive(item)
+                self._by_topic[_base_name(item.topic)].receive(item)
             case Answer():
                 self._deliver(self._stages.fetcher.answered(item))
             case Ack(seq=seq):
@@ -115,7 +141,8 @@ class CassandraSource:
             case Fail(seq=seq):
                 self._host_answered(seq, refused=True)
             case SchemaTaken() | SchemaRefused():
-                self._line.schema_answered(item)
+                for line in self._turns:
+                    line.schema_answered(item)
             case UnreadableMessage():
                 self._set_aside(item)
             case DeadLettersWritten():
@@ -156,7 +183,22 @@ class CassandraSource:
 
     def _look_at_schema(self) -> None:
         self._stages.timers.after(_SCHEMA_LOOK_S, self._look_at_schema)
-        self._line.look_at_schema()
+        for line in self._turns:
+            line.look_at_schema()
+        self._look_for_tables()
+
+    def _look_for_tables(self) -> None:
+        """Tables that a pattern selects, when the schema has changed since the last look."""
+        if not self._selection.has_patterns:
+            return
+        try:
+            version = self._stages.client.schema_version()
+            if version != self._tables_seen_at:
+                for place in self._selection.found(self._stages.client.tables()):
+                    self._serve(place)
+                self._tables_seen_at = version
+        except FetchError as error:
+            self._notices.say("tables", f"tables that were added are not seen yet: {error}")
 
     def _until_it_works(self, attempt: Callable[[], None]) -> None:
         """What may come later is waited for; CLOSE ends the waiting."""
@@ -176,5 +218,13 @@ class CassandraSource:
         self._stages.timers.after(_METRICS_S, self._send_metrics)
         for name, value in self._stages.counters.items():
             self._host.send(encode_metric(name, value))
-        self._host.send(encode_metric("partitions_in_work", self._line.partitions_in_work))
-        self._host.send(encode_metric("tables_parked", self._line.is_parked))
+        lines = self._turns
+        self._host.send(encode_metric("partitions_in_work", sum(line.partitions_in_work for line in lines)))
+        self._host.send(encode_metric("tables", len(lines)))
+        self._host.send(encode_metric("tables_parked", sum(line.is_parked for line in lines)))
+
+
+def _base_name(topic: str) -> str:
+    """The topic of a topic partition."""
+    base, is_partition, _ = topic.rpartition("-partition-")
+    return base if is_partition else topic

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -80,12 +80,23 @@ class Stages:
 class TableLine:
     """The desk of one table's tasks. `on_open` is called when the table has been found for the first time.
 
-    Methods raise DeploymentError when nothing of the table can be replicated; nothing else gets out.
+    `destination` is the topic of its records, empty for the source's own. A table that is alone in its source raises
+    DeploymentError when nothing of it can be replicated; any other waits, parked. No other error gets out.
     """
 
-    def __init__(self, stages: Stages, schema: TableSchemaReader, on_open: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        stages: Stages,
+        schema: TableSchemaReader,
+        on_open: Callable[[], None],
+        *,
+        destination: str = "",
+        is_alone: bool = True,
+    ) -> None:
         self._stages = stages
         self._on_open = on_open
+        self._destination = destination
+        self._is_alone = is_alone
         self._is_open = False
         self._table = TableTracker(schema, stages.limits.columns, stages.limits.data_format, self._use_projection)
         self._lanes = PartitionLanes()
@@ -322,9 +333,9 @@ class TableLine:
             if not self._is_open:
                 self._is_open = True
                 self._on_open()
-        except DeploymentError:
-            raise
         except CdcError as error:
+            if self._is_alone and isinstance(error, DeploymentError):
+                raise
             what = "waiting" if isinstance(error, TableNotFoundError) else "nothing is read until the schema is known"
             self._notices.say("schema", f"{what}: {error}")
             self._refreshes_failed += 1
@@ -338,7 +349,8 @@ class TableLine:
         self._stages.fetcher.prepare(projection)
         if is_new_schema:
             self.schema_id = self._stages.new_schema_id()
-            self._registration.announce(projection.data_schema(self.schema_id))
+            schema = projection.data_schema(self.schema_id)
+            self._registration.announce(replace(schema, topic=self._destination))
 
 
 def _take(task: Task, outcome: Rows | CdcError) -> None:

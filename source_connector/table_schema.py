@@ -42,7 +42,4 @@ class TableSchemaReader:
 
     def version(self) -> UUID:
         """A value that changes with every change of the cluster's schema. Raises FetchError."""
-        (row,) = self._client.system_rows("SELECT schema_version FROM system.local WHERE key = 'local'")
-        version = row["schema_version"]
-        assert isinstance(version, UUID)
-        return version
+        return self._client.schema_version()

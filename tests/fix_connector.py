@@ -101,6 +101,7 @@ def deploy_connector(
         connector = Connector(pulsar.admin_url, f"connector-{next(_numbers)}")
         deployed.append(connector)
         configs = connector_options(cassandra_node, keyspace, table, **options)
+        configs = {name: value for name, value in configs.items() if value}  # an empty name leaves an option out
         connector.create(connector_archive, data_topic_name(keyspace, table), configs, **(settings or {}))
         return connector
 

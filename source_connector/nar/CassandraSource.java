@@ -37,7 +37,8 @@ public class CassandraSource implements Source<GenericRecord> {
         String python = String.valueOf(config.getOrDefault("python", "python3"));
         checkPython(python, application);
         child = new ChildProcess(List.of(python, "-I", "-S", application.getPath()), application,
-                context.getLogger(), context::recordMetric, schema -> register(schema, context));
+                context.getLogger(), context::recordMetric,
+                (schema, topic) -> register(schema, topic.isEmpty() ? context.getOutputTopic() : topic, context));
         try {
             child.start(Json.of(openDocument(config, context))).get(ANSWER_SECONDS, TimeUnit.SECONDS);
         } catch (ExecutionException e) {
@@ -60,8 +61,8 @@ public class CassandraSource implements Source<GenericRecord> {
     }
 
     /** A producer that is made registers its schema, or tells why it cannot. */
-    private static void register(Schema<?> schema, SourceContext context) throws PulsarClientException {
-        context.getPulsarClient().newProducer(schema).topic(context.getOutputTopic()).create().close();
+    private static void register(Schema<?> schema, String topic, SourceContext context) throws PulsarClientException {
+        context.getPulsarClient().newProducer(schema).topic(topic).create().close();
     }
 
     private static Map<String, Object> openDocument(Map<String, Object> config, SourceContext context) {

@@ -38,13 +38,16 @@ final class ChildProcess {
     private final BlockingQueue<Object> records = new ArrayBlockingQueue<>(WAITING_RECORDS);
     private final BlockingQueue<byte[]> outgoing = new LinkedBlockingQueue<>();
     private final CompletableFuture<Void> opened = new CompletableFuture<>();
-    private final Map<Integer, Schema<?>> schemas = new HashMap<>();
+    private final Map<Integer, Destination> destinations = new HashMap<>();
     private volatile Process process;
     private volatile boolean closing;
 
-    /** Makes sure that the data topic has a schema. */
+    /** Makes sure that a data topic has a schema; no topic is the source's own one. */
     interface Registry {
-        void register(Schema<?> schema) throws PulsarClientException;
+        void register(Schema<?> schema, String topic) throws PulsarClientException;
+    }
+
+    private record Destination(Schema<?> schema, String topic) {
     }
 
     ChildProcess(List<String> command, File directory, Logger log, BiConsumer<String, Double> metrics,
@@ -133,8 +136,8 @@ final class ChildProcess {
     private void register(Frames.SchemaFrame frame) {
         Schema<?> schema = DataSchema.of(frame);
         try {
-            registry.register(schema);
-            schemas.put(frame.id(), schema);
+            registry.register(schema, frame.topic());
+            destinations.put(frame.id(), new Destination(schema, frame.topic()));
             send(Frames.taken(frame.id()));
         } catch (PulsarClientException e) {
             send(Frames.refused(frame.id(), String.valueOf(e.getMessage())));
@@ -142,11 +145,11 @@ final class ChildProcess {
     }
 
     private void put(Frames.RecordFrame frame) throws IOException, InterruptedException {
-        Schema<?> schema = schemas.get(frame.schemaId());
-        if (schema == null) {
+        Destination to = destinations.get(frame.schemaId());
+        if (to == null) {
             throw new IOException("the child wrote a record of unknown schema " + frame.schemaId());
         }
-        DataRecord record = new DataRecord(frame, schema, this);
+        DataRecord record = new DataRecord(frame, to.schema(), to.topic(), this);
         while (!closing && !records.offer(record, 1, TimeUnit.SECONDS)) {
             continue; // back-pressure: the pipe fills and the child waits
         }

@@ -11,11 +11,13 @@ import org.apache.pulsar.functions.api.Record;
 final class DataRecord implements Record<Object> {
     private final Frames.RecordFrame frame;
     private final Schema<?> schema;
+    private final String topic;
     private final ChildProcess child;
 
-    DataRecord(Frames.RecordFrame frame, Schema<?> schema, ChildProcess child) {
+    DataRecord(Frames.RecordFrame frame, Schema<?> schema, String topic, ChildProcess child) {
         this.frame = frame;
         this.schema = schema;
+        this.topic = topic;
         this.child = child;
     }
 
@@ -33,6 +35,11 @@ final class DataRecord implements Record<Object> {
     @SuppressWarnings("unchecked")
     public Schema<Object> getSchema() {
         return (Schema<Object>) schema;
+    }
+
+    @Override
+    public Optional<String> getDestinationTopic() {
+        return topic.isEmpty() ? Optional.empty() : Optional.of(topic);
     }
 
     private boolean isOneValue() {

@@ -32,10 +32,10 @@ final class Frames {
     record Frame(int type, ByteBuffer body) {
     }
 
-    /** `format` is 0 for key-value-avro, 1 for key-value-json, 2 for json. */
-    record SchemaFrame(int id, int format, String name, String keySchema, String valueSchema) {
+    /** `format` is 0 for key-value-avro, 1 for key-value-json, 2 for json; no topic is the source's own one. */
+    record SchemaFrame(int id, int format, String name, String keySchema, String valueSchema, String topic) {
         static SchemaFrame of(ByteBuffer body) throws IOException {
-            return new SchemaFrame(body.getInt(), body.get(), text(body), text(body), text(body));
+            return new SchemaFrame(body.getInt(), body.get(), text(body), text(body), text(body), text(body));
         }
     }
 

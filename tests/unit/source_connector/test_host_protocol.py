@@ -49,10 +49,12 @@ FROM_CHILD: Final = [
     (encode_opened(), "0000000110", "type 16"),
     (
         encode_schema(
-            DataSchema(schema_id=1, data_format=DataFormat.JSON, name="t", key_schema="{}", value_schema="[]")
+            DataSchema(
+                schema_id=1, data_format=DataFormat.JSON, name="t", key_schema="{}", value_schema="[]", topic="d"
+            )
         ),
-        "000000171100000001020000000174000000027b7d000000025b5d",
-        "SchemaFrame[id=1, format=2, name=t, keySchema={}, valueSchema=[]]",
+        "0000001c1100000001020000000174000000027b7d000000025b5d0000000164",
+        "SchemaFrame[id=1, format=2, name=t, keySchema={}, valueSchema=[], topic=d]",
     ),
     (
         encode_record(258, RECORD),

@@ -1,0 +1,86 @@
+"""Which tables a source serves: one, or those that names and patterns select; and where events and records of each are.
+
+Pure. A name is `keyspace.table`; a pattern has `*` or `?` in it and selects among the tables that have `cdc = true`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.topics import full_topic_name
+
+__all__ = ["TablePlace", "TableSelection", "is_pattern", "is_table_name", "is_template"]
+
+_SYSTEM: Final = ("system", "system_schema", "system_auth", "system_distributed", "system_traces", "system_views")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePlace:
+    """A table, the topics that its events come from, and the topic of its records (empty: the source's own)."""
+
+    keyspace: str
+    table: str
+    events_topics: tuple[str, ...]
+    destination: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSelection:
+    """One place that was given, or names and patterns with templates for the topics of each table."""
+
+    only: TablePlace | None = None
+    entries: Sequence[str] = ()
+    events_template: str = ""
+    destination_template: str = ""
+
+    @property
+    def has_patterns(self) -> bool:
+        """True when tables may be added later."""
+        return any(map(is_pattern, self.entries))
+
+    def named(self) -> list[TablePlace]:
+        """The tables that are served whether they exist yet or not."""
+        if self.only is not None:
+            return [self.only]
+        return [self._place(*entry.split(".", 1)) for entry in self.entries if not is_pattern(entry)]
+
+    def found(self, tables: Iterable[tuple[str, str, bool]]) -> Iterator[TablePlace]:
+        """Those of the cluster's tables (keyspace, table, cdc) that a pattern selects."""
+        patterns = [entry for entry in self.entries if is_pattern(entry)]
+        for keyspace, table, cdc in tables:
+            name = f"{keyspace}.{table}"
+            if cdc and keyspace not in _SYSTEM and any(fnmatch.fnmatchcase(name, each) for each in patterns):
+                yield self._place(keyspace, table)
+
+    def _place(self, keyspace: str, table: str) -> TablePlace:
+        names = {"keyspace": keyspace, "table": table}
+        return TablePlace(
+            keyspace=keyspace,
+            table=table,
+            events_topics=(full_topic_name(self.events_template.format(**names)),),
+            destination=full_topic_name(self.destination_template.format(**names)),
+        )
+
+
+def is_pattern(entry: str) -> bool:
+    """True for an entry that may select several tables."""
+    return "*" in entry or "?" in entry
+
+
+def is_table_name(entry: str) -> bool:
+    """True for `keyspace.table`, with or without wildcards."""
+    keyspace, dot, table = entry.partition(".")
+    return bool(dot and keyspace and table) and "." not in table
+
+
+def is_template(text: str) -> bool:
+    """True for a topic that has its own name for each table."""
+    try:
+        return text.format(keyspace="a", table="b") != text.format(keyspace="c", table="d") and (
+            text.format(keyspace="a", table="b") != text.format(keyspace="a", table="d")
+        )
+    except (LookupError, ValueError):
+        return False

@@ -1,0 +1,57 @@
+"""Which tables names and patterns select, and where their events and records are."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas.errors import ConfigError
+from source_connector.config import SourceConfig
+from source_connector.table_selection import TablePlace, TableSelection
+
+_PLACE = {"contactPoints": "c", "loadBalancing.localDc": "dc1"}
+
+
+def selection(**options: object) -> TableSelection:
+    given = {name.replace("__", "."): value for name, value in options.items()}
+    return SourceConfig.from_mapping({**_PLACE, **given}, {"serviceUrl": "pulsar://b:6650"})[0].selection
+
+
+def test_one_table_goes_where_the_source_was_deployed_to() -> None:
+    """With its events topics as they are given."""
+    only = TablePlace(keyspace="ks", table="t", events_topics=("persistent://public/default/a", "persistent://x/y/b"))
+    assert selection(keyspace="ks", table="t", events__topic="a, x/y/b").named() == [only]
+
+
+def test_names_are_served_at_once_and_patterns_when_a_table_with_cdc_matches() -> None:
+    """Each table has its own topics by the templates; system tables are never meant."""
+    chosen = selection(tables="shop.orders, shop.line_*, s?op.x", destination="t/n/{keyspace}-{table}")
+    (orders,) = chosen.named()
+    assert orders.events_topics == ("persistent://public/default/cdc-events-shop.orders",)
+    assert orders.destination == "persistent://t/n/shop-orders"
+    found = chosen.found([
+        ("shop", "line_items", True), ("shop", "line_no_cdc", False), ("shop", "online_x", True), ("stop", "x", True),
+        ("system", "local", True),
+    ])  # fmt: skip
+    assert [(place.keyspace, place.table) for place in found] == [("shop", "line_items"), ("stop", "x")]
+    assert [*selection(tables=["*.*"]).found([("system", "local", True)])] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"tables": "orders"}, "tables: each entry is keyspace.table, where * and ? stand for any characters (got 'o"),
+        ({"tables": "a.b.c"}, "tables: each entry"),
+        ({"tables": "a.*", "table": "t"}, "table: cannot be given together with tables"),
+        ({"tables": "a.*", "destination": "data"}, "destination: with tables it is a template, one topic that holds {"),
+        ({"tables": "a.*", "destination": "data-{table"}, "destination: with tables it is a template"),
+        ({"tables": "a.*", "destination": "data-{keyspace}"}, "destination: with tables it is a template"),
+        ({"tables": "a.*", "events.topic": "x"}, "events.topic: with tables it is a template"),
+        ({"tables": "a.*", "events.topic": "x{keyspace}.{table},y"}, "events.topic: with tables it is a template"),
+        ({}, "keyspace: is required"),
+    ],
+)
+def test_a_selection_that_cannot_work_is_refused(options: dict[str, object], problem: str) -> None:
+    """With what is expected instead."""
+    with pytest.raises(ConfigError) as raised:
+        SourceConfig.from_mapping({**_PLACE, **options}, {"serviceUrl": "pulsar://b:6650"})
+    assert problem in str(raised.value)

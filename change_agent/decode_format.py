@@ -1,6 +1,6 @@
 """One JSON object a mutation: the output of `cdc decode --format mutations`.
 
-Keys, order and nulls are a contract (docs/commit-log.md). Values, keys, clustering values and paths are hex of the CQL
+Keys, order and nulls are a contract (docs/commitlog-format.md). Values, keys, clustering values and paths are hex of the CQL
 bytes; a null `value` is a tombstone, an absent clustering value is null and an empty one "". Pure.
 """
 

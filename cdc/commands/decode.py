@@ -1,49 +1,27 @@
-"""`cdc decode`: what commit log segments hold, one JSON object a line."""
+"""`cdc decode`: what commit log segments hold, as JSON lines, for a person, or counted."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, TextIO
 from uuid import UUID
 
 import click
 
 from cdc.schema_source import fetch_schema, load_schema, parse_contact_point, save_schema
-from change_agent.commitlog.entry import CommitLogEntry
-from change_agent.commitlog.reader import SegmentReader
+from cdc.segment_printer import FORMATS, SegmentPrinter, StartPosition, tables_named
+from cdc.segment_stats import SegmentStats
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.commitlog_options import load_segment_options
-from change_agent.db.mutation import MutationDecoder
-from change_agent.db.values import Mutation
-from change_agent.decode_format import mutation_json
-from change_agent.errors import CommitLogReadError, UnknownTableError
-from change_agent.event_format import event_json
-from change_agent.mutation_events import MutationEventBuilder
+from change_agent.decoder import running
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.system_schema import tables_of
 from schemas.table_metadata import TableMetadata
 
 __all__ = ["decode"]
-
-# segment name, entry, mutation -> lines of output
-_Formatter = Callable[[str, CommitLogEntry, Mutation], list[str]]
-
-
-def _mutation_lines(segment: str, entry: CommitLogEntry, mutation: Mutation) -> list[str]:
-    return [mutation_json(segment, entry, mutation)]
-
-
-_EVENTS: Final = MutationEventBuilder()
-
-
-def _event_lines(segment: str, entry: CommitLogEntry, mutation: Mutation) -> list[str]:
-    return [event_json(segment, each) for each in _EVENTS.events_of(mutation, entry.position)]
-
-
-_FORMATTERS: Final[Mapping[str, _Formatter]] = {"mutations": _mutation_lines, "events": _event_lines}
 
 
 @click.command()
@@ -51,11 +29,28 @@ _FORMATTERS: Final[Mapping[str, _Formatter]] = {"mutations": _mutation_lines, "e
 @click.option(
     "--format",
     "output_format",
-    type=click.Choice(sorted(_FORMATTERS)),
+    type=click.Choice(FORMATS),
     default="mutations",
     show_default=True,
-    help="What to print: mutations as they stand in the log, or the events that the agent would publish.",
+    help="What to print: mutations as they stand in the log or events that the agent would publish, each a JSON object"
+    " a line; or mutations for a person to read.",
 )
+@click.option(
+    "--table",
+    "table_names",
+    metavar="[KEYSPACE.]TABLE",
+    multiple=True,
+    help="Only what is of this table; may be given several times.",
+)
+@click.option(
+    "--from",
+    "start",
+    metavar="SEGMENT:POSITION",
+    help="Go on behind this position of a segment, by its id or name: earlier SEGMENTs are passed over, later ones are"
+    " read whole. Positions are those that `decode` prints.",
+)
+@click.option("--stats", is_flag=True, help="Count instead of printing: tables, sizes and times of each segment.")
+@click.option("--json", "as_json", is_flag=True, help="With --stats: one JSON object a segment.")
 @click.option(
     "--schema",
     "schema_file",
@@ -69,7 +64,7 @@ _FORMATTERS: Final[Mapping[str, _Formatter]] = {"mutations": _mutation_lines, "e
     "--commitlog-options",
     "commitlog_options_file",
     type=click.Path(path_type=Path),
-    help="cassandra.yaml, or those options of it as JSON that encrypted segments need (docs/commit-log.md).",
+    help="cassandra.yaml, or those options of it as JSON that encrypted segments need (docs/commitlog-format.md).",
 )
 @click.option(
     "--write-schema",
@@ -79,6 +74,10 @@ _FORMATTERS: Final[Mapping[str, _Formatter]] = {"mutations": _mutation_lines, "e
 def decode(
     segments: tuple[Path, ...],
     output_format: str,
+    table_names: tuple[str, ...],
+    start: str | None,
+    stats: bool,
+    as_json: bool,
     schema_file: Path | None,
     contact_point: str | None,
     username: str | None,
@@ -86,76 +85,49 @@ def decode(
     commitlog_options_file: Path | None,
     write_schema: Path | None,
 ) -> None:
-    """Print what commit log SEGMENTs hold, one JSON object a line.
+    """Print what commit log SEGMENTs hold.
 
     The segments are only read. The exit code is 1 when one of them could not be read in full: each fault is one line on
     stderr with segment, position and reason.
     """
     problems = _problems(segments, schema_file, contact_point, username, password_file, write_schema)
+    if as_json and not stats:
+        problems.append(ConfigProblem(option="--json", reason="is for --stats; --format mutations prints JSON itself"))
+    try:
+        start_position = None if start is None else StartPosition.parse(start)
+    except ConfigError as error:
+        problems += error.problems
     if problems:
         raise ConfigError(problems)
     options = SegmentOptions()
     if commitlog_options_file is not None:
         options = load_segment_options(commitlog_options_file, "--commitlog-options")
     tables = _tables(schema_file, contact_point, _credentials(username, password_file), write_schema)
-    printer = _SegmentPrinter(tables, options, _FORMATTERS[output_format], sys.stdout)
+    printer = SegmentPrinter(
+        tables,
+        options,
+        output_format,
+        sys.stdout,
+        start=start_position,
+        only=tables_named(tables, table_names) if table_names else None,
+        statistics=stats,
+        # Long values are for files; in a terminal a line stays a line.
+        width=shutil.get_terminal_size().columns if output_format == "pretty" and sys.stdout.isatty() else None,
+    )
     for segment in segments:
-        printer.print_segment(segment)
+        counted = printer.print_segment(segment)
+        if stats and counted is not None:
+            _print_stats(counted, as_json=as_json)
+    if stats and not as_json:
+        click.echo(f"decoder: {running().description}")
     for line in printer.summary():
         click.echo(f"cdc: {line}", err=True)
     if printer.failed:
         sys.exit(1)
 
 
-class _SegmentPrinter:
-    """Prints segments one after the other. `failed` is True when something in them could not be read."""
-
-    def __init__(
-        self, tables: Mapping[UUID, TableMetadata], options: SegmentOptions, formatter: _Formatter, output: TextIO
-    ) -> None:
-        self._decoder = MutationDecoder(tables)
-        self._options = options
-        self._formatter = formatter
-        self._output = output
-        self._unknown_tables: Counter[UUID] = Counter()
-        self.failed = False
-
-    def print_segment(self, path: Path) -> None:
-        """A bad mutation is reported and the next one printed; at a bad frame the segment ends."""
-        try:
-            with SegmentReader(path, options=self._options) as reader:
-                for entry in reader.read():
-                    self._print_entry(reader, entry)
-        except CommitLogReadError as error:
-            self._report(error)
-
-    def summary(self) -> list[str]:
-        """What was skipped, for stderr."""
-        count = self._unknown_tables.total()
-        if not count:
-            return []
-        mutations, tables = _counted(count, "mutation"), _counted(len(self._unknown_tables), "table")
-        return [f"skipped {mutations}, of {tables} not in the schema"]
-
-    def _print_entry(self, reader: SegmentReader, entry: CommitLogEntry) -> None:
-        try:
-            mutation = self._decoder.decode(entry.payload, reader.descriptor.version)
-        except UnknownTableError as error:
-            self._unknown_tables[error.table_id] += 1
-        except CommitLogReadError as error:
-            self._report(error.with_location(reader.name, entry.position))
-        else:
-            for line in self._formatter(reader.name, entry, mutation):
-                self._output.write(line + "\n")
-
-    def _report(self, error: CommitLogReadError) -> None:
-        self.failed = True
-        self._output.flush()
-        click.echo(f"cdc: {type(error).__name__}: {error}", err=True)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _print_stats(stats: SegmentStats, *, as_json: bool) -> None:
+    click.echo(json.dumps(stats.as_json()) if as_json else "\n".join(stats.lines()))
 
 
 def _problems(

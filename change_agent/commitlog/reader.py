@@ -70,6 +70,7 @@ class SegmentReader:
         except BaseException:
             self._file.close()
             raise
+        self._max_size: Final = options.max_segment_size
         self._position = max(start_position, self._descriptor.header_size)
         # End of the section that is open, which is where the next sync marker stands.
         self._section_end = self._descriptor.header_size
@@ -147,6 +148,11 @@ class SegmentReader:
         if size == 0:
             self._require_end_of_log()
             return None
+        if size > self._max_size:
+            raise MalformedSegmentError(
+                f"an entry claims a mutation of {size} bytes, and a segment may have {self._max_size}"
+                " (commitlog_segment_size of the options raises this)"
+            )
         end = position + size + ENTRY_OVERHEAD
         if limit is not None and end > limit:
             return None

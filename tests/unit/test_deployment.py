@@ -1,0 +1,68 @@
+"""What stands in deploy/: a unit that systemd takes, an image file whose copies and commands are there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from cdc.main import cli
+from change_agent.config import option_names
+
+_ROOT = Path(__file__).parent.parent.parent
+_UNIT = _ROOT / "deploy" / "cassandra-cdc-agent.service"
+_IMAGE = _ROOT / "deploy" / "Containerfile"
+
+
+def _values(key: str) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", _UNIT.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    """With the program of this environment in the place of the installed one; not a word of complaint."""
+    unit = tmp_path / _UNIT.name
+    program = Path(sys.executable).parent / "cdc"
+    unit.write_text(_UNIT.read_text(encoding="utf-8").replace("/opt/cassandra-cdc/bin/cdc", str(program)))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    complaints = [line for line in done.stderr.splitlines() if _UNIT.name in line]
+    assert (done.returncode, complaints) == (0, [])
+
+
+@pytest.mark.parametrize("command", [*_values("ExecStart"), *_values("ExecStartPre")])
+def test_the_unit_starts_a_command_that_there_is(command: str) -> None:
+    """The installed program with options that it takes."""
+    program, name, *words = shlex.split(command)
+    assert program == "/opt/cassandra-cdc/bin/cdc"
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    values, rest, _ = found.make_parser(click.Context(found)).parse_args(words)
+    assert (values["path"], rest) == ("/etc/cassandra-cdc/agent.yaml", [])
+
+
+def test_the_unit_gives_the_agent_time_to_drain_and_does_not_repeat_a_wrong_configuration() -> None:
+    """SIGTERM ends it within 5 s; SIGHUP reloads; exit code 2 is the configuration's."""
+    assert _values("KillSignal") == ["SIGTERM"]
+    assert int(_values("TimeoutStopSec")[0]) >= 10
+    assert _values("ExecReload") == ["/bin/kill -HUP $MAINPID"]
+    assert (_values("Restart"), _values("RestartPreventExitStatus")) == (["always"], ["2"])
+
+
+def test_the_image_copies_what_there_is_and_sets_options_that_there_are() -> None:
+    """Every source of a COPY is in the repository, every CDC_ variable is an option's, the entry point is a command."""
+    text = _IMAGE.read_text(encoding="utf-8")
+    for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (_ROOT / source).exists(), source
+    assert set(re.findall(r"\bCDC_\w+", text)) <= set(option_names().values())
+    assert 'ENTRYPOINT ["cdc", "agent"]' in text
+    assert cli.get_command(click.Context(cli), "agent") is not None

@@ -1,0 +1,97 @@
+"""Makes tests/golden/schema_mutations: what real nodes write into their log when the schema changes, and rows in between.
+
+    python -m tests.oracle.make_schema_golden 3.11 4.0 4.1 5.0 5.0-none
+
+One file a Cassandra: `schema` has the rows of system_schema for the tables of `system_schema` and `system.local`, which say
+how to read the rest; `entries` the mutations of the keyspace `k`, those of system_schema about it, and those of
+system.local, in the order of the log; `statements` what was executed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cassandra.cluster import Cluster
+
+from cdc.sandbox import Sandbox, SandboxOptions
+from cdc.schema_source import fetch_schema
+from change_agent.commitlog.reader import SegmentReader
+from tests.oracle.variants import PLAIN_VARIANTS
+
+FOLDER = Path(__file__).parents[1] / "golden" / "schema_mutations"
+STATEMENTS = (
+    "CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}",
+    "CREATE TYPE k.point (x int, y text)",
+    "CREATE TABLE k.t (pk int, ck int, v int, p frozen<point>, PRIMARY KEY (pk, ck)) WITH cdc = true",
+    "INSERT INTO k.t (pk, ck, v, p) VALUES (1, 1, 1, {x: 1, y: 'one'})",
+    "ALTER TABLE k.t WITH cdc = false",
+    "INSERT INTO k.t (pk, ck, v) VALUES (1, 2, 2)",
+    "ALTER TABLE k.t WITH cdc = true",
+    "INSERT INTO k.t (pk, ck, v) VALUES (1, 3, 3)",
+    "ALTER TABLE k.t ADD w text",
+    "INSERT INTO k.t (pk, ck, w) VALUES (1, 4, 'four')",
+    "ALTER TABLE k.t DROP v",
+    "INSERT INTO k.t (pk, ck, w) VALUES (1, 5, 'five')",
+    "CREATE TABLE k.plain (pk int PRIMARY KEY, v int)",
+    "INSERT INTO k.plain (pk, v) VALUES (1, 1)",
+    "BEGIN UNLOGGED BATCH INSERT INTO k.t (pk, ck, w) VALUES (1, 6, 'six');"
+    " INSERT INTO k.plain (pk, v) VALUES (1, 2); APPLY BATCH",
+    "DROP TABLE k.t",
+    "CREATE TABLE k.t (pk int, ck int, v list<text>, PRIMARY KEY (pk, ck)) WITH cdc = true",
+    "INSERT INTO k.t (pk, ck, v) VALUES (1, 7, ['a', 'b'])",
+)
+_SYNC_S = 1.0
+
+
+def make_schema_golden(name: str) -> None:
+    """Write the file of one of PLAIN_VARIANTS anew."""
+    variant = PLAIN_VARIANTS[name]
+    options = SandboxOptions(cassandra=variant.line, pulsar=False, cassandra_settings=variant.settings)
+    with Sandbox(options) as sandbox:
+        node = sandbox.node
+        with Cluster([node.address], port=node.native_port) as cluster, cluster.connect() as session:
+            for statement in STATEMENTS:
+                session.execute(statement)
+            time.sleep(_SYNC_S)
+        schema = {
+            name: [row for row in rows if _explains_the_log(row)]
+            for name, rows in fetch_schema((node.address, node.native_port)).items()
+        }
+        ids = {bytes.fromhex(str(row["id"]).replace("-", "")) for row in schema["tables"]}
+        # On 3.11 a segment is in cdc_raw when it is discarded.
+        paths = {path.name: path for folder in (node.cdc_raw, node.commitlog_dir) for path in folder.glob("*.log")}
+        entries = [entry for name in sorted(paths) for entry in _entries(paths[name], ids)]
+    content = {"statements": STATEMENTS, "schema": schema, "entries": entries}
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / f"{name}.json").write_text(json.dumps(content, indent=0) + "\n")
+
+
+def _explains_the_log(row: dict[str, object]) -> bool:
+    if row["keyspace_name"] == "system_schema":
+        return True
+    return row["keyspace_name"] == "system" and row.get("table_name", "local") == "local"
+
+
+def _entries(path: Path, ids: set[bytes]) -> Iterator[dict[str, object]]:
+    with SegmentReader(path) as reader:
+        for entry in reader.read():
+            table_id, key = entry.payload[1:17], entry.payload[17:19]
+            is_about_k = table_id in ids and (key == b"\x01k" or b"schema_version" in entry.payload)
+            # Ids of user tables are time uuids of our time; those of system tables are derived from their names.
+            is_of_k = table_id not in ids and table_id[6] >> 4 == 1
+            if is_about_k or is_of_k:
+                yield {
+                    "segment_id": reader.descriptor.segment_id,
+                    "version": reader.descriptor.version,
+                    "position": entry.position,
+                    "payload": entry.payload.hex(),
+                }
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:]:
+        make_schema_golden(each)

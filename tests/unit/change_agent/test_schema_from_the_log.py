@@ -1,0 +1,188 @@
+"""The schema as the log tells it: real mutations of system_schema, of each Cassandra, with rows in between.
+
+Nothing is known but the tables of `system_schema` and `system.local`, and no node answers.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypedDict
+from uuid import UUID
+
+import pytest
+
+from change_agent.commitlog.entry import CommitLogEntry
+from change_agent.metrics import AgentMetrics
+from change_agent.mutation_interpreter import MutationInterpreter
+from change_agent.parked import ParkedMutations
+from change_agent.schema_history import NodeSchema, SchemaHistory
+from change_agent.schema_mutations import SchemaChange
+from change_agent.schema_store import LogPlace
+from change_agent.table_metadata import KnownTables
+from schemas.system_schema import SystemSchema
+
+_FOLDER = Path(__file__).parents[2] / "golden" / "schema_mutations"
+_NODE = UUID(int=9)
+_GOLDEN = sorted(path.stem for path in _FOLDER.glob("*.json"))
+
+
+class _Entry(TypedDict):
+    segment_id: int
+    version: int
+    position: int
+    payload: str
+
+
+class _Golden(TypedDict):
+    statements: list[str]
+    schema: SystemSchema
+    entries: list[_Entry]
+
+
+class _LogOnly:
+    """A history that hears of changes by the log; the node does not answer."""
+
+    def __init__(self, directory: Path, schema: SystemSchema) -> None:
+        self.history = SchemaHistory(directory)
+        self.history.load()
+        if self.history.node_id is None:
+            self.history.add(NodeSchema(node_id=_NODE, schema=schema))
+        self._version = 1
+
+    @property
+    def known(self) -> KnownTables:
+        history = self.history
+        return KnownTables(
+            version=self._version, node_id=_NODE, tables=history.tables, versions=history.versions,
+            places=tuple(history.places),
+        )  # fmt: skip
+
+    def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
+        return None
+
+    def note(self, change: SchemaChange, segment_id: int, position: int) -> KnownTables:
+        self.history.note(change, segment_id, position)
+        self._version += 1
+        return self.known
+
+    def settle(self, places: Sequence[LogPlace]) -> None:
+        self.history.settle(places)
+
+    def forget_places_before(self, segment_id: int, position: int) -> KnownTables:
+        self.history.forget_places_before(segment_id, position)
+        self._version += 1
+        return self.known
+
+
+class _Reader:
+    """Reads entries as the agent's reader does, and gives what is published of them: table id and clustering key."""
+
+    def __init__(self, directory: Path, schema: SystemSchema, finished: Sequence[int] = ()) -> None:
+        self.source = _LogOnly(directory, schema)
+        self.parked = ParkedMutations(directory)
+        self._interpreter = MutationInterpreter(
+            self.source, self.parked, AgentMetrics(), threading.Event(), reread_pause_s=0.0, finished=finished
+        )
+        self._segment_id = 0
+
+    def read(self, entries: Sequence[_Entry]) -> Iterator[tuple[UUID, int]]:
+        for entry in entries:
+            self._begin(entry["segment_id"])
+            payload = bytes.fromhex(entry["payload"])
+            found = self._interpreter.events_of(
+                "segment",
+                entry["segment_id"],
+                entry["version"],
+                CommitLogEntry(entry["position"], payload),
+            )
+            for each in found or ():
+                yield each.keys.table.table_id, int.from_bytes(each.event.clustering[0] or b"", "big")
+        self.parked.save()
+
+    def _begin(self, segment_id: int) -> None:
+        if segment_id != self._segment_id:
+            if self._segment_id:
+                self._interpreter.end(self._segment_id)
+            self._segment_id = segment_id
+            self._interpreter.use_schema_of(1)
+            self._interpreter.begin(segment_id, 10**13, is_resumed=True)
+
+    def close(self) -> None:
+        self.parked.close()
+        self.source.history.close()
+
+
+@pytest.fixture(params=_GOLDEN)
+def golden(request: pytest.FixtureRequest) -> _Golden:
+    """What one Cassandra wrote."""
+    content: _Golden = json.loads((_FOLDER / f"{request.param}.json").read_text())
+    return content
+
+
+def test_every_cassandra_is_there() -> None:
+    """Versions 6, 7 and 8 of the commit log."""
+    assert _GOLDEN == ["3.11", "4.0", "4.1", "5.0", "5.0-none"]
+
+
+def test_the_log_alone_tells_tables_columns_types_and_when_cdc_was_on(golden: _Golden, tmp_path: Path) -> None:
+    """From the first entry on, tables that are dropped by now too; the row that was written while `cdc` was off is not
+    published, nor is the table without CDC, whose part of a batch is left out."""
+    reader = _Reader(tmp_path, golden["schema"])
+    published = list(reader.read(golden["entries"]))
+    assert [ck for _, ck in published] == [1, 3, 4, 5, 6, 7]
+    first, *_, last = [table_id for table_id, _ in published]
+    assert [table_id for table_id, _ in published] == [first] * 5 + [last] and first != last
+    assert reader.parked.count == 0
+    reader.close()
+
+
+def test_reading_goes_on_in_the_middle_as_if_it_had_never_stopped(golden: _Golden, tmp_path: Path) -> None:
+    """A process that ends behind every third entry, and the next that reads some entries again: the history is in the file."""
+    for stop in range(2, len(golden["entries"]), 3):
+        directory = tmp_path / str(stop)
+        first = _Reader(directory, golden["schema"])
+        published = list(first.read(golden["entries"][:stop]))
+        first.close()
+        segments = sorted({entry["segment_id"] for entry in golden["entries"][:stop]})
+        second = _Reader(directory, golden["schema"], finished=segments[:-1])
+        again = max(0, stop - 3)
+        while golden["entries"][again]["segment_id"] != golden["entries"][stop]["segment_id"]:
+            again += 1
+        published += list(second.read(golden["entries"][again:]))
+        assert list(dict.fromkeys(ck for _, ck in published)) == [1, 3, 4, 5, 6, 7], f"stopped behind entry {stop}"
+        second.close()
+
+
+def test_behind_a_gap_in_the_log_rows_are_published_in_doubt(golden: _Golden, tmp_path: Path) -> None:
+    """The segment before was not read to its end: the flag may have changed there, and nobody confirms that it did not."""
+    entries = golden["entries"]
+    off = _rows(golden)[1]
+    reader = _Reader(tmp_path, golden["schema"])
+    published = [ck for _, ck in reader.read(entries[:off])]
+    moved = [entry | {"segment_id": entry["segment_id"] + 2} for entry in entries[off : off + 1]]
+    reader._segment_id = 0
+    published += [ck for _, ck in reader.read(moved)]  # type: ignore[arg-type]
+    assert published == [1, 2]
+    reader.close()
+
+
+def test_a_table_whose_making_is_not_in_the_log_is_parked(golden: _Golden, tmp_path: Path) -> None:
+    """An ALTER names the altered columns only; rows of tables that are made later are published."""
+    entries = golden["entries"]
+    rows = _rows(golden)
+    reader = _Reader(tmp_path, golden["schema"])
+    assert [ck for _, ck in reader.read(entries[rows[0] :])] == [7]
+    unknown = [entries[at]["position"] for at in (*rows[:5], rows[6])]
+    assert [each.position for each in reader.parked.waiting(0, 100)] == unknown
+    reader.close()
+
+
+def _rows(golden: _Golden) -> list[int]:
+    """Which entries the INSERTs made, in order: of `t` 1 to 5, of `plain`, the batch with 6, of the second `t` 7."""
+    ids = {str(row["id"]).replace("-", "") for row in golden["schema"]["tables"]}
+    found = [at for at, each in enumerate(golden["entries"]) if each["payload"][2:34] not in ids]
+    assert len(found) == 8
+    return found

@@ -105,6 +105,17 @@ class AgentProcess:
 
     def start(self) -> None:
         """Start and return when the agent runs; servers need not be up. Raises SandboxError with the log's tail."""
+        self.launch()
+        process = self._process
+        assert process is not None
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._is_reported():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SandboxError(f"the agent did not start:\n{self.log_tail()}")
+            time.sleep(_LOOK_S)
+
+    def launch(self) -> None:
+        """Start and return at once. Raises SandboxError when it runs already."""
         if self.running:
             raise SandboxError(f"the agent of {self.directory} runs already")
         command = [
@@ -119,12 +130,6 @@ class AgentProcess:
         ]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        process = self._process
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while not self._is_reported():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SandboxError(f"the agent did not start:\n{self.log_tail()}")
-            time.sleep(_LOOK_S)
 
     def _is_reported(self) -> bool:
         try:

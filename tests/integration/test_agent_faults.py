@@ -161,22 +161,6 @@ def test_restarts_in_mid_segment_lose_nothing_and_repeat_nothing(
     assert _keys(topic_of(table).wait_for(writer.written)) == _keys(events) == list(range(writer.written))
 
 
-def test_kill_9_of_the_agent_loses_nothing(
-    session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
-) -> None:
-    """The agent is killed again and again while rows are written: every row is on the topic at least once, in order."""
-    with _Writer(session, table) as writer:
-        for pause_s in (0.3, 0.9, 0.5, 1.1):
-            time.sleep(pause_s)
-            running_agent.kill()
-            running_agent.start()
-    events = topic_of(table).wait_for_rows(writer.written)
-    assert sorted(set(_keys(events))) == list(range(writer.written))
-    for partition in range(4):
-        first_seen = list(dict.fromkeys(each.place[1:] for each in events if each.partition == partition))
-        assert first_seen == sorted(first_seen)
-
-
 def test_pulsar_may_come_after_the_agent(
     servers: Sandbox, session: Session, table: str, stopped_agent: AgentProcess, topic_of: TopicOf
 ) -> None:

@@ -10,6 +10,7 @@ Who owns what:
     thread `reader`      SegmentFollower: inotify, the open segments, the decoder, the parked mutations
     thread `publisher`   MutationPublisher: topics, lanes; `open` threads make producers for it, and end
     thread `positions`   PositionsWriter: positions' files, the deletion of segments, the status file
+    thread `archive`     Archiving, where it is wanted
     thread `gaps`        GapReporter: idle until something is lost
     thread `guard`       CdcRawGuard: the folder of what is moved out of cdc_raw unread; a session of its own
     thread `http`        HttpEndpoint: metrics, health and readiness, on threads of its own
@@ -29,6 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from change_agent.archiving import Archiving
 from change_agent.cassandra_yaml import settings_of
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
@@ -48,6 +50,7 @@ from change_agent.positions_writer import PositionsWriter
 from change_agent.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.publisher import HoldLimits, MutationPublisher
 from change_agent.schema_history import SchemaHistory
+from change_agent.segment_archive import SegmentArchive
 from change_agent.segment_follower import SegmentFollower
 from change_agent.segment_rotation import SegmentRotation
 from change_agent.status_report import StatusReport
@@ -108,7 +111,10 @@ class ChangeAgent:
         self._parked: Final = ParkedMutations(config.cdc_working_dir)
         spill_directory = config.spill_dir or config.cdc_working_dir / "spill"
         self._watcher: Final = CdcRawWatcher(
-            config.cdc_raw_directory, config.cdc_poll_interval_ms / 1000, [spill_directory]
+            config.cdc_raw_directory,
+            config.cdc_poll_interval_ms / 1000,
+            [spill_directory],
+            config.cdc_working_dir / "reprocess",
         )
         self._guard: Final = self._make_guard(spill_directory)
         self._gaps: Final = GapReporter(self._producers, gaps_topic(config.topic_prefix))
@@ -117,16 +123,31 @@ class ChangeAgent:
         self._reader_failure: BaseException | None = None
         self._report: Final = self._make_report()
         self._http: Final = self._make_http()
+        self._archiving: Final = self._make_archiving()
         self._writer: Final = PositionsWriter(
             self._store,
             self._stored,
             self._positions,
             FinishedSegmentFiles(
-                self._follower, SegmentArchiver(config.cdc_working_dir / "error"), self._parked, self.metrics
+                self._follower,
+                SegmentArchiver(config.cdc_working_dir / "error"),
+                self._parked,
+                self.metrics,
+                self._archiving,
             ),
             write_status=self._report.look,
             interval_s=config.positions_interval_ms / 1000,
         )
+
+    def _make_archiving(self) -> Archiving | None:
+        url = self._config.archive_url
+        if url is None:
+            return None
+        return Archiving(SegmentArchive(url, self._config.archive_compression), self._node_id)
+
+    def _node_id(self) -> str | None:
+        known = self._provider.known
+        return None if known is None else str(known.node_id)
 
     def _make_rotation(self) -> SegmentRotation | None:
         interval_ms = self._config.segment_rotation_interval_ms
@@ -277,6 +298,8 @@ class ChangeAgent:
         self._publisher.stop()
         self._gaps.stop()
         self._writer.stop()
+        if self._archiving is not None:
+            self._archiving.close()
         self._provider.stop()
         self._parked.close()
         self._producers.close()

@@ -44,6 +44,7 @@ from change_agent.option_types import (
     TablePatterns,
     TopicPrefix,
 )
+from change_agent.segment_archive import Compression, archive_problem
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION
 
@@ -57,6 +58,13 @@ def _off_or_a_second(interval_ms: int) -> int:
     if 0 < interval_ms < _MIN_ROTATION_MS:
         raise ValueError(f"must be 0 (off) or at least {_MIN_ROTATION_MS}: each turn flushes every table of the node")
     return interval_ms
+
+
+def _archive_url(url: str | None) -> str | None:
+    problem = None if url is None else archive_problem(url)
+    if problem is not None:
+        raise ValueError(problem)
+    return url
 
 
 def _outside_cdc_raw(folder: Path | None, info: ValidationInfo) -> Path | None:
@@ -100,6 +108,8 @@ class AgentConfig(BaseModel):
     spill_dir: Annotated[Path | None, AfterValidator(_outside_cdc_raw)] = None
     spill_when_full_within_ms: int = Field(default=300_000, ge=0)
     spill_min_free_bytes: int = Field(default=1024 * _MIB, ge=0)
+    archive_url: Annotated[str | None, AfterValidator(_archive_url)] = None
+    archive_compression: Compression = "zstd"
     segment_rotation_interval_ms: Annotated[int, AfterValidator(_off_or_a_second)] = Field(default=0, ge=0)
 
     # Tables

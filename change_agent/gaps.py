@@ -18,7 +18,7 @@ from change_agent.event_producers import EventProducer
 from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, encode_gap
 from schemas.table_metadata import TableMetadata
 
-__all__ = ["Gap", "GapReporter", "gap_message", "gap_records"]
+__all__ = ["Gap", "GapReporter", "Gaps", "gap_message", "gap_records"]
 
 _log: Final = logging.getLogger(__name__)
 _WAIT: Final = tenacity.wait_exponential(multiplier=0.5, max=30) + tenacity.wait_random(0, 0.5)
@@ -76,6 +76,13 @@ def _utc(time_ms: int | None) -> str:
     if time_ms is None:
         return "an unknown time"
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+class Gaps(Protocol):
+    """Tells the world what is lost: a GapReporter."""
+
+    def report(self, gap: Gap) -> None:
+        """Tell this gap, now or later."""
 
 
 class Producers(Protocol):

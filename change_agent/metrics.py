@@ -60,6 +60,8 @@ class AgentMetrics:
 
     segments_finished: int = _counter("Segments that were read to their end")
     segments_deleted: int = _counter("Finished segments that were deleted from cdc_raw")
+    segments_archived: int = _counter("Finished segments that were archived")
+    archive_failures: int = _counter("Times that a segment could not be archived; it is tried again")
     segments_unreadable: int = _counter("Segments that could not be read (further)")
     segments_set_aside: int = _counter("Unreadable segments that were moved to error/")
     segments_gone_unread: int = _counter("Segments that vanished before they were read: changes are lost")

@@ -23,6 +23,9 @@ class FinishedSegments(Protocol):
     def let_go(self, finished: frozenset[int], faulty: Mapping[int, str]) -> frozenset[int]:
         """Delete or archive what is there of `finished`; set `faulty` (id -> fault) aside. The faulty that are, by id."""
 
+    def forgettable(self, finished: frozenset[int]) -> frozenset[int]:
+        """Those of `finished` that can never come back."""
+
 
 class PositionsWriter:
     """Stores the acknowledged prefix at an interval and once more at the end. A position is stored before a file goes.
@@ -109,7 +112,8 @@ class PositionsWriter:
         for segment_id in ended:
             del segments[segment_id]
         until_ms = max(self._stored.until_ms, self._positions.acknowledged_until_ms)
-        positions = StoredPositions(segments=segments, finished=self._stored.finished | ended, until_ms=until_ms)
+        finished = (self._stored.finished | ended) - self._finished_segments.forgettable(self._stored.finished)
+        positions = StoredPositions(segments=segments, finished=finished, until_ms=until_ms)
         if positions != self._stored:
             self._store.store(positions)
             self._stored = positions

@@ -25,7 +25,7 @@ from change_agent.errors import (
     UnsupportedVersionError,
 )
 from change_agent.gap_detector import GapDetector, GoneSegments
-from change_agent.gaps import Gap, gap_message, gap_records
+from change_agent.gaps import Gap, Gaps, gap_message, gap_records
 from change_agent.inflight import InflightPositions, TrackedEntry
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_events import EventKeys, TableEvent
@@ -59,13 +59,6 @@ class Publisher(Protocol):
         """Send these behind all others."""
 
 
-class Gaps(Protocol):
-    """Tells the world what is lost."""
-
-    def report(self, gap: Gap) -> None:
-        """Tell this gap, now or later."""
-
-
 class SegmentFollower:
     """Owns the open segments. `run` is a thread's body; `stop` may be called by any thread.
 
@@ -97,9 +90,11 @@ class SegmentFollower:
         self._options: Final = options
         self._open: Final[dict[int, SegmentReader]] = {}
         # Segments with nothing more to do here, and the limits at which others failed.
-        self._ended: Final = set(stored.finished)
+        self._ended = set(stored.finished)
+        # Those of them that were read again: when they are gone, they may be wanted once more.
+        self._read_again = {each for each in stored.finished if each < 0}
         self._failed_at: Final[dict[int, int]] = {}
-        self._detector: Final = GapDetector(stored.segments)
+        self._detector: Final = GapDetector(each for each in stored.segments if each > 0)
         # Segments that Cassandra does not write any more, as long as they are not finished.
         self._final: Final[set[int]] = set()
         self._told: Final[set[int]] = set()
@@ -140,6 +135,8 @@ class SegmentFollower:
         if segments is None:
             return
         self.listed = {each.segment_id: each for each in segments}
+        self._ended -= self._read_again - self.listed.keys()
+        self._read_again &= self.listed.keys()
         self._look_for_gaps(now_ms)
         unread = [each for each in segments if each.segment_id not in self._ended]
         if unread:
@@ -196,7 +193,7 @@ class SegmentFollower:
                     if self._stopping.is_set():
                         raise StoppedError
                     self._metrics.mutations_read += 1
-                    events = self._interpreter.events_of(reader.name, segment_id, reader.descriptor.version, entry)
+                    events = self._interpreter.events_of(reader.name, abs(segment_id), reader.descriptor.version, entry)
                     if events:
                         self._collect(segment_id, entry.position, events)
                     elif events is not None:
@@ -229,7 +226,7 @@ class SegmentFollower:
             self._batch_bytes += size
 
     def _new_header(self, keys: EventKeys, segment_id: int) -> MessageHeader:
-        header = self._headers[keys] = header_of(keys, self._interpreter.node_id, segment_id)
+        header = self._headers[keys] = header_of(keys, self._interpreter.node_id, abs(segment_id))
         return header
 
     def _is_due(self) -> bool:
@@ -339,6 +336,8 @@ class SegmentFollower:
 
     def _end(self, segment: ReadableSegment) -> None:
         self._ended.add(segment.segment_id)
+        if segment.segment_id < 0:
+            self._read_again.add(segment.segment_id)
         self._detector.finished(segment.segment_id)
         self._final.discard(segment.segment_id)
         reader = self._open.pop(segment.segment_id, None)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
+from change_agent.archiving import Archiving
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.commitlog.section_decoder import SegmentOptions
@@ -83,7 +84,13 @@ class StagedAgent:
     """All stages of an agent but the one that speaks to Pulsar: events are acknowledged at once, or when asked to."""
 
     def __init__(
-        self, folder: Path, tables: MemoryTables, options: SegmentOptions | None = None, *, max_events: int = 10_000
+        self,
+        folder: Path,
+        tables: MemoryTables,
+        options: SegmentOptions | None = None,
+        *,
+        max_events: int = 10_000,
+        archiving: Archiving | None = None,
     ) -> None:
         self.cdc_raw, self.work = folder / "cdc_raw", folder / "work"
         self.cdc_raw.mkdir(exist_ok=True)
@@ -98,7 +105,7 @@ class StagedAgent:
         self._stopping = threading.Event()
         self.spill = folder / "spill"
         self.spill.mkdir(exist_ok=True)
-        self._watcher = CdcRawWatcher(self.cdc_raw, 0.02, [self.spill])
+        self._watcher = CdcRawWatcher(self.cdc_raw, 0.02, [self.spill], self.work / "reprocess")
         self._parked = ParkedMutations(self.work)
         interpreter = MutationInterpreter(tables, self._parked, self.metrics, self._stopping, reread_pause_s=0.01)
         self.follower = SegmentFollower(
@@ -117,11 +124,13 @@ class StagedAgent:
             self._store,
             self.stored,
             self.positions,
-            FinishedSegmentFiles(self.follower, SegmentArchiver(self.work / "error"), self._parked, self.metrics),
+            FinishedSegmentFiles(
+                self.follower, SegmentArchiver(self.work / "error"), self._parked, self.metrics, archiving
+            ),
             lambda: None,
             0.01,
         )
-        self._reader = threading.Thread(target=self.follower.run)
+        self._reader = threading.Thread(target=self.follower.run, daemon=True)
 
     def publish(self, events: Sequence[OutgoingEvent]) -> None:
         self.published += events

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cdc.commands.agent_options import config_option
+from cdc.commands.agent_reprocess import reprocess
 from cdc.commands.agent_status import status
 from change_agent.__main__ import leave, run_agent
 from change_agent.config import AgentConfig
@@ -34,3 +35,4 @@ def agent(context: click.Context, path: Path | None, parent: int | None, check: 
 
 
 agent.add_command(status)
+agent.add_command(reprocess)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -17,6 +19,7 @@ from cdc.segment_stats import SegmentStats
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.commitlog_options import load_segment_options
 from change_agent.decoder import running
+from change_agent.segment_archive import fetch_segment
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.system_schema import tables_of
 from schemas.table_metadata import TableMetadata
@@ -115,7 +118,8 @@ def decode(
         width=shutil.get_terminal_size().columns if output_format == "pretty" and sys.stdout.isatty() else None,
     )
     for segment in segments:
-        counted = printer.print_segment(segment)
+        with _unpacked(segment) as unpacked:
+            counted = printer.print_segment(unpacked)
         if stats and counted is not None:
             _print_stats(counted, as_json=as_json)
     if stats and not as_json:
@@ -124,6 +128,16 @@ def decode(
         click.echo(f"cdc: {line}", err=True)
     if printer.failed:
         sys.exit(1)
+
+
+@contextmanager
+def _unpacked(segment: Path) -> Iterator[Path]:
+    """The segment itself, or that of an archive, unpacked for the moment. Raises ArchiveError."""
+    if segment.suffix != ".zst":
+        yield segment
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield fetch_segment(str(segment), Path(folder))
 
 
 def _print_stats(stats: SegmentStats, *, as_json: bool) -> None:

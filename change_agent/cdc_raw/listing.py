@@ -36,7 +36,7 @@ _FIRST_INDEXED_VERSION: Final = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadableSegment:
-    """One segment to be read.
+    """One segment to be read. The id of one that is to be read again is negative: it has an account of its own.
 
     `limit` never goes back. `log_exists` is False when there is an index and the segment itself is gone. `index_time_ms`
     (since the epoch) is when the index, or a segment without one, was last written. `has_index` says which.
@@ -61,13 +61,21 @@ class _Index:
 class SegmentListing:
     """Looks at a `cdc_raw` folder; remembers what it saw, so that a limit never goes back. Used by one thread.
 
-    `other_folders` hold segments that were moved out of `cdc_raw` and are not read yet; they need not exist. One that is
-    `quiet` does not say what it leaves alone.
+    `other_folders` hold segments that were moved out of `cdc_raw` and are not read yet; `again_folder` those that shall be
+    read once more. They need not exist. One that is `quiet` does not say what it leaves alone.
     """
 
-    def __init__(self, directory: Path, other_folders: Sequence[Path] = (), *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        other_folders: Sequence[Path] = (),
+        again_folder: Path | None = None,
+        *,
+        quiet: bool = False,
+    ) -> None:
         self._directory: Final = directory
         self._other_folders: Final = tuple(other_folders)
+        self._again_folder: Final = again_folder
         self._quiet: Final = quiet
         self._offsets: dict[int, int] = {}
         # What a completed index said, as long as the file is the same: name -> (its time in ns, size), content.
@@ -92,6 +100,9 @@ class SegmentListing:
         for folder in self._other_folders:
             moved = self._list(folder) if folder.exists() else None
             found |= {} if moved is None else {log.segment_id: _readable(log) for log in moved.logs.values()}
+        again = self._again_folder
+        if again is not None and again.exists() and (wanted := self._list(again)) is not None:
+            found |= {-log.segment_id: _readable(log, again=True) for log in wanted.logs.values()}
         self._complain(complaints)
         return [found[segment_id] for segment_id in sorted(found)]
 
@@ -198,9 +209,9 @@ def _unindexed(
     return found
 
 
-def _readable(log: SegmentFile) -> ReadableSegment:
+def _readable(log: SegmentFile, *, again: bool = False) -> ReadableSegment:
     return ReadableSegment(
-        segment_id=log.segment_id,
+        segment_id=-log.segment_id if again else log.segment_id,
         path=log.path,
         limit=log.size,
         final=True,

@@ -21,13 +21,19 @@ _log: Final = logging.getLogger(__name__)
 class CdcRawWatcher:
     """Owns the inotify handle of one `cdc_raw` folder. `wait` is called by one thread, `wake` by any.
 
-    `other_folders` hold segments that were moved out of `cdc_raw` and are not read yet; they need not exist.
+    For the other folders see SegmentListing.
     """
 
-    def __init__(self, directory: Path, poll_interval_s: float, other_folders: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        poll_interval_s: float,
+        other_folders: Sequence[Path] = (),
+        again_folder: Path | None = None,
+    ) -> None:
         self._directory: Final = directory
         self._poll_interval_s: Final = poll_interval_s
-        self._listing: Final = SegmentListing(directory, other_folders)
+        self._listing: Final = SegmentListing(directory, other_folders, again_folder)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll: Final = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)

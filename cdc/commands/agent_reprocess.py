@@ -1,0 +1,58 @@
+"""`cdc agent reprocess`: hands segments to an agent once more: those that it set aside, or archived ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from cdc.commands.agent_options import config_option
+from change_agent.cdc_raw.archiver import REASON_SUFFIX
+from change_agent.config import AgentConfig
+from change_agent.segment_archive import ArchiveError, fetch_segment
+from schemas.errors import ConfigError
+
+__all__ = ["reprocess"]
+
+_SEGMENTS: Final = "CommitLog-*.log"
+
+
+@click.command(name="reprocess")
+@click.argument("segments", metavar="[SEGMENT]...", nargs=-1)
+@config_option
+@click.option("--working-dir", type=click.Path(path_type=Path), help="The agent's cdcWorkingDir, instead of --config.")
+def reprocess(segments: tuple[str, ...], path: Path | None, working_dir: Path | None) -> None:
+    """Publish what SEGMENTs hold once more: all of it, whether it was published before or not.
+
+    A SEGMENT is the name of one in the agent's folder error/, or path or URL of an archived one (.log or .log.zst). Without
+    any, all of error/ are taken. The agent reads them when it runs; it may be running now. What cannot be read in full goes
+    to error/ again; the others are deleted, and archived ones stay in the archive.
+    """
+    directory = AgentConfig.load(path).cdc_working_dir if working_dir is None else working_dir
+    if not directory.is_dir():
+        raise ConfigError.of("--working-dir", f"{directory} is no folder: no agent ever ran with it")
+    errors, again = directory / "error", directory / "reprocess"
+    again.mkdir(exist_ok=True)
+    named = segments or tuple(sorted(each.name for each in errors.glob(_SEGMENTS)))
+    failed = False
+    for segment in named:
+        try:
+            _hand_over(segment, errors, again)
+        except ArchiveError as error:
+            failed = True
+            click.echo(f"cdc: {error}", err=True)
+    click.echo(f"{len(list(again.glob(_SEGMENTS)))} segments wait in {again}")
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+def _hand_over(segment: str, errors: Path, again: Path) -> None:
+    set_aside = errors / segment
+    if "/" in segment or not set_aside.is_file():
+        fetch_segment(segment, again)
+        return
+    # Its copy is complete before it goes; a kill in between leaves both, which is no harm.
+    fetch_segment(str(set_aside), again)
+    set_aside.unlink()
+    set_aside.with_name(segment + REASON_SUFFIX).unlink(missing_ok=True)

@@ -1,0 +1,81 @@
+"""Archiving: hands finished segments to the archive one after the other, on a thread of its own, and waits if it fails."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Protocol
+
+__all__ = ["Archiving"]
+
+_log: Final = logging.getLogger(__name__)
+_FIRST_PAUSE_S: Final = 1.0
+_MAX_PAUSE_S: Final = 60.0
+# Handed over at once; the others are asked for again soon.
+_WAITING: Final = 4
+
+
+class Archive(Protocol):
+    """Where segments are kept."""
+
+    def store(self, log: Path, node_id: str) -> None:
+        """When this returns, the archive holds the whole segment. Raises what the store raises."""
+
+
+class Archiving:
+    """Used by the positions' thread. Nothing that is not in the archive is ever reported to be."""
+
+    def __init__(self, archive: Archive, node_id: Callable[[], str | None]) -> None:
+        self._archive: Final = archive
+        self._node_id: Final = node_id
+        self._pool: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="archive")
+        self._futures: Final[dict[str, Future[None]]] = {}
+        self._failures = 0
+        self._retry_at = 0.0
+        self.failures = 0
+
+    def close(self) -> None:
+        """Give up what waits; the next start archives it."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def is_archived(self, log: Path) -> bool:
+        """True once when the segment is in the archive; else it is on its way there, or will be tried again."""
+        future = self._futures.get(log.name)
+        if future is None:
+            self._begin(log)
+            return False
+        if not future.done():
+            return False
+        del self._futures[log.name]
+        error = future.exception()
+        if error is not None:
+            self._note_failure(log, error)
+            return False
+        if self._failures:
+            _log.info("segments are archived again")
+        self._failures = 0
+        return True
+
+    def _begin(self, log: Path) -> None:
+        node_id = self._node_id()
+        has_room = len(self._futures) < _WAITING and time.monotonic() >= self._retry_at
+        # The node is known when anything was read; after a restart it may not be yet.
+        if node_id is not None and has_room and log.exists():
+            self._futures[log.name] = self._pool.submit(self._archive.store, log, node_id)
+
+    def _note_failure(self, log: Path, error: BaseException) -> None:
+        if not log.exists():
+            # Moved meanwhile: it comes again under its new path.
+            return
+        self._failures += 1
+        self.failures += 1
+        pause_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._failures - 1, 10))
+        self._retry_at = time.monotonic() + random.uniform(0.5, 1.0) * pause_s
+        if self._failures == 1:
+            _log.error(
+                "%s cannot be archived (%s: %s); it is not deleted, trying again", log.name, type(error).__name__, error
+            )

@@ -1,0 +1,118 @@
+"""SegmentArchive: keeps finished segments in a folder or an object store, compressed, so that they can be read again.
+
+    <archiveUrl>/<node id>/CommitLog-7-1795219249195.log.zst     Zstandard, or without .zst as it was
+
+Where a URL leads is fsspec's business: `/path`, `s3://bucket/path`, `gs://...`, each with its own package and credentials.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, Protocol, cast
+
+import cramjam
+import fsspec
+
+from schemas.errors import CdcError
+
+__all__ = ["ArchiveError", "Compression", "SegmentArchive", "archive_problem", "fetch_segment"]
+
+Compression = Literal["zstd", "none"]
+_SUFFIXES: Final[dict[Compression, str]] = {"zstd": ".zst", "none": ""}
+# Each is a frame of its own: memory does not depend on the segment, and any Zstandard tool reads them one after the other.
+_CHUNK: Final = 1024 * 1024
+_LEVEL: Final = 3
+_ARCHIVED: Final = re.compile(r"(CommitLog-\d+-\d+\.log)(\.zst)?")
+
+
+class ArchiveError(CdcError):
+    """A segment is not in the archive as it should be."""
+
+
+class _FileSystem(Protocol):
+    protocol: str | tuple[str, ...]
+
+    def makedirs(self, path: str, exist_ok: bool) -> None: ...
+    def open(self, path: str, mode: str) -> BinaryIO: ...
+    def size(self, path: str) -> int: ...
+    def mv(self, source: str, target: str) -> None: ...
+
+
+def archive_problem(url: str) -> str | None:
+    """Why the URL cannot be an archive; None when it can."""
+    if re.search(r"://[^/]*:[^/]*@", url):
+        return "must hold no password; give it as fsspec's configuration or the store's own environment variables"
+    protocol = url.partition("://")[0] if "://" in url else "file"
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except (ValueError, ImportError) as error:
+        return f"{protocol}:// cannot be used ({error})"
+    return None
+
+
+class SegmentArchive:
+    """Stores segments of one node. `store` blocks as long as the store wants, so it has a thread of its own."""
+
+    def __init__(self, url: str, compression: Compression) -> None:
+        self._url: Final = url
+        self._compression: Final[Compression] = compression
+
+    def store(self, log: Path, node_id: str) -> None:
+        """When this returns, the archive holds the whole segment. Raises what the store raises; ArchiveError."""
+        found, root = fsspec.core.url_to_fs(self._url)
+        store = cast("_FileSystem", found)
+        folder = f"{root.rstrip('/')}/{node_id}"
+        target = f"{folder}/{log.name}{_SUFFIXES[self._compression]}"
+        is_local = "file" in store.protocol
+        # An object appears when it is complete; a file must be given its name then.
+        written_to = f"{target}.tmp" if is_local else target
+        store.makedirs(folder, exist_ok=True)
+        size = 0
+        with log.open("rb") as reading, store.open(written_to, "wb") as writing:
+            for chunk in _chunks(reading):
+                packed = bytes(cramjam.zstd.compress(chunk, level=_LEVEL)) if self._compression == "zstd" else chunk
+                writing.write(packed)
+                size += len(packed)
+            if is_local:
+                writing.flush()
+                os.fsync(writing.fileno())
+        if store.size(written_to) != size:
+            raise ArchiveError(f"{target} has {store.size(written_to)} bytes instead of {size}")
+        if is_local:
+            store.mv(written_to, target)
+
+
+def fetch_segment(source: str, folder: Path) -> Path:
+    """Bring a segment (a path or an fsspec URL, packed or not) into a folder, whole at once; its path there.
+
+    Raises ArchiveError. Its name alone decides how it is called there, so it cannot lead out of the folder.
+    """
+    match = _ARCHIVED.fullmatch(source.rstrip("/").rpartition("/")[2])
+    if match is None:
+        raise ArchiveError(f"{source} is not named like a segment: CommitLog-<version>-<id>.log, perhaps with .zst")
+    target = folder / match[1]
+    temporary = folder / f"{match[1]}.tmp"
+    try:
+        with fsspec.open(source, "rb") as reading:
+            content = reading.read()
+        if match[2]:
+            content = bytes(cramjam.zstd.decompress(content))
+        with temporary.open("wb") as writing:
+            writing.write(content)
+            writing.flush()
+            os.fsync(writing.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ArchiveError(f"{source} cannot be read ({error})") from error
+    except cramjam.DecompressionError as error:
+        raise ArchiveError(f"{source} is not whole ({error})") from error
+    return target
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK):
+        yield chunk

@@ -1,0 +1,188 @@
+"""Archives and reprocessing: nothing goes that is not archived, what is archived can be read again, paths stay inside."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import cramjam
+import fsspec
+import pytest
+from click.testing import CliRunner
+
+from cdc.main import cli
+from change_agent.archiving import Archiving
+from change_agent.segment_archive import ArchiveError, SegmentArchive, archive_problem, fetch_segment
+from tests.events_topic import wait_until
+from tests.golden_segments import GOLDEN_SEGMENTS
+from tests.segment_writer import segment_bytes
+from tests.stages import GOLDEN, MemoryTables, StagedAgent, payloads
+
+_ID = time.time_ns() // 1_000_000 - 10_000
+_NODE = "00000000-0000-0000-0000-000000000001"
+
+
+def _agent(folder: Path, url: str | None = None) -> StagedAgent:
+    archiving = None if url is None else Archiving(SegmentArchive(url, "zstd"), lambda: _NODE)
+    return StagedAgent(folder, MemoryTables(GOLDEN.tables()), archiving=archiving)
+
+
+@pytest.fixture
+def store() -> Iterator[fsspec.AbstractFileSystem]:
+    """An object store in memory, empty."""
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    yield memory
+    memory.store.clear()
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+@pytest.mark.parametrize("place", ["folder", "file-url", "memory"])
+def test_an_archived_segment_can_be_fetched_as_it_was(
+    tmp_path: Path, store: fsspec.AbstractFileSystem, compression: str, place: str
+) -> None:
+    """Also one that is larger than what is packed at once."""
+    log = tmp_path / "CommitLog-7-5.log"
+    log.write_bytes(bytes(range(256)) * 10_000)
+    root = {
+        "folder": str(tmp_path / "archive"),
+        "file-url": f"file://{tmp_path}/archive",
+        "memory": "memory://archive",
+    }[place]
+    SegmentArchive(root, compression).store(log, _NODE)  # type: ignore[arg-type]
+    (tmp_path / "out").mkdir()
+    suffix = ".zst" if compression == "zstd" else ""
+    fetched = fetch_segment(f"{root}/{_NODE}/CommitLog-7-5.log{suffix}", tmp_path / "out")
+    assert fetched == tmp_path / "out" / "CommitLog-7-5.log"
+    assert fetched.read_bytes() == log.read_bytes()
+
+
+def test_a_finished_segment_is_archived_and_then_deleted(tmp_path: Path) -> None:
+    """Under the node's id; its bytes are what Cassandra wrote."""
+    agent = _agent(tmp_path, str(tmp_path / "archive"))
+    content = segment_bytes(_ID, [payloads(3)])
+    agent.segment(_ID, content, "9\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: agent.files() == [], "the segment is deleted", 10)
+    agent.stop()
+    archived = tmp_path / "archive" / _NODE / f"CommitLog-7-{_ID}.log.zst"
+    assert bytes(cramjam.zstd.decompress(archived.read_bytes())) == content
+    assert agent.metrics.segments_archived == 1
+
+
+def test_a_failing_archive_deletes_nothing_and_goes_on_when_it_works_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line; a file stands where its folder should be made."""
+    (tmp_path / "archive").write_text("in the way")
+    agent = _agent(tmp_path, str(tmp_path / "archive"))
+    for number in range(3):
+        agent.segment(_ID + number, segment_bytes(_ID + number, [payloads(1)]), "9\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: agent.metrics.archive_failures >= 3, "it was tried", 10)
+    assert len(agent.published) == 3 and len(agent.files()) == 6
+    (tmp_path / "archive").unlink()
+    wait_until(lambda: agent.files() == [], "all are archived and deleted", 20)
+    agent.stop()
+    assert len(list((tmp_path / "archive" / _NODE).iterdir())) == 3
+    [error] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert "cannot be archived (" in error and "it is not deleted, trying again" in error
+
+
+def test_a_segment_that_was_set_aside_is_published_again_by_reprocess(tmp_path: Path) -> None:
+    """Its file was mended meanwhile: everything in it is published, and it is deleted; then the same once more."""
+    good = segment_bytes(_ID, [payloads(3)])
+    bad = bytearray(good)
+    bad[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
+    agent = _agent(tmp_path)
+    agent.segment(_ID, bytes(bad), "9\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: agent.metrics.segments_set_aside == 1, "the segment is set aside", 5)
+    error = agent.work / "error"
+    for again in (1, 2):
+        (error / f"CommitLog-7-{_ID}.log").write_bytes(good)
+        result = CliRunner().invoke(cli, ["agent", "reprocess", "--working-dir", str(agent.work)])
+        assert (result.exit_code, result.output) == (0, f"1 segments wait in {agent.work / 'reprocess'}\n")
+        wait_until(lambda: len(agent.published) == 2 + 3 * again, "it is read again", 5)  # noqa: B023
+        wait_until(lambda: not list((agent.work / "reprocess").iterdir()), "it is deleted", 5)
+        assert list(error.iterdir()) == []
+        # the stored account of the first turn is closed before the second begins
+        wait_until(lambda: not any(each < 0 for each in agent._writer._stored.finished), "it is forgotten", 5)
+    agent.stop()
+    assert {each.header.segment_id for each in agent.published} == {_ID}
+    assert agent.gaps == []
+
+
+def test_a_segment_that_is_still_damaged_is_set_aside_again(tmp_path: Path) -> None:
+    """Reprocessing loses nothing either."""
+    bad = bytearray(segment_bytes(_ID, [payloads(3)]))
+    bad[-10] ^= 1
+    agent = _agent(tmp_path)
+    (agent.work / "error").mkdir()
+    (agent.work / "error" / f"CommitLog-7-{_ID}.log").write_bytes(bad)
+    agent.start()
+    result = CliRunner().invoke(cli, ["agent", "reprocess", "--working-dir", str(agent.work), f"CommitLog-7-{_ID}.log"])
+    assert result.exit_code == 0
+    wait_until(lambda: agent.metrics.segments_set_aside == 1, "it is set aside", 5)
+    agent.stop()
+    assert len(agent.published) == 2
+    assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").read_bytes() == bytes(bad)
+    assert json.loads((agent.work / "error" / f"CommitLog-7-{_ID}.log.reason.json").read_text())["segment"]
+
+
+def test_archived_segments_are_decoded_and_reprocessed_from_where_they_are(tmp_path: Path) -> None:
+    """`cdc decode` and `cdc agent reprocess` take the packed file itself; the archive keeps it."""
+    golden = GOLDEN_SEGMENTS[-1]
+    SegmentArchive(str(tmp_path / "archive"), "zstd").store(golden.path, _NODE)
+    packed = tmp_path / "archive" / _NODE / f"{golden.path.name}.zst"
+    result = CliRunner().invoke(cli, ["decode", str(packed), "--schema", str(golden.schema_file)])
+    assert result.stdout.splitlines() == golden.expected()
+    (tmp_path / "work").mkdir()
+    result = CliRunner().invoke(cli, ["agent", "reprocess", "--working-dir", str(tmp_path / "work"), str(packed)])
+    assert result.exit_code == 0
+    assert (tmp_path / "work" / "reprocess" / golden.path.name).read_bytes() == golden.path.read_bytes()
+    assert packed.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "x.log", "CommitLog-7-1.log/..", "CommitLog-7-1.log.gz", "CommitLog-7-1_cdc.idx", ""]
+)
+def test_a_name_that_is_no_segments_is_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+    """The name decides where the file goes, so it may only be a segment's."""
+    (tmp_path / "in").mkdir()
+    with pytest.raises(ArchiveError, match="is not named like a segment"):
+        fetch_segment(f"{tmp_path}/in/{name}", tmp_path / "in")
+    assert list((tmp_path / "in").iterdir()) == []
+
+
+def test_a_packed_segment_that_was_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    """Half a segment under a segment's name would look like one."""
+    log = tmp_path / "CommitLog-7-5.log"
+    log.write_bytes(b"some bytes" * 50)
+    SegmentArchive(str(tmp_path), "zstd").store(log, "n")
+    packed = tmp_path / "n" / "CommitLog-7-5.log.zst"
+    whole = packed.read_bytes()
+    (tmp_path / "out").mkdir()
+    for length in range(1, len(whole)):
+        packed.write_bytes(whole[:length])
+        with pytest.raises(ArchiveError, match="is not whole"):
+            fetch_segment(str(packed), tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("/var/archive", None),
+        ("file:///var/archive", None),
+        ("nothing://bucket/x", "nothing:// cannot be used"),
+        ("sftp://me:secret@host/x", "must hold no password"),
+    ],
+)
+def test_an_archive_url_is_checked_and_may_hold_no_secret(url: str, problem: str | None) -> None:
+    """The text of the problem does not repeat the password."""
+    found = archive_problem(url)
+    assert (found is None) == (problem is None)
+    assert found is None or (problem is not None and found.startswith(problem) and "secret" not in found)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from uuid import UUID
@@ -113,6 +115,60 @@ def test_what_was_written_while_cdc_was_off_is_not_published(table: _Table) -> N
     table.cdc(True)
     table.write(6)
     assert table.wait_for_last(6) == [1, 4, 6]
+
+
+def test_writes_under_way_while_the_flag_changes_are_never_lost(table: _Table, cql: Session) -> None:
+    """Four writers, the flag off and on five times: whatever was acknowledged before a turn-off, or begun behind a turn-on,
+    is published; whatever was begun and acknowledged while it was off is not."""
+    table.create()
+    insert = cql.prepare(f"INSERT INTO {table.name} (pk, ck, v) VALUES (1, ?, 1)")
+    cks, stop = itertools.count(1), threading.Event()
+    writes: list[tuple[float, float, int]] = []
+    off: list[tuple[float, float]] = []
+    on: list[tuple[float, float]] = []
+
+    def write() -> None:
+        while not stop.is_set():
+            ck, begun = next(cks), time.monotonic()
+            cql.execute(insert, (ck,))
+            writes.append((begun, time.monotonic(), ck))
+            stop.wait(0.002)
+
+    def more_rows() -> None:
+        wanted = len(writes) + 20
+        wait_until(lambda: len(writes) > wanted, "rows are written")
+
+    writers = [threading.Thread(target=write) for _ in range(4)]
+    for each in writers:
+        each.start()
+    for _ in range(5):
+        for flag, turns in ((False, off), (True, on)):
+            more_rows()
+            begun = time.monotonic()
+            table.cdc(flag)
+            turns.append((begun, time.monotonic()))
+    more_rows()
+    stop.set()
+    for each in writers:
+        each.join()
+    last = next(cks)
+    cql.execute(insert, (last,))
+    published = set(table.wait_for_last(last))
+    ons = [(0.0, 0.0), *on]
+    offs = [*off, (float("inf"), float("inf"))]
+    while_on = {
+        ck
+        for begun, ended, ck in writes
+        if any(since[1] < begun and ended < until[0] for since, until in zip(ons, offs, strict=True))
+    }
+    while_off = {
+        ck
+        for begun, ended, ck in writes
+        if any(since[1] < begun and ended < until[0] for since, until in zip(off, on, strict=True))
+    }
+    assert len(while_on) > 100 and len(while_off) > 40
+    assert while_on - published == set()
+    assert while_off & published == set()
 
 
 def test_cdc_stays_off_across_segments(table: _Table) -> None:

@@ -11,6 +11,7 @@ Who owns what:
     thread `publisher`   MutationPublisher: topics, lanes; `open` threads make producers for it, and end
     thread `positions`   PositionsWriter: positions' files, the deletion of segments, the status file
     thread `archive`     Archiving, where it is wanted
+    thread `positions-copy`  PositionsCopy, where it is wanted
     thread `gaps`        GapReporter: idle until something is lost
     thread `guard`       CdcRawGuard: the folder of what is moved out of cdc_raw unread; a session of its own
     thread `http`        HttpEndpoint: metrics, health and readiness, on threads of its own
@@ -44,8 +45,9 @@ from change_agent.inflight import InflightPositions
 from change_agent.logs import set_up_log
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_interpreter import MutationInterpreter
-from change_agent.offsets import OffsetStore
+from change_agent.offsets import OffsetStore, StoredPositions
 from change_agent.parked import ParkedMutations
+from change_agent.positions_copy import PositionsCopy
 from change_agent.positions_writer import PositionsWriter
 from change_agent.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.publisher import HoldLimits, MutationPublisher
@@ -60,6 +62,7 @@ from change_agent.topic_lane import Packing
 from change_agent.unparking import Unparker
 from schemas.errors import CdcError
 from schemas.gap_record import gaps_topic
+from schemas.topics import full_topic_name
 
 __all__ = ["AgentFailedError", "ChangeAgent"]
 
@@ -124,6 +127,7 @@ class ChangeAgent:
         self._report: Final = self._make_report()
         self._http: Final = self._make_http()
         self._archiving: Final = self._make_archiving()
+        self._copy: Final = self._make_copy()
         self._writer: Final = PositionsWriter(
             self._store,
             self._stored,
@@ -144,6 +148,19 @@ class ChangeAgent:
         if url is None:
             return None
         return Archiving(SegmentArchive(url, self._config.archive_compression), self._node_id)
+
+    def _make_copy(self) -> PositionsCopy | None:
+        prefix = self._config.positions_topic_prefix
+        if prefix is None:
+            return None
+        held = self._config.cdc_working_dir / "held"
+        return PositionsCopy(
+            lambda node_id: self._producers.copy_topic(full_topic_name(f"{prefix}{node_id}")),
+            self._node_id,
+            lambda: self._writer.stored,
+            lambda: self._parked.count == 0 and not (held.exists() and any(held.iterdir())),
+            self._stopping,
+        )
 
     def _node_id(self) -> str | None:
         known = self._provider.known
@@ -279,6 +296,7 @@ class ChangeAgent:
             "positions' writer": self._writer.failure,
             "schema thread": self._provider.failure,
             "guard": self._guard.failure,
+            "copy of positions": None if self._copy is None else self._copy.failure,
             "gaps' thread": self._gaps.failure,
             "rotation": None if self._rotation is None else self._rotation.failure,
         }
@@ -298,6 +316,8 @@ class ChangeAgent:
         self._publisher.stop()
         self._gaps.stop()
         self._writer.stop()
+        if self._copy is not None:
+            self._copy.stop()
         if self._archiving is not None:
             self._archiving.close()
         self._provider.stop()
@@ -310,6 +330,12 @@ class ChangeAgent:
 
     def _read(self) -> None:
         try:
+            if self._copy is not None:
+                restored = self._copy.restore() if self._stored == StoredPositions() else None
+                if restored is not None:
+                    self._writer.adopt(restored)
+                    self._follower.adopt(restored)
+                self._copy.start()
             self._follower.run()
         except Exception as error:  # noqa: BLE001  # the top of a thread
             _log.exception("the reader failed")

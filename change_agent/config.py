@@ -146,6 +146,7 @@ class AgentConfig(BaseModel):
     stats_interval_ms: int = Field(default=60_000, ge=1_000)
 
     # The process
+    positions_topic_prefix: TopicPrefix | None = None
     positions_interval_ms: int = Field(default=200, ge=10, le=10_000)
     shutdown_timeout_ms: int = Field(default=3_000, ge=0)
     _notes: tuple[str, ...] = PrivateAttr(default=())

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import _pulsar
 import pulsar
 
+from change_agent.copy_topic import CopyTopic
 from change_agent.errors import PublishError
 from change_agent.events_topics import EventsTopics
 from change_agent.partition_counts import PartitionCounts
@@ -117,6 +118,10 @@ class EventProducers:
         partitions = self._topics.ensure(topic)
         name = f"{topic}-partition-0" if partitions else topic
         return self._producer(topic, name, _AvroSchema(record_name, schema_text))
+
+    def copy_topic(self, topic: str) -> CopyTopic:
+        """The topic of a node's copy of positions. Raises PublishError."""
+        return CopyTopic(self._client, topic)
 
     def check(self, topic: str) -> None:
         """Look whether an open topic still has the partitions it had. Raises PublishError."""

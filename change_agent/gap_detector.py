@@ -32,7 +32,12 @@ class GapDetector:
     """Knows the segments that must not vanish. Used by the reader's thread."""
 
     def __init__(self, unfinished: Iterable[int]) -> None:
-        self._missed: Final = dict.fromkeys(unfinished, 0)
+        self._missed: Final[dict[int, int]] = {}
+        self.know(unfinished)
+
+    def know(self, unfinished: Iterable[int]) -> None:
+        """These must not vanish either. What is read again on request (negative ids) may."""
+        self._missed.update((each, 0) for each in unfinished if each > 0)
 
     def finished(self, segment_id: int) -> None:
         """The segment was read to its end; it may go."""

@@ -21,7 +21,15 @@ from typing import Final, TypedDict, cast
 
 from schemas.errors import CdcError, ConfigError
 
-__all__ = ["DamagedPositionsError", "OffsetStore", "StoredPositions", "StoredSegment", "WorkingDirInUseError"]
+__all__ = [
+    "DamagedPositionsError",
+    "OffsetStore",
+    "StoredPositions",
+    "StoredSegment",
+    "WorkingDirInUseError",
+    "format_positions",
+    "parse_positions",
+]
 
 _NAMES: Final = ("positions-a.json", "positions-b.json")
 # A segment that was deleted may be linked again when Cassandra replays; ids are kept for far more than that can bring.
@@ -96,7 +104,7 @@ class OffsetStore:
         found = []
         present = [name for name in _NAMES if (self._directory / name).exists()]
         for name in present:
-            loaded = _parse((self._directory / name).read_bytes())
+            loaded = parse_positions((self._directory / name).read_bytes())
             if loaded is not None:
                 found.append((*loaded, name))
         if not found:
@@ -115,7 +123,7 @@ class OffsetStore:
         target = self._directory / self._next_name
         temporary = target.with_suffix(".tmp")
         with temporary.open("wb") as file:
-            file.write(_format(generation, positions))
+            file.write(format_positions(generation, positions))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
@@ -133,7 +141,8 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _format(generation: int, positions: StoredPositions) -> bytes:
+def format_positions(generation: int, positions: StoredPositions) -> bytes:
+    """A checksum, and JSON behind it."""
     body = json.dumps(
         {
             "generation": generation,
@@ -159,7 +168,7 @@ def _ranges(ids: Iterable[int]) -> list[list[int]]:
     return ranges
 
 
-def _parse(content: bytes) -> tuple[int, StoredPositions] | None:
+def parse_positions(content: bytes) -> tuple[int, StoredPositions] | None:
     """Generation and positions; None when the file is damaged."""
     checksum, _, body = content.partition(b"\n")
     if checksum != b"%08x" % zlib.crc32(body):

@@ -48,6 +48,7 @@ class PositionsWriter:
         self._finished_segments: Final = finished_segments
         self._write_status: Final = write_status
         self._interval_s: Final = interval_s
+        self._lock: Final = threading.Lock()
         self._set_aside: frozenset[int] = frozenset()
         self._stopping: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._run, name="positions", daemon=True)
@@ -59,6 +60,17 @@ class PositionsWriter:
         """Begin to store."""
         self._thread.start()
 
+    @property
+    def stored(self) -> StoredPositions:
+        """What was stored last."""
+        return self._stored
+
+    def adopt(self, positions: StoredPositions) -> None:
+        """Go on from these, of another machine, in place of none. Raises OSError when they cannot be stored."""
+        with self._lock:
+            self._store.store(positions)
+            self._stored = positions
+
     def stop(self) -> None:
         """Store what is acknowledged by now, and end."""
         self._stopping.set()
@@ -69,7 +81,8 @@ class PositionsWriter:
         try:
             while True:
                 stopping = self._stopping.wait(self._interval_s)
-                self._store_and_let_go()
+                with self._lock:
+                    self._store_and_let_go()
                 if stopping or time.monotonic() >= status_at:
                     self._try_to_write_status()
                     status_at = time.monotonic() + _STATUS_INTERVAL_S

@@ -84,7 +84,7 @@ class SegmentFollower:
         self._positions: Final = positions
         self._publisher: Final = publisher
         self._metrics: Final = metrics
-        self._stored: Final = stored
+        self._stored = stored
         self._stopping: Final = stopping
         self._gaps: Final = gaps
         self._options: Final = options
@@ -94,7 +94,7 @@ class SegmentFollower:
         # Those of them that were read again: when they are gone, they may be wanted once more.
         self._read_again = {each for each in stored.finished if each < 0}
         self._failed_at: Final[dict[int, int]] = {}
-        self._detector: Final = GapDetector(each for each in stored.segments if each > 0)
+        self._detector: Final = GapDetector(stored.segments)
         # Segments that Cassandra does not write any more, as long as they are not finished.
         self._final: Final[set[int]] = set()
         self._told: Final[set[int]] = set()
@@ -106,6 +106,11 @@ class SegmentFollower:
         self._batch_since = 0.0
         # Replaced as a whole, for other threads: file name and limit of every segment with an index, by id.
         self.listed: Mapping[int, ReadableSegment] = {}
+
+    def adopt(self, stored: StoredPositions) -> None:
+        """Go on from these positions in place of those of the constructor; before `run`."""
+        self._stored, self._ended = stored, set(stored.finished)
+        self._detector.know(stored.segments)
 
     def run(self) -> None:
         """Follow until `stopping` is set."""

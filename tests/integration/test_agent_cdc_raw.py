@@ -6,6 +6,9 @@ These tests stop servers and want a small `cdc_total_space`, so they have some o
 from __future__ import annotations
 
 import itertools
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +17,10 @@ import pulsar
 import pytest
 from cassandra.cluster import Cluster, Session
 from cassandra.concurrent import execute_concurrent_with_args
+from click.testing import CliRunner
 
 from cdc.agent_process import AgentProcess
+from cdc.main import cli
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.gap_record import GapRecord, decode_gap, gaps_topic
 from schemas.topics import events_topic
@@ -185,3 +190,114 @@ def _gaps(servers: Sandbox) -> list[GapRecord]:
         return found
     finally:
         client.close()
+
+
+def test_a_backlog_of_100_000_rows_arrives_whole_whichever_server_was_away(
+    servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """Before the agent ever ran (it starts before Cassandra does), while it was down, and while Pulsar was away."""
+    _write(session, table, range(40_000))
+    servers.node.stop()
+    agent.start()
+    servers.node.start()
+    topic = topic_of(table)
+    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=20) as cluster:
+        again = cluster.connect()
+        topic.wait_for_rows(40_000, timeout_s=60)
+        assert agent.stop() == 0, agent.log_tail()
+        _write(again, table, range(40_000, 70_000))
+        agent.start()
+        topic.wait_for_rows(70_000, timeout_s=60)
+        servers.pulsar.kill()
+        _write(again, table, range(70_000, 100_000))
+    servers.pulsar.start()
+    topic.wait_for_rows(100_000, timeout_s=60)
+    assert _keys(topic) == set(range(100_000))
+    assert len({each.place for each in topic.events}) == 100_000
+    assert agent.metric("segments_gone_unread") == agent.metric("parked") == 0
+
+
+def test_full_disks_lose_nothing_and_are_told(
+    servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """No file may grow beyond 20,000 bytes, the log's own: a real error of the system, as a full disk gives it."""
+    agent.start()
+    _write(session, table, range(100))
+    topic = topic_of(table)
+    topic.wait_for(100)
+    resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    files = {path.name for path in servers.node.cdc_raw.glob("*.log")}
+    _write(session, table, range(100, 6_000), size=1_000)
+    topic.wait_for_rows(6_000, timeout_s=60)
+    assert files <= {path.name for path in servers.node.cdc_raw.glob("*.log")}
+    assert agent.running
+    resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    wait_until(lambda: not files & {path.name for path in servers.node.cdc_raw.glob("*.log")}, "segments are deleted")
+    assert agent.stop() == 0, agent.log_tail()
+    assert _keys(topic) == set(range(6_000))
+    log = agent.log.read_text()
+    assert "no segment is deleted until they can, trying again" in log or "positions are stored again" in log
+
+
+def test_what_the_agent_archived_can_be_decoded_and_published_again(
+    servers: Sandbox, session: Session, table: str, tmp_path: Path, topic_of: TopicOf
+) -> None:
+    """A real segment goes to the archive, packed; `cdc agent reprocess` brings its rows to the topic once more."""
+    agent = AgentProcess.for_node(
+        servers.node, servers.pulsar, tmp_path / "agent", archiveUrl=str(tmp_path / "archive")
+    )
+    agent.start()
+    _write(session, table, range(3_000), size=1_000)
+    topic = topic_of(table)
+    topic.wait_for(3_000)
+    archived = _wait_for_files(tmp_path / "archive", "*/CommitLog-7-*.log.zst", 2)
+    before = len(topic.events)
+    result = CliRunner().invoke(
+        cli, ["agent", "reprocess", "--working-dir", str(agent.working_dir), *map(str, archived)]
+    )
+    assert result.exit_code == 0, result.output
+    wait_until(lambda: not list((agent.working_dir / "reprocess").iterdir()), "they are read and deleted", 60)
+    wait_until(lambda: len(topic.read()) > before + 500, "rows come again", 60)
+    assert {each.place for each in topic.events[before:]} <= {each.place for each in topic.events[:before]}
+    assert agent.stop() == 0, agent.log_tail()
+
+
+def _wait_for_files(folder: Path, pattern: str, count: int) -> list[Path]:
+    """As many files, as soon as they are there."""
+    wait_until(lambda: len(list(folder.glob(pattern))) >= count, f"{count} files in {folder}")
+    return sorted(folder.glob(pattern))
+
+
+def test_a_replaced_machine_goes_on_from_the_copy_of_the_positions(
+    servers: Sandbox, session: Session, table: str, tmp_path: Path, topic_of: TopicOf
+) -> None:
+    """An agent with an empty working directory reads on where the one before was, and repeats nothing."""
+    prefix = f"persistent://public/default/positions-{table.partition('.')[0]}-"
+    first = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path / "first", positionsTopicPrefix=prefix)
+    first.start()
+    _write(session, table, range(2_000))
+    topic = topic_of(table)
+    topic.wait_for(2_000)
+    assert first.stop() == 0, first.log_tail()
+    second = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path / "second", positionsTopicPrefix=prefix)
+    second.start()
+    _write(session, table, range(2_000, 2_100))
+    topic.wait_for_rows(2_100)
+    assert second.stop() == 0, second.log_tail()
+    assert "positions are taken from their copy" in second.log.read_text()
+    assert _keys(topic) == set(range(2_100)) and len(topic.read()) == 2_100
+
+
+def test_a_second_agent_on_the_same_folder_is_refused_by_one_line(
+    servers: Sandbox, agent: AgentProcess, tmp_path: Path
+) -> None:
+    """The lock goes with the process that holds it."""
+    agent.start()
+    command = [sys.executable, "-m", "cdc.main", "agent", "--config", str(agent.config)]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1] == (
+        f"cdc: {agent.working_dir} is used by another agent; give each its own cdcWorkingDir"
+    )
+    agent.kill()
+    agent.start()

@@ -1,0 +1,62 @@
+"""CopyTopic: a Pulsar topic that holds the newest copy of one node's positions, and nothing older for long.
+
+A durable subscription keeps the newest message whatever the namespace's retention is; the one before is acknowledged when
+it is there. The subscription is exclusive, so a second agent for the same node, on whatever machine, is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import _pulsar
+import pulsar
+
+from change_agent.errors import PublishError
+
+__all__ = ["CopyTopic"]
+
+_SUBSCRIPTION: Final = "positions"
+_TIMEOUT_MS: Final = 10_000
+
+
+class CopyTopic:
+    """Used by one thread at a time. The constructor connects; it raises PublishError while that cannot be done."""
+
+    def __init__(self, client: pulsar.Client, topic: str) -> None:
+        self._topic: Final = topic
+        self._newest: _pulsar.MessageId | None = None
+        try:
+            self._consumer: Final = client.subscribe(
+                topic,
+                _SUBSCRIPTION,
+                consumer_type=pulsar.ConsumerType.Exclusive,
+                initial_position=pulsar.InitialPosition.Earliest,
+                receiver_queue_size=10,
+            )
+            self._producer: Final = client.create_producer(
+                topic, send_timeout_millis=_TIMEOUT_MS, batching_enabled=False
+            )
+        except pulsar.PulsarException as error:
+            raise PublishError(topic, f"the copy of positions: {error}") from error
+
+    def read(self) -> bytes | None:
+        """The newest copy; None when there is none. Once, before the first store. Raises PublishError."""
+        payload = None
+        try:
+            last = self._consumer.get_last_message_id()
+            while last.entry_id() >= 0 and (self._newest is None or self._newest < last):
+                message = self._consumer.receive(timeout_millis=_TIMEOUT_MS)
+                self._newest, payload = message.message_id(), bytes(message.data())
+        except pulsar.PulsarException as error:
+            raise PublishError(self._topic, f"the copy of positions cannot be read: {error}") from error
+        return payload
+
+    def store(self, payload: bytes) -> None:
+        """When this returns, the broker has this copy. Raises PublishError."""
+        try:
+            stored = self._producer.send(payload)
+            if self._newest is not None:
+                self._consumer.acknowledge_cumulative(self._newest)
+        except pulsar.PulsarException as error:
+            raise PublishError(self._topic, f"the copy of positions cannot be stored: {error}") from error
+        self._newest = stored

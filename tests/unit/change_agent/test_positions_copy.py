@@ -1,0 +1,116 @@
+"""PositionsCopy: what it copies and when not, and what a fresh machine takes from it. The topic is in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from change_agent.errors import PublishError
+from change_agent.offsets import StoredPositions, StoredSegment, format_positions, parse_positions
+from change_agent.positions_copy import PositionsCopy
+from tests.events_topic import wait_until
+
+_STORED = StoredPositions(segments={7: StoredSegment(position=100)}, finished=frozenset({5, 6}), until_ms=9)
+
+
+class _Topic:
+    """Holds the newest payload; refuses as often as told."""
+
+    def __init__(self, payload: bytes | None = None, refusals: int = 0) -> None:
+        self.payload, self.refusals = payload, refusals
+
+    def read(self) -> bytes | None:
+        self._refuse()
+        return self.payload
+
+    def store(self, payload: bytes) -> None:
+        self._refuse()
+        self.payload = payload
+
+    def _refuse(self) -> None:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise PublishError("positions", "not now")
+
+
+class _Agent:
+    """What a copy asks of its agent."""
+
+    def __init__(self, topic: _Topic) -> None:
+        self.stored = _STORED
+        self.is_portable = True
+        self.stopping = threading.Event()
+        self.opened: list[str] = []
+        self._topic = topic
+        self.copy = PositionsCopy(
+            self._open, lambda: "node-1", lambda: self.stored, lambda: self.is_portable, self.stopping
+        )
+
+    def _open(self, node_id: str) -> _Topic:
+        self.opened.append(node_id)
+        return self._topic
+
+
+@pytest.fixture
+def topic() -> _Topic:
+    """An empty topic."""
+    return _Topic()
+
+
+@pytest.fixture
+def agent(topic: _Topic) -> Iterator[_Agent]:
+    """An agent whose copy runs."""
+    made = _Agent(topic)
+    made.copy.start()
+    yield made
+    made.copy.stop()
+    assert made.copy.failure is None
+
+
+def test_what_is_stored_is_copied_under_the_nodes_id(agent: _Agent, topic: _Topic) -> None:
+    """Whole, with its checksum."""
+    wait_until(lambda: topic.payload is not None, "a copy is made", 10)
+    assert topic.payload is not None
+    parsed = parse_positions(topic.payload)
+    assert parsed is not None and parsed[1] == _STORED
+    assert agent.opened == ["node-1"]
+
+
+def test_no_copy_skips_what_waits_on_this_machines_disk(topic: _Topic) -> None:
+    """Held events and parked mutations are acknowledged to the log, and nowhere else; the last copy stays."""
+    made = _Agent(topic)
+    made.is_portable = False
+    made.copy.start()
+    made.copy.stop()
+    assert topic.payload is None
+
+
+def test_a_broker_that_is_away_gets_the_copy_later(caplog: pytest.LogCaptureFixture) -> None:
+    """Told once."""
+    topic = _Topic(refusals=2)
+    made = _Agent(topic)
+    made.copy.start()
+    wait_until(lambda: topic.payload is not None, "a copy is made", 20)
+    made.copy.stop()
+    assert [each.getMessage() for each in caplog.records] == ["positions: not now; trying again"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"), [(format_positions(0, _STORED), _STORED), (None, None), (b"00000000\n{}", None)]
+)
+def test_a_fresh_machine_takes_the_copy_or_reads_everything(
+    payload: bytes | None, expected: StoredPositions | None
+) -> None:
+    """A damaged copy is as good as none: events come twice, and none is skipped."""
+    assert _Agent(_Topic(payload, refusals=0)).copy.restore() == expected
+
+
+def test_restoring_waits_for_the_broker_and_ends_when_the_agent_stops() -> None:
+    """To guess that there is no copy would repeat everything."""
+    made = _Agent(_Topic(refusals=1_000_000))
+    threading.Timer(0.2, made.stopping.set).start()
+    assert made.copy.restore() is None
+    again = _Agent(_Topic(format_positions(0, _STORED), refusals=1))
+    assert again.copy.restore() == _STORED

@@ -28,7 +28,7 @@ __all__ = ["CdcRawGuard", "GuardLimits"]
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 _SETTINGS_INTERVAL_S: Final = 600.0
-_SETTINGS_RETRY_S: Final = 30.0
+_SETTINGS_RETRY_S: Final = 10.0
 # Shares of the limit: off-load from the first on, from the second on when it would be full soon, down to the third.
 _HIGH: Final = 0.75
 _RISING: Final = 0.25

@@ -25,6 +25,7 @@ class CopyTopic:
     def __init__(self, client: pulsar.Client, topic: str) -> None:
         self._topic: Final = topic
         self._newest: _pulsar.MessageId | None = None
+        self._payload: bytes | None = None
         try:
             self._consumer: Final = client.subscribe(
                 topic,
@@ -40,16 +41,15 @@ class CopyTopic:
             raise PublishError(topic, f"the copy of positions: {error}") from error
 
     def read(self) -> bytes | None:
-        """The newest copy; None when there is none. Once, before the first store. Raises PublishError."""
-        payload = None
+        """The newest copy; None when there is none. Before the first store. Raises PublishError."""
         try:
             last = self._consumer.get_last_message_id()
             while last.entry_id() >= 0 and (self._newest is None or self._newest < last):
                 message = self._consumer.receive(timeout_millis=_TIMEOUT_MS)
-                self._newest, payload = message.message_id(), bytes(message.data())
+                self._newest, self._payload = message.message_id(), bytes(message.data())
         except pulsar.PulsarException as error:
             raise PublishError(self._topic, f"the copy of positions cannot be read: {error}") from error
-        return payload
+        return self._payload
 
     def store(self, payload: bytes) -> None:
         """When this returns, the broker has this copy. Raises PublishError."""

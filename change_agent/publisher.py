@@ -149,10 +149,14 @@ class MutationPublisher:
                 case Stop():
                     return False
                 case Batch(events):
+                    header = None
                     for event in events:
-                        topic = self._topic(event.header.keyspace, event.header.table)
+                        # Most often the next event is of the same table.
+                        if event.header is not header:
+                            header = event.header
+                            topic = self._topic(header.keyspace, header.table)
+                            self._ready[topic.name] = topic
                         topic.add(event)
-                        self._ready[topic.name] = topic
                 case Result():
                     self._take_result(message)
                 case Refused(topic, reason):

@@ -12,10 +12,13 @@ import hmac
 import itertools
 import json
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import cast
+from urllib.parse import parse_qs
 
 import httpx
 import pytest
@@ -25,11 +28,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
+from cdc.sandbox.options import Json
+from tests.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.events_topic import EventsTopic, wait_until
 
 _SECRET = b"not a secret: it is for a test's own server"
 _NAMESPACE = "public/strict"
 _PREFIX = f"persistent://{_NAMESPACE}/cdc-events-"
+# The sandbox's Pulsar has an address of its own.
+_TLS_PORT = 6651
+_HTTPS_PORT = 8443
 _numbers = itertools.count(1)
 
 
@@ -44,19 +52,48 @@ def _token(role: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[Sandbox]:
-    """A node, and a Pulsar with authorization, de-duplication and small messages."""
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    """Certificates of the broker, of the node, and of a client whose role is `writer`."""
+    made = CertificateAuthority(tmp_path_factory.mktemp("certificates"))
+    for name in ("broker", "node", "writer"):
+        made.issue(name)
+    return made
+
+
+@pytest.fixture(scope="module")
+def servers(authority: CertificateAuthority) -> Iterator[Sandbox]:
+    """A node and a Pulsar that both take TLS, too; Pulsar with authorization, de-duplication and small messages."""
+    authentication = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
     pulsar_settings = {
         "authenticationEnabled": "true",
         "authorizationEnabled": "true",
-        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+        "authenticationProviders": f"{authentication}Tls,{authentication}Token",
+        "brokerServicePortTls": str(_TLS_PORT),
+        "webServicePortTls": str(_HTTPS_PORT),
+        "tlsCertificateFilePath": str(authority.folder / "broker.pem"),
+        "tlsKeyFilePath": str(authority.folder / "broker.key"),
+        "tlsTrustCertsFilePath": str(authority.trusted),
         "tokenSecretKey": "data:;base64," + base64.b64encode(_SECRET).decode(),
         "superUserRoles": "admin",
         "anonymousUserRole": "admin",
         "brokerDeduplicationEnabled": "true",
         "maxMessageSize": "100000",
     }
-    options = SandboxOptions(commitlog_sync_ms=100, functions_runtime="thread", pulsar_settings=pulsar_settings)
+    node_settings: dict[str, Json] = {
+        "client_encryption_options": {
+            "enabled": True,
+            "optional": True,
+            "keystore": str(authority.folder / "node.p12"),
+            "keystore_password": STORE_PASSWORD,
+            "store_type": "PKCS12",
+        }
+    }
+    options = SandboxOptions(
+        commitlog_sync_ms=100,
+        functions_runtime="thread",
+        pulsar_settings=pulsar_settings,
+        cassandra_settings=node_settings,
+    )
     with Sandbox(options) as running:
         admin = f"{running.pulsar.admin_url}/admin/v2"
         httpx.put(f"{admin}/namespaces/{_NAMESPACE}", json={}).raise_for_status()
@@ -278,10 +315,90 @@ def test_sighup_takes_over_what_can_change_and_says_what_cannot(
     assert _keys(topic) == ["seen", "seen again"]
 
 
+class _Issuer(ThreadingHTTPServer):
+    """Issues tokens of OAuth2's client credentials flow, of the role that the client is."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _IssuerHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.forms: list[dict[str, list[str]]] = []
+
+
+class _IssuerHandler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, _Issuer)
+        self._answer({"token_endpoint": f"{self.server.url}/token"})
+
+    def do_POST(self) -> None:
+        assert isinstance(self.server, _Issuer)
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        self.server.forms.append(form)
+        known = form["client_secret"] == ["geheim"]
+        token = {"access_token": _token(form["client_id"][0]), "expires_in": 3600, "token_type": "Bearer"}
+        self._answer(token if known else {"error": "invalid_client"}, 200 if known else 401)
+
+    def _answer(self, content: dict[str, object], status: int = 200) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        return
+
+
+@pytest.fixture
+def issuer() -> Iterator[_Issuer]:
+    """A running issuer of tokens."""
+    made = _Issuer()
+    thread = threading.Thread(target=made.serve_forever, args=(0.05,))
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+@pytest.fixture(params=["token", "certificate", "oauth2"])
+def credentials(
+    request: pytest.FixtureRequest, authority: CertificateAuthority, issuer: _Issuer, servers: Sandbox, tmp_path: Path
+) -> dict[str, object]:
+    """Options by which an agent has the role `writer`: by a token's file, by its certificate over TLS, or by OAuth2."""
+    java = "org.apache.pulsar.client.impl.auth"
+    if request.param == "token":
+        (tmp_path / "params").write_text(f"token:{_token('writer')}\n")
+        return {"pulsarAuthPluginClassName": "token", "pulsarAuthParamsFile": str(tmp_path / "params")}
+    if request.param == "certificate":
+        files = f"tlsCertFile:{authority.folder}/writer.pem,tlsKeyFile:{authority.folder}/writer.key"
+        address = servers.pulsar.address
+        return {
+            "pulsarAuthPluginClassName": f"{java}.AuthenticationTls",
+            "pulsarAuthParams": files,
+            "pulsarServiceUrl": f"pulsar+ssl://{address}:{_TLS_PORT}",
+            "pulsarAdminUrl": f"https://{address}:{_HTTPS_PORT}",
+            "tlsTrustCertsFilePath": str(authority.trusted),
+            "sslHostnameVerificationEnable": False,
+        }
+    (tmp_path / "key.json").write_text(json.dumps({"client_id": "writer", "client_secret": "geheim"}))
+    params = {"issuer_url": issuer.url, "private_key": f"file://{tmp_path}/key.json", "audience": "pulsar"}
+    return {
+        "pulsarAuthPluginClassName": f"{java}.oauth2.AuthenticationOAuth2",
+        "pulsarAuthParams": json.dumps(params),
+    }
+
+
 def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
-    servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf, tmp_path: Path
+    servers: Sandbox,
+    session: Session,
+    keyspace: str,
+    agent: AgentProcess,
+    topic_of: TopicOf,
+    credentials: dict[str, object],
+    tmp_path: Path,
 ) -> None:
-    """`createTopics: false` with a token that may only produce; a table without that right waits, and the other goes on."""
+    """`createTopics: false` and a role that may only produce; a table without that right waits, and the other goes on."""
     assert agent.stop() == 0
     admin = f"{servers.pulsar.admin_url}/admin/v2/persistent/{_NAMESPACE}"
     for table in ("a", "b"):
@@ -289,11 +406,9 @@ def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
         httpx.put(f"{topic}/partitions", json=2).raise_for_status()
         httpx.put(f"{topic}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
     httpx.post(f"{admin}/cdc-events-{keyspace}.b/permissions/writer", json=["produce"]).raise_for_status()
-    (tmp_path / "token").write_text(f"token:{_token('writer')}\n")
     modest = AgentProcess.for_node(
         servers.node, servers.pulsar, tmp_path / "modest", topicPrefix=_PREFIX, createTopics=False,
-        pulsarAuthPluginClassName="token", pulsarAuthParamsFile=str(tmp_path / "token"),
-        includeTables=f"{keyspace}.*",
+        includeTables=f"{keyspace}.*", **credentials,
     )  # fmt: skip
     modest.start()
     try:
@@ -303,7 +418,32 @@ def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
         wait_until(lambda: bool(_topic_state(modest, f"{keyspace}.a").get("problem")), "the other one waits")
         httpx.post(f"{admin}/cdc-events-{keyspace}.a/permissions/writer", json=["produce"]).raise_for_status()
         topic_of(f"{keyspace}.a").wait_for(1)
-        assert _token("writer") not in modest.log.read_text()
+        log = modest.log.read_text()
+        assert _token("writer") not in log
+        assert "geheim" not in log
     finally:
         modest.stop()
-    agent.start()
+        agent.start()
+
+
+def test_a_server_whose_certificate_is_not_trusted_is_waited_for_with_a_clear_line(
+    servers: Sandbox, agent: AgentProcess, tmp_path: Path
+) -> None:
+    """Neither Cassandra nor Pulsar is spoken to; the agent says why and is not ready."""
+    stranger = CertificateAuthority(tmp_path / "stranger")
+    address = servers.pulsar.address
+    agent.stop()
+    strict = AgentProcess.for_node(
+        servers.node, servers.pulsar, tmp_path / "strict", topicPrefix=_PREFIX, cassandraTls=True,
+        cassandraTrustCertsFilePath=str(stranger.trusted), tlsTrustCertsFilePath=str(stranger.trusted),
+        pulsarServiceUrl=f"pulsar+ssl://{address}:{_TLS_PORT}", pulsarAdminUrl=f"https://{address}:{_HTTPS_PORT}",
+    )  # fmt: skip
+    strict.start()
+    try:
+        wait_until(lambda: "certificate verify failed" in strict.log.read_text(), "the log says why")
+        answer = httpx.get(f"http://{strict.status()['http']}/readyz")
+        assert answer.status_code == 503
+        assert "cassandra" in answer.json()["problems"][0]
+    finally:
+        strict.stop()
+        agent.start()

@@ -1,0 +1,199 @@
+"""From Cassandra's sync to the events topic, what an idle agent costs, and what Cassandra feels of a busy one.
+
+    python -m benchmarks.delay [--seconds 15] [--rate 1000] [--json]
+
+- *delay*: a writer at the given rate; an event's delay begins when the segment's index was first seen to cover its position
+  (looked at every 2 ms), and ends with the broker's time of publication, which has milliseconds.
+- *idle*: the agent's CPU over some seconds without a write, as a share of one core.
+- *Cassandra*: as many writes as 16 requests in flight give, without the agent and beside it, in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import quantiles
+from typing import Final
+
+import click
+import psutil
+import pulsar
+from cassandra.cluster import Cluster, Session
+
+from cdc.agent_process import AgentProcess
+from cdc.sandbox import Sandbox, SandboxOptions
+from change_agent.cdc_raw.cdc_index import parse_cdc_index
+from schemas.mutation_event import decode_events
+from schemas.topics import events_topic
+
+_LOOK_S: Final = 0.002
+_IN_FLIGHT: Final = 16
+_PARTITIONS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How a measurement spreads, in milliseconds."""
+
+    count: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> Spread:
+        """Of at least two values."""
+        hundredths = quantiles(seconds, n=100)
+        values = [round(1000 * each, 1) for each in (hundredths[49], hundredths[98], max(seconds))]
+        return cls(count=len(seconds), p50_ms=values[0], p99_ms=values[1], max_ms=values[2])
+
+    def __str__(self) -> str:
+        return f"p50 {self.p50_ms:.1f} ms, p99 {self.p99_ms:.1f} ms, max {self.max_ms:.1f} ms of {self.count:,}"
+
+
+class SyncTimes:
+    """When each segment's index was first seen to reach an offset."""
+
+    def __init__(self, cdc_raw: Path) -> None:
+        self._cdc_raw: Final = cdc_raw
+        self._seen: Final[dict[int, list[tuple[int, float]]]] = {}
+        self._stop: Final = threading.Event()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look while the block runs."""
+        thread = threading.Thread(target=self._run)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            now_s = time.time()
+            for path in self._cdc_raw.glob("*_cdc.idx"):
+                try:
+                    index = parse_cdc_index(path.read_bytes())
+                except FileNotFoundError:
+                    continue
+                seen = self._seen.setdefault(int(path.name.removesuffix("_cdc.idx").rpartition("-")[2]), [])
+                if index is not None and (not seen or seen[-1][0] < index.offset):
+                    seen.append((index.offset, now_s))
+
+    def of(self, segment_id: int, position: int) -> float | None:
+        """Seconds of the epoch; None for a position that was not seen to be synced."""
+        return next((at_s for offset, at_s in self._seen.get(segment_id, []) if offset >= position), None)
+
+
+def _write(session: Session, table: str, seconds: float, rate: float | None) -> list[float]:
+    """Latency of each write: at a rate, or as fast as some in flight go."""
+    insert = session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, ?)")
+    latencies: list[float] = []
+    room = threading.Semaphore(_IN_FLIGHT if rate is None else 1_000)
+    started, number = time.monotonic(), 0
+
+    def done(_: object, sent_s: float) -> None:
+        latencies.append(time.monotonic() - sent_s)
+        room.release()
+
+    while time.monotonic() - started < seconds:
+        room.acquire()
+        if rate is not None:
+            time.sleep(max(0.0, started + number / rate - time.monotonic()))
+        pending = session.execute_async(insert, (number, "x" * 100))
+        pending.add_callbacks(done, done, (time.monotonic(),), errback_args=(time.monotonic(),))
+        number += 1
+    for _ in range(_IN_FLIGHT if rate is None else 1_000):
+        room.acquire()
+    return latencies
+
+
+def _delays(sandbox: Sandbox, session: Session, seconds: float, rate: float) -> Spread:
+    session.execute("CREATE TABLE bench.delay (pk int PRIMARY KEY, v text) WITH cdc = true")
+    # The topic is made at the first event, which is another matter.
+    _write(session, "bench.delay", 2, 50)
+    syncs = SyncTimes(sandbox.node.cdc_raw)
+    with syncs.watching():
+        time.sleep(0.5)
+        began_ms = time.time() * 1000
+        _write(session, "bench.delay", seconds, rate)
+        time.sleep(2)
+    client = pulsar.Client(sandbox.pulsar.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
+    delays = []
+    for partition in range(_PARTITIONS):
+        topic = f"{events_topic('bench', 'delay')}-partition-{partition}"
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        while reader.has_message_available():
+            message = reader.read_next(5_000)
+            if message.publish_timestamp() < began_ms:
+                continue
+            events = decode_events(message.data())
+            for event in events.events:
+                synced_s = syncs.of(events.segment_id, event.position)
+                if synced_s is not None:
+                    delays.append(message.publish_timestamp() / 1000 - synced_s)
+    client.close()
+    return Spread.of(delays)
+
+
+@click.command()
+@click.option("--seconds", default=15.0, show_default=True, type=click.FloatRange(2), help="Of each measurement.")
+@click.option(
+    "--rate", default=1_000.0, show_default=True, type=click.FloatRange(1), help="Writes a second for the delay."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def main(seconds: float, rate: float, as_json: bool) -> None:
+    """Measure the agent's delay and what it costs others."""
+    options = SandboxOptions(commitlog_sync_ms=100, commitlog_segment_mb=32)
+    with tempfile.TemporaryDirectory() as folder, Sandbox(options) as sandbox:
+        node = sandbox.node
+        agent = AgentProcess.for_node(node, sandbox.pulsar, Path(folder))
+        with Cluster([node.address], port=node.native_port) as cluster, cluster.connect() as session:
+            session.execute(
+                "CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+            )
+            session.execute("CREATE TABLE bench.load (pk int PRIMARY KEY, v text) WITH cdc = true")
+            _write(session, "bench.load", 5, None)
+            writes: dict[str, list[float]] = {"without the agent": [], "beside the agent": []}
+            for _ in range(2):
+                writes["without the agent"] += _write(session, "bench.load", seconds / 2, None)
+                agent.start()
+                writes["beside the agent"] += _write(session, "bench.load", seconds / 2, None)
+                while agent.metric("lag_bytes"):
+                    time.sleep(0.2)
+                agent.stop()
+            agent.start()
+            delay = _delays(sandbox, session, seconds, rate)
+        process = psutil.Process(agent.pid)
+        time.sleep(3)
+        before = process.cpu_times()
+        time.sleep(seconds)
+        after = process.cpu_times()
+        idle_share = (after.user + after.system - before.user - before.system) / seconds
+        agent.stop()
+    cassandra = {name: (len(each) / seconds, Spread.of(each)) for name, each in writes.items()}
+    load = round(os.getloadavg()[0], 2)
+    if as_json:
+        spreads = {
+            name: {"writes_per_s": writes_per_s, **asdict(spread)} for name, (writes_per_s, spread) in cassandra.items()
+        }
+        click.echo(json.dumps({"delay": asdict(delay), "idle_share": idle_share, "cassandra": spreads, "load": load}))
+        return
+    click.echo(f"sync to events topic, {rate:,.0f} writes/s: {delay}")
+    click.echo(f"agent, idle: {100 * idle_share:.2f} % of a core")
+    for name, (writes_per_s, spread) in cassandra.items():
+        click.echo(f"Cassandra {name}: {writes_per_s:,.0f} writes/s, {spread}")
+    click.echo(f"load {load}")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from schemas.errors import CdcError
+from schemas.errors import CdcError, ConfigError
 from source_connector.assembly import assemble
 from source_connector.config import SourceConfig
 from source_connector.errors import DeploymentError
@@ -63,6 +63,11 @@ def _build(request: OpenRequest, inbox: Inbox, host: HostConnection) -> Cassandr
             "an event is acknowledged only after the data topic has its record"
         )
     config, warnings = SourceConfig.from_mapping(request.config, request.pulsar)
+    if config.suppress_unchanged and request.instance.get("instances", "1") != "1":
+        raise ConfigError.of(
+            "suppress.unchanged",
+            "needs a source with one instance (--parallelism 1): another one may publish newer rows of the same keys",
+        )
     ssl_context = tls_context(config)
     for warning in warnings:
         _log.warning("%s", warning)

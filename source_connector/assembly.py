@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import ssl
-from collections import Counter
 
 from source_connector.cassandra_client import CassandraClient, CassandraOptions
 from source_connector.config import SourceConfig
 from source_connector.dead_letters import DeadLetterWriter
 from source_connector.events_consumer import EventsConsumer
 from source_connector.host_connection import HostConnection
+from source_connector.last_rows import LastRows
+from source_connector.metrics import Metrics
 from source_connector.mutation_cache import MutationCache
 from source_connector.outbox import Outbox
 from source_connector.pulsar_access import PulsarOptions
 from source_connector.row_fetcher import RowFetcher
+from source_connector.row_task import Reading
 from source_connector.source import CassandraSource, Inbox
 from source_connector.table_line import Limits, Stages
 from source_connector.timers import Timers
@@ -29,13 +31,16 @@ def assemble(
     client = CassandraClient(_cassandra_options(config, ssl_context))
     pulsar = _pulsar_options(config)
     timers = Timers()
+    metrics = Metrics()
     stages = Stages(
         client=client,
         fetcher=RowFetcher(
             client,
             consistency=config.consistency,
             higher_consistency=config.higher_consistency,
+            fallback_consistency=config.fallback_level,
             max_in_flight=config.max_reads_in_flight,
+            metrics=metrics,
             post=inbox.put,
         ),
         cache=MutationCache(
@@ -46,13 +51,15 @@ def assemble(
         outbox=Outbox(host),
         timers=timers,
         letters=DeadLetterWriter(pulsar, config.dead_letters_topic, inbox.put),
-        counters=Counter(),
+        metrics=metrics,
+        last_rows=LastRows(config.cache_max_capacity) if config.suppress_unchanged else None,
         limits=Limits(
             columns=config.columns,
             data_format=config.output_format,
             backoff_s=config.backoff_ms / 1000,
             max_backoff_s=config.max_backoff_s,
             max_failures=config.max_failures,
+            reading=Reading(proves=config.proves_reads, only_by_event_node=config.only_if_coordinator_match),
         ),
         send=host.send,
         new_schema_id=itertools.count(1).__next__,

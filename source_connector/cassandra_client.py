@@ -68,12 +68,14 @@ class RowRead:
 class RawPage:
     """Rows of one page, not yet parsed: iterating gives the columns' CQL bytes (None: null)."""
 
-    __slots__ = ("_columns", "_count", "_data", "paging_state")
+    __slots__ = ("_columns", "_count", "_data", "coordinator", "paging_state")
 
     def __init__(self, data: bytes, count: int, columns: int, paging_state: bytes | None) -> None:
         self._data = data
         self._count = count
         self._columns = columns
+        self.coordinator: UUID | None = None
+        """The node that answered, where the reader tells."""
         self.paging_state = paging_state
         """Where the next page starts; None when this is the last one."""
 
@@ -219,7 +221,13 @@ class CassandraClient:
         statement.event_node = read.event_node
         statement.fetch_size = read.page_size
         future: ResponseFuture = self._open_session().execute_async(statement, paging_state=read.paging_state)
-        future.add_callbacks(on_page, on_error)
+
+        def answered(page: RawPage) -> None:
+            host = future.coordinator_host
+            page.coordinator = None if host is None else host.host_id
+            on_page(page)
+
+        future.add_callbacks(answered, on_error)
 
     def knows(self, node: UUID) -> bool:
         """True when the node with this host id is part of the cluster."""

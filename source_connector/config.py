@@ -81,6 +81,8 @@ class SourceConfig(BaseModel):
     cache_max_digests: int = Field(default=3, alias="cache.max.digest", ge=1, le=100)
     cache_max_capacity: int = Field(default=32767, alias="cache.max.capacity", ge=1, le=10_000_000)
     cache_expire_after_ms: int = Field(default=60000, alias="cache.expire.after.ms", ge=1000)
+    only_if_coordinator_match: bool = Field(default=False, alias="cache.only_if_coordinator_match")
+    suppress_unchanged: bool = Field(default=False, alias="suppress.unchanged")
 
     consistency: Annotated[ConsistencyName, known_name(*_CONSISTENCY_LEVELS)] = Field(
         default="LOCAL_QUORUM", alias="query.consistencyLevel"
@@ -88,7 +90,11 @@ class SourceConfig(BaseModel):
     higher_consistency: Annotated[ConsistencyName, known_name(*_CONSISTENCY_LEVELS)] = Field(
         default="ALL", alias="query.higherConsistencyLevel"
     )
-    max_reads_in_flight: int = Field(default=16, alias="query.maxInFlight", ge=1, le=1024)
+    fallback_consistency: Annotated[ConsistencyName | Literal["none"], known_name(*_CONSISTENCY_LEVELS, "none")] = (
+        Field(default="LOCAL_ONE", alias="query.fallbackConsistencyLevel")
+    )
+    proves_reads: bool = Field(default=True, alias="query.proveReads")
+    max_reads_in_flight: int = Field(default=32, alias="query.maxInFlight", ge=1, le=1024)
     backoff_ms: int = Field(default=100, alias="query.backoffInMs", ge=1)
     max_backoff_s: int = Field(default=60, alias="query.maxBackoffInSec", ge=1)
     read_timeout_s: float = Field(default=30, alias="queryExecutionTimeout", gt=0)
@@ -165,6 +171,11 @@ class SourceConfig(BaseModel):
     def topics(self) -> tuple[str, ...]:
         """Full names of the events topics; by default the one that our agents write."""
         return tuple(map(full_topic_name, self.events_topics)) or (events_topic(self.keyspace, self.table),)
+
+    @property
+    def fallback_level(self) -> str | None:
+        """The last resort; None when there is none, and Cassandra is waited for instead."""
+        return None if self.fallback_consistency == "none" else self.fallback_consistency
 
     @property
     def dead_letters_topic(self) -> str:

@@ -45,7 +45,6 @@ _IDLE: Final[Mapping[str, TypeAdapter[Any]]] = {
     "query.executors": _COUNT,
     "query.maxMobileAvgLatency": _COUNT,
     "query.minMobileAvgLatency": _COUNT,
-    "cache.only_if_coordinator_match": _FLAG,
     "key.converter": _TEXT,
     "value.converter": _TEXT,
     "maxConcurrentRequests": _COUNT,

@@ -27,6 +27,8 @@ class MutationCache:
     ) -> None:
         self._digests: TTLCache[bytes, tuple[bytes, ...]] = TTLCache(max_capacity, expire_after_s, clock)
         self._max_digests = max_digests
+        self.evictions = 0
+        """How many keys gave way to others."""
 
     def __len__(self) -> int:
         return len(self._digests)
@@ -37,5 +39,7 @@ class MutationCache:
 
     def remember(self, key: bytes, digest: bytes) -> None:
         """This change has been published; the oldest of the key's digests gives way."""
+        if len(self._digests) >= self._digests.maxsize and key not in self._digests:
+            self.evictions += 1
         known = tuple(each for each in self._digests.get(key, ()) if each != digest)
         self._digests[key] = (*known, digest)[-self._max_digests :]

@@ -46,5 +46,7 @@ class Rows(NamedTuple):
     consistency: str
     is_fallback: bool
     """True when a lower level than the one asked for answered."""
+    coordinator: UUID | None = None
+    """The node that answered."""
     paging_state: bytes | None = None
     """Where the next page starts; None when this is the last one."""

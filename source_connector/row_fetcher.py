@@ -6,6 +6,8 @@ comes back through `answered`, in the owner's thread: the rows or the error of e
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind, RangeBounds
 from source_connector.cassandra_client import RawPage, RowRead, reason_of
 from source_connector.errors import FetchError, UnexpectedError
+from source_connector.in_flight_limit import InFlightLimit
+from source_connector.metrics import Metrics
+from source_connector.notices import Notices
 from source_connector.projection import Projection, RawValues, quoted
 from source_connector.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
 from source_connector.read_request import RawRow, ReadLevel, ReadRequest, Rows
@@ -29,7 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "RowFetcher", "range_condition"]
 
-_LAST_RESORT: Final = "LOCAL_ONE"
+_log = logging.getLogger(__name__)
+
 _PAGE_ROWS: Final = 500
 _OF_MANY_ROWS: Final = (MutationKind.RANGE_DELETION, MutationKind.PARTITION_DELETION)
 # More than this many rows for each key that was asked for: products of keys cost more than they save.
@@ -44,6 +50,7 @@ class Answer:
     reads: Sequence[WaitingRead]
     attempt: int
     outcome: RawPage | Exception
+    sent_at: float = 0.0
 
 
 class RowFetcher:
@@ -55,26 +62,36 @@ class RowFetcher:
         *,
         consistency: str,
         higher_consistency: str,
+        fallback_consistency: str | None = "LOCAL_ONE",
         max_in_flight: int,
+        metrics: Metrics | None = None,
         post: Callable[[Answer], None],
     ) -> None:
         self._client = client
         self._post = post
-        self._max_in_flight = max_in_flight
+        self._limit = InFlightLimit(max_in_flight)
+        self._metrics = metrics or Metrics()
         self._in_flight = 0
+        self._notices = Notices(_log)
         self._waiting: deque[WaitingRead] = deque()
         self._statements: dict[str, dict[str, PreparedStatement]] = {}
         self._refused: dict[str, set[str]] = {}
         self._surplus = 1.0
+        last_resort = () if fallback_consistency is None else (fallback_consistency,)
         self._levels: Final = {
-            ReadLevel.FIRST: _without_repetition(consistency, _LAST_RESORT),
-            ReadLevel.HIGHER: _without_repetition(higher_consistency, consistency, _LAST_RESORT),
+            ReadLevel.FIRST: _without_repetition(consistency, *last_resort),
+            ReadLevel.HIGHER: _without_repetition(higher_consistency, consistency, *last_resort),
         }
 
     @property
     def has_room(self) -> bool:
         """False when enough reads wait to fill the next statements."""
         return len(self._waiting) < 4 * GROUP_SIZE
+
+    @property
+    def in_flight_limit(self) -> int:
+        """How many statements may be under way now."""
+        return self._limit.value
 
     def prepare(self, projection: Projection) -> None:
         """Prepare for a projection; forgets the statements of the table's earlier ones. Raises FetchError."""
@@ -89,7 +106,7 @@ class RowFetcher:
     def flush(self) -> list[tuple[object, Rows | CdcError]]:
         """Send queued reads as far as may be in flight; returns those that failed before they were sent."""
         failed: list[tuple[object, Rows | CdcError]] = []
-        while self._waiting and self._in_flight < self._max_in_flight:
+        while self._waiting and self._in_flight < self._limit.value:
             reads = take_group(self._waiting, allow_product=self._surplus < _MAX_SURPLUS)
             self._surplus = 1 + (self._surplus - 1) * _SURPLUS_FADES
             failed += self._send(reads, 0)
@@ -100,12 +117,20 @@ class RowFetcher:
         self._in_flight -= 1
         reads, outcome = answer.reads, answer.outcome
         level = reads[0].request.level
+        self._measure(answer)
         if isinstance(outcome, RawPage):
             try:
                 return self._deliver(answer, outcome)
             except Exception as malformed:  # noqa: BLE001  # rows that cannot be parsed concern their reads only
                 return self._without_the_group(reads, malformed)
         if answer.attempt + 1 < len(self._levels[level]) and _allows_next_level(level, outcome, answer.attempt):
+            lower = self._levels[level][answer.attempt + 1]
+            self._metrics.counters["reads_at_fallback"] += len(reads)
+            table = reads[0].request.projection.table.full_name
+            self._notices.say(
+                lower,
+                f"{table} is read at {lower} instead of {self._levels[level][answer.attempt]}: {reason_of(outcome)}",
+            )
             return self._send(reads, answer.attempt + 1)
         is_outage = isinstance(outcome, NoHostAvailable | Unavailable)
         if len(reads) > 1 and not is_outage:
@@ -134,6 +159,17 @@ class RowFetcher:
                 over.append((read.ticket, _rows(answer, read, () if row is None else (row,), consistency, None)))
         return over
 
+    def _measure(self, answer: Answer) -> None:
+        """Only usual reads tell how busy Cassandra is: of rows, at the first level."""
+        request = answer.reads[0].request
+        if isinstance(answer.outcome, OperationTimedOut | ReadTimeout):
+            self._limit.overloaded()
+        elif isinstance(answer.outcome, RawPage):
+            latency_s = time.monotonic() - answer.sent_at
+            self._metrics.observe("query_latency", latency_s * 1000)
+            if request.level is ReadLevel.FIRST and request.kind not in _OF_MANY_ROWS and answer.attempt == 0:
+                self._limit.answered(latency_s, self._in_flight)
+
     def _without_the_group(
         self, reads: Sequence[WaitingRead], error: Exception
     ) -> list[tuple[object, Rows | CdcError]]:
@@ -158,8 +194,10 @@ class RowFetcher:
             page_size=_PAGE_ROWS if request.kind in _OF_MANY_ROWS else None,
         )
 
+        sent_at = time.monotonic()
+
         def post(outcome: RawPage | Exception) -> None:
-            self._post(Answer(reads=reads, attempt=attempt, outcome=outcome))
+            self._post(Answer(reads=reads, attempt=attempt, outcome=outcome, sent_at=sent_at))
 
         self._in_flight += 1
         self._client.read(read, post, post)
@@ -203,6 +241,7 @@ def _rows(answer: Answer, read: WaitingRead, rows: Sequence[RawRow], consistency
         rows=rows,
         consistency=consistency,
         is_fallback=answer.attempt > 0,
+        coordinator=answer.outcome.coordinator if isinstance(answer.outcome, RawPage) else None,
         paging_state=None if page is None else page.paging_state,
     )
 

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from schemas.mutation_event import MutationEvent, MutationKind
 from source_connector.events_message import PendingEvent
+from source_connector.last_rows import LastRows
 from source_connector.partition_lanes import Work
 from source_connector.projection import Projection, Selection
 from source_connector.publication import event_time_ms, row_properties
 from source_connector.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.record import SourceRecord
 
-__all__ = ["Desk", "RowTask", "Task"]
+__all__ = ["Desk", "Reading", "RowTask", "Task"]
 
 # Pulsar does not fence a source: an instance that was suspended may publish a row that another has overtaken.
 _STALE_AFTER_S: Final = 5.0
@@ -76,6 +77,21 @@ class Desk(Protocol):
     def knows(self, node: UUID) -> bool:
         """True when the node is part of the cluster."""
 
+    @property
+    def reading(self) -> Reading:
+        """What is asked of a read."""
+
+    @property
+    def last_rows(self) -> LastRows | None:
+        """What was published last, where that matters."""
+
+
+class Reading(NamedTuple):
+    """Whether reads must be proven, and whether only the event's own node may do that."""
+
+    proves: bool = True
+    only_by_event_node: bool = False
+
 
 class RowTask:
     """One row or one static row."""
@@ -102,7 +118,9 @@ class RowTask:
         if not self._selection.value_columns:  # a static row, none of whose columns is wanted
             self.desk.settle(self, ())
             return
-        provable = all(is_provable(pending.event, self._selection) for pending in self.work.events)
+        provable = not self.desk.reading.proves or all(
+            is_provable(pending.event, self._selection) for pending in self.work.events
+        )
         self._read(ReadLevel.FIRST if provable else ReadLevel.HIGHER)
 
     def on_rows(self, rows: Rows) -> None:
@@ -110,7 +128,8 @@ class RowTask:
         row = rows.rows[0] if rows.rows else None
         writetimes = {} if row is None else self._selection.writetimes_us(row)
         self._proven = [each for each in self.work.events if self._is_proven(each, rows, writetimes)]
-        if len(self._proven) < len(self.work.events) and rows.request.level is ReadLevel.FIRST and not rows.is_fallback:
+        needs_more = self.desk.reading.proves and len(self._proven) < len(self.work.events)
+        if needs_more and rows.request.level is ReadLevel.FIRST and not rows.is_fallback:
             self._read(ReadLevel.HIGHER)
             return
         properties = row_properties(self._projection, self.work.events)
@@ -121,9 +140,12 @@ class RowTask:
             properties=properties,
             event_time_ms=event_time_ms(properties),
         )
-        if record == self._published:
+        last_rows = self.desk.last_rows
+        if record == self._published or (last_rows is not None and last_rows.holds(record)):
             self.desk.settle(self, self._proven)
             return
+        if last_rows is not None:
+            last_rows.is_on_its_way(record)
         self._published = record
         self.desk.publish(self, record)
 
@@ -131,8 +153,10 @@ class RowTask:
         """Done, but for a record whose way took so long that another instance may have published a newer row."""
         if time.monotonic() - self._read_at > _STALE_AFTER_S:
             self._read(ReadLevel.FIRST)
-        else:
-            self.desk.settle(self, self._proven)
+            return
+        if self.desk.last_rows is not None and self._published is not None:
+            self.desk.last_rows.is_published(self._published)
+        self.desk.settle(self, self._proven)
 
     def _value(self, row: RawRow) -> bytes:
         newest = self.work.newest.event
@@ -155,6 +179,10 @@ class RowTask:
     def _is_proven(self, pending: PendingEvent, rows: Rows, writetimes: Mapping[str, int]) -> bool:
         if rows.is_fallback:
             return False
+        if self.desk.reading.only_by_event_node and rows.coordinator != pending.message.node_id:
+            return False
+        if not self.desk.reading.proves:
+            return True
         if rows.consistency == "ALL" and self.desk.knows(pending.message.node_id):
             return True
         return holds_change(pending.event, writetimes)

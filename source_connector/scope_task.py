@@ -49,6 +49,8 @@ class ScopeTask:
             self._read_retried()
             return
         self._is_proven = True
+        if self.desk.last_rows is not None:
+            self.desk.last_rows.forget()
         event = self._pending.event
         key = self._projection.event_key(event)
         self._publish(key, self._projection.deleted, marker_properties(self._projection, self._pending))
@@ -87,6 +89,8 @@ class ScopeTask:
         elif self._error is not None:
             raise self._error
         else:
+            if self.desk.last_rows is not None:
+                self.desk.last_rows.forget()
             proven = self._is_proven and self.desk.knows(self._pending.message.node_id)
             self.desk.settle(self, [self._pending] if proven else [])
 

@@ -49,6 +49,7 @@ _log = logging.getLogger(__name__)
 
 _SCHEMA_LOOK_S: Final = 5.0
 _METRICS_S: Final = 5.0
+_BEAT_S: Final = 1.0
 _HANDLED_AT_ONCE: Final = 200
 
 Posted = EventsMessage | UnreadableMessage | Answer | HostFrame | DeadLettersWritten | Exception
@@ -89,6 +90,7 @@ class CassandraSource:
             self._look_for_tables()
             timers.after(_SCHEMA_LOOK_S, self._look_at_schema)
             timers.after(_METRICS_S, self._send_metrics)
+            self._beat()
             while not self._is_closing:
                 self._turn()
         finally:
@@ -169,7 +171,7 @@ class CassandraSource:
             "%s message %s is set aside, to the dead-letter topic %s: %s",
             message.topic, message.message_id, letters.topic, message.reason,
         )  # fmt: skip
-        self._stages.counters["messages_dead_lettered"] += 1
+        self._stages.metrics.counters["messages_dead_lettered"] += 1
         letters.write(message, [DeadLetter.of_message(message)])
 
     def _written(self, ticket: object) -> None:
@@ -180,6 +182,11 @@ class CassandraSource:
             line.letters_written(task)
 
     # Waiting, metrics.
+
+    def _beat(self) -> None:
+        if self._stages.last_rows is not None:
+            self._stages.timers.after(_BEAT_S, self._beat)
+            self._stages.last_rows.beat()
 
     def _look_at_schema(self) -> None:
         self._stages.timers.after(_SCHEMA_LOOK_S, self._look_at_schema)
@@ -216,12 +223,17 @@ class CassandraSource:
 
     def _send_metrics(self) -> None:
         self._stages.timers.after(_METRICS_S, self._send_metrics)
-        for name, value in self._stages.counters.items():
+        lines, stages = self._turns, self._stages
+        stages.metrics.counters["cache_evictions"] = stages.cache.evictions
+        measured = {
+            "cache_size": len(stages.cache),
+            "query_executors": stages.fetcher.in_flight_limit,
+            "partitions_in_work": sum(line.partitions_in_work for line in lines),
+            "tables": len(lines),
+            "tables_parked": sum(line.is_parked for line in lines),
+        }
+        for name, value in stages.metrics.to_tell(measured):
             self._host.send(encode_metric(name, value))
-        lines = self._turns
-        self._host.send(encode_metric("partitions_in_work", sum(line.partitions_in_work for line in lines)))
-        self._host.send(encode_metric("tables", len(lines)))
-        self._host.send(encode_metric("tables_parked", sum(line.is_parked for line in lines)))
 
 
 def _base_name(topic: str) -> str:

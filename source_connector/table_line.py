@@ -11,7 +11,7 @@ foreseen) is tried so many times, then the event is set aside as a dead letter.
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +25,8 @@ from source_connector.dead_letters import DeadLetter, DeadLetterWriter
 from source_connector.errors import DeploymentError, FetchError, TableNotFoundError, UnexpectedError
 from source_connector.events_message import EventsMessage, PendingEvent
 from source_connector.host_protocol import SchemaRefused, SchemaTaken
+from source_connector.last_rows import LastRows
+from source_connector.metrics import Metrics
 from source_connector.mutation_cache import MutationCache
 from source_connector.notices import Notices
 from source_connector.outbox import Outbox
@@ -34,7 +36,7 @@ from source_connector.read_request import ReadRequest, Rows
 from source_connector.record import SourceRecord
 from source_connector.row_encoder import DataFormat
 from source_connector.row_fetcher import RowFetcher
-from source_connector.row_task import RowTask, Task
+from source_connector.row_task import Reading, RowTask, Task
 from source_connector.schema_registration import SchemaRegistration
 from source_connector.scope_task import ScopeTask
 from source_connector.table_schema import TableSchemaReader
@@ -58,6 +60,7 @@ class Limits:
     backoff_s: float
     max_backoff_s: float
     max_failures: int
+    reading: Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,8 @@ class Stages:
     outbox: Outbox
     timers: Timers
     letters: DeadLetterWriter
-    counters: Counter[str]
+    metrics: Metrics
+    last_rows: LastRows | None
     limits: Limits
     send: Callable[[bytes], None]
     """To the host."""
@@ -126,7 +130,7 @@ class TableLine:
     def publish(self, task: Task, record: SourceRecord) -> None:
         """Hand a record to the host."""
         self._stages.outbox.publish(task, record)
-        self._stages.counters["records_published"] += 1
+        self._stages.metrics.counters["records_published"] += 1
 
     def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
         """Remember what is proven, acknowledge the events, let the next ones of the key start."""
@@ -134,8 +138,21 @@ class TableLine:
             self._stages.cache.remember(pending.cache_key, pending.event.digest)
         for pending in task.work.events:
             pending.message.settle()
+        writetime_us = task.work.newest.event.writetime_us
+        if writetime_us is not None:
+            self._stages.metrics.observe("replication_latency", time.time() * 1000 - writetime_us / 1000)
         self._taken_at_refusal.pop(task, None)
         self._lanes.finished(task.work)
+
+    @property
+    def reading(self) -> Reading:
+        """What is asked of a read."""
+        return self._stages.limits.reading
+
+    @property
+    def last_rows(self) -> LastRows | None:
+        """What was published last, where unchanged rows are not wanted."""
+        return self._stages.last_rows
 
     def knows(self, node: UUID) -> bool:
         """True when the node is part of the cluster."""
@@ -165,7 +182,7 @@ class TableLine:
         elif standing is Standing.DROPPED:
             self._drop(message)
         else:
-            self._stages.counters["events_received"] += message.unsettled
+            self._stages.metrics.counters["events_received"] += message.unsettled
             for pending in message.take_events():
                 self._table.meet_columns(pending.event.columns)
                 self._lanes.add(pending)
@@ -199,7 +216,7 @@ class TableLine:
     def letters_written(self, task: Task) -> None:
         """The dead-letter topic has the task's events."""
         self._being_parked.discard(task)
-        self._stages.counters["events_dead_lettered"] += len(task.work.events)
+        self._stages.metrics.counters["events_dead_lettered"] += len(task.work.events)
         self.settle(task, ())
 
     def look_at_schema(self) -> None:
@@ -225,7 +242,7 @@ class TableLine:
     def _drop(self, message: EventsMessage) -> None:
         """The rows of a dropped table do not exist, and its records carry its table id: nothing is to be published."""
         count = len(message.take_events())
-        self._stages.counters["events_of_dropped_tables"] += count
+        self._stages.metrics.counters["events_of_dropped_tables"] += count
         self._notices.say(
             "dropped", f"{count} events of the dropped table with id {message.table_id} need nothing any more"
         )
@@ -233,9 +250,11 @@ class TableLine:
 
     def _start(self, work: Work) -> None:
         is_published = self._stages.cache.is_published
+        counters = self._stages.metrics.counters
         fresh = [each for each in work.events if not is_published(each.cache_key, each.event.digest)]
+        counters["cache_misses"] += len(fresh)
         if len(fresh) < len(work.events):
-            self._stages.counters["copies_dropped"] += len(work.events) - len(fresh)
+            counters["cache_hits"] += len(work.events) - len(fresh)
             for pending in work.events:
                 if pending not in fresh:
                     pending.message.settle()
@@ -259,17 +278,17 @@ class TableLine:
                 self._retry(task, str(error), _OUTAGE_LOOK_S if error.is_outage else None)
         except CdcError as error:
             # A user type may have grown since: its values are longer than what is known of it.
-            self._stages.counters["rows_not_converted"] += 1
+            self._stages.metrics.counters["rows_not_converted"] += 1
             self._table.is_stale = True
             self._failed(task, str(error))
         except Exception as error:  # noqa: BLE001  # an event that nobody has foreseen stops no other
             _log.debug("unexpected", exc_info=error)
-            self._stages.counters["unexpected_errors"] += 1
+            self._stages.metrics.counters["unexpected_errors"] += 1
             self._failed(task, str(UnexpectedError(error)))
 
     def _refused(self, task: Task) -> None:
         """Nobody says why. Where other records of the table are taken meanwhile, it is this record's fault."""
-        self._stages.counters["records_refused"] += 1
+        self._stages.metrics.counters["records_refused"] += 1
         reason = "the data topic refused its record; the instance's log says why"
         before = self._taken_at_refusal.get(task)
         self._taken_at_refusal[task] = self._taken
@@ -305,7 +324,7 @@ class TableLine:
         limits = self._stages.limits
         delay_s = backoff_s(task.attempts, limits.backoff_s, longest_s or limits.max_backoff_s)
         task.attempts += 1
-        self._stages.counters["retries"] += 1
+        self._stages.metrics.counters["retries"] += 1
         self._notices.say(
             reason.partition(":")[0], f"{_place(task)}: {reason}; attempt {task.attempts + 1} in {delay_s:.1f} s"
         )

@@ -68,6 +68,16 @@ class Connector:
         instances = httpx.get(f"{self._url}/status", timeout=60).raise_for_status().json()["instances"]
         return cast("dict[str, Any]", instances[0]["status"]) if instances else {}
 
+    def metric(self, name: str) -> float:
+        """The sum of one user metric, as the broker's metrics page tells it; 0 while it is not there."""
+        page = httpx.get(f"{self._admin_url}/metrics/", timeout=60, follow_redirects=True).raise_for_status().text
+        for line in page.splitlines():
+            if line.startswith("pulsar_source_user_metric__sum{"[:-6]) and "_sum{" in line:
+                labels, _, value = line.rpartition("}")
+                if f'metric="{name}"' in labels and f'/{self.name}"' in labels:
+                    return float(value.split()[0])
+        return 0.0
+
     def wait_for_error(self) -> str:
         """What the instance says when it cannot run."""
         found: list[str] = []

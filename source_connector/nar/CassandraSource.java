@@ -76,6 +76,7 @@ public class CassandraSource implements Source<GenericRecord> {
         Map<String, Object> instance = new LinkedHashMap<>();
         instance.put("name", context.getTenant() + "/" + context.getNamespace() + "/" + context.getSourceName());
         instance.put("id", context.getInstanceId());
+        instance.put("instances", context.getNumInstances());
         instance.put("outputTopic", context.getOutputTopic());
         instance.put("guarantee", guarantee(context));
         return Map.of("config", options, "pulsar", PulsarConnection.of(context.getPulsarClient()),

@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 from schemas.mutation_event import MutationKind, RangeBounds
 from tests.connector_line import int32
+from tests.events_topic import wait_until
 from tests.fix_connector import CreateLine, DeployConnector, wait_until_acknowledged
 from tests.servers import PulsarServer
 
@@ -205,3 +206,26 @@ def test_changes_of_one_key_keep_their_order(connector_line: CreateLine, deploy_
         last[record.key_bytes] = writetime_us
     assert {record.key_bytes: record.value for record in line.topic.records} == {key: {"v": 19} for key in newest}
     line.topic.expect_silence(0.5)
+
+
+def test_a_row_that_did_not_change_is_published_once_where_that_is_asked_for(
+    connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
+) -> None:
+    """`suppress.unchanged`: the same value written again is acknowledged without a record; the metrics tell."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    connector = deploy_connector(line.keyspace, "t", suppress__unchanged=True)
+    insert = "INSERT INTO {t} (id, a) VALUES (1, 5) USING {ts}"
+    line.writer.send(line.change(insert, int32(1), columns=("a",)))
+    line.topic.next()
+    line.writer.send(line.change(insert, int32(1), columns=("a",)))
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (1, 6) USING {ts}", int32(1), columns=("a",)))
+    assert line.topic.next()[0].value == {"a": 6}
+    line.writer.send(line.change("DELETE FROM {t} USING {ts} WHERE id = 1", int32(1), is_live=False))
+    assert line.topic.next()[0].value is None
+    wait_until(lambda: connector.metric("records_published") == 3, "the third record in the metrics")
+    told = {name: connector.metric(name) for name in ("cache_hits", "cache_misses", "cache_evictions", "cache_size")}
+    assert (told["cache_hits"], told["cache_misses"], told["cache_evictions"]) == (0, 4, 0)
+    assert connector.metric("query_latency") > 0
+    assert connector.metric("query_executors") >= 8
+    assert connector.metric("replication_latency") > 0

@@ -9,11 +9,12 @@ import pytest
 
 from schemas.mutation_event import MutationEvent, MutationKind
 from source_connector.events_message import PendingEvent
+from source_connector.last_rows import LastRows
 from source_connector.partition_lanes import Work
 from source_connector.projection import Projection
 from source_connector.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.record import SourceRecord
-from source_connector.row_task import RowTask, Task, holds_change
+from source_connector.row_task import Reading, RowTask, Task, holds_change
 from tests.unit.source_connector.events import NODE, event, int32, pending, table
 
 
@@ -48,6 +49,8 @@ class Desk:
         self.reads: list[ReadRequest] = []
         self.records: list[SourceRecord] = []
         self.settled: list[Sequence[PendingEvent]] = []
+        self.reading = Reading()
+        self.last_rows: LastRows | None = None
         self._known = known
 
     def read(self, task: Task, request: ReadRequest) -> None:
@@ -71,16 +74,39 @@ def row(value: int | None, writetime_us: int | None) -> RawRow:
 class Case:
     """A task at a desk, and answers to its reads."""
 
-    def __init__(self, *events: MutationEvent, node: UUID = NODE) -> None:
+    def __init__(
+        self,
+        *events: MutationEvent,
+        node: UUID = NODE,
+        reading: Reading | None = None,
+        last_rows: LastRows | None = None,
+    ) -> None:
         self.desk = Desk(Projection(table()), node)
+        self.desk.reading = reading or Reading()
+        self.desk.last_rows = last_rows
         self.events = pending(*events)
         self.task = RowTask(Work(list(self.events)), self.desk)
         self.task.start()
 
-    def answer(self, found: RawRow | None, consistency: str = "LOCAL_QUORUM", *, is_fallback: bool = False) -> None:
+    def answer(
+        self,
+        found: RawRow | None,
+        consistency: str = "LOCAL_QUORUM",
+        *,
+        is_fallback: bool = False,
+        coordinator: UUID | None = None,
+    ) -> None:
         rows = () if found is None else (found,)
         request = self.desk.reads[-1]
-        self.task.on_rows(Rows(request=request, rows=rows, consistency=consistency, is_fallback=is_fallback))
+        self.task.on_rows(
+            Rows(
+                request=request,
+                rows=rows,
+                consistency=consistency,
+                is_fallback=is_fallback,
+                coordinator=coordinator,
+            )
+        )
 
     @property
     def levels(self) -> list[ReadLevel]:
@@ -168,3 +194,38 @@ def test_a_record_that_took_long_is_read_again_before_its_event_is_settled(monke
     case.task.on_all_acknowledged()
     assert [record.value for record in case.desk.records] == [b"\x02\x0a", b"\x02\x0c"]
     assert case.desk.settled == [case.events]
+
+
+def test_without_the_check_the_first_level_is_believed() -> None:
+    """One read at the first level whatever the event is; a fallback still suppresses no copy."""
+    for is_fallback in (False, True):
+        case = Case(event(live_us=None), reading=Reading(proves=False))
+        case.answer(None, is_fallback=is_fallback)
+        case.task.on_all_acknowledged()
+        assert case.levels == [FIRST]
+        assert case.desk.settled == [[] if is_fallback else case.events]
+
+
+def test_a_copy_is_suppressed_only_by_a_read_of_the_events_own_node_where_that_is_asked_for() -> None:
+    """The option of DataStax's connector, on top of the proof."""
+    for coordinator, remembered in ((NODE, 1), (UUID(int=77), 0)):
+        case = Case(event(), reading=Reading(only_by_event_node=True))
+        case.answer(row(5, 10), coordinator=coordinator)
+        if not remembered:
+            case.answer(row(5, 10), "ALL", coordinator=coordinator)
+        case.task.on_all_acknowledged()
+        assert [len(each) for each in case.desk.settled] == [remembered]
+
+
+def test_a_row_that_did_not_change_is_settled_without_a_record_where_that_is_asked_for() -> None:
+    """The same row for the next event of the key; then another one, which is published."""
+    rows = LastRows(10)
+    published = []
+    for value in (5, 5, 6):
+        case = Case(event(), last_rows=rows)
+        case.answer(row(value, 10))
+        if case.desk.records:
+            case.task.on_all_acknowledged()
+        assert case.desk.settled == [case.events]
+        published.append(len(case.desk.records))
+    assert published == [1, 0, 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, cast
 from uuid import UUID
@@ -18,13 +17,14 @@ from source_connector.errors import FetchError
 from source_connector.events_message import EventsMessage, UnreadableMessage
 from source_connector.host_connection import HostConnection
 from source_connector.host_protocol import SchemaTaken
+from source_connector.metrics import Metrics
 from source_connector.mutation_cache import MutationCache
 from source_connector.outbox import Outbox
 from source_connector.projection import Projection
 from source_connector.read_request import RawRow, ReadRequest, Rows
 from source_connector.row_encoder import DataFormat
 from source_connector.row_fetcher import RowFetcher
-from source_connector.row_task import Task
+from source_connector.row_task import Reading, Task
 from source_connector.table_line import Limits, Stages, TableLine
 from source_connector.table_schema import TableSchemaReader
 from source_connector.timers import Timers
@@ -83,10 +83,11 @@ class Case:
         self.around = Neighbours()
         self.timers = Timers()
         self.outbox = Outbox(cast("HostConnection", self.around))
-        self.counters: Counter[str] = Counter()
+        self.metrics = Metrics()
+        self.counters = self.metrics.counters
         limits = Limits(
             columns=".*", data_format=DataFormat.KEY_VALUE_AVRO, backoff_s=0.1, max_backoff_s=60,
-            max_failures=max_failures,
+            max_failures=max_failures, reading=Reading(),
         )  # fmt: skip
         stages = Stages(
             client=cast("CassandraClient", self.around),
@@ -95,7 +96,8 @@ class Case:
             outbox=self.outbox,
             timers=self.timers,
             letters=cast("DeadLetterWriter", self.around),
-            counters=self.counters,
+            metrics=self.metrics,
+            last_rows=None,
             limits=limits,
             send=self.around.send,
             new_schema_id=itertools.count(1).__next__,

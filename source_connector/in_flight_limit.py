@@ -1,0 +1,58 @@
+"""How many statements may be under way: more while Cassandra answers as fast as ever, fewer when it slows down. Pure.
+
+Additive increase, multiplicative decrease, as TCP does it: each answer in time while the limit is in use raises it a
+little, an answer that takes much longer than the fastest ones lately, or none, lowers it by a quarter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["InFlightLimit"]
+
+_FIRST: Final = 8
+_CUT: Final = 0.75
+# An answer is late when it takes that many times as long as the fastest ones, and this much longer at least.
+_LATE_TIMES: Final = 4.0
+_LATE_S: Final = 0.05
+# What was fast once fades: a cluster that is slower for good becomes the measure within some hundred answers.
+_FADES: Final = 1.005
+# One slow moment delays everything that is under way; it counts once.
+_CUT_AT_MOST_EVERY_S: Final = 0.5
+
+
+class InFlightLimit:
+    """Between 1 and `longest`, starting at 8."""
+
+    def __init__(self, longest: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._longest: Final = longest
+        self._clock = clock
+        self._limit = float(min(_FIRST, longest))
+        self._fastest_s: float | None = None
+        self._cut_at = -_CUT_AT_MOST_EVERY_S
+
+    @property
+    def value(self) -> int:
+        """How many may be under way now."""
+        return int(self._limit)
+
+    def answered(self, latency_s: float, in_flight: int) -> None:
+        """A usual read took so long, while so many were under way."""
+        fastest_s = latency_s if self._fastest_s is None else min(self._fastest_s * _FADES, latency_s)
+        self._fastest_s = fastest_s
+        if latency_s > max(fastest_s * _LATE_TIMES, fastest_s + _LATE_S):
+            self._cut()
+        elif in_flight + 1 >= self.value:
+            self._limit = min(float(self._longest), self._limit + 1 / self._limit)
+
+    def overloaded(self) -> None:
+        """A read timed out, or the server said that it is overloaded."""
+        self._cut()
+
+    def _cut(self) -> None:
+        now = self._clock()
+        if now - self._cut_at >= _CUT_AT_MOST_EVERY_S:
+            self._cut_at = now
+            self._limit = max(1.0, self._limit * _CUT)

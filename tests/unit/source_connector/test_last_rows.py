@@ -1,0 +1,45 @@
+"""Which rows count as published already."""
+
+from __future__ import annotations
+
+from source_connector.last_rows import LastRows
+from source_connector.record import SourceRecord
+
+
+def record(value: bytes | None = b"v", key: bytes = b"k", **properties: str) -> SourceRecord:
+    return SourceRecord(schema_id=1, key=key, value=value, properties={"kind": "row", **properties})
+
+
+def test_only_the_last_acknowledged_row_of_a_key_is_held() -> None:
+    """Another value, another key, a deletion, another expiry: each is a change; another write time alone is none."""
+    rows = LastRows(10)
+    assert not rows.holds(record())
+    rows.is_published(record(writetime="1"))
+    assert rows.holds(record(writetime="2", segpos="3"))
+    others = [record(b"w"), record(key=b"l"), record(None), record(b""), record(expires_at="9"), record(kind="x")]
+    assert not any(map(rows.holds, others))
+    rows.is_on_its_way(record(b"w"))
+    assert not rows.holds(record())
+    rows.is_published(record(None))
+    assert rows.holds(record(None))
+
+
+def test_it_forgets_when_the_process_stood_still() -> None:
+    """Another instance may have published meanwhile."""
+    now = [0.0]
+    rows = LastRows(10, lambda: now[0])
+    rows.is_published(record())
+    for now[0] in (1.0, 5.5, 9.0):
+        assert rows.holds(record())
+    now[0] = 15.0
+    assert not rows.holds(record())
+
+
+def test_it_forgets_all_when_many_rows_may_have_changed() -> None:
+    """And the oldest key when there are too many."""
+    rows = LastRows(1)
+    rows.is_published(record())
+    rows.is_published(record(key=b"l"))
+    assert (rows.holds(record()), rows.holds(record(key=b"l"))) == (False, True)
+    rows.forget()
+    assert not rows.holds(record(key=b"l"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from change_agent.errors import BufferUnderflowError
+from change_agent.errors import BufferUnderflowError, MalformedMutationError
 
 __all__ = ["DataInput", "uint32_at", "wrapped_int", "wrapped_long"]
 
@@ -72,6 +72,18 @@ class DataInput:
             raise self._underflow(1 + extra)
         self.position = after
         return ((first & (0xFF >> extra)) << (extra * 8)) | _from_bytes(self.data[at:after], "big")
+
+    def read_unsigned_vint32(self) -> int:
+        """Vint of a Java int, which may be negative: its sign fills all 64 bits (VIntCoding.readUnsignedVInt32).
+
+        Raises MalformedMutationError for what is no such number.
+        """
+        value = self.read_unsigned_vint()
+        if value < _INT_SIGN:
+            return value
+        if value >= _LONG_RANGE - _INT_SIGN:
+            return value - _LONG_RANGE
+        raise MalformedMutationError(f"a vint of {value} stands in place of a number of 32 bits")
 
     def read_length(self) -> int:
         """Vint that counts bytes or things of at least one byte each, so it cannot exceed what is left."""

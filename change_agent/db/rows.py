@@ -276,7 +276,8 @@ def _ranges(markers: list[_Marker]) -> list[RangeTombstone]:
 def _range(start: _Marker, end: _Marker) -> RangeTombstone:
     deletion = start.start_deletion
     assert deletion is not None and end.end_deletion is not None
-    if deletion.timestamp != end.end_deletion.timestamp:
+    closing = end.end_deletion
+    if deletion.timestamp != closing.timestamp or deletion.local_deletion_time != closing.local_deletion_time:
         raise MalformedMutationError("a range tombstone ends with another deletion than it starts with")
     return RangeTombstone(
         start.values,

@@ -158,12 +158,12 @@ class SerializationHeader:
 
     def read_local_deletion_time(self, data: DataInput) -> int:
         """Seconds; negative when it cannot be true. A LIVE deletion, which has none, overflows to any value."""
-        seconds = data.read_unsigned_vint() + self.min_local_deletion_time
+        seconds = data.read_unsigned_vint32() + self.min_local_deletion_time
         return seconds % 0x1_0000_0000 if self.unsigned_deletion_times else wrapped_int(seconds)
 
     def read_ttl(self, data: DataInput) -> int:
         """Seconds. Raises MalformedMutationError when negative."""
-        ttl = wrapped_int(data.read_unsigned_vint() + self.min_ttl)
+        ttl = wrapped_int(data.read_unsigned_vint32() + self.min_ttl)
         if ttl < 0:
             raise MalformedMutationError(f"a TTL of {ttl} s")
         return ttl
@@ -174,8 +174,8 @@ def read_header(
 ) -> SerializationHeader:
     """Raises UnknownColumnError, MalformedMutationError, BufferUnderflowError."""
     min_timestamp = wrapped_long(data.read_unsigned_vint() + _TIMESTAMP_EPOCH)
-    min_local_deletion_time = wrapped_int(data.read_unsigned_vint() + _DELETION_TIME_EPOCH)
-    min_ttl = wrapped_int(data.read_unsigned_vint())
+    min_local_deletion_time = wrapped_int(data.read_unsigned_vint32() + _DELETION_TIME_EPOCH)
+    min_ttl = data.read_unsigned_vint32()
     static_columns = layout.static_columns.read_list(data) if has_static else []
     return SerializationHeader(
         min_timestamp=min_timestamp,

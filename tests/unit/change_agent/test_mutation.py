@@ -208,6 +208,7 @@ def test_a_boundary_ends_one_range_and_starts_another() -> None:
         ("02 06 0000 05 64 01", "do not alternate"),
         ("02 01 0000 05 64 02 01 0000 05 64 01", "do not alternate"),
         ("02 01 0000 05 64 02 06 0000 06 64 01", "another deletion than it starts with"),
+        ("02 01 0000 05 64 02 06 0000 05 65 01", "another deletion than it starts with"),
         ("02 04 0000 05 64 01", "a bound of kind 4"),
         ("02 09 0000 05 64 01", "a bound of kind 9"),
         ("02 05 0000 05 64 05 64 01", "a boundary without values"),
@@ -215,8 +216,13 @@ def test_a_boundary_ends_one_range_and_starts_another() -> None:
         ("a0 01 00 00000001 0162 00 05 0161 01", "a static row stands among the rows"),
         ("20 00 00000001 0162 08 0161 01", "refers to the row's marker"),
         ("20 00 00000001 0162 03 09 05 64 0161 01", "a local deletion time of 5 s with a TTL of 100 s"),
-        ("20 00 00000001 0162 03 09 64 f0ffffffff 0161 01", "a TTL of -1 s"),
-        ("20 00 00000001 0162 01 09 f0ffffffff 0161 01", "a local deletion time of -1 s"),
+        ("20 00 00000001 0162 03 09 64 ffffffffffffffffff 0161 01", "a TTL of -1 s"),
+        ("20 00 00000001 0162 01 09 ffffffffffffffffff 0161 01", "a local deletion time of -1 s"),
+        (
+            "20 00 00000001 0162 03 09 64 f0ffffffff 0161 01",
+            "a vint of 4294967295 stands in place of a number of 32 bits",
+        ),
+        ("20 00 00000001 0162 01 09 f080000000 0161 01", "a vint of 2147483648 stands in place of a number of 32"),
         ("00 00 00000001 0162 02 01", "a column bitmap has bits beyond its 1 columns"),
     ],
 )

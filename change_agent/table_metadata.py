@@ -7,6 +7,7 @@ skipped in silence. So the reader asks for metadata "as of" a moment, and learns
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -156,7 +157,8 @@ class TableMetadataProvider:
     def _ask_or_wait(self) -> None:
         try:
             self._ask()
-        except CdcError as error:
+        except (CdcError, sqlite3.Error, OSError) as error:
+            # The node is away, or the disk of the history is full: without either nothing new can be explained.
             with self._changed:
                 self._failures += 1
                 self.problem = str(error)

@@ -196,7 +196,7 @@ class ChangeAgent:
             self.metrics,
             self._positions,
             self._provider,
-            limits=lambda: {each.segment_id: each.limit for each in self._follower.listed.values()},
+            limits=self._follower.limits,
             topics=lambda: self._publisher.statuses,
             path=self._config.cdc_working_dir / "status.json",
             service_url=self._config.pulsar_service_url,

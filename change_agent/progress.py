@@ -48,14 +48,11 @@ class Progress:
         events: int,
         size: int,
     ) -> None:
-        """What stands now: acknowledged position and synced limit of each segment, and totals since the start.
+        """What stands now: acknowledged position of each open segment, synced limit of each that is not done, totals.
 
         `time_s` is in seconds of the epoch; `acknowledged_writetime_us` that of the last acknowledged event, 0 for none.
         """
-        newest = max(positions, default=-1)
-        lag_bytes = sum(max(0, limit - positions.get(each, 0)) for each, limit in limits.items() if each in positions)
-        # Segments that wait for the one before them.
-        lag_bytes += sum(limit for each, limit in limits.items() if each > newest)
+        lag_bytes = sum(max(0, limit - positions.get(each, 0)) for each, limit in limits.items())
         if lag_bytes == 0 or positions != self._positions or self._moved_at_s is None:
             self._moved_at_s = time_s
         if lag_bytes == 0:

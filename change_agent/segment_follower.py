@@ -125,6 +125,11 @@ class SegmentFollower:
             for reader in self._open.values():
                 reader.close()
 
+    def limits(self) -> dict[int, int]:
+        """The synced limit of each segment that is not done, by id; for any thread."""
+        done = self._ended - self._positions.progress().keys()
+        return {segment_id: each.limit for segment_id, each in self.listed.items() if segment_id not in done}
+
     def use_filter(self, wanted: TableFilter) -> None:
         """Publish only tables that this admits, from the next look at `cdc_raw` on; for any thread."""
         self._interpreter.use_filter(wanted)

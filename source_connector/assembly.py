@@ -14,12 +14,14 @@ from source_connector.last_rows import LastRows
 from source_connector.metrics import Metrics
 from source_connector.mutation_cache import MutationCache
 from source_connector.outbox import Outbox
-from source_connector.pulsar_access import PulsarOptions
+from source_connector.pulsar_access import PulsarConnection, PulsarOptions
 from source_connector.row_fetcher import RowFetcher
 from source_connector.row_task import Reading
+from source_connector.schema_changes import SchemaChangeTopic
 from source_connector.source import CassandraSource, Inbox
-from source_connector.table_line import Limits, Stages
+from source_connector.stages import Limits, Stages
 from source_connector.timers import Timers
+from source_connector.topic_reader import Subscription
 
 __all__ = ["assemble"]
 
@@ -30,6 +32,7 @@ def assemble(
     """A source whose stages all post to the inbox; nothing is connected yet."""
     client = CassandraClient(_cassandra_options(config, ssl_context))
     pulsar = _pulsar_options(config)
+    connection = PulsarConnection(pulsar)
     timers = Timers()
     metrics = Metrics()
     stages = Stages(
@@ -51,6 +54,7 @@ def assemble(
         outbox=Outbox(host),
         timers=timers,
         letters=DeadLetterWriter(pulsar, config.dead_letters_topic, inbox.put),
+        changes=SchemaChangeTopic(connection, config.changes_topic),
         metrics=metrics,
         last_rows=LastRows(config.cache_max_capacity) if config.suppress_unchanged else None,
         limits=Limits(
@@ -68,7 +72,10 @@ def assemble(
         inbox=inbox,
         host=host,
         consumer=EventsConsumer(
-            pulsar, config.subscription, max_waiting_events=config.max_waiting_events, post=inbox.put
+            connection,
+            Subscription(name=config.subscription, datastax_type=config.subscription_type),
+            max_waiting_events=config.max_waiting_events,
+            post=inbox.put,
         ),
         stages=stages,
         selection=config.selection,

@@ -186,9 +186,16 @@ class SourceConfig(BaseModel):
 
     @property
     def changes_topic(self) -> str:
-        """The full name of the topic for changes of the table's definition: beside the first events topic."""
+        """The full name of the topic for changes of the table's definition, by default beside the first events topic.
+
+        Empty when they are not wanted.
+        """
+        if self.schema_changes_topic.lower() == "none":
+            return ""
         if self.schema_changes_topic:
             return full_topic_name(self.schema_changes_topic)
+        if self.tables and self.events_topics:
+            return schema_changes_topic(self.topics[0], "{keyspace}", "{table}")
         return schema_changes_topic(self.topics[0], self.keyspace, self.table)
 
 

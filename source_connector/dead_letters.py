@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 import _pulsar
@@ -19,7 +19,7 @@ import pulsar
 
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, encode_events
 from source_connector.errors import DeadLettersError
-from source_connector.events_message import PendingEvent, UnreadableMessage
+from source_connector.events_message import PendingEvent, RawMessage, UnreadableMessage
 from source_connector.notices import Notices
 from source_connector.pulsar_access import PulsarOptions, new_client
 from source_connector.timers import backoff_s
@@ -34,6 +34,8 @@ _LONGEST_PAUSE_S: Final = 30.0
 _RECEIVE_TIMEOUT_MS: Final = 10_000
 # A reason may quote a whole value.
 _LONGEST_REASON: Final = 2_000
+# Before the names of the properties that a DataStax agent's message had.
+_OWN: Final = "message."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +56,22 @@ class DeadLetter:
     """Node, segment, position and ordinal of the event; empty for a message that could not be decoded."""
     key: str = ""
     """The partition key's CQL bytes in hex."""
+    message_key: str = ""
+    """Of a message of a DataStax agent; `message_properties` are its own, too."""
+    message_properties: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_event(cls, pending: PendingEvent, reason: str) -> Self:
         """An event that could not be published."""
         event, message = pending.event, pending.message
+        raw = message.raw or RawMessage(data=encode_events(message.only(event)))
         return cls(
             topic=message.topic,
             message_id=str(message.message_id),
             reason=reason,
-            data=encode_events(message.only(event)),
+            data=raw.data,
+            message_key=raw.key,
+            message_properties=raw.properties,
             table=".".join(message.header[:2]),
             place=f"{message.node_text} {message.segment_id}:{event.position}:{event.ordinal}",
             key=event.partition_key.hex(),
@@ -76,8 +84,10 @@ class DeadLetter:
             topic=message.topic,
             message_id=str(message.message_id),
             reason=message.reason,
-            data=message.data,
+            data=message.raw.data,
             schema_version=message.schema_version,
+            message_key=message.raw.key,
+            message_properties=message.raw.properties,
         )
 
     @property
@@ -91,7 +101,9 @@ class DeadLetter:
             "place": self.place,
             "key": self.key,
             "schema_version": "" if self.schema_version is None else str(self.schema_version),
+            "message_key": self.message_key,
         }
+        found |= {f"{_OWN}{name}": text for name, text in self.message_properties.items()}
         return {name: text for name, text in found.items() if text}
 
     @classmethod
@@ -109,6 +121,10 @@ class DeadLetter:
             table=properties.get("table", ""),
             place=properties.get("place", ""),
             key=properties.get("key", ""),
+            message_key=properties.get("message_key", ""),
+            message_properties={
+                name.removeprefix(_OWN): text for name, text in properties.items() if name.startswith(_OWN)
+            },
         )
 
 
@@ -196,7 +212,8 @@ def resend(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, No
             place = letter.topic, letter.schema_version
             if place not in producers:
                 producers[place] = reading.producer(letter)
-            producers[place].send(letter.data)
+            key = letter.message_key or None
+            producers[place].send(letter.data, partition_key=key, properties=dict(letter.message_properties))
             reading.acknowledge(message)
             yield letter
 
@@ -239,6 +256,8 @@ class _Reading:
 
     def producer(self, letter: DeadLetter) -> pulsar.Producer:
         """A producer that writes bytes as the letter's writer did."""
+        if letter.message_key:  # key and value stand apart there, and a message without a version is read by the latest
+            return self._client.create_producer(letter.topic, batching_enabled=False)
         info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
         if letter.schema_version is not None:
             version = max(letter.schema_version, _LATEST_SCHEMA)

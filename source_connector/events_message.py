@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from schemas.mutation_event import MutationEvent, MutationEvents
+from source_connector.datastax_events import DataStaxEvent
 
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["EventsMessage", "Origin", "PendingEvent", "UnreadableMessage"]
+__all__ = ["DataStaxMessage", "EventsMessage", "Origin", "PendingEvent", "RawMessage", "UnreadableMessage"]
 
 
 class Origin(Protocol):
@@ -19,12 +22,25 @@ class Origin(Protocol):
         """So many events of the message need nothing more; the last one acknowledges it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawMessage:
+    """A message as the broker gave it; `key` and `properties` matter where DataStax's agents write."""
+
+    data: bytes
+    key: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
 @final
 class EventsMessage:
-    """One message; `identity` tells it from all others, `unsettled` counts the events that need something yet."""
+    """One message; `identity` tells it from all others, `unsettled` counts the events that need something yet.
+
+    `raw` is there for a message of a DataStax agent, the kind of whose event is a guess
+    (`source_connector.datastax_events`).
+    """
 
     __slots__ = (
-        "header", "identity", "message_id", "node_id", "node_text", "origin", "pending", "segment_id", "table_id",
+        "header", "identity", "message_id", "node_id", "node_text", "origin", "pending", "raw", "segment_id", "table_id",
         "table_id_bytes", "table_id_text", "topic", "unsettled",
     )  # fmt: skip
 
@@ -36,11 +52,13 @@ class EventsMessage:
         content: MutationEvents,
         topic: str = "",
         origin: Origin | None = None,
+        raw: RawMessage | None = None,
     ) -> None:
         self.identity = identity
         self.message_id = message_id
         self.topic = topic
         self.origin = origin
+        self.raw = raw
         self.header = content.keyspace, content.table, content.key_schema
         self.node_id = content.node_id
         self.node_text = str(content.node_id)
@@ -95,7 +113,7 @@ class PendingEvent:
 class UnreadableMessage:
     """A message of an events topic that holds no events by its schema."""
 
-    __slots__ = ("data", "identity", "message_id", "origin", "reason", "schema_version", "topic", "unsettled")
+    __slots__ = ("identity", "message_id", "origin", "raw", "reason", "schema_version", "topic", "unsettled")
 
     def __init__(
         self,
@@ -103,7 +121,7 @@ class UnreadableMessage:
         identity: bytes,
         message_id: pulsar.MessageId,
         topic: str,
-        data: bytes,
+        raw: RawMessage,
         schema_version: int,
         reason: str,
         origin: Origin,
@@ -111,8 +129,47 @@ class UnreadableMessage:
         self.identity: Final = identity
         self.message_id: Final = message_id
         self.topic: Final = topic
-        self.data: Final = data
+        self.raw: Final = raw
         self.schema_version: Final = schema_version
         self.reason: Final = reason
         self.origin: Final = origin
         self.unsettled = 1
+
+
+@final
+class DataStaxMessage:
+    """One message of a DataStax agent, which says what changed only together with the table's metadata."""
+
+    __slots__ = ("event", "identity", "message_id", "origin", "raw", "topic", "unsettled")
+
+    def __init__(
+        self,
+        *,
+        identity: bytes,
+        message_id: pulsar.MessageId,
+        topic: str,
+        event: DataStaxEvent,
+        raw: RawMessage,
+        origin: Origin,
+    ) -> None:
+        self.identity: Final = identity
+        self.message_id: Final = message_id
+        self.topic: Final = topic
+        self.event: Final = event
+        self.raw: Final = raw
+        self.origin: Final = origin
+        self.unsettled = 1
+
+    def understood(self, content: MutationEvents) -> EventsMessage:
+        """The same message, now that its event is known to be one of a table."""
+        return EventsMessage(
+            identity=self.identity, message_id=self.message_id, content=content, topic=self.topic, origin=self.origin,
+            raw=self.raw,
+        )  # fmt: skip
+
+    def unreadable(self, reason: str) -> UnreadableMessage:
+        """The same message, now that its event is known to be none of the table."""
+        return UnreadableMessage(
+            identity=self.identity, message_id=self.message_id, topic=self.topic, raw=self.raw, schema_version=-1,
+            reason=reason, origin=self.origin,
+        )  # fmt: skip

@@ -35,6 +35,10 @@ class Work:
         """The last of the events."""
         return self.events[-1]
 
+    def with_newest(self, pending: PendingEvent) -> Work:
+        """The same work, its newest event understood in another way."""
+        return Work([*self.events[:-1], pending])
+
     @property
     def is_of_one_row(self) -> bool:
         """False when the whole partition is concerned."""

@@ -132,6 +132,15 @@ class Projection:
         values = row[len(selection.key_columns) :]
         return self._converted(key_values, lambda: self._encoder.value(columns, values, key_values))
 
+    def static_value(self, selection: Selection, row: RawValues, key_values: RawValues) -> bytes:
+        """The value of a partition's static row, from a row of a wider selection. Raises RowConversionError."""
+        columns = self.static_selection.value_columns
+        found = dict(
+            zip((each.name for each in selection.value_columns), row[len(selection.key_columns) :], strict=False)
+        )
+        values = [found[column.name] for column in columns]
+        return self._converted(key_values, lambda: self._encoder.value(columns, values, key_values))
+
     def selection_for(self, kind: MutationKind) -> Selection:
         """What is read for an event of this kind."""
         if kind is MutationKind.STATIC_ROW:

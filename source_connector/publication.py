@@ -39,10 +39,14 @@ def _writes_live_data(event: MutationEvent) -> bool:
     return event.live_cell_writetime_us is not None or not event.columns
 
 
-def survivor_properties(pending: PendingEvent, writetime_us: int | None) -> dict[str, str]:
-    """Of a row that a deletion of many rows has left in place; its own write time, where it is known."""
+def survivor_properties(
+    projection: Projection, pending: PendingEvent, writetime_us: int | None, *, is_static: bool = False
+) -> dict[str, str]:
+    """Of a row or static row that a deletion of many rows has left in place; its own write time, where it is known."""
     properties = _common(pending)
-    properties[names.KIND] = _KINDS[MutationKind.ROW]
+    properties[names.KIND] = _KINDS[MutationKind.STATIC_ROW if is_static else MutationKind.ROW]
+    if is_static:
+        properties[names.STATIC_COLUMNS] = _json(projection.static_names)
     if writetime_us is not None:
         properties[names.WRITETIME] = str(writetime_us)
     return properties

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["PulsarOptions", "new_client"]
+__all__ = ["PulsarConnection", "PulsarOptions", "new_client", "schema_of_bytes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +46,47 @@ def new_client(options: PulsarOptions) -> pulsar.Client:
         tls_allow_insecure_connection=options.allow_insecure,
         tls_validate_hostname=options.hostname_validation,
     )
+
+
+class PulsarConnection:
+    """One client for all that this process does with Pulsar; made when it is asked for first."""
+
+    def __init__(self, options: PulsarOptions) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._client: pulsar.Client | None = None
+
+    @property
+    def where(self) -> str:
+        """The broker's address, for messages."""
+        return self._options.service_url
+
+    def client(self) -> pulsar.Client:
+        """The client; it connects when it is used."""
+        with self._lock:
+            if self._client is None:
+                self._client = new_client(self._options)
+            return self._client
+
+    def close(self) -> None:
+        """Send what is acknowledged and close all connections."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+
+
+def schema_of_bytes(kind: str, name: str, text: str) -> pulsar.schema.Schema:
+    """A schema that registers the text, `kind` being AVRO or JSON, and takes values that are bytes already."""
+    import _pulsar
+    import pulsar
+
+    class OfBytes(pulsar.schema.Schema):  # type: ignore[misc]  # the client has no types
+        def encode(self, obj: bytes) -> bytes:
+            return obj
+
+        def decode(self, data: bytes) -> bytes:
+            return data
+
+    schema = OfBytes(bytes, getattr(_pulsar.SchemaType, kind), {"type": "record"}, kind)
+    schema._schema_info = _pulsar.SchemaInfo(getattr(_pulsar.SchemaType, kind), name, text)  # noqa: SLF001  # as it does
+    return schema

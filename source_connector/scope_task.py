@@ -97,14 +97,21 @@ class ScopeTask:
     def _publish_survivor(self, row: RawValues) -> None:
         projection, selection = self._projection, self._projection.scope_selection
         key_values = tuple(row[: len(selection.key_columns)])
+        # A partition that has nothing but a static row comes as one row without clustering values.
+        is_static = bool(projection.static_selection.value_columns) and None in key_values
         try:
-            key, value = projection.record_key(key_values), projection.record_value(selection, row, key_values)
+            key = projection.record_key(key_values)
+            if is_static:
+                value = projection.static_value(selection, row, key_values)
+            else:
+                value = projection.record_value(selection, row, key_values)
         except RowConversionError as error:
             self._unconverted.append(key_values[len(projection.table.partition_key) :])
             self._error = error
             return
         writetime_us = max(selection.writetimes_us(row).values(), default=None)
-        self._publish(key, value, survivor_properties(self._pending, writetime_us))
+        properties = survivor_properties(projection, self._pending, writetime_us, is_static=is_static)
+        self._publish(key, value, properties)
 
     def _publish(self, key: bytes, value: bytes | None, properties: dict[str, str]) -> None:
         record = SourceRecord(

@@ -21,10 +21,10 @@ from typing import Final, cast
 from uuid import UUID
 
 from schemas.errors import CdcError
-from source_connector.dead_letters import DeadLetter, DeadLettersWritten
+from source_connector.dead_letters import DeadLettersWritten
 from source_connector.errors import FetchError
 from source_connector.events_consumer import EventsConsumer
-from source_connector.events_message import EventsMessage, UnreadableMessage
+from source_connector.events_message import DataStaxMessage, EventsMessage, UnreadableMessage
 from source_connector.host_connection import HostConnection
 from source_connector.host_protocol import (
     Ack,
@@ -39,9 +39,11 @@ from source_connector.notices import Notices
 from source_connector.read_request import Rows
 from source_connector.row_fetcher import Answer
 from source_connector.row_task import Task
-from source_connector.table_line import Stages, TableLine
+from source_connector.stages import Stages
+from source_connector.table_line import TableLine
 from source_connector.table_schema import TableSchemaReader
 from source_connector.table_selection import TablePlace, TableSelection
+from source_connector.topic_reader import ReceivedMessage
 
 __all__ = ["CassandraSource", "Inbox"]
 
@@ -52,7 +54,7 @@ _METRICS_S: Final = 5.0
 _BEAT_S: Final = 1.0
 _HANDLED_AT_ONCE: Final = 200
 
-Posted = EventsMessage | UnreadableMessage | Answer | HostFrame | DeadLettersWritten | Exception
+Posted = ReceivedMessage | Answer | HostFrame | DeadLettersWritten | Exception
 Inbox = queue.SimpleQueue[Posted]
 
 
@@ -85,6 +87,7 @@ class CassandraSource:
         timers = self._stages.timers
         try:
             self._until_it_works(self._stages.client.connect)
+            self._stages.changes.start()
             for place in self._selection.named():
                 self._serve(place)
             self._look_for_tables()
@@ -94,6 +97,7 @@ class CassandraSource:
             while not self._is_closing:
                 self._turn()
         finally:
+            self._stages.changes.stop()
             self._consumer.close()
             self._stages.letters.close()
             self._stages.client.close()
@@ -134,7 +138,7 @@ class CassandraSource:
 
     def _handle(self, item: Posted) -> None:
         match item:
-            case EventsMessage():
+            case EventsMessage() | DataStaxMessage():
                 self._by_topic[_base_name(item.topic)].receive(item)
             case Answer():
                 self._deliver(self._stages.fetcher.answered(item))
@@ -146,7 +150,7 @@ class CassandraSource:
                 for line in self._turns:
                     line.schema_answered(item)
             case UnreadableMessage():
-                self._set_aside(item)
+                self._stages.set_aside(item)
             case DeadLettersWritten():
                 self._written(item.ticket)
             case Close():
@@ -163,16 +167,6 @@ class CassandraSource:
     def _host_answered(self, seq: int, *, refused: bool) -> None:
         task = self._stages.outbox.answered(seq, refused=refused)
         cast("TableLine", task.desk).answered(task, refused=refused)
-
-    def _set_aside(self, message: UnreadableMessage) -> None:
-        """A message that is no event, now or ever."""
-        letters = self._stages.letters
-        _log.error(
-            "%s message %s is set aside, to the dead-letter topic %s: %s",
-            message.topic, message.message_id, letters.topic, message.reason,
-        )  # fmt: skip
-        self._stages.metrics.counters["messages_dead_lettered"] += 1
-        letters.write(message, [DeadLetter.of_message(message)])
 
     def _written(self, ticket: object) -> None:
         if isinstance(ticket, UnreadableMessage):

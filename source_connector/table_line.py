@@ -13,72 +13,37 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 from uuid import UUID
 
 from schemas.errors import CdcError
-from schemas.mutation_event import MutationKind
-from source_connector.cassandra_client import CassandraClient
-from source_connector.dead_letters import DeadLetter, DeadLetterWriter
-from source_connector.errors import DeploymentError, FetchError, TableNotFoundError, UnexpectedError
-from source_connector.events_message import EventsMessage, PendingEvent
+from source_connector.dead_letters import DeadLetter
+from source_connector.errors import FetchError, UnexpectedError
+from source_connector.events_message import DataStaxMessage, EventsMessage, PendingEvent
+from source_connector.guessed_events import GuessedEvents, task_for
 from source_connector.host_protocol import SchemaRefused, SchemaTaken
 from source_connector.last_rows import LastRows
-from source_connector.metrics import Metrics
-from source_connector.mutation_cache import MutationCache
 from source_connector.notices import Notices
-from source_connector.outbox import Outbox
 from source_connector.partition_lanes import PartitionLanes, Work
 from source_connector.projection import Projection
 from source_connector.read_request import ReadRequest, Rows
 from source_connector.record import SourceRecord
-from source_connector.row_encoder import DataFormat
-from source_connector.row_fetcher import RowFetcher
-from source_connector.row_task import Reading, RowTask, Task
+from source_connector.row_task import Reading, Task
 from source_connector.schema_registration import SchemaRegistration
-from source_connector.scope_task import ScopeTask
+from source_connector.schema_watch import SchemaWatch
+from source_connector.stages import Stages
+from source_connector.table_definition import definition_of
 from source_connector.table_schema import TableSchemaReader
 from source_connector.table_tracker import Standing, TableTracker
-from source_connector.timers import Timers, backoff_s
+from source_connector.timers import backoff_s
 
-__all__ = ["Limits", "Stages", "TableLine"]
+__all__ = ["TableLine"]
 
 _log = logging.getLogger(__name__)
 
 _OUTAGE_LOOK_S: Final = 3.0
-_LONGEST_REFRESH_PAUSE_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Which columns in which format, how long between attempts, and how many of them before an event is set aside."""
-
-    columns: str
-    data_format: DataFormat
-    backoff_s: float
-    max_backoff_s: float
-    max_failures: int
-    reading: Reading
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
-    """What the tables of a source share."""
-
-    client: CassandraClient
-    fetcher: RowFetcher
-    cache: MutationCache
-    outbox: Outbox
-    timers: Timers
-    letters: DeadLetterWriter
-    metrics: Metrics
-    last_rows: LastRows | None
-    limits: Limits
-    send: Callable[[bytes], None]
-    """To the host."""
-    new_schema_id: Callable[[], int]
 
 
 class TableLine:
@@ -100,8 +65,7 @@ class TableLine:
         self._stages = stages
         self._on_open = on_open
         self._destination = destination
-        self._is_alone = is_alone
-        self._is_open = False
+        self._is_followed = False
         self._table = TableTracker(schema, stages.limits.columns, stages.limits.data_format, self._use_projection)
         self._lanes = PartitionLanes()
         self._of_unknown_tables: list[EventsMessage] = []
@@ -109,10 +73,13 @@ class TableLine:
         self._being_parked: set[Task] = set()
         self._taken = 0
         self._taken_at_refusal: dict[Task, int] = {}
-        self._refreshes_failed = 0
-        self._is_refresh_due = False
         self._notices = Notices(_log)
         self._registration = SchemaRegistration(stages.send, stages.timers, self._notices)
+        self._guessed = GuessedEvents(self._table, self._notices)
+        self._watch = SchemaWatch(
+            self._table, stages.timers, self._notices,
+            is_alone=is_alone, shortest_pause_s=stages.limits.backoff_s, on_refresh=self._on_refresh,
+        )  # fmt: skip
         self.schema_id = 0
         """Of the projection's schemas."""
 
@@ -172,10 +139,13 @@ class TableLine:
 
     def open(self) -> None:
         """Look for the table until it is there."""
-        self._plan_refresh(0)
+        self._watch.plan()
 
-    def receive(self, message: EventsMessage) -> None:
+    def receive(self, message: EventsMessage | DataStaxMessage) -> None:
         """Events of the table."""
+        if isinstance(message, DataStaxMessage):
+            self._guessed.add(message)
+            return
         standing = self._table.standing(message.table_id)
         if standing is Standing.UNKNOWN:
             self._of_unknown_tables.append(message)
@@ -189,8 +159,13 @@ class TableLine:
 
     def work(self) -> None:
         """Start what may start now."""
+        for message in self._guessed.understood():
+            if isinstance(message, EventsMessage):
+                self.receive(message)
+            else:
+                self._stages.set_aside(message)
         if self._table.is_stale:
-            self._plan_refresh(0)
+            self._watch.plan()
         while self._lanes.has_startable and self._may_start():
             self._start(self._lanes.next_startable())
 
@@ -221,12 +196,7 @@ class TableLine:
 
     def look_at_schema(self) -> None:
         """Whether any schema of the cluster has changed."""
-        if not self._is_open:
-            return
-        try:
-            self._table.look()
-        except FetchError as error:
-            self._notices.say("schema", str(error))
+        self._watch.look()
 
     # Events and their tasks.
 
@@ -262,8 +232,7 @@ class TableLine:
         if not fresh:
             self._lanes.finished(work)
             return
-        is_row = work.is_of_one_row or work.newest.event.kind is MutationKind.STATIC_ROW
-        task: Task = RowTask(work, self) if is_row else ScopeTask(work, self)
+        task = task_for(work, self)
         self._guarded(task, task.start)
 
     def _guarded(self, task: Task, step: Callable[[], None]) -> None:
@@ -339,33 +308,19 @@ class TableLine:
 
     # The table's schema.
 
-    def _plan_refresh(self, delay_s: float) -> None:
-        if not self._is_refresh_due:
-            self._is_refresh_due = True
-            self._stages.timers.after(delay_s, self._refresh)
-
-    def _refresh(self) -> None:
-        self._is_refresh_due = False
-        try:
-            self._table.refresh()
-            self._refreshes_failed = 0
-            if not self._is_open:
-                self._is_open = True
-                self._on_open()
-        except CdcError as error:
-            if self._is_alone and isinstance(error, DeploymentError):
-                raise
-            what = "waiting" if isinstance(error, TableNotFoundError) else "nothing is read until the schema is known"
-            self._notices.say("schema", f"{what}: {error}")
-            self._refreshes_failed += 1
-            limits = self._stages.limits
-            self._plan_refresh(backoff_s(self._refreshes_failed, limits.backoff_s, _LONGEST_REFRESH_PAUSE_S))
+    def _on_refresh(self) -> None:
+        if self._watch.is_open and not self._is_followed:
+            self._is_followed = True
+            self._on_open()
+        if self._watch.is_open and not self._table.is_there:
+            self._stages.changes.tell(self._table.keyspace, self._table.name, None)
         waiting, self._of_unknown_tables = self._of_unknown_tables, []
         for message in waiting:
             self.receive(message)
 
     def _use_projection(self, projection: Projection, is_new_schema: bool) -> None:
         self._stages.fetcher.prepare(projection)
+        self._stages.changes.tell(projection.table.keyspace, projection.table.name, definition_of(projection.table))
         if is_new_schema:
             self.schema_id = self._stages.new_schema_id()
             schema = projection.data_schema(self.schema_id)

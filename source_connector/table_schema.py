@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from schemas.system_schema import SELECTS, SystemSchema, tables_of
@@ -23,22 +23,22 @@ class TableSchemaReader:
 
     def __init__(self, client: CassandraClient, keyspace: str, table: str) -> None:
         self._client = client
-        self._keyspace = keyspace
-        self._table = table
+        self.keyspace: Final = keyspace
+        self.table: Final = table
 
     def read(self) -> TableMetadata:
         """The table as it is now. Raises TableNotFoundError, FetchError, SystemSchemaError."""
         schema: SystemSchema = {
             name: [
                 {column: value.hex() if isinstance(value, bytes) else value for column, value in row.items()}
-                for row in self._client.system_rows(f"{SELECTS[name]} WHERE keyspace_name = %s", (self._keyspace,))
+                for row in self._client.system_rows(f"{SELECTS[name]} WHERE keyspace_name = %s", (self.keyspace,))
             ]
             for name in _LISTS
         }
         for table in tables_of(schema).values():
-            if table.name == self._table:
+            if table.name == self.table:
                 return table
-        raise TableNotFoundError(f"{self._keyspace}.{self._table}")
+        raise TableNotFoundError(f"{self.keyspace}.{self.table}")
 
     def version(self) -> UUID:
         """A value that changes with every change of the cluster's schema. Raises FetchError."""

@@ -44,6 +44,8 @@ class TableTracker:
         data_format: DataFormat,
         on_projection: Callable[[Projection, bool], None],
     ) -> None:
+        self.keyspace: Final = schema.keyspace
+        self.name: Final = schema.table
         self._schema = schema
         self._columns = columns
         self._data_format = data_format
@@ -54,6 +56,8 @@ class TableTracker:
         self._dropped_ids: set[UUID] = set()
         self._asked_ids: dict[UUID, int] = {}
         self.is_stale = True
+        self.is_there = False
+        """True when the last `refresh` found the table."""
         self.schema_id = 0
 
     @property
@@ -70,7 +74,9 @@ class TableTracker:
         DeploymentError when nothing of the table is to be replicated.
         """
         version = self._schema.version()
+        self.is_there = False
         table = self._schema.read()
+        self.is_there = True
         if self._projection is None or table != self._projection.table:
             projection = Projection(table, self._columns, self._data_format)
             is_new_schema = self._projection is None or not projection.schema_equals(self._projection)

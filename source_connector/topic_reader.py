@@ -1,28 +1,32 @@
 """One events topic: waits until it exists, receives its messages, decodes them by their writer's schema, acknowledges.
 
-A thread for each topic receives; it pauses while too many of the topic's own events wait, so that a table whose events
+What kind of events it holds is known by its schema: AVRO is ours, KEY_VALUE is what DataStax's agents write. A thread for each topic receives; it pauses while too many of the topic's own events wait, so that a table whose events
 cannot be published holds up no other. A message stays unacknowledged until every event in it is settled, and one that
 the broker delivers again while it is still held here is recognised.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, cast
 
 import _pulsar
 import fastavro
 import pulsar
 
-from schemas.mutation_event import MalformedEventsError, MutationEvents, decode_events
+from schemas.mutation_event import MalformedEventsError, decode_events
+from source_connector.datastax_events import DataStaxSchema
 from source_connector.errors import DeploymentError
-from source_connector.events_message import EventsMessage, UnreadableMessage
+from source_connector.events_message import DataStaxMessage, EventsMessage, RawMessage, UnreadableMessage
 
-__all__ = ["ReaderLimits", "TopicReader"]
+__all__ = ["ReaderLimits", "ReceivedMessage", "Subscription", "TopicReader"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +36,19 @@ _SAY_AGAIN_AFTER_S: Final = 30.0
 _RECEIVE_TIMEOUT_MS: Final = 500
 # A message holds up to 256 KiB of events; what waits in the client is memory too, for each partition of each topic.
 _RECEIVER_QUEUE: Final = 8
+# Of a DataStax agent, a message holds one event.
+_SINGLE_EVENTS: Final = 100
+_OURS, _DATASTAX = "AVRO", "KEY_VALUE"
+
+ReceivedMessage = EventsMessage | DataStaxMessage | UnreadableMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """Its name, and its type on topics of DataStax's agents; those of ours are read with Failover."""
+
+    name: str
+    datastax_type: str
 
 
 class ReaderLimits:
@@ -63,16 +80,18 @@ class TopicReader:
         self,
         client: pulsar.Client,
         topic: str,
-        subscription: str,
+        subscription: Subscription,
         limits: ReaderLimits,
-        post: Callable[[EventsMessage | UnreadableMessage | Exception], None],
+        post: Callable[[ReceivedMessage | Exception], None],
     ) -> None:
         self._client = client
         self.topic: Final = topic
         self._subscription = subscription
         self._limits = limits
         self._post = post
+        self._kind = _OURS
         self._schemas: dict[int, Mapping[str, object]] = {}
+        self._datastax_schemas: dict[int, DataStaxSchema] = {}
         self._held: set[bytes] = set()
         self._waiting = 0
         self._room = threading.Condition()
@@ -84,7 +103,7 @@ class TopicReader:
         """Begin to wait for the topic and to receive."""
         self._thread.start()
 
-    def settled(self, message: EventsMessage | UnreadableMessage, events: int) -> None:
+    def settled(self, message: ReceivedMessage, events: int) -> None:
         """So many events of the message need nothing more; the last one acknowledges it."""
         message.unsettled -= events
         with self._room:
@@ -130,15 +149,15 @@ class TopicReader:
                 return  # delivered again after a reconnection; the first copy is still being worked on
             self._held.add(identity)
         version = message._message.int_schema_version()  # noqa: SLF001  # the wrapper leaves it out
-        received: EventsMessage | UnreadableMessage
+        raw = RawMessage(data=message.data())
+        if self._kind == _DATASTAX:
+            raw = RawMessage(data=message.data(), key=message.partition_key(), properties=message.properties())
+        received: ReceivedMessage
         try:
-            content = self._decode(message.data(), version)
-            received = EventsMessage(
-                identity=identity, message_id=message_id, content=content, topic=topic, origin=self
-            )
+            received = self._decode(raw, version, identity, message)
         except MalformedEventsError as error:
             received = UnreadableMessage(
-                identity=identity, message_id=message_id, topic=topic, data=message.data(), schema_version=version,
+                identity=identity, message_id=message_id, topic=topic, raw=raw, schema_version=version,
                 reason=str(error), origin=self,
             )  # fmt: skip
         if not received.unsettled:
@@ -148,17 +167,30 @@ class TopicReader:
             self._waiting += received.unsettled
         self._post(received)
 
-    def _decode(self, data: bytes, version: int) -> MutationEvents:
+    def _decode(
+        self, raw: RawMessage, version: int, identity: bytes, message: pulsar.Message
+    ) -> EventsMessage | DataStaxMessage:
         """Raises MalformedEventsError, whatever the bytes do to the decoder."""
-        schema = self._writer_schema(version)
+        topic, message_id = message.topic_name(), message.message_id()
         try:
-            return decode_events(data, schema)
+            if self._kind == _OURS:
+                content = decode_events(raw.data, self._writer_schema(version))
+                return EventsMessage(
+                    identity=identity, message_id=message_id, content=content, topic=topic, origin=self
+                )
+            key = base64.b64decode(raw.key, validate=True)
+            event = self._datastax_schema(version).decode(key, raw.data, raw.properties)
+            return DataStaxMessage(
+                identity=identity, message_id=message_id, topic=topic, event=event, raw=raw, origin=self
+            )
         except MalformedEventsError:
             raise
+        except binascii.Error as error:
+            raise MalformedEventsError(f"its key is no base64 ({error})") from error
         except Exception as error:
-            raise MalformedEventsError(f"{len(data)} bytes: {type(error).__name__}: {error}") from error
+            raise MalformedEventsError(f"{len(raw.data)} bytes: {type(error).__name__}: {error}") from error
 
-    def _acknowledge(self, message: EventsMessage | UnreadableMessage) -> None:
+    def _acknowledge(self, message: ReceivedMessage) -> None:
         assert self._consumer is not None
         with self._room:
             self._held.discard(message.identity)
@@ -172,24 +204,25 @@ class TopicReader:
         return self._consumer
 
     def _check_topic(self) -> None:
-        schema = _schema_info(self._client, self.topic, _LATEST)
-        if schema.schema_type().name != "AVRO":
+        self._kind = _schema_info(self._client, self.topic, _LATEST).schema_type().name
+        if self._kind not in (_OURS, _DATASTAX):
             raise DeploymentError(
-                f"events.topic: {self.topic} has a schema of type {schema.schema_type().name}, not AVRO: it does not "
-                "hold events of our agents"
+                f"events.topic: {self.topic} has a schema of type {self._kind}; events of our agents have {_OURS}, "
+                f"those of DataStax's agents {_DATASTAX}"
             )
 
     def _open(self) -> None:
-        size = self._limits.receiver_queue
+        size = self._limits.receiver_queue * (1 if self._kind == _OURS else _SINGLE_EVENTS)
+        subscription_type = "Failover" if self._kind == _OURS else self._subscription.datastax_type
         self._consumer = self._client.subscribe(
             self.topic,
-            self._subscription,
-            consumer_type=pulsar.ConsumerType.Failover,
+            self._subscription.name,
+            consumer_type=_CONSUMER_TYPES[subscription_type],
             initial_position=pulsar.InitialPosition.Earliest,
             receiver_queue_size=size,
             max_total_receiver_queue_size_across_partitions=size * 16,
         )
-        _log.info("reading %s with subscription %s", self.topic, self._subscription)
+        _log.info("reading %s with subscription %s (%s)", self.topic, self._subscription.name, subscription_type)
 
     def _patiently(self, what: str, attempt: Callable[[], None]) -> bool:
         """Try until it works; False when the connector is stopped before."""
@@ -211,22 +244,47 @@ class TopicReader:
         """The parsed schema that a message was written with, from the registry. Raises MalformedEventsError."""
         known = self._schemas.get(version)
         if known is None:
-            found: list[str] = []
-
-            def look() -> None:
-                found.append(_schema_info(self._client, self.topic, version).schema())
-
-            self._patiently(f"schema {version} of {self.topic}", look)
-            text = found[0] if found else "{}"
             try:
-                known = cast("Mapping[str, object]", fastavro.parse_schema(json.loads(text)))
+                known = cast("Mapping[str, object]", fastavro.parse_schema(json.loads(self._registered(version))))
             except (ValueError, fastavro.schema.SchemaParseException) as error:
                 reason = f"{self.topic}: schema version {version} is no Avro schema ({error})"
                 raise MalformedEventsError(reason) from error
             self._schemas[version] = known
         return known
 
+    def _datastax_schema(self, version: int) -> DataStaxSchema:
+        known = self._datastax_schemas.get(version)
+        if known is None:
+            known = self._datastax_schemas[version] = DataStaxSchema(self._registered(version))
+        return known
+
+    def _registered(self, version: int) -> bytes:
+        found: list[bytes] = []
+
+        def look() -> None:
+            found.append(_schema_bytes(self._client, self.topic, version))
+
+        self._patiently(f"schema {version} of {self.topic}", look)
+        return found[0] if found else b"{}"
+
+
+_CONSUMER_TYPES: Final = {
+    "Exclusive": pulsar.ConsumerType.Exclusive,
+    "Shared": pulsar.ConsumerType.Shared,
+    "Failover": pulsar.ConsumerType.Failover,
+    "Key_Shared": pulsar.ConsumerType.KeyShared,
+}
+
 
 def _schema_info(client: pulsar.Client, topic: str, version: int) -> _pulsar.SchemaInfo:
     """From the registry; creates nothing. Raises pulsar.TopicNotFound where there is none."""
     return client._client.get_schema_info(topic, version)  # noqa: SLF001  # the wrapper leaves it out
+
+
+def _schema_bytes(client: pulsar.Client, topic: str, version: int) -> bytes:
+    try:
+        text: str = _schema_info(client, topic, version).schema()
+    except UnicodeDecodeError as error:
+        # The client takes every schema for text, and one of KEY_VALUE has binary lengths.
+        return error.object
+    return text.encode()

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import fastavro
@@ -45,7 +46,7 @@ class DataTopic:
         self._admin_url = admin_url
         self._client = pulsar.Client(service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
         self._consumer = self._client.subscribe(topic, "test", initial_position=pulsar.InitialPosition.Earliest)
-        self._schemas: dict[int, dict[str, Any]] = {}
+        self._decoders: dict[int, _Decoder] = {}
         self.records: list[DataRecord] = []
 
     def close(self) -> None:
@@ -83,22 +84,40 @@ class DataTopic:
             return
         self._consumer.acknowledge(message)
         version = message._message.int_schema_version()
-        if version not in self._schemas:
-            self._schemas[version] = json.loads(self.schema(version)["data"])
-        schemas = self._schemas[version]
-        key = base64.b64decode(message.partition_key())
+        if version not in self._decoders:
+            self._decoders[version] = _Decoder(self.schema(version))
+        decoder = self._decoders[version]
+        text = message.partition_key()
+        key = text.encode() if decoder.is_one_object else base64.b64decode(text)
         value = None if message._message.has_null_value() else message.data()
         self.records.append(
             DataRecord(
                 key_bytes=key,
                 value_bytes=value,
-                key=_decode(schemas["key"], key),
-                value=None if value is None else _decode(schemas["value"], value),
+                key=decoder.key(key),
+                value=None if value is None else decoder.value(value),
                 properties=message.properties(),
                 schema_version=version,
                 event_time_ms=message.event_timestamp(),
             )
         )
+
+
+class _Decoder:
+    """Decodes key and value by one registered schema, of whichever of the three formats."""
+
+    def __init__(self, registered: dict[str, Any]) -> None:
+        self.is_one_object = registered["type"] == "JSON"
+        if self.is_one_object or registered["properties"]["value.schema.type"] == "JSON":
+            self.key = self.value = _decode_json
+        else:
+            schemas = json.loads(registered["data"])
+            self.key = partial(_decode, schemas["key"])
+            self.value = partial(_decode, schemas["value"])
+
+
+def _decode_json(data: bytes) -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads(data))
 
 
 def _decode(schema: object, data: bytes) -> dict[str, Any]:

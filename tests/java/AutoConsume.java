@@ -12,20 +12,32 @@ import org.apache.pulsar.common.schema.KeyValue;
 
 /**
  * Consumes a data topic as a Java user would, with AUTO_CONSUME, and prints a line for each record:
- * `key {a=1} value {b=2}`, `value null` for a tombstone. Started as: AutoConsume SERVICE_URL TOPIC COUNT.
+ * `key {a=1} value {b=2}`, `value null` for a tombstone; of the format json the key is the message's text key.
+ * Started as: AutoConsume SERVICE_URL (TOPIC COUNT)...
  */
 public final class AutoConsume {
     private AutoConsume() {}
 
     public static void main(String[] args) throws Exception {
-        try (PulsarClient client = PulsarClient.builder().serviceUrl(args[0]).build();
-                Consumer<GenericRecord> consumer = client.newConsumer(Schema.AUTO_CONSUME()).topic(args[1])
-                        .subscriptionName("java").subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
-                        .subscribe()) {
-            for (int i = 0; i < Integer.parseInt(args[2]); i++) {
+        try (PulsarClient client = PulsarClient.builder().serviceUrl(args[0]).build()) {
+            for (int at = 1; at < args.length; at += 2) {
+                print(client, args[at], Integer.parseInt(args[at + 1]));
+            }
+        }
+    }
+
+    private static void print(PulsarClient client, String topic, int count) throws Exception {
+        try (Consumer<GenericRecord> consumer = client.newConsumer(Schema.AUTO_CONSUME()).topic(topic)
+                .subscriptionName("java").subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
+                .subscribe()) {
+            for (int i = 0; i < count; i++) {
                 Message<GenericRecord> message = consumer.receive(30, TimeUnit.SECONDS);
-                KeyValue<?, ?> pair = (KeyValue<?, ?>) message.getValue().getNativeObject();
-                System.out.println("key " + text(pair.getKey()) + " value " + text(pair.getValue()));
+                Object value = message.getValue().getNativeObject();
+                if (value instanceof KeyValue<?, ?> pair) {
+                    System.out.println("key " + text(pair.getKey()) + " value " + text(pair.getValue()));
+                } else {
+                    System.out.println("key " + message.getKey() + " value " + text(message.getValue()));
+                }
                 consumer.acknowledge(message);
             }
         }

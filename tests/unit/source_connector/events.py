@@ -13,6 +13,7 @@ from source_connector.events_message import EventsMessage, PendingEvent
 
 __all__ = ["NODE", "column", "event", "int32", "pending", "table"]
 
+
 NODE = UUID("00000000-0000-0000-0000-0000000000aa")
 
 

@@ -66,8 +66,8 @@ def test_a_range_deletion_tells_its_bounds_as_keys() -> None:
 def test_a_row_that_a_deletion_left_is_a_row_with_its_own_write_time() -> None:
     """The deletion's place is where it comes from."""
     (deleted,) = pending(event(kind=MutationKind.PARTITION_DELETION, writetime_us=9))
-    assert survivor_properties(deleted, 12) == {**COMMON, "kind": "row", "writetime": "12"}
-    assert "writetime" not in survivor_properties(deleted, None)
+    assert survivor_properties(Projection(table()), deleted, 12) == {**COMMON, "kind": "row", "writetime": "12"}
+    assert "writetime" not in survivor_properties(Projection(table()), deleted, None)
 
 
 def test_the_event_time_is_the_write_time_where_that_is_a_time() -> None:

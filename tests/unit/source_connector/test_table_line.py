@@ -25,7 +25,10 @@ from source_connector.read_request import RawRow, ReadRequest, Rows
 from source_connector.row_encoder import DataFormat
 from source_connector.row_fetcher import RowFetcher
 from source_connector.row_task import Reading, Task
-from source_connector.table_line import Limits, Stages, TableLine
+from source_connector.schema_changes import SchemaChangeTopic
+from source_connector.stages import Limits, Stages
+from source_connector.table_definition import TableDefinition
+from source_connector.table_line import TableLine
 from source_connector.table_schema import TableSchemaReader
 from source_connector.timers import Timers
 from tests.unit.source_connector.events import NODE, event, int32, table
@@ -42,9 +45,13 @@ class Neighbours:
         self.has_room = True
         self.topic = "dead"
 
-    # RowFetcher, CassandraClient, TableSchemaReader, HostConnection, DeadLetterWriter, Origin
+    # RowFetcher, CassandraClient, TableSchemaReader, HostConnection, DeadLetterWriter, SchemaChangeTopic, Origin
+
+    keyspace, table = "ks", "t"
 
     def prepare(self, projection: Projection) -> None: ...
+
+    def tell(self, keyspace: str, table: str, definition: TableDefinition | None) -> None: ...
 
     def start(self, task: Task, request: ReadRequest) -> None:
         self.reads.append((task, request))
@@ -96,6 +103,7 @@ class Case:
             outbox=self.outbox,
             timers=self.timers,
             letters=cast("DeadLetterWriter", self.around),
+            changes=cast("SchemaChangeTopic", self.around),
             metrics=self.metrics,
             last_rows=None,
             limits=limits,

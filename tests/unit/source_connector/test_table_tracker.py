@@ -23,6 +23,8 @@ RANDOM = UUID("11111111-1111-4111-8111-111111111111")
 class Schema:
     """The server's schema, as a test sets it."""
 
+    keyspace, table = "ks", "t"
+
     def __init__(self, current: TableMetadata) -> None:
         self.current = current
         self.number = 1

@@ -1,0 +1,64 @@
+"""What the tables of a source share. Values and the stages themselves, no work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from source_connector.cassandra_client import CassandraClient
+from source_connector.dead_letters import DeadLetter, DeadLetterWriter
+from source_connector.events_message import UnreadableMessage
+from source_connector.last_rows import LastRows
+from source_connector.metrics import Metrics
+from source_connector.mutation_cache import MutationCache
+from source_connector.outbox import Outbox
+from source_connector.row_encoder import DataFormat
+from source_connector.row_fetcher import RowFetcher
+from source_connector.row_task import Reading
+from source_connector.schema_changes import SchemaChangeTopic
+from source_connector.timers import Timers
+
+__all__ = ["Limits", "Stages"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Which columns in which format, how long between attempts, and how many of them before an event is set aside."""
+
+    columns: str
+    data_format: DataFormat
+    backoff_s: float
+    max_backoff_s: float
+    max_failures: int
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """What the tables of a source share."""
+
+    client: CassandraClient
+    fetcher: RowFetcher
+    cache: MutationCache
+    outbox: Outbox
+    timers: Timers
+    letters: DeadLetterWriter
+    changes: SchemaChangeTopic
+    metrics: Metrics
+    last_rows: LastRows | None
+    limits: Limits
+    send: Callable[[bytes], None]
+    """To the host."""
+    new_schema_id: Callable[[], int]
+
+    def set_aside(self, message: UnreadableMessage) -> None:
+        """A message that is no event, now or ever."""
+        _log.error(
+            "%s message %s is set aside, to the dead-letter topic %s: %s",
+            message.topic, message.message_id, self.letters.topic, message.reason,
+        )  # fmt: skip
+        self.metrics.counters["messages_dead_lettered"] += 1
+        self.letters.write(message, [DeadLetter.of_message(message)])

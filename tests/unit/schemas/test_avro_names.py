@@ -1,0 +1,76 @@
+"""Names of CQL that Avro refuses get names that it takes, told apart from their siblings."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+import fastavro
+import pytest
+
+from schemas.avro_names import avro_name, avro_names
+from schemas.cql_type import NativeType, UserType, parse_cql_type
+from schemas.row_record import data_key_schema, data_row_schema, data_value_schema, record_writer, schema_text
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("plain", "plain"),
+        ("Mixed_Case9", "Mixed_Case9"),
+        ("_", "_"),
+        ("a b", "a_u0020_b"),
+        ("1st", "_1st"),
+        ("naïve", "na_u00ef_ve"),
+        ("😀", "_u1f600_"),
+        ("9 lives", "_9_u0020_lives"),
+        ("", "_"),
+    ],
+)
+def test_a_name_that_avro_refuses_is_written_in_its_letters(name: str, expected: str) -> None:
+    """Names that it takes stay as they are."""
+    assert avro_name(name) == expected
+
+
+def test_names_that_would_collide_are_numbered() -> None:
+    """A name that Avro takes never gives way, wherever it stands."""
+    assert avro_names(["a b", "a_u0020_b", "1", "_1", "a_u0020_b_2"]) == (
+        "a_u0020_b_3", "a_u0020_b", "_1_2", "_1", "a_u0020_b_2",
+    )  # fmt: skip
+
+
+def _table(name: str, *columns: ColumnMetadata) -> TableMetadata:
+    key = ColumnMetadata(name="the key", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"), position=0)
+    return TableMetadata(
+        keyspace="1ks", name=name, table_id=UUID(int=1), partition_key=(key,), clustering_key=(), static_columns=(),
+        regular_columns=columns,
+    )  # fmt: skip
+
+
+def test_the_schema_keeps_the_names_of_cql() -> None:
+    """As an attribute of the field or record, where Avro's name is another."""
+    table = _table("2t", ColumnMetadata(name="a b", kind=ColumnKind.REGULAR, type=NativeType("int")))
+    assert schema_text(data_row_schema(table)) == (
+        '{"type":"record","name":"_2t","namespace":"_1ks","doc":"Table 1ks.2t","fields":['
+        '{"name":"the_u0020_key","type":"int","cql_name":"the key"},'
+        '{"name":"a_u0020_b","type":["null","int"],"default":null,"cql_name":"a b"}],"cql_name":"2t"}'
+    )
+    assert record_writer(data_key_schema(table))({"the_u0020_key": 1}) == b"\x02"
+
+
+@pytest.mark.parametrize("name", ["t", "string", "record", "cql_decimal", "my type"])
+def test_a_user_type_is_not_taken_for_another_name(name: str) -> None:
+    """The table's own name, a type of Avro's: it gets another one, and a reader of Avro understands the schema."""
+    user_type = UserType("1ks", name, ("f", "g h"), (parse_cql_type("decimal", {}), NativeType("text")))
+    columns = [ColumnMetadata(name=each, kind=ColumnKind.REGULAR, type=user_type) for each in ("x", "y")]
+    table = _table("t", *columns)
+    schema = json.loads(schema_text(data_value_schema(table)))
+    first, second = (field["type"][1] for field in schema["fields"])
+    assert second == first["name"]
+    assert first["name"] == {"my type": "my_u0020_type"}.get(name, f"{name}_2")
+    assert first["cql_name"] == name
+    value = {"f": {"bigint": b"\x01", "scale": 0}, "g_u0020_h": "a"}
+    data = record_writer(data_value_schema(table))({"x": value, "y": value})
+    assert data.hex() == "0202020100020261" * 2
+    assert fastavro.parse_schema({**schema, "namespace": "x", "fields": []})

@@ -1,0 +1,149 @@
+"""What differs between two definitions of a table, and how a schema gets to the registry."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from uuid import UUID
+
+import fastavro
+import pytest
+
+from schemas.cql_type import NativeType, UserType
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.topics import schema_changes_topic
+from source_connector.host_protocol import SchemaRefused, SchemaTaken, encode_schema
+from source_connector.notices import Notices
+from source_connector.record import DataSchema
+from source_connector.row_encoder import DataFormat
+from source_connector.schema_changes import SCHEMA_CHANGE_SCHEMA
+from source_connector.schema_registration import SchemaRegistration
+from source_connector.table_definition import changes_between, definition_of
+from source_connector.timers import Timers
+from tests.unit.source_connector.events import column, table
+
+TABLE = table(clustering_key=("c",))
+
+
+def _of_type(*fields: str) -> TableMetadata:
+    address = UserType("ks", "address", fields, tuple(NativeType("text") for _ in fields))
+    held = ColumnMetadata(name="a", kind=ColumnKind.REGULAR, type=address)
+    return replace(TABLE, regular_columns=(held,))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        (TABLE, TABLE, []),
+        (None, TABLE, ["table created, or seen for the first time"]),
+        (TABLE, None, ["table dropped"]),
+        (TABLE, table(clustering_key=("c",), columns=("v", "w")), ["column w int added"]),
+        (TABLE, replace(TABLE, static_columns=(column("s", ColumnKind.STATIC),)), ["column s int static added"]),
+        (table(clustering_key=("c",), columns=("v", "w")), TABLE, ["column w dropped"]),
+        (TABLE, table(clustering_key=("d",)), ["key column c renamed to d"]),
+        (
+            TABLE,
+            replace(TABLE, regular_columns=(column("v", cql_type="text"),)),
+            ["column v changed from int (regular) to text (regular)"],
+        ),
+        (
+            TABLE,
+            table(table_id=UUID(int=2)),
+            [
+                "table dropped and created again with id 00000000-0000-0000-0000-000000000002",
+                "primary key changed from (pk int partition_key, c int ASC) to (pk int partition_key)",
+            ],
+        ),
+        (_of_type("street"), _of_type("street", "city"), [
+            "type address changed from (street text) to (street text, city text)",
+        ]),
+    ],
+)  # fmt: skip
+def test_each_change_is_a_sentence(old: TableMetadata | None, new: TableMetadata | None, changes: list[str]) -> None:
+    """Columns, keys, user types, and the table as a whole."""
+    definitions = [None if each is None else definition_of(each) for each in (old, new)]
+    assert changes_between(*definitions) == changes
+
+
+def test_a_definition_is_what_its_schema_says() -> None:
+    """Read back from JSON it is the same, and Avro takes it."""
+    definition = definition_of(_of_type("street"))
+    assert json.loads(json.dumps(definition)) == definition
+    assert definition["types"] == [{"name": "address", "fields": [{"name": "street", "type": "text"}]}]
+    assert definition["columns"][1] == {"name": "c", "type": "int", "kind": "clustering", "order": "ASC"}
+    change = {"keyspace": "ks", "table": "t", "time_ms": 1, "changes": ["x"], "old": None, "new": definition}
+    assert fastavro.validate(change, fastavro.parse_schema(dict(SCHEMA_CHANGE_SCHEMA)))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("events", "topic"),
+    [
+        ("persistent://a/b/events-ks.t", "persistent://a/b/events-schema-changes"),
+        ("persistent://public/default/cdc-events-ks.t", "persistent://public/default/cdc-events-schema-changes"),
+        ("persistent://a/b/other", "persistent://public/default/cdc-events-schema-changes"),
+    ],
+)
+def test_changes_are_told_beside_the_events(events: str, topic: str) -> None:
+    """Behind the same prefix, where the events topic has one."""
+    assert schema_changes_topic(events, "ks", "t") == topic
+
+
+class Registry:
+    """A registration and what it sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.timers = Timers()
+        self.registration = SchemaRegistration(self.sent.append, self.timers, Notices(logging.getLogger("registry")))
+
+    def run_timers(self) -> None:
+        for _, _, action in list(self.timers._heap):
+            action()
+
+
+def _schema(number: int) -> DataSchema:
+    return DataSchema(
+        schema_id=number, data_format=DataFormat.JSON, name="t", key_schema="", value_schema=f'"{number}"'
+    )
+
+
+def test_a_schema_counts_when_the_registry_has_it() -> None:
+    """Not before; and the answer to an earlier one says nothing about a later one."""
+    registry = Registry()
+    registry.registration.announce(_schema(1))
+    assert not registry.registration.is_taken
+    registry.registration.announce(_schema(2))
+    registry.registration.answered(SchemaTaken(1), "ks.t")
+    assert not registry.registration.is_taken
+    registry.registration.answered(SchemaTaken(2), "ks.t")
+    assert registry.registration.is_taken
+    assert registry.sent == [encode_schema(_schema(1)), encode_schema(_schema(2))]
+
+
+def test_a_schema_that_is_refused_parks_the_table_and_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """With a line that says what is wrong and what to do, until the registry takes it."""
+    registry = Registry()
+    registry.registration.announce(_schema(1))
+    registry.registration.answered(SchemaRefused(1, "Incompatible\nschema: x"), "ks.t")
+    assert registry.registration.is_refused and not registry.registration.is_taken
+    (line,) = caplog.messages
+    assert line.startswith(
+        "ks.t is parked, its events wait: the data topic does not take the table's schema (Incompatible schema: x); "
+        "set the topic's or namespace's schema compatibility strategy"
+    )
+    registry.run_timers()
+    assert registry.sent == [encode_schema(_schema(1))] * 2
+    registry.registration.answered(SchemaTaken(1), "ks.t")
+    assert registry.registration.is_taken and not registry.registration.is_refused
+
+
+def test_a_refused_schema_is_given_up_for_a_newer_one() -> None:
+    """The table was changed back, say."""
+    registry = Registry()
+    registry.registration.announce(_schema(1))
+    registry.registration.answered(SchemaRefused(1, "no"), "ks.t")
+    registry.registration.announce(_schema(2))
+    registry.run_timers()
+    assert registry.sent == [encode_schema(_schema(1)), encode_schema(_schema(2))]
+    assert not registry.registration.is_refused

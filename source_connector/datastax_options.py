@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from schemas.errors import ConfigProblem
 
-__all__ = ["known_name", "take_out_foreign"]
+__all__ = ["IDLE_OPTIONS", "known_name", "take_out_foreign"]
 
 DRIVER_PREFIX: Final = "datastax-java-driver."
 _ONE_OF_OURS: Final[Mapping[str, str]] = {
@@ -66,6 +66,10 @@ _IDLE: Final[Mapping[str, TypeAdapter[Any]]] = {
     "name": _TEXT,
     "task.id": _TEXT,
 }
+
+
+IDLE_OPTIONS: Final = frozenset(_IDLE)
+"""Names that are accepted and left aside."""
 
 
 def take_out_foreign(given: dict[str, object]) -> tuple[list[ConfigProblem], list[str]]:

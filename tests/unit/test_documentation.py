@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import click
 import pytest
@@ -14,7 +15,11 @@ import yaml
 
 from cdc.main import cli
 from change_agent.config import AgentConfig
+from schemas.cql_type import NATIVE_TYPE_NAMES, NativeType
+from schemas.row_record import data_value_schema, schema_text
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.config import SourceConfig
+from source_connector.datastax_options import IDLE_OPTIONS
 
 _ROOT = Path(__file__).parent.parent.parent
 _DOCUMENTS = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
@@ -115,3 +120,47 @@ def test_the_documents_hold_commands_of_every_kind() -> None:
     """The checks above have something to check."""
     programs = {command.split()[0] for _, command in _commands()}
     assert {"cdc", "make", "pulsar-admin"} <= programs
+
+
+_CONNECTOR = (_ROOT / "docs" / "connector.md").read_text(encoding="utf-8")
+
+
+def _section(heading: str) -> str:
+    """A section of the connector's page, up to the next heading."""
+    return re.split(r"^##+ ", _CONNECTOR.split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def _first_cells(heading: str) -> list[str]:
+    """What stands in backticks in the first column of a section's table."""
+    rows = [line for line in _section(heading).splitlines() if line.startswith("| `")]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
+
+
+def test_the_connectors_options_are_all_documented_and_none_else() -> None:
+    """The table's first column is the model; what has no meaning is listed behind it."""
+    options = [field.alias or name for name, field in SourceConfig.model_fields.items()]
+    assert sorted(_first_cells("Options")) == sorted(options)
+    without_meaning = _section("Options").partition("Accepted without effect")[2].partition("Of the Java driver")[0]
+    listed = set(re.findall(r"`([^`]+)`", without_meaning)) - {"auth.gssapi.*", "datastax-java-driver."}
+    assert listed == {name for name in IDLE_OPTIONS if not name.startswith("auth.gssapi.")}
+
+
+def test_the_connectors_types_are_all_documented() -> None:
+    """Each native type of CQL has a row, with its Avro type as the schema has it."""
+    rows = [line.split("|")[1:3] for line in _section("Types").splitlines() if line.startswith("| `")]
+    documented = {name: avro for names, avro in rows for name in re.findall(r"`([^`]+)`", names)}
+    assert documented.keys() == NATIVE_TYPE_NAMES - {"varchar"}
+    for name, text in documented.items():
+        column = ColumnMetadata(name="v", kind=ColumnKind.REGULAR, type=NativeType(name))
+        table = TableMetadata(
+            keyspace="ks", name="t", table_id=UUID(int=1), partition_key=(), clustering_key=(), static_columns=(),
+            regular_columns=(column,),
+        )  # fmt: skip
+        avro = json.loads(schema_text(data_value_schema(table)))["fields"][0]["type"][1]
+        if isinstance(avro, dict) and avro["type"] == "record":
+            assert f"record `{avro['name']}`" in text
+            assert [field["name"] for field in avro["fields"]] == re.findall(r"`(\w+)`", text)[1:]
+        elif isinstance(avro, dict):
+            assert text.strip().startswith(f"`{avro['type']}` (`{avro['logicalType']}`")
+        else:
+            assert text.strip() == f"`{avro}`"

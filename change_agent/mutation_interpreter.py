@@ -186,10 +186,10 @@ class MutationInterpreter:
         """An entry that changes the schema, or whose tables had definitions that differ."""
         first = entry.payload[1:17]
         if first in self._schema_ids:
-            self._note_schema_change(self._decoder.decode(entry.payload, version), entry.position)
+            self._note_schema_change(version, entry)
             return []
         if first == self._local_id:
-            self._note_schema_version(self._decoder.decode(entry.payload, version), entry.position)
+            self._note_schema_version(version, entry)
             return []
         failure: CommitLogReadError | CqlValueError | None = None
         for decoder in self._moments.decoders(entry.payload, entry.position):
@@ -202,29 +202,44 @@ class MutationInterpreter:
         assert failure is not None
         raise failure
 
-    def _note_schema_change(self, mutation: Mutation, position: int) -> None:
-        change = schema_change_of(mutation)
-        if not change.tables and not change.types:
+    def _note_schema_change(self, version: int, entry: CommitLogEntry) -> None:
+        try:
+            change = schema_change_of(self._decode_system_table(version, entry))
+            if change.tables or change.types:
+                known = self._source.note(change, self._segment_id, entry.position)
+                if known is not None:
+                    self._use(known)
+        except (CommitLogReadError, CqlValueError, SystemSchemaError) as error:
+            # As after an upgrade, of what an earlier Cassandra wrote: the node still tells its schema when it is asked.
+            _log.warning(
+                "segment %d, position %d: a change of the schema cannot be read (%s); going by what the node says",
+                self._segment_id, entry.position, error,
+            )  # fmt: skip
+            self.note_missing(self._segment_id, entry.position)
+
+    def _note_schema_version(self, version: int, entry: CommitLogEntry) -> None:
+        unsettled = self._moments.unsettled(self._segment_id, entry.position)
+        if not unsettled:
             return
         try:
-            known = self._source.note(change, self._segment_id, position)
-        except SystemSchemaError as error:
-            _log.error(
-                "segment %d, position %d: a change of the schema is not understood: %s",
-                self._segment_id,
-                position,
-                error,
-            )
+            mutation = self._decode_system_table(version, entry)
+        except CommitLogReadError as error:
+            _log.debug("segment %d, position %d: %s", self._segment_id, entry.position, error)
             return
-        if known is not None:
-            self._use(known)
-
-    def _note_schema_version(self, mutation: Mutation, position: int) -> None:
         cells = [cell for update in mutation.updates for row in update.rows for cell in row.cells]
         if any(cell.column.name == "schema_version" for cell in cells):
-            unsettled = self._moments.unsettled(self._segment_id, position)
-            if unsettled:
-                self._source.settle(unsettled)
+            self._source.settle(unsettled)
+
+    def _decode_system_table(self, version: int, entry: CommitLogEntry) -> Mutation:
+        """By any definition that the table ever had. Raises CommitLogReadError."""
+        failure: CommitLogReadError | None = None
+        for decoder in self._moments.decoders(entry.payload, entry.position):
+            try:
+                return decoder.decode(entry.payload, version)
+            except CommitLogReadError as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
 
     def _try_again(
         self,

@@ -123,10 +123,11 @@ class SchemaHistory:
                 self._types[user_type.keyspace].append(user_type)
         definitions = [made for each in change.tables if (made := self._altered(each)) is not None]
         if definitions:
+            parsed = {each.key: tables_of(each.rows)[each.table_id] for each in definitions}
+            self._opened().put_definitions(definitions)
             for each in definitions:
                 self._definitions[each.table_id].append(each)
-                self._parse(each)
-            self._opened().put_definitions(definitions)
+            self._parsed.update(parsed)
             self._derive({each.table_id for each in definitions})
         known = [each for each in change.tables if each.table_id in self._definitions]
         places = [

@@ -180,6 +180,19 @@ def test_a_table_whose_making_is_not_in_the_log_is_parked(golden: _Golden, tmp_p
     reader.close()
 
 
+def test_a_change_of_the_schema_that_cannot_be_read_is_told_and_not_parked(
+    golden: _Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As behind an upgrade, when the system tables have other columns: only rows that nobody can explain are parked."""
+    columns = [row for row in golden["schema"]["columns"] if row["column_name"] != "flags"]
+    reader = _Reader(tmp_path, {**golden["schema"], "columns": columns})
+    assert list(reader.read(golden["entries"])) == []
+    assert "a change of the schema cannot be read" in caplog.text
+    rows = [golden["entries"][at]["position"] for at in _rows(golden)]
+    assert [each.position for each in reader.parked.waiting(0, 100)] == rows
+    reader.close()
+
+
 def _rows(golden: _Golden) -> list[int]:
     """Which entries the INSERTs made, in order: of `t` 1 to 5, of `plain`, the batch with 6, of the second `t` 7."""
     ids = {str(row["id"]).replace("-", "") for row in golden["schema"]["tables"]}

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final, cast
 from uuid import UUID
 
+from change_agent.schema_history import read_newest_tables
+from change_agent.sqlite_file import DamagedFileError
 from schemas.errors import CdcError, ConfigError
 from schemas.system_schema import SELECTS, SystemSchema, SystemSchemaError, tables_of
 from schemas.table_metadata import TableMetadata
@@ -21,6 +23,8 @@ __all__ = ["ContactPoint", "SchemaFetchError", "fetch_schema", "load_schema", "p
 
 _DEFAULT_PORT: Final = 9042
 _CONNECT_TIMEOUT_S: Final = 10.0
+# How a SQLite file begins.
+_SQLITE: Final = b"SQLite format 3\0"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 ContactPoint = tuple[str, int]
@@ -31,9 +35,15 @@ class SchemaFetchError(CdcError):
 
 
 def load_schema(path: Path) -> dict[UUID, TableMetadata]:
-    """The tables of a schema file, by id. Raises ConfigError, also when the rows make no schema."""
+    """The tables of a schema file, or of an agent's `schema.sqlite`, by id. Raises ConfigError, also when the rows make
+    no schema."""
     try:
-        decoded: object = json.loads(path.read_bytes())
+        content = path.read_bytes()
+        if content.startswith(_SQLITE):
+            return read_newest_tables(path)
+        decoded: object = json.loads(content)
+    except (DamagedFileError, SystemSchemaError) as error:
+        raise ConfigError.of("--schema", f"{path} is no whole schema history ({error})") from error
     except OSError as error:
         raise ConfigError.of("--schema", f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -17,19 +17,21 @@ from uuid import UUID
 
 from change_agent.schema_mutations import SchemaChange, TableChange
 from change_agent.schema_rows import altered, is_whole, rows_by_table
-from change_agent.schema_store import Definition, LogPlace, SchemaStore, UserTypeRow
+from change_agent.schema_store import Definition, LogPlace, SchemaStore, UserTypeRow, read_definitions
 from change_agent.sqlite_file import DamagedFileError
 from change_agent.table_versions import TableVersion, TableVersions
 from schemas.system_schema import Row, SystemSchema, SystemSchemaError, tables_of
 from schemas.table_metadata import TableMetadata
 
-__all__ = ["NodeSchema", "SchemaHistory"]
+__all__ = ["NodeSchema", "SchemaHistory", "read_newest_tables"]
 
 _log: Final = logging.getLogger(__name__)
 # The copy that earlier versions of the agent kept.
 _OLD_COPY: Final = "node-schema.json"
 # An older confirmation is still true; storing each would cost more than it is worth.
 _CONFIRM_INTERVAL_MS: Final = 5_000
+# Of one table: only those behind the oldest segment that is not done can be asked about, and time decides for others.
+_PLACES_KEPT: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,7 @@ class SchemaHistory:
         taken = {(each.segment_id, each.position, each.table_id) for each in places}
         self.places = [each for each in self.places if (each.segment_id, each.position, each.table_id) not in taken]
         self.places += places
+        self._leave_newest_places({each.table_id for each in places})
         return bool(definitions)
 
     def settle(self, places: Iterable[LogPlace]) -> None:
@@ -150,6 +153,19 @@ class SchemaHistory:
         """Something of the log is missing there: places before say nothing about what is behind."""
         self.places = [each for each in self.places if (each.segment_id, each.position) > (segment_id, position)]
         self._opened().remove_places_before(segment_id, position)
+
+    def _leave_newest_places(self, table_ids: Iterable[UUID]) -> None:
+        for table_id in table_ids:
+            mine = sorted((each.segment_id, each.position) for each in self.places if each.table_id == table_id)
+            if len(mine) > _PLACES_KEPT:
+                first = mine[-_PLACES_KEPT // 2]
+                old = [
+                    each
+                    for each in self.places
+                    if each.table_id == table_id and (each.segment_id, each.position) < first
+                ]
+                self.places = [each for each in self.places if each not in old]
+                self._opened().remove_places(old)
 
     def _opened(self) -> SchemaStore:
         if self._store is None:
@@ -253,6 +269,15 @@ class SchemaHistory:
     def _version(self, definition: Definition) -> TableVersion:
         confirmed_us = None if definition.present else definition.confirmed_ms * 1000
         return TableVersion(table=self._parsed[definition.key], since_us=definition.since_us, confirmed_us=confirmed_us)
+
+
+def read_newest_tables(path: Path) -> dict[UUID, TableMetadata]:
+    """Every table that an agent has known, by id, by its newest definition; the agent may be running.
+
+    Raises DamagedFileError, SystemSchemaError.
+    """
+    # In the order of time, so that the newest of each stays.
+    return {each.table_id: tables_of(each.rows)[each.table_id] for each in read_definitions(path)}
 
 
 def _is_same(definition: Definition, rows: SystemSchema) -> bool:

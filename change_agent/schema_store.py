@@ -20,15 +20,16 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 from uuid import UUID
 
-from change_agent.sqlite_file import DamagedFileError, open_database
+from change_agent.sqlite_file import DamagedFileError, open_database, open_to_read
 from schemas.system_schema import Row, SystemSchema
 
-__all__ = ["Definition", "LogPlace", "SchemaStore", "UserTypeRow"]
+__all__ = ["Definition", "LogPlace", "SchemaStore", "UserTypeRow", "read_definitions"]
 
 _NAME: Final = "schema.sqlite"
 _FORMAT: Final = 1
@@ -109,16 +110,7 @@ class SchemaStore:
 
     def definitions(self) -> list[Definition]:
         """All of them, by table and time. Raises DamagedFileError."""
-        rows = self._select("SELECT * FROM definition ORDER BY table_id, since_us, types_since_us")
-        return [
-            Definition(
-                table_id=UUID(table_id), since_us=since_us, types_since_us=types_since_us,
-                rows=cast("SystemSchema", _decoded(text, crc)), confirmed_ms=confirmed_ms, present=bool(present),
-            )
-            for table_id, since_us, types_since_us, confirmed_ms, present, text, crc in cast(
-                "list[tuple[str, int, int, int, int, str, int]]", rows
-            )
-        ]  # fmt: skip
+        return _definitions(self._database)
 
     def put_definitions(self, definitions: Iterable[Definition], gone: Iterable[Definition] = ()) -> None:
         """Store new or changed definitions and remove others, all or nothing."""
@@ -182,11 +174,45 @@ class SchemaStore:
                 (segment_id, segment_id, position),
             )
 
+    def remove_places(self, places: Iterable[LogPlace]) -> None:
+        """Forget these places."""
+        with self._database:
+            self._database.executemany(
+                "DELETE FROM change WHERE segment_id = ? AND position = ? AND table_id = ?",
+                [(each.segment_id, each.position, str(each.table_id)) for each in places],
+            )
+
     def _select(self, statement: str) -> list[object]:
-        try:
-            return self._database.execute(statement).fetchall()
-        except sqlite3.DatabaseError as error:
-            raise DamagedFileError(str(error)) from error
+        return _selected(self._database, statement)
+
+
+def read_definitions(path: Path) -> list[Definition]:
+    """All definitions of a store, by table and time; an agent may be writing to it. Raises DamagedFileError."""
+    try:
+        with closing(open_to_read(path)) as database:
+            return _definitions(database)
+    except sqlite3.DatabaseError as error:
+        raise DamagedFileError(str(error)) from error
+
+
+def _definitions(database: sqlite3.Connection) -> list[Definition]:
+    rows = _selected(database, "SELECT * FROM definition ORDER BY table_id, since_us, types_since_us")
+    return [
+        Definition(
+            table_id=UUID(table_id), since_us=since_us, types_since_us=types_since_us,
+            rows=cast("SystemSchema", _decoded(text, crc)), confirmed_ms=confirmed_ms, present=bool(present),
+        )
+        for table_id, since_us, types_since_us, confirmed_ms, present, text, crc in cast(
+            "list[tuple[str, int, int, int, int, str, int]]", rows
+        )
+    ]  # fmt: skip
+
+
+def _selected(database: sqlite3.Connection, statement: str) -> list[object]:
+    try:
+        return database.execute(statement).fetchall()
+    except sqlite3.DatabaseError as error:
+        raise DamagedFileError(str(error)) from error
 
 
 def _decoded(text: str, crc: int) -> object:

@@ -58,7 +58,7 @@ __all__ = ["decode"]
     "--schema",
     "schema_file",
     type=click.Path(path_type=Path),
-    help="Schema file: rows of system_schema as JSON. Mutations of other tables are skipped and counted.",
+    help="Schema file: rows of system_schema as JSON, or an agent's schema.sqlite. Mutations of other tables are skipped.",
 )
 @click.option("--contact-point", metavar="HOST[:PORT]", help="Read the schema from this node instead of a file.")
 @click.option("--username", envvar="CDC_USERNAME", help="User for --contact-point.")

@@ -201,6 +201,9 @@ def _read_cell(
         if column.is_counter and local_deletion_time is None:
             value = clear_local_shards(value)
     if local_deletion_time is not None and ttl == 0:
+        # Cassandra's reader refuses it when it validates the update (ColumnMetadata.validateCell).
+        if value:
+            raise MalformedMutationError("a tombstone has a value")
         value = None
     return Cell(column.column, path, value, timestamp, ttl, local_deletion_time)
 

@@ -223,6 +223,7 @@ def test_a_boundary_ends_one_range_and_starts_another() -> None:
             "a vint of 4294967295 stands in place of a number of 32 bits",
         ),
         ("20 00 00000001 0162 01 09 f080000000 0161 01", "a vint of 2147483648 stands in place of a number of 32"),
+        ("20 00 00000001 0162 01 09 64 0161 01", "a tombstone has a value"),
         ("00 00 00000001 0162 02 01", "a column bitmap has bits beyond its 1 columns"),
     ],
 )

@@ -13,9 +13,11 @@ from uuid import UUID
 
 import pytest
 
+from cdc.schema_source import load_schema
 from change_agent.schema_history import NodeSchema, SchemaHistory
 from change_agent.schema_mutations import SchemaChange, TableChange, TypeChange
 from change_agent.table_versions import LogEvidence, WrittenWhen
+from schemas.errors import ConfigError
 from schemas.system_schema import Row, SystemSchema
 from schemas.table_metadata import TableMetadata
 
@@ -167,6 +169,31 @@ def test_what_the_node_says_replaces_what_the_log_told(history: SchemaHistory) -
     assert not history.note(_change(_OLD, 2 * _S, cdc=True, columns=[key]), 1, 200)
     assert len(history.places) == 1
     assert dict(history.versions) == {}
+
+
+def test_of_a_table_that_is_altered_all_day_the_last_places_are_kept(history: SchemaHistory, tmp_path: Path) -> None:
+    """The file does not grow with every ALTER for ever."""
+    history.add(_schema(_table(_OLD, "t", written_us=1)))
+    for at in range(1, 251):
+        history.note(_change(_OLD, 1, cdc=True), at, 100)
+    assert 100 <= len(history.places) <= 200
+    assert history.places[-1].segment_id == 250
+    history.close()
+    again = _reopened(tmp_path)
+    assert [each.segment_id for each in again.places] == [each.segment_id for each in history.places]
+    again.close()
+
+
+def test_the_file_is_a_schema_for_cdc_decode(history: SchemaHistory, tmp_path: Path) -> None:
+    """Also of tables that were dropped, while the agent writes to it; a damaged one is a mistake of the user."""
+    history.add(_schema(_table(_OLD, "t", written_us=5), key_type="text"))
+    history.add(_schema(_table(_NEW, "t", written_us=9)))
+    tables = load_schema(tmp_path / "schema.sqlite")
+    assert {each: str(table.partition_key[0].type) for each, table in tables.items()} == {_OLD: "text", _NEW: "int"}
+    damaged = tmp_path / "damaged.sqlite"
+    damaged.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+    with pytest.raises(ConfigError, match="is no whole schema history"):
+        load_schema(damaged)
 
 
 def test_the_copy_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:

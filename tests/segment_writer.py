@@ -5,9 +5,50 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-__all__ = ["encoded_segment_bytes", "entry_bytes", "header_bytes", "segment_bytes", "sync_marker_bytes"]
+import cramjam
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CBC
+
+__all__ = [
+    "COMPRESSORS",
+    "encoded_segment_bytes",
+    "encrypted_block_bytes",
+    "entry_bytes",
+    "header_bytes",
+    "lz4_bytes",
+    "segment_bytes",
+    "sync_marker_bytes",
+]
+
+
+def lz4_bytes(plain: bytes) -> bytes:
+    """As LZ4Compressor writes: the length, then a block."""
+    return len(plain).to_bytes(4, "little") + bytes(cramjam.lz4.compress_block(plain, store_size=False))
+
+
+COMPRESSORS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
+    "LZ4Compressor": lz4_bytes,
+    "SnappyCompressor": lambda plain: bytes(cramjam.snappy.compress_raw(plain)),
+    "DeflateCompressor": zlib.compress,
+    "ZstdCompressor": lambda plain: bytes(cramjam.zstd.compress(plain)),
+    "NoopCompressor": bytes,
+}
+"""What each of Cassandra's classes makes of a section."""
+
+
+def encrypted_block_bytes(
+    plain: bytes, key: bytes, iv: bytes, *, plain_length: int | None = None, length: int | None = None
+) -> bytes:
+    """One block of an encrypted section. The two lengths can lie: of what is inside, and of what that decompresses to."""
+    inside = struct.pack(">i", len(plain) if length is None else length) + lz4_bytes(plain)
+    padding = 16 - len(inside) % 16
+    encryptor = Cipher(AES(key), CBC(iv)).encryptor()
+    encrypted = encryptor.update(inside + bytes([padding]) * padding) + encryptor.finalize()
+    return struct.pack(">ii", len(encrypted), len(inside) if plain_length is None else plain_length) + encrypted
 
 
 def header_bytes(segment_id: int, *, version: int = 7, parameters: object | None = None) -> bytes:
@@ -32,9 +73,9 @@ def entry_bytes(payload: bytes) -> bytes:
     )
 
 
-def segment_bytes(segment_id: int, sections: Sequence[Sequence[bytes]]) -> bytes:
+def segment_bytes(segment_id: int, sections: Sequence[Sequence[bytes]], *, version: int = 7) -> bytes:
     """A whole segment: the payloads of each section."""
-    written = header_bytes(segment_id)
+    written = header_bytes(segment_id, version=version)
     for payloads in sections:
         body = b"".join(map(entry_bytes, payloads))
         position = len(written)
@@ -42,9 +83,11 @@ def segment_bytes(segment_id: int, sections: Sequence[Sequence[bytes]]) -> bytes
     return written
 
 
-def encoded_segment_bytes(segment_id: int, parameters: object, sections: Sequence[tuple[int, bytes]]) -> bytes:
+def encoded_segment_bytes(
+    segment_id: int, parameters: object, sections: Sequence[tuple[int, bytes]], *, version: int = 7
+) -> bytes:
     """A whole encoded segment: of each section the length that it claims, and its encoded bytes."""
-    written = header_bytes(segment_id, parameters=parameters)
+    written = header_bytes(segment_id, version=version, parameters=parameters)
     for length, encoded in sections:
         position = len(written)
         written += sync_marker_bytes(segment_id, position, position + 12 + len(encoded))

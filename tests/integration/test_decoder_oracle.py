@@ -27,7 +27,9 @@ from change_agent.cdc_raw.cdc_index import index_name, parse_cdc_index
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.commitlog_options import load_segment_options
+from change_agent.errors import BufferUnderflowError, MalformedSegmentError
 from tests.oracle.commit_log_oracle import CommitLogOracle, OracleOutput
+from tests.oracle.damage import DamagedReading, read_damaged
 from tests.oracle.features import FEATURES, FeatureCounts, absence, count_features
 from tests.oracle.random_cql import random_cql
 from tests.oracle.statements import statements
@@ -59,6 +61,7 @@ class _Reading:
     exit_code: int
     oracle: OracleOutput
     features: FeatureCounts
+    damaged: list[DamagedReading]
 
     def rows(self) -> Iterator[dict[str, list[dict[str, object]]]]:
         """All rows, static ones too."""
@@ -98,7 +101,8 @@ def reading(
         # Before 4.0 a segment comes to cdc_raw only when it is discarded, and some are not yet.
         found = {path.name: path for folder in (node.commitlog_dir, node.cdc_raw) for path in folder.glob("*.log")}
         segments = [path for _, path in sorted(found.items())]
-        oracle = CommitLogOracle(variant.line, work_dir).read(segments, node.folder)
+        judge = CommitLogOracle(variant.line, work_dir)
+        oracle = judge.read(segments, node.folder)
         needed = ("--commitlog-options", str(node.cassandra_yaml)) if variant.encoding == CIPHER else ()
         decoded = _cdc_decode("--schema", str(schema_file), *needed, *map(str, segments))
         features = FeatureCounts(request.param, variant.version, seed)
@@ -107,8 +111,10 @@ def reading(
         segment_options = load_segment_options(node.cassandra_yaml, "node")
         ours = decoded.stdout.splitlines()
         count_features(features, "random", _with_payloads(ours, kept, segment_options), load_schema(schema_file))
+        known = {(str(each["segment"]), int(each["position"])): line for line in ours for each in [json.loads(line)]}
         return _Reading(
             features=features,
+            damaged=read_damaged(kept, segment_options, known, (judge, node.folder), work_dir),
             version=variant.version,
             encoding=variant.encoding,
             options=segment_options,
@@ -317,3 +323,27 @@ def test_a_growing_limit_yields_every_entry_once(reading: _Reading) -> None:
     with _reader(reading, segment) as following:
         seen = [entry for limit in range(0, last + 4097, 4097) for entry in following.read(limit)]
     assert seen == entries
+
+
+def test_damaged_segments_are_read_as_far_as_cassandra_reads_them(reading: _Reading) -> None:
+    """Never a mutation that was not written, never silence where Cassandra complains. Where the two differ, a whole entry of a
+    section that was cut is read by us alone, or a length that no checksum covers is trusted by Cassandra alone."""
+    assert len(reading.damaged) > 100
+    kinds: Counter[str] = Counter()
+    for each in reading.damaged:
+        kinds["nothing found" if each.our_error is None else type(each.our_error).__name__] += 1
+        assert each.ours == list(range(len(each.ours))), each
+        if each.our_error is None:
+            assert (each.theirs, each.their_error) == (each.ours, None), each
+        elif isinstance(each.our_error, MalformedSegmentError):
+            assert len(each.theirs) >= len(each.ours), each
+        elif isinstance(each.our_error, BufferUnderflowError):
+            assert each.their_error is not None, each
+            assert each.theirs == each.ours[: len(each.theirs)], each
+        else:
+            assert each.their_error is not None, each
+            assert each.theirs == each.ours, each
+        if each.our_error is not None:
+            assert each.our_error.segment is not None and each.our_error.position is not None, each
+    found = ("nothing found", "BufferUnderflowError", "ChecksumMismatchError", "MalformedSegmentError")
+    assert min(kinds[kind] for kind in found) >= 5, kinds

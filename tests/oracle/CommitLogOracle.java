@@ -1,4 +1,7 @@
+import java.io.IOException;
+import java.lang.reflect.InvocationTargetException;
 import java.nio.ByteBuffer;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.util.Iterator;
@@ -25,28 +28,66 @@ import org.apache.cassandra.utils.ByteBufferUtil;
  * Arguments: segment files. The schema is the one in the data directory of -Dcassandra.config. Errors go to stderr, one
  * line each, and make the exit code 1. Compiled and run with the jars of the Cassandra version that wrote the segments,
  * and with the SchemaAccess of since4 or of 3.11, whose classes have other names.
+ *
+ * With --damaged FILE, the file names the segments, one a line: each is read up to its first error, as a replay that tolerates
+ * none does, and a line {"end": path, "error": null or text} follows its mutations.
  */
 public final class CommitLogOracle implements CommitLogReadHandler
 {
     private final String segment;
+    private final boolean untilFirstError;
     private static boolean failed = false;
 
-    private CommitLogOracle(String segment)
+    private CommitLogOracle(Path path, boolean untilFirstError)
     {
-        this.segment = segment;
+        this.segment = path.getFileName().toString();
+        this.untilFirstError = untilFirstError;
     }
 
-    public static void main(String[] segments) throws Exception
+    public static void main(String[] arguments) throws Exception
     {
         DatabaseDescriptor.toolInitialization();
         SchemaAccess.load();
-        for (String each : segments)
+        if (arguments[0].equals("--damaged"))
         {
-            Path path = Paths.get(each);
-            read(new CommitLogReader(), new CommitLogOracle(path.getFileName().toString()), path);
+            for (String each : Files.readAllLines(Paths.get(arguments[1])))
+                readDamaged(Paths.get(each));
+        }
+        else
+        {
+            for (String each : arguments)
+            {
+                Path path = Paths.get(each);
+                read(new CommitLogReader(), new CommitLogOracle(path, false), path);
+            }
         }
         System.out.flush();
         System.exit(failed ? 1 : 0);
+    }
+
+    private static void readDamaged(Path path)
+    {
+        String error = null;
+        try
+        {
+            read(new CommitLogReader(), new CommitLogOracle(path, true), path);
+        }
+        catch (Throwable e) // also what Cassandra does not foresee, such as lengths that take all memory
+        {
+            Throwable cause = e;
+            while (cause.getCause() != null && (cause instanceof InvocationTargetException || cause.getClass() == RuntimeException.class))
+                cause = cause.getCause();
+            error = cause instanceof FirstError ? cause.getMessage() : cause.toString();
+        }
+        System.out.println("{\"end\": " + quoted(path.toString()) + ", \"error\": " + (error == null ? "null" : quoted(error)) + '}');
+    }
+
+    private static final class FirstError extends IOException
+    {
+        FirstError(CommitLogReadException exception)
+        {
+            super(exception.reason + ": " + exception.getMessage());
+        }
     }
 
     /** Since 4.1 Cassandra has a File class of its own. */
@@ -70,19 +111,21 @@ public final class CommitLogOracle implements CommitLogReadHandler
     }
 
     @Override
-    public boolean shouldSkipSegmentOnError(CommitLogReadException exception)
+    public boolean shouldSkipSegmentOnError(CommitLogReadException exception) throws IOException
     {
         return report(exception);
     }
 
     @Override
-    public void handleUnrecoverableError(CommitLogReadException exception)
+    public void handleUnrecoverableError(CommitLogReadException exception) throws IOException
     {
         report(exception);
     }
 
-    private boolean report(CommitLogReadException exception)
+    private boolean report(CommitLogReadException exception) throws IOException
     {
+        if (untilFirstError)
+            throw new FirstError(exception);
         failed = true;
         System.err.println(segment + ": " + exception.reason + ": " + exception.getMessage().replace('\n', ' '));
         return true;

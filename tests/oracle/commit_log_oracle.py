@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from cdc.sandbox.artifacts import cassandra_class_path
 from cdc.sandbox.cassandra_config import jvm_options
 from cdc.sandbox.prerequisites import java_home
 
-__all__ = ["CommitLogOracle", "OracleOutput"]
+__all__ = ["CommitLogOracle", "DamagedOutput", "OracleOutput"]
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 120
@@ -23,6 +24,14 @@ class OracleOutput:
 
     lines: list[str]
     errors: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedOutput:
+    """What Cassandra reads of a segment before its first error, and that error; None when it finds nothing wrong."""
+
+    lines: list[str]
+    error: str | None
 
 
 class CommitLogOracle:
@@ -38,6 +47,28 @@ class CommitLogOracle:
 
     def read(self, segments: Sequence[Path], node_folder: Path) -> OracleOutput:
         """Read segments with the schema of a node that was stopped: its data directory must not be in use."""
+        done = self._run(node_folder, *map(str, segments))
+        # What else stands on stderr are the complaints of old Cassandras about the JVM.
+        errors = [text for text in done.stderr.splitlines() if text.startswith(("CommitLog-", "unknown table "))]
+        return OracleOutput(lines=done.stdout.splitlines(), errors=errors)
+
+    def read_damaged(self, segments: Sequence[Path], node_folder: Path) -> list[DamagedOutput]:
+        """Read each of many segments up to its first error, in one JVM. `segments` are below one folder."""
+        names = segments[0].parents[1] / "segments.txt"
+        names.write_text("".join(f"{path}\n" for path in segments))
+        done = self._run(node_folder, "--damaged", str(names))
+        found: list[DamagedOutput] = []
+        lines: list[str] = []
+        for text in done.stdout.splitlines():
+            if not text.startswith('{"end": '):
+                lines.append(text)
+                continue
+            found.append(DamagedOutput(lines=lines, error=json.loads(text)["error"]))
+            lines = []
+        assert len(found) == len(segments), done.stderr
+        return found
+
+    def _run(self, node_folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (jamm,) = (jar for jar in self._jars if jar.name.startswith("jamm-"))
         command = [
             str(java_home() / "bin" / "java"),
@@ -45,12 +76,9 @@ class CommitLogOracle:
             *jvm_options(node_folder, heap_mb=256, jamm=jamm),
             f"-Dlogback.configurationFile={_HERE / 'logback.xml'}",
             *("-cp", self._class_path(), "CommitLogOracle"),
-            *map(str, segments),
+            *arguments,
         ]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
-        # What else stands on stderr are the complaints of old Cassandras about the JVM.
-        errors = [text for text in done.stderr.splitlines() if text.startswith(("CommitLog-", "unknown table "))]
-        return OracleOutput(lines=done.stdout.splitlines(), errors=errors)
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
 
     def _class_path(self) -> str:
         return ":".join(map(str, [self._classes, *self._jars]))

@@ -7,11 +7,7 @@ import tracemalloc
 import zlib
 from pathlib import Path
 
-import cramjam
 import pytest
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.ciphers.modes import CBC
 
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
@@ -22,7 +18,13 @@ from change_agent.errors import (
     SegmentKeyError,
     UnsupportedEncodingError,
 )
-from tests.segment_writer import encoded_segment_bytes, entry_bytes, header_bytes
+from tests.segment_writer import (
+    COMPRESSORS,
+    encoded_segment_bytes,
+    encrypted_block_bytes,
+    entry_bytes,
+    header_bytes,
+)
 
 SEGMENT_ID = 1795226995252
 PAYLOAD = b"a mutation"
@@ -41,26 +43,11 @@ class _Keys:
         return self._key
 
 
-def _lz4(plain: bytes) -> bytes:
-    return len(plain).to_bytes(4, "little") + bytes(cramjam.lz4.compress_block(plain, store_size=False))
-
-
-COMPRESSORS = {
-    "LZ4Compressor": _lz4,
-    "SnappyCompressor": lambda plain: bytes(cramjam.snappy.compress_raw(plain)),
-    "DeflateCompressor": zlib.compress,
-    "ZstdCompressor": lambda plain: bytes(cramjam.zstd.compress(plain)),
-    "NoopCompressor": bytes,
-}
 every_compressor = pytest.mark.parametrize("name", COMPRESSORS)
 
 
 def _block(plain: bytes, *, plain_length: int | None = None, length: int | None = None, key: bytes = KEY) -> bytes:
-    inside = struct.pack(">i", len(plain) if length is None else length) + _lz4(plain)
-    padding = 16 - len(inside) % 16
-    encryptor = Cipher(AES(key), CBC(IV)).encryptor()
-    encrypted = encryptor.update(inside + bytes([padding]) * padding) + encryptor.finalize()
-    return struct.pack(">ii", len(encrypted), len(inside) if plain_length is None else plain_length) + encrypted
+    return encrypted_block_bytes(plain, key, IV, plain_length=plain_length, length=length)
 
 
 @pytest.fixture

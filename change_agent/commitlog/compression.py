@@ -23,7 +23,7 @@ Decompressor = Callable[[bytes, int], bytes]
 
 _PACKAGE: Final = "org.apache.cassandra.io.compress."
 # Bytes that one compressed byte can become at most; a length beyond that is refused before memory is taken for it.
-_LZ4_RATIO, _SNAPPY_RATIO, _DEFLATE_RATIO = 255, 22, 1032
+_LZ4_RATIO, _SNAPPY_RATIO, _DEFLATE_RATIO, _ZSTD_RATIO = 255, 22, 1032, 32_768
 
 
 def decompressor_of(class_name: str) -> Decompressor:
@@ -81,6 +81,8 @@ def _decompress_deflate(compressed: bytes, length: int) -> bytes:
 
 
 def _decompress_zstd(compressed: bytes, length: int) -> bytes:
+    # A block of 4 bytes repeats one byte up to 128 KiB.
+    _check_ratio(compressed, length, _ZSTD_RATIO)
     output = bytearray(max(length, 1))
     try:
         written = cramjam.zstd.decompress_into(compressed, output)

@@ -25,6 +25,8 @@ __all__ = ["EncodedSections", "PlainSections", "SectionSource", "SegmentFile"]
 # Read from the file at once: large enough to make the calls cheap, small against any segment.
 _WINDOW_SIZE: Final = 256 * 1024
 _LENGTH_SIZE: Final = 4
+# What compression or encryption may add to a section, at the very most.
+_MAX_GROWTH: Final = 2
 _MAX_POSITION: Final = 0x7FFF_FFFF
 
 
@@ -156,6 +158,11 @@ class EncodedSections(SectionSource):
         if file_end > self._file_size:
             raise BufferUnderflowError(
                 f"the segment is cut: the file ends at {self._file_size}, a section at {file_end}"
+            )
+        if file_end - file_start > _MAX_GROWTH * self._max_segment_size:
+            raise MalformedSegmentError(
+                f"a section claims {file_end - file_start} encoded bytes, and a segment may have"
+                f" {self._max_segment_size} (commitlog_segment_size of the options raises this)"
             )
         encoded = self._read_whole(file_start, file_end - file_start)
         length = int.from_bytes(encoded[:_LENGTH_SIZE], "big", signed=True)

@@ -91,8 +91,9 @@ def test_a_segment_cut_anywhere_yields_its_whole_entries(golden: GoldenSegment, 
     whole, content = golden.entries(), golden.path.read_bytes()
     header_size = read_descriptor(content).header_size
     path = tmp_path / golden.path.name
-    for cut in range(len(content)):
-        path.write_bytes(content[:cut])
+    path.write_bytes(content)
+    for cut in reversed(range(len(content))):
+        os.truncate(path, cut)
         entries, error = _read(path)
         assert entries == [entry for entry in whole if entry.position <= cut]
         if error is None:
@@ -112,8 +113,8 @@ def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_p
     whole, content = golden.entries(), golden.path.read_bytes()
     path = tmp_path / golden.path.name
     path.write_bytes(content)
-    # All bits of one segment; the others are framed by the same code.
-    step = 1 if golden.line == "5.0" else 13
+    # All bits of one segment of each version.
+    step = 1 if golden.line in {"3.11", "5.0", "5.0-none"} else 13
     with path.open("r+b", buffering=0) as file:
         for bit in range(0, len(content) * 8, step):
             at = bit // 8

@@ -124,7 +124,7 @@ def test_a_bomb_is_refused_before_memory_is_taken(name: str, path: Path) -> None
 
 def test_a_few_bytes_cannot_claim_much_memory(path: Path) -> None:
     """A length that these bytes cannot hold is refused, though a segment could be so large."""
-    for name in ("LZ4Compressor", "SnappyCompressor", "DeflateCompressor"):
+    for name in ("LZ4Compressor", "SnappyCompressor", "DeflateCompressor", "ZstdCompressor"):
         claimed = 200 << 20
         _write(path, {"compressionClass": name}, (claimed, claimed.to_bytes(4, "little") + b"x" * 1000))
         tracemalloc.start()
@@ -144,6 +144,18 @@ def test_a_segment_larger_than_the_limit_says_what_raises_it(path: Path) -> None
     assert _payloads(path, SegmentOptions(max_segment_size=size)) == [PAYLOAD] * 2
     error = _error(path, SegmentOptions(max_segment_size=size - 1))
     assert "commitlog_segment_size of the options raises this" in str(error)
+
+
+def test_a_section_that_is_too_long_is_not_read(path: Path) -> None:
+    """What is encoded may be somewhat longer than what it stands for, not more."""
+    _write(path, {"compressionClass": "LZ4Compressor"}, (1000, bytes(3_000_000)))
+    tracemalloc.start()
+    try:
+        error = _error(path, SegmentOptions(max_segment_size=1_000_000))
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
+    assert "a section claims 3000004 encoded bytes, and a segment may have 1000000" in error.reason
 
 
 def test_a_class_that_is_not_cassandras_is_refused(path: Path) -> None:

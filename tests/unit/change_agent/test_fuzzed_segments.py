@@ -1,0 +1,213 @@
+"""Hostile segments: bytes of real nodes, changed at random, under checksums that fit again, so that every layer is reached.
+
+Each run has its own seed, which a failure names; CDC_TEST_SEED gives it again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import struct
+import tracemalloc
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from change_agent.commitlog.reader import SegmentReader
+from change_agent.commitlog.section_decoder import SegmentOptions
+from change_agent.db.mutation import MutationDecoder
+from change_agent.decode_format import mutation_json
+from change_agent.errors import CommitLogReadError
+from change_agent.event_format import event_json
+from change_agent.mutation_events import MutationEventBuilder
+from schemas.errors import CdcError
+from tests.golden_segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
+from tests.segment_writer import (
+    COMPRESSORS,
+    encoded_segment_bytes,
+    entry_bytes,
+    header_bytes,
+    segment_bytes,
+    sync_marker_bytes,
+)
+
+SEED = int(os.environ.get("CDC_TEST_SEED") or secrets.randbelow(10**6))
+SEGMENT_ID = 7_000_000_001
+# Segments of so many changed mutations, for each version.
+ROUNDS, MUTATIONS = 150, 50
+# Far more than a mutation of some hundred bytes needs, far less than a length of 32 bits could ask for.
+MAX_MEMORY = 20_000_000
+
+# 2^64 - 1, 2^32 - 1, 2^31, 2^63
+LARGE_VINTS = ("ff" * 9, "f0ffffffff", "f080000000", "ff80" + "00" * 7)
+LYING_SIZES = (-(2**31), -1, 0, 1, 9, 10, 11, 4096, 2**31 - 13, 2**31 - 1)
+
+plain_segments = pytest.mark.parametrize("golden", GOLDEN_SEGMENTS, ids=lambda golden: golden.line)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Shown with the output of a test that fails."""
+    print(f"CDC_TEST_SEED={SEED}")
+
+
+def _read(path: Path, options: SegmentOptions) -> tuple[list[bytes], CommitLogReadError | None]:
+    seen: list[bytes] = []
+    try:
+        with SegmentReader(path, options=options) as reader:
+            seen.extend(entry.payload for entry in reader.read())
+    except CommitLogReadError as error:
+        return seen, error
+    return seen, None
+
+
+def _payloads(golden: GoldenSegment) -> list[bytes]:
+    tables = golden.tables()
+    known = {table_id.bytes for table_id in tables}
+    return [entry.payload for entry in golden.entries() if entry.payload[1:17] in known]
+
+
+def _changed(rng: random.Random, content: bytes, others: list[bytes]) -> bytes:
+    """A few changes of the kinds that parsers get wrong."""
+    changed = bytearray(content)
+    for _ in range(rng.choice([1, 1, 1, 2, 5])):
+        at, length = rng.randrange(len(changed) + 1), rng.choice([1, 1, 2, 4, 8, 30])
+        match rng.randrange(7):
+            case 0 if at < len(changed):
+                changed[at] ^= 1 << rng.randrange(8)
+            case 1 if at < len(changed):
+                changed[at] = rng.choice([0, 1, 0x20, 0x7F, 0x80, 0xF0, 0xFE, 0xFF])
+            case 2:
+                changed[at:at] = rng.randbytes(length)
+            case 3:
+                del changed[at : at + length]
+            case 4:
+                changed[at:at] = changed[at : at + length]
+            case 5:
+                changed[at : at + 1] = bytes.fromhex(rng.choice(LARGE_VINTS))
+            case _:
+                other = rng.choice(others)
+                start = rng.randrange(len(other))
+                changed[at : at + length] = other[start : start + length]
+    return bytes(changed) if len(changed) >= 10 else content
+
+
+@plain_segments
+def test_mutations_with_wrong_bytes_under_right_checksums_are_read_or_refused(
+    golden: GoldenSegment, tmp_path: Path
+) -> None:
+    """Through reader, decoder, both output formats and the events; plain and compressed."""
+    rng, originals, version = random.Random(SEED), _payloads(golden), golden.version
+    decoder, events, outcomes = MutationDecoder(golden.tables()), MutationEventBuilder(), Counter[str]()
+    path = tmp_path / f"CommitLog-{version}-{SEGMENT_ID}.log"
+    for _ in range(ROUNDS):
+        payloads = [_changed(rng, rng.choice(originals), originals) for _ in range(MUTATIONS)]
+        compressor = rng.choice([None, *COMPRESSORS])
+        if compressor is None:
+            path.write_bytes(segment_bytes(SEGMENT_ID, [payloads], version=version))
+        else:
+            plain = b"".join(map(entry_bytes, payloads))
+            section = len(plain), COMPRESSORS[compressor](plain)
+            path.write_bytes(encoded_segment_bytes(SEGMENT_ID, {"compressionClass": compressor}, [section]))
+        with SegmentReader(path) as reader:
+            entries = list(reader.read())
+        assert [entry.payload for entry in entries] == payloads
+        for entry in entries:
+            try:
+                mutation = decoder.decode(entry.payload, version)
+                mutation_json(path.name, entry, mutation)
+                for event in events.events_of(mutation, entry.position):
+                    event_json(path.name, event)
+                outcomes["read"] += 1
+            except CdcError:
+                outcomes["refused"] += 1
+    assert outcomes["read"] > 100
+    assert outcomes["refused"] > 1000
+
+
+@plain_segments
+def test_a_wrong_mutation_takes_no_memory_for_what_it_claims(golden: GoldenSegment) -> None:
+    """Counts and lengths are checked against what is there before anything is made of them."""
+    rng, originals, version = random.Random(SEED), _payloads(golden), golden.version
+    decoder = MutationDecoder(golden.tables())
+    tracemalloc.start()
+    try:
+        for _ in range(300):
+            payload = _changed(rng, rng.choice(originals), originals)
+            try:
+                decoder.decode(payload, version)
+            except CommitLogReadError:
+                continue
+        assert tracemalloc.get_traced_memory()[1] < MAX_MEMORY
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_segment_whose_lengths_lie_under_right_checksums_ends(tmp_path: Path) -> None:
+    """Every entry that comes was written; then comes a typed error, or the end."""
+    rng, outcomes = random.Random(SEED), Counter[str]()
+    path = tmp_path / f"CommitLog-7-{SEGMENT_ID}.log"
+    for _ in range(3000):
+        payloads, content = _lying_segment(rng)
+        path.write_bytes(content)
+        seen, error = _read(path, SegmentOptions())
+        assert seen == payloads[: len(seen)]
+        outcomes[type(error).__name__] += 1
+        assert error is None or (error.segment == path.name and error.position is not None)
+    assert (
+        min(outcomes[name] for name in ("MalformedSegmentError", "ChecksumMismatchError", "BufferUnderflowError")) > 10
+    )
+
+
+def _lying_segment(rng: random.Random) -> tuple[list[bytes], bytes]:
+    """All payloads, and a segment in which a marker, or the size of an entry, is made up."""
+    content, payloads = header_bytes(SEGMENT_ID), []
+    sections, lie = rng.randint(1, 4), rng.random()
+    for _ in range(sections):
+        body = b""
+        for _ in range(rng.randint(0, 4)):
+            payload = rng.randbytes(rng.randint(10, 40))
+            payloads.append(payload)
+            body += entry_bytes(payload)
+            if lie < 0.5 and rng.random() < 0.2:
+                size = struct.pack(">i", rng.choice([*LYING_SIZES, rng.randint(1, 100)]))
+                body += size + struct.pack(">I", zlib.crc32(size)) + rng.randbytes(rng.randint(0, 40))
+        start, end = len(content), len(content) + 8 + len(body)
+        if lie > 0.5 and rng.random() < 0.3:
+            end = rng.choice([*LYING_SIZES, start, start + 7, start + 8, rng.randint(0, end + 50)])
+        content += sync_marker_bytes(SEGMENT_ID, start, end) + body
+    return payloads, content + bytes(rng.choice([0, 3, 8, 100]))
+
+
+@pytest.mark.parametrize("golden", GOLDEN_SEGMENTS + ENCODED_SEGMENTS, ids=lambda golden: golden.line)
+def test_files_with_wrong_bytes_yield_what_was_written_and_end(golden: GoldenSegment, tmp_path: Path) -> None:
+    """Whole files, whose checksums stay as they are, but for that of the header."""
+    rng, options, whole = random.Random(SEED), golden.options(), golden.entries()
+    content = golden.path.read_bytes()
+    payloads = [entry.payload for entry in whole]
+    path = tmp_path / golden.path.name
+    stopped = 0
+    for _ in range(300):
+        changed = _changed(rng, content, [content])
+        if rng.random() < 0.3:
+            changed = _with_header_checksum(changed)
+        path.write_bytes(changed)
+        seen, error = _read(path, options)
+        assert seen == payloads[: len(seen)]
+        stopped += error is not None
+        assert error is None or error.segment == path.name
+    assert stopped > 100
+
+
+def _with_header_checksum(content: bytes) -> bytes:
+    """A header that says something else, under a checksum that fits."""
+    version, low_high, length = struct.unpack_from(">IqH", content)
+    end = 14 + length
+    if end + 4 > len(content):
+        return content
+    halves = low_high & 0xFFFFFFFF, (low_high >> 32) & 0xFFFFFFFF
+    crc = zlib.crc32(content[14:end], zlib.crc32(struct.pack(">IIII", version, *halves, length)))
+    return content[:end] + struct.pack(">I", crc) + content[end + 4 :]

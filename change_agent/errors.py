@@ -21,6 +21,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Self
 from uuid import UUID
 
@@ -30,6 +31,7 @@ __all__ = [
     "BufferUnderflowError",
     "ChecksumMismatchError",
     "CommitLogReadError",
+    "Damage",
     "KeyStoreError",
     "MalformedMutationError",
     "MalformedSegmentError",
@@ -42,6 +44,23 @@ __all__ = [
     "UnsupportedEncodingError",
     "UnsupportedVersionError",
 ]
+
+
+class Damage(StrEnum):
+    """Which bytes of a segment are not what Cassandra wrote, for those who count."""
+
+    HEADER = "header"
+    SYNC_MARKER = "sync_marker"
+    SECTION = "section"
+    """What a section was compressed or encrypted to."""
+    ENTRY_SIZE = "entry_size"
+    """The size of an entry, or its checksum: nothing behind it can be found."""
+    ENTRY = "entry"
+    """A mutation, or its checksum: the entry behind it can be found."""
+    ZEROS = "zeros"
+    """Zeros in the middle of the log."""
+    CUT = "cut"
+    """The file ends before its last section does."""
 
 
 class PublishError(CdcError):
@@ -70,7 +89,10 @@ class CommitLogReadError(CdcError):
 
     The decoder is pure: it knows neither file nor place. Who does adds them by :meth:`with_location`. `position` is a
     place in the segment as Cassandra counts: the end of the entry when a mutation is meant, else where reading stopped.
+    `damage` is None where the segment itself is not at fault.
     """
+
+    damage: Damage | None = None
 
     def __init__(self, reason: str, *, segment: str | None = None, position: int | None = None) -> None:
         super().__init__(reason)
@@ -102,6 +124,8 @@ class SegmentFileError(CommitLogReadError):
 class BufferUnderflowError(CommitLogReadError):
     """The bytes end before what they announce."""
 
+    damage = Damage.CUT
+
 
 class ChecksumMismatchError(CommitLogReadError):
     """A CRC does not match. `resume_position` is where the next entry starts, when the size can still be trusted."""
@@ -110,16 +134,29 @@ class ChecksumMismatchError(CommitLogReadError):
         self,
         reason: str,
         *,
+        damage: Damage,
         segment: str | None = None,
         position: int | None = None,
         resume_position: int | None = None,
     ) -> None:
         super().__init__(reason, segment=segment, position=position)
+        self.damage = damage
         self.resume_position = resume_position
 
 
 class MalformedSegmentError(CommitLogReadError):
-    """A segment whose header, sync markers or entry sizes cannot be true."""
+    """A segment whose header, sync markers, sections or entry sizes cannot be true."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        damage: Damage = Damage.SECTION,
+        segment: str | None = None,
+        position: int | None = None,
+    ) -> None:
+        super().__init__(reason, segment=segment, position=position)
+        self.damage = damage
 
 
 class MalformedMutationError(CommitLogReadError):

@@ -6,6 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, fields
 from typing import Final, final
 
+from change_agent.errors import Damage
+
 __all__ = ["DELAY_BUCKETS_S", "AgentMetrics", "TableMetrics"]
 
 DELAY_BUCKETS_S: Final = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
@@ -106,8 +108,15 @@ class AgentMetrics:
     acknowledged_writetime_us: int = _gauge(
         "Write time of the last event that the broker has, microseconds of the epoch"
     )
+    damage: dict[Damage, int] = field(default_factory=lambda: dict.fromkeys(Damage, 0))
+    """Bad places in segments, by what is bad. Written by the follower's thread."""
     tables: dict[str, TableMetrics] = field(default_factory=dict)
     """By `keyspace.table`. Only the publisher's thread adds one."""
+
+    def note_damage(self, damage: Damage | None) -> None:
+        """Bytes of a segment are not what Cassandra wrote; None: it is something else that is wrong."""
+        if damage is not None:
+            self.damage[damage] += 1
 
     def table(self, name: str) -> TableMetrics:
         """The counts of a table; made at the first call."""
@@ -118,4 +127,4 @@ class AgentMetrics:
 
     def as_dict(self) -> dict[str, int | float]:
         """All numbers of the agent as a whole, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "tables"}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in {"damage", "tables"}}

@@ -53,6 +53,10 @@ class MetricsPage(Collector):
             if text is not None:
                 family = GaugeMetricFamily if field.metadata["is_gauge"] else CounterMetricFamily
                 yield family(f"{_PREFIX}_{field.name}", text, value=getattr(metrics, field.name))
+        damage = CounterMetricFamily(f"{_PREFIX}_damage", "Bad places in segments, by what is bad", labels=["kind"])
+        for kind, count in metrics.damage.items():
+            damage.add_metric([kind], count)
+        yield damage
         tables = dict(metrics.tables)
         yield from _of_tables(tables)
         usable = GaugeMetricFamily(

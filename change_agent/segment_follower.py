@@ -19,6 +19,7 @@ from change_agent.errors import (
     BufferUnderflowError,
     ChecksumMismatchError,
     CommitLogReadError,
+    Damage,
     SegmentFileError,
     SegmentKeyError,
     UnsupportedEncodingError,
@@ -214,6 +215,7 @@ class SegmentFollower:
                 if error.resume_position is None:
                     raise
                 self._metrics.corrupt_entries += 1
+                self._metrics.note_damage(error.damage)
                 self._positions.note_fault(segment_id, str(error))
                 _log.error("%s; the entry is skipped, and the segment is kept in the folder for errors", error)
                 self._interpreter.note_missing(segment_id, error.resume_position)
@@ -269,9 +271,8 @@ class SegmentFollower:
             self._tell_unreadable(segment, f"{error}; trying again, the others go on")
             return
         corrupt = not isinstance(error, _NOT_FOR_US)
-        self._tell_unreadable(
-            segment, f"{error}; the segment {'is set aside' if corrupt else 'stays where it is'}, the others go on"
-        )
+        what = "is set aside" if corrupt else "stays where it is"
+        self._tell_unreadable(segment, f"{error}; the segment {what}, the others go on", error.damage)
         self._failed_at[segment.segment_id] = segment.limit
         if segment.final and corrupt:
             self._open_position(segment.segment_id, 0)
@@ -280,10 +281,11 @@ class SegmentFollower:
         elif segment.final:
             self._end(segment)
 
-    def _tell_unreadable(self, segment: ReadableSegment, message: str) -> None:
+    def _tell_unreadable(self, segment: ReadableSegment, message: str, damage: Damage | None = None) -> None:
         if segment.segment_id not in self._told:
             self._told.add(segment.segment_id)
             self._metrics.segments_unreadable += 1
+            self._metrics.note_damage(damage)
             _log.error("%s", message)
 
     def _finish(self, segment: ReadableSegment) -> None:

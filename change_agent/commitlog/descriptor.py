@@ -22,6 +22,7 @@ from typing import Final, cast
 from change_agent.errors import (
     BufferUnderflowError,
     ChecksumMismatchError,
+    Damage,
     MalformedSegmentError,
 )
 from change_agent.format_version import version_rules
@@ -69,7 +70,9 @@ def read_descriptor(header_bytes: bytes) -> CommitLogDescriptor:
     halves = segment_id & 0xFFFFFFFF, (segment_id >> 32) & 0xFFFFFFFF
     crc = zlib.crc32(parameters, zlib.crc32(_CRC_INPUT.pack(version, *halves, length)))
     if crc != _CRC.unpack_from(header_bytes, end)[0]:
-        raise ChecksumMismatchError("the checksum of the segment's header does not match", position=0)
+        raise ChecksumMismatchError(
+            "the checksum of the segment's header does not match", damage=Damage.HEADER, position=0
+        )
     return _descriptor(version, segment_id, _json_object(parameters), end + _CRC.size)
 
 
@@ -83,9 +86,11 @@ def _json_object(parameters: bytes) -> dict[str, object]:
     try:
         decoded = json.loads(parameters) if parameters else {}
     except (ValueError, RecursionError) as error:
-        raise MalformedSegmentError("the segment's header holds no JSON object", position=0) from error
+        raise MalformedSegmentError(
+            "the segment's header holds no JSON object", damage=Damage.HEADER, position=0
+        ) from error
     if not isinstance(decoded, dict):
-        raise MalformedSegmentError("the segment's header holds no JSON object", position=0)
+        raise MalformedSegmentError("the segment's header holds no JSON object", damage=Damage.HEADER, position=0)
     return cast(dict[str, object], decoded)
 
 

@@ -16,7 +16,7 @@ import zlib
 from typing import Final, final
 
 from change_agent.data_input import uint32_at, wrapped_int
-from change_agent.errors import ChecksumMismatchError, MalformedSegmentError
+from change_agent.errors import ChecksumMismatchError, Damage, MalformedSegmentError
 
 __all__ = ["ENTRY_OVERHEAD", "ENTRY_PREFIX", "CommitLogEntry", "read_entry", "read_entry_size"]
 
@@ -68,12 +68,18 @@ def read_entry_size(buffer: bytes, offset: int, position: int, space: int) -> in
     if size == 0:
         return 0
     if size < _MIN_MUTATION_SIZE:
-        raise MalformedSegmentError(f"an entry claims a mutation of {size} bytes", position=position)
+        raise MalformedSegmentError(
+            f"an entry claims a mutation of {size} bytes", damage=Damage.ENTRY_SIZE, position=position
+        )
     if uint32_at(buffer, offset + 4) != _crc32(buffer[offset : offset + 4]):
-        raise ChecksumMismatchError("the checksum of an entry's size does not match", position=position)
+        raise ChecksumMismatchError(
+            "the checksum of an entry's size does not match", damage=Damage.ENTRY_SIZE, position=position
+        )
     if size + ENTRY_OVERHEAD > space:
         raise MalformedSegmentError(
-            f"an entry claims a mutation of {size} bytes, more than its section holds", position=position
+            f"an entry claims a mutation of {size} bytes, more than its section holds",
+            damage=Damage.ENTRY_SIZE,
+            position=position,
         )
     return size
 
@@ -90,6 +96,9 @@ def read_entry(buffer: bytes, offset: int, position: int, size: int) -> CommitLo
     end = position + size + ENTRY_OVERHEAD
     if uint32_at(buffer, start + size) != _crc32(payload, uint32_at(buffer, offset + 4)):
         raise ChecksumMismatchError(
-            "the checksum of an entry's mutation does not match", position=position, resume_position=end
+            "the checksum of an entry's mutation does not match",
+            damage=Damage.ENTRY,
+            position=position,
+            resume_position=end,
         )
     return CommitLogEntry(end, payload)

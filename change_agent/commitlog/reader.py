@@ -22,7 +22,7 @@ from change_agent.commitlog.entry import ENTRY_OVERHEAD, ENTRY_PREFIX, CommitLog
 from change_agent.commitlog.section_decoder import SegmentOptions, section_decoder
 from change_agent.commitlog.section_source import EncodedSections, PlainSections, SectionSource
 from change_agent.commitlog.segment import SYNC_MARKER_SIZE
-from change_agent.errors import CommitLogReadError, MalformedSegmentError, SegmentFileError
+from change_agent.errors import CommitLogReadError, Damage, MalformedSegmentError, SegmentFileError
 
 __all__ = ["SegmentReader"]
 
@@ -151,7 +151,8 @@ class SegmentReader:
         if size > self._max_size:
             raise MalformedSegmentError(
                 f"an entry claims a mutation of {size} bytes, and a segment may have {self._max_size}"
-                " (commitlog_segment_size of the options raises this)"
+                " (commitlog_segment_size of the options raises this)",
+                damage=Damage.ENTRY_SIZE,
             )
         end = position + size + ENTRY_OVERHEAD
         if limit is not None and end > limit:
@@ -167,7 +168,9 @@ class SegmentReader:
             source.fill(position, space)
             offset = position - source.window_start
             if any(source.window[offset : offset + space]):
-                raise MalformedSegmentError(f"{space} bytes are left behind the last entry of a section")
+                raise MalformedSegmentError(
+                    f"{space} bytes are left behind the last entry of a section", damage=Damage.ENTRY_SIZE
+                )
             return 0
         source.fill(position, ENTRY_PREFIX)
         return read_entry_size(source.window, position - source.window_start, position, space)
@@ -175,7 +178,9 @@ class SegmentReader:
     def _require_end_of_log(self) -> None:
         """Zeros inside a section end the log, as for Cassandra; but then no section may follow, else data was lost."""
         if self._source.is_written(self._section_end):
-            raise MalformedSegmentError("zeros stand in place of an entry, and the log goes on behind them")
+            raise MalformedSegmentError(
+                "zeros stand in place of an entry, and the log goes on behind them", damage=Damage.ZEROS
+            )
 
     def _section_source(self, options: SegmentOptions) -> SectionSource:
         descriptor = self._descriptor
@@ -194,7 +199,9 @@ class SegmentReader:
             descriptor = read_descriptor(self._file.read_at(0, MAX_HEADER_SIZE))
             named = file_id(self._name)
             if named is not None and named[1] != descriptor.segment_id:
-                raise MalformedSegmentError(f"the header names segment {descriptor.segment_id}", position=0)
+                raise MalformedSegmentError(
+                    f"the header names segment {descriptor.segment_id}", damage=Damage.HEADER, position=0
+                )
         except CommitLogReadError as error:
             raise error.with_location(self._name, 0)
         except OSError as error:

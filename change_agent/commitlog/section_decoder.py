@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from change_agent.commitlog.compression import decompressor_of
 from change_agent.commitlog.descriptor import CommitLogDescriptor
 from change_agent.commitlog.encryption import AES_BLOCK_SIZE, AES_KEY_SIZES, SectionDecryptor
-from change_agent.errors import KeyStoreError, MalformedSegmentError, SegmentKeyError, UnsupportedEncodingError
+from change_agent.errors import Damage, KeyStoreError, MalformedSegmentError, SegmentKeyError, UnsupportedEncodingError
 
 __all__ = ["DEFAULT_MAX_SEGMENT_SIZE", "KeyProvider", "SectionDecoder", "SegmentOptions", "section_decoder"]
 
@@ -60,9 +60,13 @@ def _decryptor(descriptor: CommitLogDescriptor, cipher: str, keys: KeyProvider |
     try:
         iv = bytes.fromhex(descriptor.encryption_parameters.get("encIV", ""))
     except ValueError as error:
-        raise MalformedSegmentError("the segment's header has an encIV that is not hexadecimal", position=0) from error
+        raise MalformedSegmentError(
+            "the segment's header has an encIV that is not hexadecimal", damage=Damage.HEADER, position=0
+        ) from error
     if len(iv) != AES_BLOCK_SIZE:
-        raise MalformedSegmentError(f"the segment's header has an encIV of {len(iv)} bytes instead of 16", position=0)
+        raise MalformedSegmentError(
+            f"the segment's header has an encIV of {len(iv)} bytes instead of 16", damage=Damage.HEADER, position=0
+        )
     alias = descriptor.encryption_parameters["encKeyAlias"]
     if keys is None:
         raise SegmentKeyError(alias, "give transparent_data_encryption_options (cdc decode: --commitlog-options)")

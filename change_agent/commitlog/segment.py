@@ -14,7 +14,7 @@ import struct
 import zlib
 from typing import Final
 
-from change_agent.errors import ChecksumMismatchError, MalformedSegmentError
+from change_agent.errors import ChecksumMismatchError, Damage, MalformedSegmentError
 
 __all__ = ["SYNC_MARKER_SIZE", "read_sync_marker"]
 
@@ -35,7 +35,11 @@ def read_sync_marker(marker: bytes, segment_id: int, position: int) -> int | Non
         return None
     halves = segment_id & 0xFFFFFFFF, (segment_id >> 32) & 0xFFFFFFFF
     if crc != zlib.crc32(_CRC_INPUT.pack(*halves, position)):
-        raise ChecksumMismatchError("the checksum of a sync marker does not match", position=position)
+        raise ChecksumMismatchError(
+            "the checksum of a sync marker does not match", damage=Damage.SYNC_MARKER, position=position
+        )
     if section_end < position + SYNC_MARKER_SIZE:
-        raise MalformedSegmentError(f"a sync marker points back to position {section_end}", position=position)
+        raise MalformedSegmentError(
+            f"a sync marker points back to position {section_end}", damage=Damage.SYNC_MARKER, position=position
+        )
     return int(section_end)

@@ -15,7 +15,7 @@ from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.commitlog.segment import SYNC_MARKER_SIZE
 from change_agent.db.mutation import MutationDecoder
 from change_agent.decode_format import mutation_json
-from change_agent.errors import BufferUnderflowError, CommitLogReadError, UnknownTableError
+from change_agent.errors import BufferUnderflowError, CommitLogReadError, Damage, UnknownTableError
 from tests.golden_segments import ENCODED_SEGMENTS, GoldenSegment
 
 pytestmark = pytest.mark.parametrize("golden", ENCODED_SEGMENTS, ids=lambda golden: golden.line)
@@ -125,7 +125,7 @@ def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_p
     path.write_bytes(content)
     step = 1 if golden.line in _THOROUGH else 41
     with path.open("r+b", buffering=0) as file:
-        harmless = 0
+        harmless, damages = 0, set()
         for bit in range(0, len(content) * 8, step):
             at = bit // 8
             os.pwrite(file.fileno(), bytes([content[at] ^ (1 << bit % 8)]), at)
@@ -137,6 +137,8 @@ def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_p
                 assert entries == whole
             else:
                 assert error.segment == path.name
+                damages.add(error.damage)
+    assert {Damage.HEADER, Damage.SYNC_MARKER, Damage.SECTION} <= damages
     # Other compressed bytes may stand for the same ones: a match elsewhere of an LZ4 block, an unused bit of a Zstd header.
     assert harmless <= len(content) * 8 / step * 0.01
 

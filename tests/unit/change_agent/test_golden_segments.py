@@ -15,7 +15,7 @@ from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.segment import SYNC_MARKER_SIZE
 from change_agent.db.mutation import MutationDecoder, decode_mutation
 from change_agent.decode_format import mutation_json
-from change_agent.errors import BufferUnderflowError, CommitLogReadError, UnknownTableError
+from change_agent.errors import BufferUnderflowError, CommitLogReadError, Damage, UnknownTableError
 from tests.golden_segments import GOLDEN_SEGMENTS, GoldenSegment
 
 pytestmark = pytest.mark.parametrize("golden", GOLDEN_SEGMENTS, ids=lambda golden: golden.line)
@@ -115,6 +115,7 @@ def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_p
     path.write_bytes(content)
     # All bits of one segment of each version.
     step = 1 if golden.line in {"3.11", "5.0", "5.0-none"} else 13
+    damages: set[Damage | None] = set()
     with path.open("r+b", buffering=0) as file:
         for bit in range(0, len(content) * 8, step):
             at = bit // 8
@@ -124,6 +125,8 @@ def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_p
             assert error is not None
             assert error.segment == path.name
             assert entries == whole[: len(entries)]
+            damages.add(error.damage)
+    assert damages - {Damage.CUT, None} == {Damage.HEADER, Damage.SYNC_MARKER, Damage.ENTRY_SIZE, Damage.ENTRY}
 
 
 def _read(path: Path) -> tuple[list[CommitLogEntry], CommitLogReadError | None]:

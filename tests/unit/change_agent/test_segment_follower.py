@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from change_agent.errors import Damage
 from change_agent.parked import read_parked
 from tests.events_topic import wait_until
 from tests.golden_segments import ENCODED_SEGMENTS, GoldenSegment
@@ -135,6 +136,7 @@ def test_an_entry_with_a_bad_checksum_is_skipped_and_its_segment_set_aside(
     reason = json.loads((agent.work / "error" / f"CommitLog-7-{_ID}.log.reason.json").read_text())
     assert reason["reason"].startswith(f"CommitLog-7-{_ID}.log, position ")
     assert (agent.metrics.corrupt_entries, agent.metrics.segments_deleted) == (1, 0)
+    assert {kind: count for kind, count in agent.metrics.damage.items() if count} == {Damage.ENTRY: 1}
     assert [f"CommitLog-7-{_ID}.log, position " in each.getMessage() for each in caplog.records] == [True, True]
 
 
@@ -149,6 +151,7 @@ def test_a_segment_that_cannot_be_read_is_set_aside_and_the_others_go_on(
     wait_until(lambda: agent.files() == [] and len(agent.published) == 3, "both segments are done", 5)
     assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").read_bytes() == bytes(content)
     assert (agent.metrics.segments_unreadable, agent.metrics.segments_set_aside) == (1, 1)
+    assert {kind: count for kind, count in agent.metrics.damage.items() if count} == {Damage.ENTRY_SIZE: 1}
     assert len(caplog.records) == 2
 
 

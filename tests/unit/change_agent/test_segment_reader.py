@@ -15,6 +15,7 @@ from change_agent.errors import (
     BufferUnderflowError,
     ChecksumMismatchError,
     CommitLogReadError,
+    Damage,
     MalformedSegmentError,
     UnsupportedVersionError,
 )
@@ -76,6 +77,7 @@ def test_a_hole_of_zeros_is_not_taken_for_the_end(path: Path) -> None:
     path.write_bytes(content)
     error = _error(path)
     assert isinstance(error, MalformedSegmentError)
+    assert error.damage is Damage.ZEROS
     assert str(error) == f"{NAME}, position {hole}: zeros stand in place of an entry, and the log goes on behind them"
 
 

@@ -140,9 +140,8 @@ class SegmentListing:
         return found
 
     def _read_indexes(self, content: FolderContent, complaints: dict[str, str]) -> list[_Index]:
-        self._completed = {
-            name: known for name, known in self._completed.items() if (self._directory / name) in _paths(content)
-        }
+        names = {each.path.name for each in content.indexes.values()}
+        self._completed = {name: known for name, known in self._completed.items() if name in names}
         read = (self._read_index(file, complaints) for file in content.indexes.values())
         return sorted((each for each in read if each is not None), key=lambda each: each.file.segment_id)
 
@@ -183,10 +182,6 @@ class SegmentListing:
     def _tell(self, name: str, message: str) -> None:
         if self._complained.setdefault(name, message) is message and not self._quiet:
             _log.warning("%s in %s %s", name, self._directory, message)
-
-
-def _paths(content: FolderContent) -> frozenset[Path]:
-    return frozenset(each.path for each in content.indexes.values())
 
 
 def _unindexed(

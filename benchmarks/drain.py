@@ -60,6 +60,8 @@ def write_backlog(sandbox: Sandbox, rows: int) -> None:
     """As in the published figures of other systems: text and int key, five columns."""
     node = sandbox.node
     with Cluster([node.address], port=node.native_port) as cluster, cluster.connect() as session:
+        # The machine may be busy with others.
+        session.default_timeout = 120
         session.execute("CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
         session.execute(
             "CREATE TABLE bench.rows (pk text, ck int, a text, b text, c int, d bigint, e double, PRIMARY KEY (pk, ck))"

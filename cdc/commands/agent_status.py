@@ -66,8 +66,8 @@ def render(content: Status, now_s: float) -> list[str]:
 def _lines(content: Status, now_s: float) -> Iterator[str]:
     progress, metrics = _part(content, "progress"), _part(content, "metrics")
     age_s = _age_s(content, now_s)
-    state = "runs" if age_s <= _STALE_S else f"DOES NOT RUN (or stands still): last seen {_duration(age_s)} ago"
-    yield f"agent      {state}, pid {content['pid']}, since {str(content['started'])[:19].replace('T', ' ')} UTC"
+    state = "runs" if age_s <= _STALE_S else f"DOES NOT RUN, seen {_duration(age_s)} ago"
+    yield f"agent      {state}, pid {content['pid']}, since {str(content['started'])[:16].replace('T', ' ')} UTC"
     yield f"node       {content['node_id'] or 'not known yet'}"
     if content["cassandra_problem"]:
         yield f"           ! {content['cassandra_problem']}"

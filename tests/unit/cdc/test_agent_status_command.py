@@ -46,7 +46,7 @@ def test_the_screen_says_what_an_operator_asks(tmp_path: Path) -> None:
     assert done.exit_code == 0
     lines = done.output.splitlines()
     assert lines == [
-        "agent      runs, pid 4711, since 2026-01-02 03:04:05 UTC",
+        "agent      runs, pid 4711, since 2026-01-02 03:04 UTC",
         "node       00000000-0000-0000-0000-000000000001",
         "position   1795219249195:94628, 1795219249196:0",
         "lag        5.0 MiB, 2 min",
@@ -65,7 +65,9 @@ def test_an_agent_that_does_not_run_is_told_and_the_exit_code_is_1(tmp_path: Pat
     """Its last status is shown all the same."""
     done = _run(tmp_path, age_s=600)
     assert done.exit_code == 1
-    assert done.output.startswith("agent      DOES NOT RUN (or stands still): last seen 10 min ago, pid 4711")
+    assert done.output.splitlines()[0] == (
+        "agent      DOES NOT RUN, seen 10 min ago, pid 4711, since 2026-01-02 03:04 UTC"
+    )
 
 
 def test_json_is_the_file(tmp_path: Path) -> None:

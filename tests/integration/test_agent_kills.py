@@ -105,6 +105,35 @@ def test_a_table_with_a_mixed_case_key_stops_no_other_table(
     assert agent.metric("mutations_parked") == 0
 
 
+def test_a_segment_that_cannot_be_read_is_kept_and_told(
+    servers: Sandbox, session: Session, agent: AgentProcess
+) -> None:
+    """Its bytes are damaged: what stands before and in other segments arrives. Another agent deletes it all the same."""
+    agent.stop()
+    _create(session, "damaged")
+    insert = session.prepare("INSERT INTO damaged.plain (pk, v) VALUES (?, ?)")
+    execute_concurrent_with_args(session, insert, [(pk, "x" * 700) for pk in range(6_000)], concurrency=64)
+    cdc_raw = servers.node.cdc_raw
+    completed = sorted(path for path in cdc_raw.glob("*_cdc.idx") if "COMPLETED" in path.read_text())
+    segment = cdc_raw / completed[-1].name.replace("_cdc.idx", ".log")
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 64] = bytes(64)
+    # Another file by the same name: Cassandra's own stays as it is.
+    damaged = cdc_raw.parent / "damaged"
+    damaged.write_bytes(content)
+    damaged.replace(segment)
+    agent.start()
+    kept = agent.working_dir / "error" / segment.name
+    wait_until(kept.exists, "the segment is set aside", 60)
+    assert kept.read_bytes() == bytes(content)
+    assert segment.name in agent.log.read_text()
+    wait_until(lambda: agent.metric("lag_bytes") == 0, "the others go on", 60)
+    with _topic(servers, "damaged", "plain") as topic:
+        lost = 6_000 - len({each.event.partition_key for each in topic.read()})
+    # The damaged entries, or what stands behind them in that one segment.
+    assert 0 < lost < 1_500
+
+
 class _Keeper:
     """Keeps a hard link to each segment that comes to `cdc_raw`, whatever becomes of it there."""
 

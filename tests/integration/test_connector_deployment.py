@@ -38,13 +38,13 @@ _JAVA = Path(__file__).parent.parent / "java" / "AutoConsume.java"
 def test_deployed_by_pulsar_admin_a_java_consumer_reads_key_value_records(
     connector_archive: Path, connector_line: CreateLine, cassandra_node: CassandraServer, sandbox: Sandbox
 ) -> None:
-    """`sources create --archive`, and AUTO_CONSUME on the other side: the two ends that we have not written."""
+    """`sources create` and `update` with all that a DataStax connector takes, and AUTO_CONSUME on the other side."""
     line = connector_line("pk int, ck text, v text, n bigint, PRIMARY KEY (pk, ck)")
     topic = data_topic_name(line.keyspace, "t")
-    options = json.dumps(connector_options(cassandra_node, line.keyspace, "t"))
+    options = connector_options(cassandra_node, line.keyspace, "t") | _datastax_options(line.keyspace)
     pulsar_admin(
         sandbox.pulsar, "sources", "create", "--archive", str(connector_archive), "--name", "by-admin",
-        "--destination-topic-name", topic, "--source-config", options,
+        "--destination-topic-name", topic, "--source-config", json.dumps(options),
     )  # fmt: skip
     insert = "INSERT INTO {t} (pk, ck, v, n) VALUES (1, 'a', 'x', 7) USING {ts}"
     line.writer.send(line.change(insert, int32(1), b"a", columns=("n", "v")))
@@ -55,7 +55,42 @@ def test_deployed_by_pulsar_admin_a_java_consumer_reads_key_value_records(
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     printed = [text for text in done.stdout.splitlines() if text.startswith("key ")]
     assert sorted(printed) == ["key {pk=1, ck=a} value {n=7, v=x}", "key {pk=2, ck=b} value null"], done.stderr
+    pulsar_admin(
+        sandbox.pulsar, "sources", "update", "--name", "by-admin", "--source-config",
+        json.dumps(options | {"columns": "n"}),
+    )  # fmt: skip
+    line.writer.send(line.change(insert.replace("7", "8"), int32(1), b"a", columns=("n", "v")))
+    # The old instance may still have taken it; the new one serves whatever comes behind.
+    while line.topic.next()[0].value != {"n": 8}:
+        line.writer.send(line.change(insert.replace("7", "8"), int32(1), b"a", columns=("n", "v")))
     pulsar_admin(sandbox.pulsar, "sources", "delete", "--name", "by-admin")
+
+
+def _datastax_options(keyspace: str) -> dict[str, object]:
+    """Every option of a DataStax connector, as its documentation shows them."""
+    return {
+        "events.topic": f"persistent://public/default/cdc-events-{keyspace}.t",
+        "events.subscription.name": "sub", "events.subscription.type": "Key_Shared", "columns": ".*",
+        "outputFormat": "key-value-avro", "batch.size": 200, "query.executors": "10",
+        "query.maxMobileAvgLatency": 100, "query.minMobileAvgLatency": 10, "query.backoffInMs": 100,
+        "query.maxBackoffInSec": 3600, "cache.max.digest": "3", "cache.max.capacity": "32767",
+        "cache.expire.after.ms": "60000", "cache.only_if_coordinator_match": True,
+        "key.converter": "com.datastax.oss.pulsar.source.converters.NativeAvroConverter",
+        "value.converter": "com.datastax.oss.pulsar.source.converters.NativeAvroConverter",
+        "maxConcurrentRequests": 500, "queryExecutionTimeout": 30, "connectionPoolLocalSize": 4, "compression": "None",
+        "metricsHighestLatency": 35, "jmx": True, "jmxConnectorDomain": "com.datastax.oss.cdc", "ignoreErrors": "None",
+        "cloud.secureConnectBundle": "",
+        "ssl": {
+            "provider": "None", "cipherSuites": "", "hostnameValidation": True,
+            "keystore": {"path": "", "password": ""}, "truststore": {"path": "", "password": ""},
+            "openssl": {"keyCertChain": "", "privateKey": ""},
+        },
+        "auth": {
+            "provider": "None", "username": "", "password": "",
+            "gssapi": {"keyTab": "", "principal": "", "service": "dse"},
+        },
+        "datastax-java-driver": {"advanced": {"connection": {"pool": {"local": {"size": 4}}}}},
+    }  # fmt: skip
 
 
 def test_every_wrong_option_is_named_at_once(deploy_connector: DeployConnector) -> None:

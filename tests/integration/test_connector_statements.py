@@ -18,11 +18,24 @@ from tests.fix_connector import DeployConnector, OpenDataTopic
 _VECTORS: Final = Path(__file__).parent.parent / "golden" / "datastax"
 # A statement that is not applied, and one that repeats another to the microsecond, give none.
 _RECORDS_OF_EACH: Final = (2, 1, 1, 1, 1, 1, 2, 1, 1, 3, 2, 1, 0, 1, 1, 1, 1, 1, 0, 0)
+_FORMATS: Final = ("key-value-avro", "key-value-json", "json")
 # What we publish beyond DataStax: the static row where a row is written with it, and range deletions.
-_OURS: Final = {
-    0: (b"\x02p\x00", b"\x00\x00\x02\x04d1"),
-    6: (b"\x02p\x00", b"\x00\x00\x02\x04d9"),
-    8: (b"\x02p\x00", None),
+_OURS: Final[dict[str, dict[int, tuple[bytes, bytes | None]]]] = {
+    "key-value-avro": {
+        0: (b"\x02p\x00", b"\x00\x00\x02\x04d1"),
+        6: (b"\x02p\x00", b"\x00\x00\x02\x04d9"),
+        8: (b"\x02p\x00", None),
+    },
+    "key-value-json": {
+        0: (b'{"a":"p","b":null}', b'{"d":"d1"}'),
+        6: (b'{"a":"p","b":null}', b'{"d":"d9"}'),
+        8: (b'{"a":"p","b":null}', None),
+    },
+    "json": {
+        0: (b'{"a":"p","b":null}', b'{"d":"d1"}'),
+        6: (b'{"a":"p","b":null}', b'{"d":"d9"}'),
+        8: (b'{"a":"p","b":null}', b"{}"),
+    },
 }
 
 
@@ -36,35 +49,41 @@ def statements(cql: Session) -> Iterator[list[str]]:
     cql.execute("DROP KEYSPACE ks2")
 
 
-def captured() -> tuple[list[tuple[bytes, bytes | None]], dict[str, Any]]:
+def captured(data_format: str) -> tuple[list[tuple[bytes, bytes | None]], dict[str, Any]]:
     """DataStax's messages as (key, value), and the schema that it registered."""
     *messages, schema = [
-        json.loads(line) for line in (_VECTORS / "statements-data-key-value-avro.txt").read_text().splitlines()
+        json.loads(line) for line in (_VECTORS / f"statements-data-{data_format}.txt").read_text().splitlines()
     ]
-    pairs = [(base64.b64decode(each["key"]), bytes.fromhex(each["data"]) or None) for each in messages]
-    return pairs, schema
+    key = str.encode if data_format == "json" else base64.b64decode
+    return [(key(each["key"]), bytes.fromhex(each["data"]) or None) for each in messages], schema
 
 
-def test_the_data_topic_is_byte_for_byte_that_of_datastax(
+def test_the_data_topics_are_byte_for_byte_those_of_datastax(
     agent: AgentProcess,
     cql: Session,
     statements: list[str],
     deploy_connector: DeployConnector,
     open_data_topic: OpenDataTopic,
 ) -> None:
-    """20 statements, and their schema to the letter."""
-    expected, schema = captured()
-    topic = open_data_topic("ks2.sem")
-    deploy_connector("ks2", "sem")
+    """20 statements in three formats: keys, values, and their schemas to the letter."""
+    topics = {each: open_data_topic(f"ks2.sem-{each}") for each in _FORMATS}
+    expected = {each: captured(each)[0] for each in _FORMATS}
+    for each, topic in topics.items():
+        subscription = "sub" if each == _FORMATS[0] else f"sub-{each}"
+        deploy_connector(
+            "ks2", "sem", settings={"topicName": topic.name}, outputFormat=each, events__subscription__name=subscription
+        )
     for number, (statement, count) in enumerate(zip(statements, _RECORDS_OF_EACH, strict=True)):
         cql.execute(re.sub(r"\b(into|update|from|truncate) sem\b", r"\1 ks2.sem", statement))
-        found = [(record.key_bytes, record.value_bytes) for record in (topic.next(count) if count else [])]
-        if number in _OURS:
-            found.remove(_OURS[number])
-        assert sorted(found) == sorted(expected[: len(found)]), statement
-        del expected[: len(found)]
-    assert expected == []
-    topic.expect_silence(1)
-    registered = topic.schema(0)
-    assert (registered["type"], registered["data"]) == (schema["type"], schema["data"])
-    assert registered["properties"] == schema["properties"]
+        for each, topic in topics.items():
+            found = [(record.key_bytes, record.value_bytes) for record in (topic.next(count) if count else [])]
+            if number in _OURS[each]:
+                found.remove(_OURS[each][number])
+            assert sorted(found) == sorted(expected[each][: len(found)]), (statement, each)
+            del expected[each][: len(found)]
+    for each, topic in topics.items():
+        assert expected[each] == []
+        topic.expect_silence(0.5)
+        registered, schema = topic.schema(0), captured(each)[1]
+        assert (registered["type"], registered["data"]) == (schema["type"], schema["data"])
+        assert registered["properties"] == schema["properties"]

@@ -89,6 +89,25 @@ TYPES: Mapping[str, tuple[str, AvroValue, str, object]] = {
 }
 
 
+def test_columns_whose_names_avro_refuses_are_read_by_their_names_in_avro(
+    spark: SparkSession, data_topic: MakeTopic
+) -> None:
+    """As the connector writes them: letters, digits and underscores; names with capitals stay."""
+    place = UserType("shop", "my place", ("Street Name",), (NativeType("text"),))
+    key, value = table_schemas(
+        partition_key={"the key": "int"},
+        regular={"1st": "text", "Mixed": "int", "string": "text", "where": 'frozen<"my place">'},
+        user_types={"my place": place},
+    )
+    topic = data_topic(key, value)
+    row: Mapping[str, AvroValue] = {
+        "_1st": "a", "Mixed": 2, "string": "s", "where": {"Street_u0020_Name": "Elm"},
+    }  # fmt: skip
+    topic.write(Record(key={"the_u0020_key": 1}, value=row))
+    (found,) = changes(spark, topic.options).select("key.*", "value.*").collect()
+    assert found.asDict(recursive=True) == {"the_u0020_key": 1} | dict(row)
+
+
 def test_every_cql_type_has_its_spark_type_and_value(spark: SparkSession, data_topic: MakeTopic) -> None:
     """The table of docs/spark.md, one column a type, and nulls of them all."""
     key, value = table_schemas(

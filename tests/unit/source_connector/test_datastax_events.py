@@ -6,7 +6,7 @@ import base64
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import pytest
@@ -15,6 +15,8 @@ from schemas.cql_type import NativeType
 from schemas.mutation_event import MalformedEventsError, MutationEvent, MutationKind, RangeBounds
 from schemas.table_metadata import ColumnKind, TableMetadata
 from source_connector.datastax_events import DataStaxEvent, DataStaxSchema, as_mutation_events
+from source_connector.dead_letters import DeadLetter
+from source_connector.events_message import DataStaxMessage, RawMessage
 from source_connector.guessed_events import microsecond_bounds
 from source_connector.projection import Projection
 from tests.unit.source_connector.events import column, event, table
@@ -136,3 +138,27 @@ def test_a_cut_time_stands_for_its_microsecond(*, is_desc: bool, start: int, end
         start=(start.to_bytes(8, "big"),), start_inclusive=True, end=(end.to_bytes(8, "big"),), end_inclusive=True
     )
     assert microsecond_bounds(Projection(table(clustering_key=("c",))), event(1, 2)) is None
+
+
+def test_a_dead_letter_holds_the_message_as_it_was() -> None:
+    """Key and properties too, for sending it again gives the connector nothing less."""
+    message_id: Any = "(1,2,3,4)"
+    raw = RawMessage(data=b"v", key="AnAC", properties={"segpos": "1:2", "writetime": "3"})
+    message = DataStaxMessage(
+        identity=b"", message_id=message_id, topic="events-ks2.sem", event=captured("statements-events.txt")[0], raw=raw,
+        origin=_Nowhere(),
+    )  # fmt: skip
+    letter = DeadLetter.of_message(message.unreadable("its key has 1 columns"))
+    assert DeadLetter.from_message(letter.data, letter.properties) == letter
+    assert (letter.data, letter.message_key, letter.message_properties) == (raw.data, raw.key, raw.properties)
+    understood_message = message.understood(as_mutation_events(message.event, Projection(SEM)))
+    (pending,) = understood_message.take_events()
+    of_event = DeadLetter.of_event(pending, "refused")
+    assert (of_event.data, of_event.message_key, of_event.message_properties) == (raw.data, raw.key, raw.properties)
+    assert DeadLetter.from_message(of_event.data, of_event.properties) == of_event
+
+
+class _Nowhere:
+    """Where the messages of unit tests come from."""
+
+    def settled(self, message: object, events: int) -> None: ...

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from change_agent.commitlog.entry import CommitLogEntry
@@ -19,6 +19,7 @@ from change_agent.parked import ParkedMutation, ParkedMutations
 from change_agent.schema_moments import SchemaMoments
 from change_agent.schema_mutations import SCHEMA_KEYSPACE, SchemaChange, schema_change_of
 from change_agent.schema_store import LogPlace
+from change_agent.sqlite_file import UnwritableFileError
 from change_agent.table_filter import TableFilter
 from change_agent.table_metadata import KnownTables
 from schemas.cql_value import CqlValueError
@@ -28,6 +29,7 @@ from schemas.table_metadata import TableMetadata
 __all__ = ["MutationInterpreter", "StoppedError"]
 
 _log: Final = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 # Between two looks at the schema for a mutation that does not fit it.
 _REREAD_PAUSE_S: Final = 2.0
 _ANSWER_TIMEOUT_S: Final = 1.0
@@ -117,8 +119,8 @@ class MutationInterpreter:
         return [table for table_id, table in self._tables.items() if table_id.bytes not in self._left_out]
 
     def save(self) -> None:
-        """Make durable what was parked. To be called before anything behind it may be acknowledged."""
-        self._parked.save()
+        """Make durable what was parked. To be called before anything behind it may be acknowledged. Raises StoppedError."""
+        self._until_written(self._parked.save)
 
     def use_filter(self, wanted: TableFilter) -> None:
         """Publish only tables that this admits, from the next segment's look on; for any thread."""
@@ -151,7 +153,7 @@ class MutationInterpreter:
 
     def note_missing(self, segment_id: int, position: int) -> None:
         """An entry before this place could not be read: it may have been a change of the schema."""
-        known = self._source.forget_places_before(segment_id, position)
+        known = self._until_written(lambda: self._source.forget_places_before(segment_id, position))
         if known is not None:
             self._use(known)
 
@@ -206,7 +208,7 @@ class MutationInterpreter:
         try:
             change = schema_change_of(self._decode_system_table(version, entry))
             if change.tables or change.types:
-                known = self._source.note(change, self._segment_id, entry.position)
+                known = self._until_written(lambda: self._source.note(change, self._segment_id, entry.position))
                 if known is not None:
                     self._use(known)
         except (CommitLogReadError, CqlValueError, SystemSchemaError) as error:
@@ -223,12 +225,12 @@ class MutationInterpreter:
             return
         try:
             mutation = self._decode_system_table(version, entry)
-        except CommitLogReadError as error:
-            _log.debug("segment %d, position %d: %s", self._segment_id, entry.position, error)
+        except CommitLogReadError:
+            # It is settled at the end of the segment too.
             return
         cells = [cell for update in mutation.updates for row in update.rows for cell in row.cells]
         if any(cell.column.name == "schema_version" for cell in cells):
-            self._source.settle(unsettled)
+            self._until_written(lambda: self._source.settle(unsettled))
 
     def _decode_system_table(self, version: int, entry: CommitLogEntry) -> Mutation:
         """By any definition that the table ever had. Raises CommitLogReadError."""
@@ -252,8 +254,7 @@ class MutationInterpreter:
         table = error.table_id.bytes if isinstance(error, UnknownTableError) else entry.payload[1:17]
         if table not in self._hopeless:
             for pause_s in (0.0, self._reread_pause_s):
-                if self._stopping.wait(pause_s):
-                    raise StoppedError
+                self._pause(pause_s)
                 self._ask_again()
                 try:
                     return self._interpret(version, entry)
@@ -272,6 +273,8 @@ class MutationInterpreter:
                 reason=reason, payload=entry.payload, parked_at_ms=_now_ms(),
             )
         )  # fmt: skip
+        if self._parked.must_save:
+            self.save()
         self._metrics.mutations_parked += 1
         if table_id not in self._told:
             self._told.add(table_id)
@@ -279,6 +282,22 @@ class MutationInterpreter:
                 "%s, position %d: parked: %s; it is tried again when the schema changes, `cdc parked` lists what waits",
                 segment, entry.position, reason,
             )  # fmt: skip
+
+    def _until_written(self, action: Callable[[], _Result]) -> _Result:
+        """What is read may go on only when this is durable. Raises StoppedError."""
+        told = ""
+        while True:
+            try:
+                return action()
+            except UnwritableFileError as error:
+                if str(error) != told:
+                    _log.error("%s; reading waits for it", error)
+                told = str(error)
+                self._pause(_PAUSE_S)
+
+    def _pause(self, seconds: float) -> None:
+        if self._stopping.wait(seconds):
+            raise StoppedError
 
     def _ask_again(self) -> None:
         now_ms = _now_ms()
@@ -289,12 +308,9 @@ class MutationInterpreter:
             self._use(known)
 
     def _known(self, time_ms: int, *, reread: bool = False) -> KnownTables:
-        while not self._stopping.is_set():
-            known = self._source.as_of(time_ms, _ANSWER_TIMEOUT_S, reread=reread)
-            if known is not None:
-                return known
-            self._stopping.wait(_PAUSE_S)
-        raise StoppedError
+        while (known := self._source.as_of(time_ms, _ANSWER_TIMEOUT_S, reread=reread)) is None:
+            self._pause(_PAUSE_S)
+        return known
 
     def _use(self, known: KnownTables) -> None:
         self._confirmed_ms = known.confirmed_at_ms

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from change_agent.sqlite_file import DamagedFileError, open_database, open_to_read
+from change_agent.sqlite_file import DamagedFileError, open_database, open_to_read, transaction
 from schemas.errors import CdcError
 
 __all__ = ["DamagedParkedError", "ParkedMutation", "ParkedMutations", "read_parked"]
@@ -97,17 +97,22 @@ class ParkedMutations:
         """Keep a mutation. It is durable after the next :meth:`save`; until then its place must not be acknowledged."""
         self._unsaved.append(mutation)
         self._unsaved_bytes += len(mutation.payload)
-        if self._unsaved_bytes > _MAX_UNSAVED_BYTES:
-            self.save()
+
+    @property
+    def must_save(self) -> bool:
+        """True when more is not durable than should be kept in memory."""
+        return self._unsaved_bytes > _MAX_UNSAVED_BYTES
 
     def save(self) -> None:
-        """Make everything that was parked durable."""
+        """Make everything that was parked durable. Raises UnwritableFileError."""
         if self._unsaved:
-            with self._database:
+            added: Counter[int] = Counter()
+            with transaction(self._database):
                 for each in self._unsaved:
                     place = (each.segment, each.segment_id, each.position, each.version, str(each.table_id))
                     content = (each.reason, each.payload, zlib.crc32(each.payload), each.parked_at_ms)
-                    self._by_segment[each.segment_id] += self._database.execute(_INSERT, place + content).rowcount
+                    added[each.segment_id] += self._database.execute(_INSERT, place + content).rowcount
+            self._by_segment += added
             self._unsaved.clear()
             self._unsaved_bytes = 0
             self._recount()
@@ -122,12 +127,12 @@ class ParkedMutations:
 
     def note_tries(self, reasons: Collection[tuple[str, int]]) -> None:
         """These were tried again in vain: new reason and number of each."""
-        with self._database:
+        with transaction(self._database):
             self._database.executemany("UPDATE parked SET reason = ?, tries = tries + 1 WHERE id = ?", reasons)
 
     def remove(self, parked: Collection[ParkedMutation]) -> None:
         """These are with the broker: nothing waits for them any more."""
-        with self._database:
+        with transaction(self._database):
             self._database.executemany("DELETE FROM parked WHERE id = ?", [(each.number,) for each in parked])
         for each in parked:
             self._by_segment[each.segment_id] -= 1

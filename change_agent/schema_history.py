@@ -54,6 +54,8 @@ class SchemaHistory:
         self._definitions: Final[dict[UUID, list[Definition]]] = defaultdict(list)
         self._parsed: Final[dict[tuple[UUID, int, int], TableMetadata]] = {}
         self._types: Final[dict[str, list[UserTypeRow]]] = defaultdict(list)
+        # Definitions to be stored (True) or removed, of an `add` that could not write.
+        self._unstored: Final[list[tuple[Definition, bool]]] = []
         self._stored_confirmed_ms = 0
         self.confirmed_at_ms = 0
         self.node_id: UUID | None = None
@@ -78,7 +80,7 @@ class SchemaHistory:
             self._store = None
 
     def add(self, read: NodeSchema) -> None:
-        """Take what the node says now, keep what it no longer says. Raises SystemSchemaError."""
+        """Take what the node says now, keep what it no longer says. Raises SystemSchemaError, UnwritableFileError."""
         found = rows_by_table(read.schema)
         parsed = tables_of(read.schema)
         changed: list[Definition] = []
@@ -98,11 +100,15 @@ class SchemaHistory:
                 gone += self._replace(definition)
                 changed.append(definition)
                 self._parsed[definition.key] = parsed[table_id]
-        self._opened().put_definitions(changed, gone)
+        self._unstored.extend([(each, True) for each in changed] + [(each, False) for each in gone])
+        self._opened().put_definitions(
+            [each for each, stays in self._unstored if stays], [each for each, stays in self._unstored if not stays]
+        )
         if read.node_id != self.node_id:
             self._opened().set_meta("node_id", str(read.node_id))
             self.node_id = read.node_id
-        self._derive({each.table_id for each in changed})
+        self._derive({each.table_id for each, _ in self._unstored})
+        self._unstored.clear()
 
     def confirm(self, time_ms: int) -> None:
         """The node says that its schema at `time_ms` (since the epoch) is the latest that was added."""

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final, cast
 from uuid import UUID
 
-from change_agent.sqlite_file import DamagedFileError, open_database, open_to_read
+from change_agent.sqlite_file import DamagedFileError, open_database, open_to_read, transaction
 from schemas.system_schema import Row, SystemSchema
 
 __all__ = ["Definition", "LogPlace", "SchemaStore", "UserTypeRow", "read_definitions"]
@@ -105,7 +105,7 @@ class SchemaStore:
 
     def set_meta(self, name: str, value: str) -> None:
         """Set one value."""
-        with self._database:
+        with transaction(self._database):
             self._database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def definitions(self) -> list[Definition]:
@@ -114,7 +114,7 @@ class SchemaStore:
 
     def put_definitions(self, definitions: Iterable[Definition], gone: Iterable[Definition] = ()) -> None:
         """Store new or changed definitions and remove others, all or nothing."""
-        with self._database:
+        with transaction(self._database):
             for each in gone:
                 self._database.execute(
                     "DELETE FROM definition WHERE table_id = ? AND since_us = ? AND types_since_us = ?",
@@ -136,7 +136,7 @@ class SchemaStore:
 
     def put_user_types(self, user_types: Sequence[UserTypeRow]) -> None:
         """Store definitions of user types."""
-        with self._database:
+        with transaction(self._database):
             for each in user_types:
                 text = json.dumps(each.row, separators=(",", ":"))
                 self._database.execute(
@@ -157,7 +157,7 @@ class SchemaStore:
 
     def put_places(self, places: Iterable[LogPlace]) -> None:
         """Store places, new or settled by now."""
-        with self._database:
+        with transaction(self._database):
             self._database.executemany(
                 "INSERT OR REPLACE INTO change VALUES (?, ?, ?, ?, ?)",
                 [
@@ -168,7 +168,7 @@ class SchemaStore:
 
     def remove_places_before(self, segment_id: int, position: int) -> None:
         """Forget the places at or before this one."""
-        with self._database:
+        with transaction(self._database):
             self._database.execute(
                 "DELETE FROM change WHERE segment_id < ? OR (segment_id = ? AND position <= ?)",
                 (segment_id, segment_id, position),
@@ -176,7 +176,7 @@ class SchemaStore:
 
     def remove_places(self, places: Iterable[LogPlace]) -> None:
         """Forget these places."""
-        with self._database:
+        with transaction(self._database):
             self._database.executemany(
                 "DELETE FROM change WHERE segment_id = ? AND position = ? AND table_id = ?",
                 [(each.segment_id, each.position, str(each.table_id)) for each in places],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from schemas.errors import CdcError
 
-__all__ = ["DamagedFileError", "open_database", "open_to_read"]
+__all__ = ["DamagedFileError", "UnwritableFileError", "open_database", "open_to_read", "transaction"]
 
 _BUSY_TIMEOUT_S: Final = 10.0
 # Row data may be in these files.
@@ -19,6 +20,21 @@ _MODE: Final = 0o600
 
 class DamagedFileError(CdcError):
     """The file is no whole database, or of a format that this version does not know."""
+
+
+class UnwritableFileError(CdcError):
+    """The file cannot be written now, as when the disk is full: nothing of the transaction is stored; try again."""
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing of what is done within, durable behind it. Raises UnwritableFileError."""
+    try:
+        with database:
+            yield
+    except sqlite3.OperationalError as error:
+        _, _, path = database.execute("PRAGMA database_list").fetchone()
+        raise UnwritableFileError(f"{path} cannot be written ({error}); trying again") from error
 
 
 def open_database(path: Path, format_version: int, statements: Sequence[str]) -> sqlite3.Connection:

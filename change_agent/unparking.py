@@ -17,6 +17,7 @@ from change_agent.metrics import AgentMetrics
 from change_agent.mutation_events import TableEvent
 from change_agent.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.parked import ParkedMutation, ParkedMutations
+from change_agent.sqlite_file import UnwritableFileError
 from change_agent.topic_lane import OutgoingEvent, event_size, header_of
 
 __all__ = ["Unparker"]
@@ -58,6 +59,13 @@ class Unparker:
 
     def run(self) -> None:
         """Forget what arrived; try everything that is parked when the schema is another. Raises StoppedError."""
+        try:
+            self._run()
+        except UnwritableFileError as error:
+            _log.warning("%s", error)
+            self._tried_with = 0
+
+    def _run(self) -> None:
         self._forget_arrived()
         self._metrics.parked = self._parked.count
         if self._tried_with == self._interpreter.schema_version or not self._parked.count:

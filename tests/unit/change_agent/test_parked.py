@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from cdc.main import cli
 from change_agent.parked import DamagedParkedError, ParkedMutation, ParkedMutations, read_parked
+from change_agent.sqlite_file import UnwritableFileError
 
 _TABLE = UUID(int=5)
 
@@ -75,6 +76,23 @@ def test_what_was_saved_survives_kill_9(tmp_path: Path) -> None:
         said += process.stdout.read().splitlines()
     count = len([line for line in said if line.strip()])
     assert [each.position for each in read_parked(tmp_path)][:count] == list(range(1, count + 1))
+
+
+def test_a_full_disk_loses_nothing_and_counts_nothing_twice(tmp_path: Path) -> None:
+    """What could not be saved is still there for the next try."""
+    parked = ParkedMutations(tmp_path)
+    pages = parked._database.execute("PRAGMA page_count").fetchone()[0]
+    parked._database.execute(f"PRAGMA max_page_count = {pages + 1}")
+    parked.park(_mutation(10))
+    parked.park(_mutation(20, payload=b"x" * 100_000))
+    for _ in range(2):
+        with pytest.raises(UnwritableFileError, match=r"parked\.sqlite cannot be written .*full.*; trying again"):
+            parked.save()
+    assert (parked.count, list(read_parked(tmp_path))) == (0, [])
+    parked._database.execute("PRAGMA max_page_count = 10000")
+    parked.save()
+    assert (parked.count, [each.position for each in read_parked(tmp_path)]) == (2, [10, 20])
+    parked.close()
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])

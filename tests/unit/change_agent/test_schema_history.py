@@ -16,6 +16,7 @@ import pytest
 from cdc.schema_source import load_schema
 from change_agent.schema_history import NodeSchema, SchemaHistory
 from change_agent.schema_mutations import SchemaChange, TableChange, TypeChange
+from change_agent.sqlite_file import UnwritableFileError
 from change_agent.table_versions import LogEvidence, WrittenWhen
 from schemas.errors import ConfigError
 from schemas.system_schema import Row, SystemSchema
@@ -181,6 +182,24 @@ def test_of_a_table_that_is_altered_all_day_the_last_places_are_kept(history: Sc
     history.close()
     again = _reopened(tmp_path)
     assert [each.segment_id for each in again.places] == [each.segment_id for each in history.places]
+    again.close()
+
+
+def test_what_the_node_said_while_the_disk_was_full_is_stored_later(history: SchemaHistory, tmp_path: Path) -> None:
+    """The next look at the node finds nothing new, and stores what the one before could not."""
+    history.add(_schema(_table(_OLD, "t", written_us=1)))
+    database = history._opened()._database
+    pages = database.execute("PRAGMA page_count").fetchone()[0]
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    large = _schema(_table(_NEW, "t", written_us=2), columns=[_column("t", f"c{each}", "int") for each in range(500)])
+    with pytest.raises(UnwritableFileError, match=r"schema\.sqlite cannot be written"):
+        history.add(large)
+    database.execute("PRAGMA max_page_count = 10000")
+    history.add(large)
+    assert set(history.tables) == {_OLD, _NEW}
+    history.close()
+    again = _reopened(tmp_path)
+    assert set(again.tables) == {_OLD, _NEW}
     again.close()
 
 

@@ -32,6 +32,8 @@ __all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead", "reason_
 _PROTOCOL_VERSION: Final = 4
 _SYSTEM_PROFILE: Final = "system"
 _SIZE: Final = struct.Struct(">i")
+# Everything waits for these few small queries; a node that hangs must not hold it up for long.
+_SYSTEM_TIMEOUT_S: Final = 5.0
 # All tables of a source look at the schema's version; one look serves them all.
 _VERSION_FOR_S: Final = 1.0
 
@@ -248,7 +250,9 @@ class CassandraClient:
             request_timeout=options.read_timeout_s,
             row_factory=lambda names, rows: rows,
         )
-        system = ExecutionProfile(load_balancing_policy=policy, request_timeout=30, row_factory=dict_factory)
+        system = ExecutionProfile(
+            load_balancing_policy=policy, request_timeout=_SYSTEM_TIMEOUT_S, row_factory=dict_factory
+        )
         auth = None
         if options.username is not None:
             auth = PlainTextAuthProvider(options.username, options.password)

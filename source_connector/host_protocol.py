@@ -45,6 +45,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Final
 
+from schemas import record_properties as names
 from source_connector.errors import HostProtocolError
 from source_connector.record import DataSchema, SourceRecord
 from source_connector.row_encoder import DataFormat
@@ -73,6 +74,7 @@ _HEADER: Final = struct.Struct(">IB")
 _SEQ: Final = struct.Struct(">Q")
 _SIZE: Final = struct.Struct(">I")
 _FORMATS: Final = (DataFormat.KEY_VALUE_AVRO, DataFormat.KEY_VALUE_JSON, DataFormat.JSON)
+_REPEATED: Final = frozenset({names.KIND, names.TABLE_ID, names.NODE, names.STATIC_COLUMNS})
 _RECORD_HEAD: Final = struct.Struct(">QIqI")
 
 
@@ -233,7 +235,7 @@ def encode_record(seq: int, record: SourceRecord) -> bytes:
         len(record.properties).to_bytes(2, "big"),
     ]
     for name, text in record.properties.items():
-        parts += (_name(name), _text(text))
+        parts += (_name(name), _name(text) if name in _REPEATED else _text(text))
     return _frame(FrameType.RECORD, b"".join(parts))
 
 
@@ -260,7 +262,7 @@ def _frame(kind: FrameType, body: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _name(name: str) -> bytes:
-    """Names of properties are few, records are many."""
+    """Names of properties are few, and so are some of their values; records are many."""
     return _text(name)
 
 

@@ -39,7 +39,10 @@ class MutationCache:
 
     def remember(self, key: bytes, digest: bytes) -> None:
         """This change has been published; the oldest of the key's digests gives way."""
-        if len(self._digests) >= self._digests.maxsize and key not in self._digests:
-            self.evictions += 1
-        known = tuple(each for each in self._digests.get(key, ()) if each != digest)
+        known = self._digests.get(key)
+        if known is None:
+            self.evictions += len(self._digests) >= self._digests.maxsize
+            known = ()
+        elif digest in known:
+            known = tuple(each for each in known if each != digest)
         self._digests[key] = (*known, digest)[-self._max_digests :]

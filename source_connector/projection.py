@@ -50,6 +50,8 @@ class Projection:
         self, table: TableMetadata, columns: str = ".*", data_format: DataFormat = DataFormat.KEY_VALUE_AVRO
     ) -> None:
         self.table: Final = table
+        self.column_names: Final = frozenset(each.name for each in table.primary_key + table.value_columns)
+        """All columns that may be named by an event."""
         self.data_format: Final = data_format
         wanted = re.compile(columns)
         self.value_columns: Final = tuple(each for each in table.value_columns if wanted.fullmatch(each.name))
@@ -88,11 +90,6 @@ class Projection:
             timed_columns=self.row_selection.timed_columns,
         )
         """Of several rows of a partition, with their keys."""
-
-    @property
-    def column_names(self) -> frozenset[str]:
-        """All columns that may be named by an event."""
-        return frozenset(each.name for each in self.table.primary_key + self.table.value_columns)
 
     def schema_equals(self, other: Projection) -> bool:
         """True when records of both are written by the same schemas."""

@@ -189,7 +189,8 @@ class RowFetcher:
             statement=statement,
             values=values,
             consistency=self._levels[request.level][attempt],
-            event_node=request.node,
+            # What failed by way of that node is not asked of it again: it may be the reason.
+            event_node=request.node if attempt == 0 else None,
             paging_state=request.paging_state,
             page_size=_PAGE_ROWS if request.kind in _OF_MANY_ROWS else None,
         )

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from schemas.errors import CdcError
 from source_connector.dead_letters import DeadLettersWritten
-from source_connector.errors import FetchError
+from source_connector.errors import DeploymentError, FetchError
 from source_connector.events_consumer import EventsConsumer
 from source_connector.events_message import DataStaxMessage, EventsMessage, UnreadableMessage
 from source_connector.host_connection import HostConnection
@@ -155,6 +155,8 @@ class CassandraSource:
                 self._written(item.ticket)
             case Close():
                 self._is_closing = True
+            case DeploymentError() if self._selection.only is None:
+                _log.error("one table's events are not read until the source is started again: %s", item)
             case Exception():
                 raise item
 

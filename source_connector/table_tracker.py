@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Final
 from uuid import UUID
@@ -106,11 +106,13 @@ class TableTracker:
         self.is_stale = True
         return Standing.UNKNOWN
 
-    def meet_columns(self, names: Iterable[str]) -> None:
+    def meet_columns(self, names: Collection[str]) -> None:
         """Columns that an event names: one that is not known was added since, or dropped since.
 
         Either makes the tracker stale, but once: asking again does not bring a dropped column back.
         """
+        if self.projection.column_names.issuperset(names):
+            return
         missing = set(names) - self.projection.column_names - self._missing_columns
         if missing:
             self._missing_columns |= missing

@@ -72,6 +72,10 @@ class DataTopic:
         self._receive(seconds)
         assert self.records[before:] == []
 
+    def poll(self, seconds: float) -> None:
+        """Take one more record, if one comes within that time."""
+        self._receive(seconds)
+
     def schema(self, version: int) -> dict[str, Any]:
         """One version of the registered schema, as the broker's REST interface tells it."""
         url = f"{self._admin_url}/admin/v2/schemas/public/default/{self.name}/schema/{version}"

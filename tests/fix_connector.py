@@ -15,13 +15,14 @@ import httpx
 import pytest
 from cassandra.cluster import Session
 
-from cdc.sandbox import Pulsar
+from cdc.sandbox import Pulsar, artifacts
 from cdc.sandbox.prerequisites import java_home
 from source_connector.nar_build import build_nar
 from tests.connector_line import ConnectorLine
 from tests.data_topic import DataTopic
 from tests.events_topic import wait_until
 from tests.events_writer import EventsWriter
+from tests.local_run import LocalRun
 from tests.servers import REPOSITORY, CassandraServer, PulsarServer
 
 _numbers = itertools.count(1)
@@ -118,6 +119,24 @@ def deploy_connector(
     yield deploy
     for connector in deployed:
         connector.delete()
+
+
+@pytest.fixture
+def local_run(
+    connector_archive: Path, keyspace: str, cassandra_node: CassandraServer, pulsar: PulsarServer, tmp_path: Path
+) -> Iterator[LocalRun]:
+    """A connector for table `t`, run by hand."""
+    options = connector_options(cassandra_node, keyspace, "t")
+    run = LocalRun(
+        artifacts.pulsar_distribution() / "bin" / "pulsar-admin",
+        pulsar.service_url,
+        connector_archive,
+        data_topic_name(keyspace, "t"),
+        options,
+        tmp_path / "local.log",
+    )
+    yield run
+    run.kill()
 
 
 @pytest.fixture

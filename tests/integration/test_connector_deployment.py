@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 from cassandra.cluster import Session
 
-from cdc.sandbox import Pulsar, Sandbox, artifacts
+from cdc.sandbox import Sandbox, artifacts
 from cdc.sandbox.prerequisites import java_home
 from schemas.mutation_event import MutationEvent
 from tests.connector_line import ConnectorLine, int32
-from tests.events_topic import wait_until
 from tests.fix_connector import (
     CreateLine,
     DeployConnector,
@@ -30,6 +25,7 @@ from tests.fix_connector import (
     pulsar_admin,
     wait_until_acknowledged,
 )
+from tests.local_run import LocalRun
 from tests.servers import CassandraServer, PulsarServer
 
 _JAVA = Path(__file__).parent.parent / "java" / "AutoConsume.java"
@@ -188,60 +184,6 @@ def _post_schema(url: str, document: dict[str, object], properties: dict[str, st
     httpx.post(url, json=body).raise_for_status()
 
 
-class LocalRun:
-    """`pulsar-admin sources localrun` in a process group of its own, to be killed at any moment."""
-
-    def __init__(self, pulsar: Pulsar, archive: Path, topic: str, options: dict[str, object], log: Path) -> None:
-        self._command = [
-            str(pulsar.pulsar_admin), "sources", "localrun", "--broker-service-url", pulsar.service_url,
-            "--archive", str(archive), "--name", "local", "--destination-topic-name", topic,
-            "--source-config", json.dumps(options),
-        ]  # fmt: skip
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it; it goes on by itself."""
-        environment = {**os.environ, "JAVA_HOME": str(java_home())}
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
-
-    def child(self) -> psutil.Process:
-        """The Python process of the connector, as soon as it runs."""
-        assert self._process is not None
-        runner = psutil.Process(self._process.pid)
-        found: list[psutil.Process] = []
-
-        def is_there() -> bool:
-            found[:] = [each for each in runner.children(recursive=True) if _is_connector(each)]
-            return bool(found)
-
-        wait_until(is_there, f"the connector's process; log: {self._log}", 60)
-        return found[0]
-
-    def kill(self) -> None:
-        """SIGKILL to Java; the Python process has to notice by itself."""
-        if self._process is not None:
-            child = psutil.Process(self._process.pid).children(recursive=True)
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            wait_until(lambda: not any(each.is_running() for each in child), "the end of the connector's process")
-            self._process = None
-
-
-@pytest.fixture
-def local_run(
-    connector_archive: Path, keyspace: str, cassandra_node: CassandraServer, sandbox: Sandbox, tmp_path: Path
-) -> Iterator[LocalRun]:
-    """A connector for table `t`, run by hand."""
-    options = connector_options(cassandra_node, keyspace, "t")
-    run = LocalRun(sandbox.pulsar, connector_archive, data_topic_name(keyspace, "t"), options, tmp_path / "local.log")
-    yield run
-    run.kill()
-
-
 def test_nothing_is_lost_when_the_child_and_the_host_are_killed_in_mid_stream(
     connector_line: CreateLine, local_run: LocalRun, pulsar: PulsarServer
 ) -> None:
@@ -263,14 +205,6 @@ def test_nothing_is_lost_when_the_child_and_the_host_are_killed_in_mid_stream(
         line.topic.next(min(500, 8_000 - len(values)))
     assert values == {number: {"a": number} for number in range(8_000)}
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
-
-
-def _is_connector(process: psutil.Process) -> bool:
-    try:
-        command = process.cmdline()
-        return "-I" in command and "nar-unpacked" in command[-1]
-    except psutil.Error:  # it has ended
-        return False
 
 
 def _rows(line: ConnectorLine, first: int, count: int) -> list[MutationEvent]:

@@ -1,0 +1,178 @@
+"""Two nodes, one of which lags behind: what is published is never older than its event."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from cassandra import ConsistencyLevel, DriverException
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
+from cassandra.policies import WhiteListRoundRobinPolicy
+from cassandra.query import SimpleStatement
+
+from cdc.sandbox import Sandbox
+from schemas.mutation_event import MutationEvent
+from tests.connector_line import int32
+from tests.data_topic import DataTopic
+from tests.events_topic import wait_until
+from tests.events_writer import EventsWriter
+from tests.fix_connector import Connector, OpenDataTopic, connector_options, data_topic_name
+from tests.servers import PulsarServer
+
+# Cassandra drops a write that reaches a node later than its timeout of 2 s.
+_MESSAGES_EXPIRE_S = 4
+_STORAGE_PROXY = "org.apache.cassandra.db:type=StorageProxy"
+
+
+class Lagging:
+    """Table `t`: rows whose first replica has 'old', while the other one has 'new'."""
+
+    def __init__(self, session: Session, keyspace: str, writer: EventsWriter, nodes: Sandbox) -> None:
+        self.keyspace = keyspace
+        self.writer = writer
+        self._session = session
+        self.behind = nodes.nodes[1]
+        hosts = {host.address: host for host in session.cluster.metadata.all_hosts()}
+        self._node = hosts[self.behind.address].host_id
+        session.cluster.refresh_schema_metadata()
+        replicas = session.cluster.metadata.get_replicas
+        first = [key for key in range(200) if replicas(keyspace, int32(key))[0].address == self.behind.address]
+        self.keys = first[:20]
+        for key in self.keys:
+            self._run(f"INSERT INTO {keyspace}.t (id, v, w) VALUES ({key}, 'old', 'w') USING TIMESTAMP 5", "ALL")
+        self.suspend()
+        for key in self.keys:
+            self._run(f"INSERT INTO {keyspace}.t (id, v) VALUES ({key}, 'new') USING TIMESTAMP 9", "ONE")
+            self._run(f"DELETE w FROM {keyspace}.t USING TIMESTAMP 9 WHERE id = {key}", "ONE")
+        time.sleep(_MESSAGES_EXPIRE_S)
+        self.resume()
+
+    def suspend(self) -> None:
+        """The node answers nothing."""
+        assert self.behind.pid is not None
+        os.kill(self.behind.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """And goes on; returns when it serves reads."""
+        assert self.behind.pid is not None
+        os.kill(self.behind.pid, signal.SIGCONT)
+        select = f"SELECT v FROM {self.keyspace}.t WHERE id = {self.keys[0]}"
+
+        def serves_all() -> bool:
+            try:
+                self._run(select, "ALL")
+            except (DriverException, NoHostAvailable):
+                return False
+            return True
+
+        wait_until(serves_all, "all replicas answering", 120)
+
+    def send(self, keys: Sequence[int], column: str, *, is_live: bool = True) -> None:
+        """Events of the new state that name the node that is behind: it is asked first."""
+        events = [self._event(key, column, is_live=is_live) for key in keys]
+        self.writer.send(*events, node=self._node)
+
+    def _event(self, key: int, column: str, *, is_live: bool) -> MutationEvent:
+        return self.writer.event(int32(key), writetime_us=9, columns=(column,), is_live=is_live)
+
+    def _run(self, statement: str, consistency: str) -> None:
+        level = ConsistencyLevel.name_to_value[consistency]
+        self._session.execute(SimpleStatement(statement, consistency_level=level))
+
+
+@pytest.fixture(scope="module")
+def session(two_nodes: Sandbox) -> Iterator[Session]:
+    """A session with the cluster of two nodes, by the first one, which keeps no hints for the other."""
+    first = two_nodes.node
+    hints = {"type": "write", "mbean": _STORAGE_PROXY, "attribute": "HintedHandoffEnabled"}
+    first._ask({**hints, "value": False})
+    profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([first.address]), request_timeout=60)
+    profiles = {EXEC_PROFILE_DEFAULT: profile}
+    with Cluster([first.address], port=first.native_port, connect_timeout=20, execution_profiles=profiles) as cluster:
+        yield cluster.connect()
+    first._ask({**hints, "value": True})
+
+
+DeployOnTwo = Callable[..., Connector]
+
+
+@pytest.fixture
+def lagging(
+    session: Session, pulsar: PulsarServer, two_nodes: Sandbox, request: pytest.FixtureRequest
+) -> Iterator[Lagging]:
+    """A keyspace of the test's own."""
+    keyspace = f"lagging_{os.getpid()}_{abs(hash(request.node.name)) % 10_000}"
+    session.execute(
+        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 2}}"
+    )
+    session.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, v text, w text) WITH read_repair = 'NONE'")
+    writer = EventsWriter(session, pulsar.service_url, pulsar.admin_url, keyspace, "t")
+    yield Lagging(session, keyspace, writer, two_nodes)
+    writer.close()
+
+
+@pytest.fixture
+def deploy(
+    connector_archive: Path, two_nodes: Sandbox, pulsar: PulsarServer, lagging: Lagging
+) -> Iterator[DeployOnTwo]:
+    """A connector for the lagging table; its first level is LOCAL_ONE."""
+    deployed: list[Connector] = []
+
+    def create(**options: object) -> Connector:
+        connector = Connector(pulsar.admin_url, f"{lagging.keyspace}-{len(deployed)}")
+        deployed.append(connector)
+        configs = connector_options(
+            two_nodes.node, lagging.keyspace, "t", query__consistencyLevel="LOCAL_ONE", **options
+        )
+        connector.create(connector_archive, data_topic_name(lagging.keyspace, "t"), configs)
+        return connector
+
+    yield create
+    for connector in deployed:
+        connector.delete()
+
+
+def _values(topic: DataTopic, count: int, column: str) -> dict[int, object]:
+    return {record.key["id"]: record.value and record.value[column] for record in topic.next(count)}
+
+
+def test_what_a_replica_does_not_have_yet_is_read_from_the_others(
+    lagging: Lagging, deploy: DeployOnTwo, open_data_topic: OpenDataTopic
+) -> None:
+    """Without the check old rows are published; with it none is, whether write times prove the change or cannot."""
+    topic = open_data_topic(f"{lagging.keyspace}.t")
+    unchecked = deploy(query__proveReads=False)
+    lagging.send(lagging.keys, "v")
+    assert "old" in _values(topic, 20, "v").values()
+    unchecked.delete()
+    deploy()
+    lagging.send(lagging.keys[:10], "v")
+    assert _values(topic, 10, "v") == dict.fromkeys(lagging.keys[:10], "new")
+    lagging.send(lagging.keys[10:], "w", is_live=False)  # a deleted column proves nothing
+    assert _values(topic, 10, "w") == dict.fromkeys(lagging.keys[10:], None)
+
+
+def test_a_replica_that_stands_still_holds_up_nothing_for_ever_and_never_silently(
+    lagging: Lagging, deploy: DeployOnTwo, open_data_topic: OpenDataTopic
+) -> None:
+    """SIGSTOP of one node: what needs it is read at the fallback level, counted, and suppresses no later copy."""
+    topic = open_data_topic(f"{lagging.keyspace}.t")
+    connector = deploy(query__maxBackoffInSec=2, queryExecutionTimeout=3)
+    first, second = lagging.keys[:2]
+    lagging.send([first], "v")
+    topic.next()
+    lagging.suspend()
+    try:
+        lagging.send([second], "w", is_live=False)
+        assert topic.next(timeout_s=120)[0].key == {"id": second}
+        wait_until(lambda: connector.metric("reads_at_fallback") >= 1, "the fallback in the metrics", 120)
+    finally:
+        lagging.resume()
+    lagging.send([second], "w", is_live=False)
+    value = topic.next(timeout_s=120)[0].value
+    assert value is not None
+    assert value["w"] is None

@@ -87,3 +87,20 @@ def test_static_rows_are_published_one_at_a_time_between_the_rows_around_them() 
     assert shown([second]) == [[1]]
     lanes.finished(second)
     assert shown(started(lanes)) == [[2]]
+
+
+def test_ten_thousand_changes_of_a_hundred_keys_are_a_hundred_reads_a_round() -> None:
+    """A hot partition: all that waits for a key when its turn comes is settled by one read."""
+    lanes = PartitionLanes()
+    for change in range(100):
+        for key in range(100):
+            lanes.add(pending(event(1, key, position=change))[0])
+    rounds = []
+    while lanes.has_startable:
+        works = [lanes.next_startable()]
+        while lanes.has_startable:
+            works.append(lanes.next_startable())
+        rounds.append((len(works), sum(len(work.events) for work in works)))
+        for work in works:
+            lanes.finished(work)
+    assert rounds == [(100, 100), (100, 9_900)]

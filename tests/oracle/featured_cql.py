@@ -157,7 +157,7 @@ class FeaturedCql:
     def _range(self) -> str:
         rng = self.rng
         where = f"p = {self._small()} AND a = 1 AND b = {rng.choice(['', 'x', 'y'])!r}"
-        bound = rng.choice(["", " AND c > 5", " AND c >= 5", " AND c < 7", " AND c > 1 AND c <= 8"])
+        bound = rng.choice(["", "", "", " AND c > 5", " AND c >= 5", " AND c < 7", " AND c > 1 AND c <= 8"])
         return rng.choice(
             [
                 f"DELETE FROM ks.ranges WHERE {where}{bound}",

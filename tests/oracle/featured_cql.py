@@ -160,7 +160,7 @@ class FeaturedCql:
         bound = rng.choice(["", "", "", " AND c > 5", " AND c >= 5", " AND c < 7", " AND c > 1 AND c <= 8"])
         return rng.choice(
             [
-                f"DELETE FROM ks.ranges WHERE {where}{bound}",
+                *([f"DELETE FROM ks.ranges WHERE {where}{bound}"] * 3),
                 f"DELETE FROM ks.ranges WHERE {where} AND c = {self._small()}",
                 f"INSERT INTO ks.ranges (p, a, b, c, v) VALUES ({self._small()}, 1, '', {self._small()}, 2)",
                 f"UPDATE ks.ranges SET s = {self._small()} WHERE p = {self._small()}",

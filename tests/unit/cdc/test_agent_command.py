@@ -51,7 +51,7 @@ def test_check_says_that_a_file_is_good_and_starts_nothing(tmp_path: Path) -> No
     assert not (tmp_path / "work").exists()
 
 
-@pytest.mark.parametrize("damaged", ["positions-a.json", "node-schema.json"])
+@pytest.mark.parametrize("damaged", ["positions-a.json", "parked.sqlite"])
 def test_a_damaged_working_directory_is_one_line(tmp_path: Path, damaged: str) -> None:
     """The exit code is 1: the configuration is right, what was stored is not."""
     work = tmp_path / "work"

@@ -65,7 +65,7 @@ def test_a_finished_segment_is_archived_and_then_deleted(tmp_path: Path) -> None
     content = segment_bytes(_ID, [payloads(3)])
     agent.segment(_ID, content, "9\nCOMPLETED")
     agent.start()
-    wait_until(lambda: agent.files() == [], "the segment is deleted", 10)
+    wait_until(lambda: agent.files() == [], "the segment is deleted")
     agent.stop()
     archived = tmp_path / "archive" / _NODE / f"CommitLog-7-{_ID}.log.zst"
     assert bytes(cramjam.zstd.decompress(archived.read_bytes())) == content
@@ -81,7 +81,7 @@ def test_a_failing_archive_deletes_nothing_and_goes_on_when_it_works_again(
     for number in range(3):
         agent.segment(_ID + number, segment_bytes(_ID + number, [payloads(1)]), "9\nCOMPLETED")
     agent.start()
-    wait_until(lambda: agent.metrics.archive_failures >= 3, "it was tried", 10)
+    wait_until(lambda: agent.metrics.archive_failures >= 3, "it was tried")
     assert len(agent.published) == 3 and len(agent.files()) == 6
     (tmp_path / "archive").unlink()
     wait_until(lambda: agent.files() == [], "all are archived and deleted", 20)
@@ -99,17 +99,17 @@ def test_a_segment_that_was_set_aside_is_published_again_by_reprocess(tmp_path: 
     agent = _agent(tmp_path)
     agent.segment(_ID, bytes(bad), "9\nCOMPLETED")
     agent.start()
-    wait_until(lambda: agent.metrics.segments_set_aside == 1, "the segment is set aside", 5)
+    wait_until(lambda: agent.metrics.segments_set_aside == 1, "the segment is set aside")
     error = agent.work / "error"
     for again in (1, 2):
         (error / f"CommitLog-7-{_ID}.log").write_bytes(good)
         result = CliRunner().invoke(cli, ["agent", "reprocess", "--working-dir", str(agent.work)])
         assert (result.exit_code, result.output) == (0, f"1 segments wait in {agent.work / 'reprocess'}\n")
         wait_until(lambda: len(agent.published) == 2 + 3 * again, "it is read again", 5)  # noqa: B023
-        wait_until(lambda: not list((agent.work / "reprocess").iterdir()), "it is deleted", 5)
+        wait_until(lambda: not list((agent.work / "reprocess").iterdir()), "it is deleted")
         assert list(error.iterdir()) == []
         # the stored account of the first turn is closed before the second begins
-        wait_until(lambda: not any(each < 0 for each in agent._writer._stored.finished), "it is forgotten", 5)
+        wait_until(lambda: not any(each < 0 for each in agent._writer._stored.finished), "it is forgotten")
     agent.stop()
     assert {each.header.segment_id for each in agent.published} == {_ID}
     assert agent.gaps == []
@@ -125,7 +125,7 @@ def test_a_segment_that_is_still_damaged_is_set_aside_again(tmp_path: Path) -> N
     agent.start()
     result = CliRunner().invoke(cli, ["agent", "reprocess", "--working-dir", str(agent.work), f"CommitLog-7-{_ID}.log"])
     assert result.exit_code == 0
-    wait_until(lambda: agent.metrics.segments_set_aside == 1, "it is set aside", 5)
+    wait_until(lambda: agent.metrics.segments_set_aside == 1, "it is set aside")
     agent.stop()
     assert len(agent.published) == 2
     assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").read_bytes() == bytes(bad)

@@ -91,7 +91,7 @@ def test_the_oldest_finished_segments_go_until_half_is_free(
     guard, metrics = running
     _fill(cdc_raw, 6)
     guard.start()
-    wait_until(lambda: metrics.segments_spilled == 4, "segments are moved", 10)
+    wait_until(lambda: metrics.segments_spilled == 4, "segments are moved")
     assert (_logs(tmp_path / "spill"), _logs(cdc_raw)) == ([0, 1, 2, 3], [4, 5])
     assert len(list(cdc_raw.glob("*_cdc.idx"))) == 2
     assert metrics.cdc_raw_limit_bytes == 8 * _MIB
@@ -118,7 +118,7 @@ def test_a_disk_that_is_nearly_full_takes_nothing_and_the_log_says_so(
     guard = _guard(cdc_raw, tmp_path / "spill", metrics, min_free=2**60)
     _fill(cdc_raw, 7)
     guard.start()
-    wait_until(lambda: any("and so is" in each.getMessage() for each in caplog.records), "told", 10)
+    wait_until(lambda: any("and so is" in each.getMessage() for each in caplog.records), "told")
     time.sleep(1.2)
     guard.stop()
     assert [each.levelname for each in caplog.records] == ["WARNING", "ERROR"]
@@ -156,11 +156,11 @@ def test_off_loaded_segments_are_read_in_the_order_of_their_ids_and_deleted(tmp_
             log.rename(agent.spill / log.name)
     (agent.cdc_raw / f"CommitLog-7-{_ID}_cdc.idx").unlink()
     agent.start()
-    wait_until(lambda: len(agent.published) == 12, "all are read", 5)
+    wait_until(lambda: len(agent.published) == 12, "all are read")
     # also while they wait for their acknowledgement
     (agent.cdc_raw / f"CommitLog-7-{_ID + 2}.log").rename(agent.spill / f"CommitLog-7-{_ID + 2}.log")
     agent.positions.acknowledge(tracked_entries(agent.published), 12, 0)
-    wait_until(lambda: agent.files() == [] and not list(agent.spill.iterdir()), "all are deleted", 5)
+    wait_until(lambda: agent.files() == [] and not list(agent.spill.iterdir()), "all are deleted")
     agent.stop()
     assert agent.places() == sorted(set(agent.places()))
     assert (agent.metrics.segments_gone_unread, agent.metrics.segments_unreadable) == (0, 0)

@@ -50,14 +50,14 @@ def test_segments_that_were_seen_and_went_unread_are_one_gap(tmp_path: Path, cap
     agent.segment(_ID, segment_bytes(_ID, [payloads(2), payloads(4)]), str(first))
     agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(3)]), "300")
     agent.start()
-    wait_until(lambda: len(agent.published) == 2, "the first section is read", 5)
+    wait_until(lambda: len(agent.published) == 2, "the first section is read")
     # While the first may still grow, the second waits. Both go between two looks, and not in the middle of one.
     (tmp_path / "gone").mkdir()
     agent.cdc_raw.rename(tmp_path / "gone" / "cdc_raw")
     agent.cdc_raw.mkdir()
-    wait_until(lambda: len(agent.gaps) == 1, "the gap is found", 5)
+    wait_until(lambda: len(agent.gaps) == 1, "the gap is found")
     agent.gaps[0].on_told()
-    wait_until(lambda: agent.positions.progress() == {}, "its segments are done with", 5)
+    wait_until(lambda: agent.positions.progress() == {}, "its segments are done with")
     agent.stop()
     records = agent.gaps[0].records
     tables = [each.table for each in records]
@@ -76,7 +76,7 @@ def test_a_segment_that_went_while_the_agent_was_down_is_a_gap(tmp_path: Path) -
     first = _agent(tmp_path)
     first.segment(_ID, segment_bytes(_ID, [payloads(2)]), "150")
     first.start()
-    wait_until(lambda: first.stored != first._store.load(), "the segment is known", 5)
+    wait_until(lambda: first.stored != first._store.load(), "the segment is known")
     first.stop()
     _remove(first, _ID)
     for told in (False, True):
@@ -90,7 +90,7 @@ def test_a_segment_that_went_while_the_agent_was_down_is_a_gap(tmp_path: Path) -
     last = _agent(tmp_path)
     last.segment(_ID + 5, segment_bytes(_ID + 5, [payloads(1)]), "9\nCOMPLETED")
     last.start()
-    wait_until(lambda: last.files() == [], "another segment is finished", 5)
+    wait_until(lambda: last.files() == [], "another segment is finished")
     last.stop()
     assert last.gaps == []
 
@@ -102,14 +102,14 @@ def test_a_finished_segment_that_is_removed_while_it_is_read_is_read_to_its_end(
     agent.acknowledges = False
     agent.segment(_ID, segment_bytes(_ID, [rows]), "9\nCOMPLETED")
     agent.start()
-    wait_until(lambda: len(agent.published) > 0, "reading began and waits for room", 5)
+    wait_until(lambda: len(agent.published) > 0, "reading began and waits for room")
     read = len(agent.published)
     _remove(agent, _ID)
     agent.acknowledges = True
     agent.positions.acknowledge(
         tracked_entries(agent.published[:read]), read, sum(e.size for e in agent.published[:read])
     )
-    wait_until(lambda: agent.metrics.segments_finished == 1 or agent.positions.progress() == {}, "it is finished", 10)
+    wait_until(lambda: agent.metrics.segments_finished == 1 or agent.positions.progress() == {}, "it is finished")
     agent.stop()
     assert len(agent.published) > read and len(set(agent.places())) >= len(rows) // 2
     assert agent.gaps == []
@@ -121,7 +121,7 @@ def test_links_without_an_index_that_cassandra_removes_are_no_gap(tmp_path: Path
     log = agent.segment(_ID, segment_bytes(_ID, [payloads(2)]), None)
     agent.segment(_ID + 7, segment_bytes(_ID + 7, [payloads(1)]), "9\nCOMPLETED")
     agent.start()
-    wait_until(lambda: agent.metrics.segments_deleted == 1, "a look was taken", 5)
+    wait_until(lambda: agent.metrics.segments_deleted == 1, "a look was taken")
     log.unlink()
     time.sleep(0.2)
     agent.stop()
@@ -135,14 +135,14 @@ def test_a_segment_that_was_set_aside_just_before_a_kill_is_no_gap(tmp_path: Pat
     first = _agent(tmp_path)
     first.segment(_ID, bytes(content), str(len(segment_bytes(_ID, [payloads(2)]))))
     first.start()
-    wait_until(lambda: first.metrics.corrupt_entries == 1, "the bad entry is met", 5)
+    wait_until(lambda: first.metrics.corrupt_entries == 1, "the bad entry is met")
     first.stop()
     (tmp_path / "work" / "error").mkdir()
     (first.cdc_raw / f"CommitLog-7-{_ID}.log").rename(tmp_path / "work" / "error" / f"CommitLog-7-{_ID}.log")
     (first.cdc_raw / f"CommitLog-7-{_ID}_cdc.idx").unlink()
     second = _agent(tmp_path)
     second.start()
-    wait_until(lambda: _ID in second._writer._stored.finished, "it is stored as finished", 5)
+    wait_until(lambda: _ID in second._writer._stored.finished, "it is stored as finished")
     second.stop()
     assert second.gaps == []
 

@@ -71,7 +71,7 @@ def agent(topic: _Topic) -> Iterator[_Agent]:
 
 def test_what_is_stored_is_copied_under_the_nodes_id(agent: _Agent, topic: _Topic) -> None:
     """Whole, with its checksum."""
-    wait_until(lambda: topic.payload is not None, "a copy is made", 10)
+    wait_until(lambda: topic.payload is not None, "a copy is made")
     assert topic.payload is not None
     parsed = parse_positions(topic.payload)
     assert parsed is not None and parsed[1] == _STORED

@@ -169,7 +169,7 @@ _B = "persistent://public/default/events-ks.b"
 def test_a_single_event_goes_at_once(line: _Line) -> None:
     """Nothing waits for company when it is quiet."""
     line.publish("a", 1)
-    wait_until(lambda: line.acknowledged() == 1, "the event is acknowledged", 5)
+    wait_until(lambda: line.acknowledged() == 1, "the event is acknowledged")
     assert line.broker.positions(_A) == [1]
     assert line.positions.events == 0
 
@@ -179,7 +179,7 @@ def test_events_that_wait_together_travel_in_one_message(broker: _Broker, tmp_pa
     line = _Line(broker, tmp_path, max_events=100, max_bytes=5_000)
     line.publish("a", *range(120))
     line.publisher.start()
-    wait_until(lambda: line.acknowledged() == 120, "all are acknowledged", 5)
+    wait_until(lambda: line.acknowledged() == 120, "all are acknowledged")
     line.publisher.stop()
     assert [len(decode_events(payload).events) for payload in broker.stored[_A][0]] == [50, 50, 20]
     assert broker.positions(_A) == list(range(1, 121))
@@ -190,7 +190,7 @@ def test_one_event_a_message_has_the_rows_key(broker: _Broker, tmp_path: Path) -
     line = _Line(broker, tmp_path, max_events=1)
     line.publisher.start()
     line.publish("a", 7, 8)
-    wait_until(lambda: line.acknowledged() == 2, "both are acknowledged", 5)
+    wait_until(lambda: line.acknowledged() == 2, "both are acknowledged")
     line.publisher.stop()
     assert broker.keys == ["AAAABw==", "AAAACA=="]
 
@@ -201,7 +201,7 @@ def test_a_row_goes_to_the_partition_of_its_token(tmp_path: Path) -> None:
     line = _Line(broker, tmp_path)
     line.publisher.start()
     line.publish("a", *range(30))
-    wait_until(lambda: line.acknowledged() == 30, "all are acknowledged", 5)
+    wait_until(lambda: line.acknowledged() == 30, "all are acknowledged")
     line.publisher.stop()
     expected: list[list[int]] = [[], [], []]
     for key in range(30):
@@ -217,10 +217,10 @@ def test_a_table_whose_topic_is_refused_waits_and_the_others_go_on(broker: _Brok
     line.publish("a", 1)
     line.publish("b", 2)
     line.publish("a", 3)
-    wait_until(lambda: broker.stored.get(_B) is not None and broker.positions(_B) == [2], "b goes on", 5)
+    wait_until(lambda: broker.stored.get(_B) is not None and broker.positions(_B) == [2], "b goes on")
     assert line.acknowledged() == 0
     broker.refused_topics.clear()
-    wait_until(lambda: line.acknowledged() == 3, "a is published", 5)
+    wait_until(lambda: line.acknowledged() == 3, "a is published")
     line.publisher.stop()
     assert broker.positions(_A) == [1, 3]
 
@@ -229,15 +229,15 @@ def test_after_a_refused_message_everything_behind_it_goes_again_in_order(line: 
     """The broker may have taken later messages already: repeated, never reordered, never dropped."""
     line.broker.holds_back = True
     line.publish("a", 1)
-    wait_until(lambda: len(line.broker.held) == 1, "the first is on its way", 5)
+    wait_until(lambda: len(line.broker.held) == 1, "the first is on its way")
     line.publish("a", 2)
-    wait_until(lambda: len(line.broker.held) == 2, "the second is on its way", 5)
+    wait_until(lambda: len(line.broker.held) == 2, "the second is on its way")
     line.publish("a", 3)
     line.broker.holds_back = False
     first, second = line.broker.held
     first("Timeout")
     second(None)
-    wait_until(lambda: line.acknowledged() == 3, "all are acknowledged", 10)
+    wait_until(lambda: line.acknowledged() == 3, "all are acknowledged")
     assert line.broker.positions(_A) == [1, 2, 1, 2, 3]
     assert line.metrics.send_errors == 1
 
@@ -254,12 +254,12 @@ def test_a_producer_that_fails_again_and_again_is_replaced_until_one_works(line:
 def test_a_producer_without_connection_is_replaced(line: _Line) -> None:
     """The client finds its way back by itself, but slowly; a new producer asks at once."""
     line.publish("a", 1)
-    wait_until(lambda: line.acknowledged() == 1, "the topic is open", 5)
+    wait_until(lambda: line.acknowledged() == 1, "the topic is open")
     line.broker.holds_back, line.broker.connected = True, False
     line.publish("a", 2)
-    wait_until(lambda: len(line.broker.held) == 1, "the message is on its way", 5)
+    wait_until(lambda: len(line.broker.held) == 1, "the message is on its way")
     line.broker.holds_back = False
-    wait_until(lambda: line.acknowledged() == 2, "the new producer delivers", 10)
+    wait_until(lambda: line.acknowledged() == 2, "the new producer delivers")
     assert line.broker.positions(_A) == [1, 2, 2]
 
 
@@ -269,11 +269,11 @@ def test_while_messages_are_on_their_way_events_gather(line: _Line) -> None:
     for key in range(50):
         line.publish("a", key)
         time.sleep(0.001)
-    wait_until(lambda: len(line.broker.held) == 2, "two messages are on their way", 5)
+    wait_until(lambda: len(line.broker.held) == 2, "two messages are on their way")
     line.broker.holds_back = False
     for on_result in list(line.broker.held):
         threading.Thread(target=on_result, args=(None,)).start()
-    wait_until(lambda: line.acknowledged() == 50, "all are acknowledged", 5)
+    wait_until(lambda: line.acknowledged() == 50, "all are acknowledged")
     assert line.broker.positions(_A) == list(range(1, 51))
     assert len(line.broker.stored[_A][0]) <= 5
 
@@ -291,15 +291,15 @@ def test_a_table_that_cannot_be_published_is_held_on_disk_so_that_others_find_ro
     line.publisher.start()
     line.publish("b", 1)
     line.publish("a", *range(2, 12))
-    wait_until(lambda: line.acknowledged() == 11 and _held(tmp_path) == ["ks.a.events"], "a is held", 10)
+    wait_until(lambda: line.acknowledged() == 11 and _held(tmp_path) == ["ks.a.events"], "a is held")
     line.publish("a", 12)
     line.publish("b", 13)
-    wait_until(lambda: line.acknowledged() == 13, "the log goes on", 10)
+    wait_until(lambda: line.acknowledged() == 13, "the log goes on")
     assert (broker.positions(_B), line.positions.events) == ([1, 13], 0)
     broker.refused_topics.clear()
-    wait_until(lambda: broker.stored.get(_A) is not None and len(broker.positions(_A)) == 11, "a is published", 10)
+    wait_until(lambda: broker.stored.get(_A) is not None and len(broker.positions(_A)) == 11, "a is published")
     line.publish("a", 14)
-    wait_until(lambda: line.acknowledged() == 14 and _held(tmp_path) == [], "nothing is held any more", 10)
+    wait_until(lambda: line.acknowledged() == 14 and _held(tmp_path) == [], "nothing is held any more")
     line.publisher.stop()
     assert broker.positions(_A) == [*range(2, 13), 14]
 
@@ -311,13 +311,13 @@ def test_what_an_earlier_process_held_is_published_first(broker: _Broker, tmp_pa
     first.publisher.start()
     first.publish("b", 1)
     first.publish("a", *range(2, 12))
-    wait_until(lambda: first.acknowledged() == 11, "a is held", 10)
+    wait_until(lambda: first.acknowledged() == 11, "a is held")
     first.publisher.stop()
     broker.refused_topics.clear()
     second = _Line(broker, tmp_path, hold_events=5)
     second.publish("a", 100, 101)
     second.publisher.start()
-    wait_until(lambda: second.acknowledged() == 2 and _held(tmp_path) == [], "all is published", 10)
+    wait_until(lambda: second.acknowledged() == 2 and _held(tmp_path) == [], "all is published")
     second.publisher.stop()
     assert broker.positions(_A) == [*range(2, 12), 1, 2]
 
@@ -328,13 +328,13 @@ def test_a_topic_that_fails_in_mid_stream_is_held_with_what_was_on_its_way(broke
     line.publisher.start()
     line.publish("b", 1)
     line.publish("a", 2)
-    wait_until(lambda: line.acknowledged() == 2, "both topics are open", 5)
+    wait_until(lambda: line.acknowledged() == 2, "both topics are open")
     broker.refused_topics.add(_A)
     broker.fail_next = ["Timeout"]
     line.publish("a", *range(3, 13))
-    wait_until(lambda: line.acknowledged() == 12, "a is held", 10)
+    wait_until(lambda: line.acknowledged() == 12, "a is held")
     line.publish("a", 13)
-    wait_until(lambda: line.acknowledged() == 13, "more of it is held", 10)
+    wait_until(lambda: line.acknowledged() == 13, "more of it is held")
     broker.refused_topics.clear()
     wait_until(lambda: _held(tmp_path) == [], "all is published", 20)
     line.publisher.stop()
@@ -351,7 +351,7 @@ def test_when_no_topic_can_be_used_nothing_is_held(broker: _Broker, tmp_path: Pa
     time.sleep(1.5)
     assert (line.acknowledged(), _held(tmp_path)) == (0, [])
     broker.refused_topics.clear()
-    wait_until(lambda: line.acknowledged() == 20, "all is published", 10)
+    wait_until(lambda: line.acknowledged() == 20, "all is published")
     line.publisher.stop()
 
 
@@ -362,12 +362,12 @@ def test_when_the_disk_has_its_share_nothing_more_is_held(broker: _Broker, tmp_p
     line.publisher.start()
     line.publish("b", 1)
     line.publish("a", *range(2, 12))
-    wait_until(lambda: line.acknowledged() == 11, "a is held", 10)
+    wait_until(lambda: line.acknowledged() == 11, "a is held")
     line.publish("a", 12)
     time.sleep(0.3)
     assert line.acknowledged() == 11
     broker.refused_topics.clear()
-    wait_until(lambda: line.acknowledged() == 12, "all is published", 10)
+    wait_until(lambda: line.acknowledged() == 12, "all is published")
     line.publisher.stop()
     assert broker.positions(_A) == [*range(2, 13)]
 

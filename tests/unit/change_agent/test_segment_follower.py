@@ -40,7 +40,7 @@ _ID = time.time_ns() // 1_000_000 - 10_000
 def test_a_finished_segment_is_published_and_then_deleted(agent: StagedAgent) -> None:
     """Both files go, after the position was stored as finished."""
     agent.segment(_ID, segment_bytes(_ID, [payloads(3), payloads(2)]), "5\nCOMPLETED")
-    wait_until(lambda: agent.files() == [], "the segment is deleted", 5)
+    wait_until(lambda: agent.files() == [], "the segment is deleted")
     assert len(agent.published) == 5
     assert (agent.metrics.segments_finished, agent.metrics.segments_deleted) == (1, 1)
 
@@ -49,11 +49,11 @@ def test_nothing_is_deleted_before_everything_is_acknowledged(agent: StagedAgent
     """Read to the end is not enough."""
     agent.acknowledges = False
     agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), "5\nCOMPLETED")
-    wait_until(lambda: len(agent.published) == 3, "all is read", 5)
+    wait_until(lambda: len(agent.published) == 3, "all is read")
     time.sleep(0.1)
     assert len(agent.files()) == 2
     agent.positions.acknowledge(tracked_entries(agent.published), 3, 0)
-    wait_until(lambda: agent.files() == [], "the segment is deleted", 5)
+    wait_until(lambda: agent.files() == [], "the segment is deleted")
 
 
 def test_a_segment_is_followed_as_its_index_moves(agent: StagedAgent) -> None:
@@ -61,12 +61,12 @@ def test_a_segment_is_followed_as_its_index_moves(agent: StagedAgent) -> None:
     whole = segment_bytes(_ID, [payloads(2), payloads(4)])
     first = len(segment_bytes(_ID, [payloads(2)]))
     agent.segment(_ID, whole, str(first))
-    wait_until(lambda: len(agent.published) == 2, "the first section is read", 5)
+    wait_until(lambda: len(agent.published) == 2, "the first section is read")
     time.sleep(0.1)
     assert len(agent.published) == 2
     agent.index(_ID, "")
     agent.index(_ID, str(len(whole)))
-    wait_until(lambda: len(agent.published) == 6, "the second section is read", 5)
+    wait_until(lambda: len(agent.published) == 6, "the second section is read")
     assert len(set(agent.places())) == 6
     assert len(agent.files()) == 2
 
@@ -77,7 +77,7 @@ def test_segments_are_read_in_the_order_of_their_ids(tmp_path: Path, tables: Mem
     for segment_id in (_ID + 2, _ID, _ID + 1):
         agent.segment(segment_id, segment_bytes(segment_id, [payloads(3)]), "9\nCOMPLETED")
     agent.start()
-    wait_until(lambda: agent.files() == [], "all are deleted", 5)
+    wait_until(lambda: agent.files() == [], "all are deleted")
     agent.stop()
     assert agent.places() == sorted(agent.places()) and len(agent.published) == 9
 
@@ -88,12 +88,12 @@ def test_a_restart_goes_on_behind_what_was_acknowledged(tmp_path: Path, tables: 
     first = StagedAgent(tmp_path, tables)
     first.segment(_ID, whole, str(len(segment_bytes(_ID, [payloads(2)]))))
     first.start()
-    wait_until(lambda: len(first.published) == 2, "the first section is read", 5)
+    wait_until(lambda: len(first.published) == 2, "the first section is read")
     first.stop()
     first.index(_ID, str(len(whole)))
     second = StagedAgent(tmp_path, tables)
     second.start()
-    wait_until(lambda: len(second.published) == 4, "the rest is read", 5)
+    wait_until(lambda: len(second.published) == 4, "the rest is read")
     second.stop()
     assert not set(first.places()) & set(second.places())
 
@@ -116,11 +116,11 @@ def test_a_segment_of_an_earlier_start_is_read_to_its_end_whatever_its_index_say
     """The node was killed: the index is too small, was never completed, and the log goes on behind it."""
     whole = segment_bytes(_ID, [payloads(2), payloads(4)])
     agent.segment(_ID, whole, str(len(segment_bytes(_ID, [payloads(2)]))))
-    wait_until(lambda: len(agent.published) == 2, "the synced part is read", 5)
+    wait_until(lambda: len(agent.published) == 2, "the synced part is read")
     later = time.time_ns() // 1_000_000 + 5
     agent.segment(later, segment_bytes(later, [payloads(1)]), "10")
-    wait_until(lambda: len(agent.published) >= 6, "the rest is read", 5)
-    wait_until(lambda: len(agent.files()) == 2, "the earlier segment is deleted", 5)
+    wait_until(lambda: len(agent.published) >= 6, "the rest is read")
+    wait_until(lambda: len(agent.files()) == 2, "the earlier segment is deleted")
 
 
 def test_an_entry_with_a_bad_checksum_is_skipped_and_its_segment_set_aside(
@@ -130,7 +130,7 @@ def test_an_entry_with_a_bad_checksum_is_skipped_and_its_segment_set_aside(
     content = bytearray(segment_bytes(_ID, [payloads(3)]))
     content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
     agent.segment(_ID, bytes(content), "9\nCOMPLETED")
-    wait_until(lambda: agent.metrics.segments_set_aside == 1, "the segment is set aside", 5)
+    wait_until(lambda: agent.metrics.segments_set_aside == 1, "the segment is set aside")
     assert len(agent.published) == 2
     assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").read_bytes() == bytes(content)
     reason = json.loads((agent.work / "error" / f"CommitLog-7-{_ID}.log.reason.json").read_text())
@@ -148,7 +148,7 @@ def test_a_segment_that_cannot_be_read_is_set_aside_and_the_others_go_on(
     content[len(segment_bytes(_ID, [payloads(1)])) + 2] ^= 1
     agent.segment(_ID, bytes(content), "9\nCOMPLETED")
     agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(2)]), "9\nCOMPLETED")
-    wait_until(lambda: agent.files() == [] and len(agent.published) == 3, "both segments are done", 5)
+    wait_until(lambda: agent.files() == [] and len(agent.published) == 3, "both segments are done")
     assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").read_bytes() == bytes(content)
     assert (agent.metrics.segments_unreadable, agent.metrics.segments_set_aside) == (1, 1)
     assert {kind: count for kind, count in agent.metrics.damage.items() if count} == {Damage.ENTRY_SIZE: 1}
@@ -162,7 +162,7 @@ def test_a_live_segment_that_cannot_be_read_is_tried_when_its_index_moves_only(
     content = bytearray(segment_bytes(_ID, [payloads(3)]))
     content[len(segment_bytes(_ID, [payloads(1)])) + 2] ^= 1
     agent.segment(_ID, bytes(content), str(len(content)))
-    wait_until(lambda: agent.metrics.segments_unreadable == 1, "the fault is found", 5)
+    wait_until(lambda: agent.metrics.segments_unreadable == 1, "the fault is found")
     time.sleep(0.2)
     assert (len(agent.published), len(caplog.records)) == (1, 1)
 
@@ -174,7 +174,7 @@ def test_a_mutation_of_an_unknown_table_is_parked_and_its_segment_stays(
     unknown = UUID(bytes=ENTRIES[0].payload[1:17])
     tables.tables = {table_id: table for table_id, table in GOLDEN.tables().items() if table_id != unknown}
     agent.segment(_ID, segment_bytes(_ID, [[each.payload for each in ENTRIES]]), "9\nCOMPLETED")
-    wait_until(lambda: agent.metrics.segments_finished == 1, "the segment is read", 5)
+    wait_until(lambda: agent.metrics.segments_finished == 1, "the segment is read")
     time.sleep(0.1)
     parked = list(read_parked(agent.work))
     assert len(parked) == agent.metrics.mutations_parked == 5
@@ -193,12 +193,12 @@ def test_parked_mutations_are_published_when_the_schema_explains_them_and_their_
     whole = tables.tables
     tables.tables = {table_id: table for table_id, table in whole.items() if table_id != unknown}
     agent.segment(_ID, segment_bytes(_ID, [[each.payload for each in ENTRIES]]), "9\nCOMPLETED")
-    wait_until(lambda: agent.metrics.parked == 5, "five are parked", 5)
+    wait_until(lambda: agent.metrics.parked == 5, "five are parked")
     before = len(agent.published)
     tables.tables = whole
     agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(1)]), "9\nCOMPLETED")
-    wait_until(lambda: agent.metrics.mutations_unparked == 5, "all are published", 5)
-    wait_until(lambda: agent.files() == [], "both segments go", 5)
+    wait_until(lambda: agent.metrics.mutations_unparked == 5, "all are published")
+    wait_until(lambda: agent.files() == [], "both segments go")
     late = [each for each in agent.published[before:] if each.header.segment_id == _ID]
     assert unknown in {each.header.table_id for each in late}
     assert [each.event.position for each in late] == sorted(each.event.position for each in late)
@@ -210,13 +210,13 @@ def test_what_a_killed_agent_had_parked_is_published_by_the_next(tables: MemoryT
     first = StagedAgent(tmp_path, MemoryTables({}))
     first.start()
     first.segment(_ID, segment_bytes(_ID, [payloads(2)]), "9\nCOMPLETED")
-    wait_until(lambda: first.metrics.parked == 2, "both are parked", 5)
+    wait_until(lambda: first.metrics.parked == 2, "both are parked")
     first.stop()
     assert len(first.files()) == 2
     second = StagedAgent(tmp_path, tables)
     second.start()
     second.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(1)]), "9\nCOMPLETED")
-    wait_until(lambda: second.files() == [], "all segments go", 5)
+    wait_until(lambda: second.files() == [], "all segments go")
     second.stop()
     assert [each.header.segment_id for each in second.published] == [_ID + 1, _ID, _ID]
 
@@ -225,7 +225,7 @@ def test_a_table_that_the_second_look_finds_is_published(agent: StagedAgent, tab
     """What was created a moment ago is not parked."""
     tables.at_second_look, tables.tables = tables.tables, {}
     agent.segment(_ID, segment_bytes(_ID, [payloads(1)]), "9\nCOMPLETED")
-    wait_until(lambda: agent.files() == [], "the segment is done", 5)
+    wait_until(lambda: agent.files() == [], "the segment is done")
     assert (len(agent.published), agent.metrics.mutations_parked) == (1, 0)
 
 
@@ -236,14 +236,14 @@ def test_while_the_node_does_not_confirm_the_schema_nothing_is_read(agent: Stage
     time.sleep(0.2)
     assert agent.published == []
     tables.answers = True
-    wait_until(lambda: agent.files() == [], "the segment is done", 5)
+    wait_until(lambda: agent.files() == [], "the segment is done")
 
 
 def test_a_cut_segment_is_read_as_far_as_it_goes_and_set_aside(agent: StagedAgent) -> None:
     """Whole entries are published; the file waits for its operator."""
     content = segment_bytes(_ID, [payloads(3)])
     agent.segment(_ID, content[:-5], "9\nCOMPLETED")
-    wait_until(lambda: agent.metrics.segments_set_aside == 1, "the fault is found", 5)
+    wait_until(lambda: agent.metrics.segments_set_aside == 1, "the fault is found")
     assert len(agent.published) == 2
     assert len(list((agent.work / "error").iterdir())) == 2
 
@@ -253,7 +253,7 @@ def test_an_empty_mutation_does_not_end_the_agent(agent: StagedAgent) -> None:
     content = segment_bytes(_ID, [[b"\0" * 10, *payloads(1)]])
     assert entry_bytes(b"\0" * 10) in content
     agent.segment(_ID, content, "9\nCOMPLETED")
-    wait_until(lambda: agent.metrics.segments_finished == 1, "the segment is read", 5)
+    wait_until(lambda: agent.metrics.segments_finished == 1, "the segment is read")
     assert (len(agent.published), agent.metrics.mutations_parked) == (1, 1)
 
 
@@ -273,14 +273,14 @@ def test_an_encoded_segment_is_followed_by_decoded_positions(golden: GoldenSegme
     index.write_text(str(half))
     first.start()
     try:
-        wait_until(lambda: any(position == half for _, position in first.places()), "half is read", 5)
+        wait_until(lambda: any(position == half for _, position in first.places()), "half is read")
     finally:
         first.stop()
     second = StagedAgent(tmp_path, MemoryTables(golden.tables()), golden.options())
     index.write_text(f"{ends[-1]}\nCOMPLETED")
     second.start()
     try:
-        wait_until(lambda: second.metrics.segments_finished == 1, "the rest is read", 5)
+        wait_until(lambda: second.metrics.segments_finished == 1, "the rest is read")
     finally:
         second.stop()
     assert not set(first.places()) & set(second.places())
@@ -301,7 +301,7 @@ def test_an_encrypted_segment_without_its_key_stays(tmp_path: Path, caplog: pyte
     (agent.cdc_raw / f"{golden.path.stem}_cdc.idx").write_text("5000\nCOMPLETED")
     agent.start()
     try:
-        wait_until(lambda: agent.metrics.segments_unreadable == 1, "the segment was tried", 5)
+        wait_until(lambda: agent.metrics.segments_unreadable == 1, "the segment was tried")
     finally:
         agent.stop()
     assert len(agent.files()) == 2

@@ -51,8 +51,8 @@ def test_a_hard_link_without_index_is_neither_read_nor_deleted(agent: StagedAgen
     """Cassandra links a segment when it makes it, long before it holds a change: it is not lag, and not ours."""
     agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), None)
     agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(1)]), "9\nCOMPLETED")
-    wait_until(lambda: len(agent.published) == 1, "the other segment is read", 5)
-    wait_until(lambda: agent.files() == [f"CommitLog-7-{_ID}.log"], "the other segment is deleted", 5)
+    wait_until(lambda: len(agent.published) == 1, "the other segment is read")
+    wait_until(lambda: agent.files() == [f"CommitLog-7-{_ID}.log"], "the other segment is deleted")
     assert [each.header.segment_id for each in agent.published] == [_ID + 1]
 
 
@@ -61,7 +61,7 @@ def test_an_orphan_without_index_that_cassandra_has_unlinked_is_read_and_deleted
     log = agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), None)
     _age(log)
     _forget_by_cassandra(agent, _ID)
-    wait_until(lambda: agent.files() == [], "the orphan is deleted", 5)
+    wait_until(lambda: agent.files() == [], "the orphan is deleted")
     assert len(agent.published) == 3
 
 
@@ -70,7 +70,7 @@ def test_an_orphan_of_an_earlier_start_of_the_node_is_read_and_deleted(agent: St
     log = agent.segment(_ID, segment_bytes(_ID, [[]]), None)
     _age(log)
     agent.segment(_ID + 1_000, segment_bytes(_ID + 1_000, [payloads(1)]), "9")
-    wait_until(lambda: f"CommitLog-7-{_ID}.log" not in agent.files(), "the orphan is deleted", 5)
+    wait_until(lambda: f"CommitLog-7-{_ID}.log" not in agent.files(), "the orphan is deleted")
     assert f"CommitLog-7-{_ID + 1_000}.log" in agent.files()
 
 
@@ -82,7 +82,7 @@ def test_a_segment_that_was_made_in_advance_is_not_taken_for_an_orphan_when_ids_
     agent.segment(ahead, segment_bytes(ahead, [payloads(1)]), "100")
     agent.segment(ahead + 1, segment_bytes(ahead + 1, [[]]), None)
     agent.segment(_ID, segment_bytes(_ID, [payloads(2)]), "9\nCOMPLETED")
-    wait_until(lambda: f"CommitLog-7-{_ID}.log" not in agent.files(), "a look was taken", 5)
+    wait_until(lambda: f"CommitLog-7-{_ID}.log" not in agent.files(), "a look was taken")
     time.sleep(0.1)
     assert f"CommitLog-7-{ahead + 1}.log" in agent.files()
 
@@ -91,20 +91,20 @@ def test_a_torn_or_shrinking_index_never_takes_the_reader_back(agent: StagedAgen
     """Cassandra rewrites it in place: empty, or the first digits only. Nothing comes twice, nothing is deleted."""
     first = len(segment_bytes(_ID, [payloads(2)]))
     agent.segment(_ID, segment_bytes(_ID, [payloads(2), payloads(4)]), str(first))
-    wait_until(lambda: len(agent.published) == 2, "the first section is read", 5)
+    wait_until(lambda: len(agent.published) == 2, "the first section is read")
     for torn in ("", str(first)[:1], str(first)[:-1], "\n", f"{first}\nCOMP"):
         agent.index(_ID, torn)
         time.sleep(0.05)
     assert (len(agent.published), len(agent.files())) == (2, 2)
     agent.index(_ID, "99999\nCOMPLETED")
-    wait_until(lambda: agent.files() == [], "the segment is finished", 5)
+    wait_until(lambda: agent.files() == [], "the segment is finished")
     assert len(set(agent.places())) == len(agent.published) == 6
 
 
 def test_an_index_that_replay_writes_below_the_end_of_the_log_loses_nothing(agent: StagedAgent) -> None:
     """After a crash it holds the file's physical length, which may lie below the last position: markers decide."""
     agent.segment(_ID, segment_bytes(_ID, [payloads(2), payloads(4)]), "40\nCOMPLETED")
-    wait_until(lambda: agent.files() == [], "the segment is finished", 5)
+    wait_until(lambda: agent.files() == [], "the segment is finished")
     assert len(agent.published) == 6
 
 
@@ -116,7 +116,7 @@ def test_a_segment_of_cassandra_3_11_has_no_index_and_is_read_when_it_appears(tm
     try:
         (tmp_path / golden.path.name).write_bytes(golden.path.read_bytes())
         (tmp_path / golden.path.name).rename(agent.cdc_raw / golden.path.name)
-        wait_until(lambda: agent.metrics.segments_finished == 1, "the segment is finished", 5)
+        wait_until(lambda: agent.metrics.segments_finished == 1, "the segment is finished")
     finally:
         agent.stop()
     assert len(agent.published) > 10
@@ -131,7 +131,7 @@ def test_a_segment_of_an_unknown_version_is_left_untouched_and_told(
     content[3] = 9
     agent.segment(_ID, bytes(content), "9\nCOMPLETED")
     agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(1)]), "9\nCOMPLETED")
-    wait_until(lambda: len(agent.published) == 1 and len(agent.files()) == 2, "the other segment is done", 5)
+    wait_until(lambda: len(agent.published) == 1 and len(agent.files()) == 2, "the other segment is done")
     assert agent.files() == [f"CommitLog-7-{_ID}.log", f"CommitLog-7-{_ID}_cdc.idx"]
     assert not (agent.work / "error").exists()
     [record] = caplog.records
@@ -144,11 +144,11 @@ def test_a_faulty_segment_is_not_set_aside_before_its_good_events_are_acknowledg
     content = bytearray(segment_bytes(_ID, [payloads(3)]))
     content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
     agent.segment(_ID, bytes(content), "9\nCOMPLETED")
-    wait_until(lambda: agent.metrics.segments_finished == 1, "all is read", 5)
+    wait_until(lambda: agent.metrics.segments_finished == 1, "all is read")
     time.sleep(0.1)
     assert len(agent.files()) == 2
     agent.positions.acknowledge(tracked_entries(agent.published), 2, 0)
-    wait_until(lambda: agent.files() == [], "the segment is set aside", 5)
+    wait_until(lambda: agent.files() == [], "the segment is set aside")
     assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").exists()
 
 
@@ -159,12 +159,12 @@ def test_a_fault_that_was_skipped_before_a_restart_still_sets_the_segment_aside(
     first = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
     first.segment(_ID, bytes(content), str(len(segment_bytes(_ID, [payloads(2)]))))
     first.start()
-    wait_until(lambda: first.metrics.corrupt_entries == 1, "the bad entry is met", 5)
+    wait_until(lambda: first.metrics.corrupt_entries == 1, "the bad entry is met")
     first.stop()
     second = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
     second.index(_ID, "9999\nCOMPLETED")
     second.start()
-    wait_until(lambda: second.files() == [], "the segment is finished", 5)
+    wait_until(lambda: second.files() == [], "the segment is finished")
     second.stop()
     assert len(second.published) == 1
     assert (tmp_path / "work" / "error" / f"CommitLog-7-{_ID}.log").exists()
@@ -186,9 +186,9 @@ def test_what_is_no_segment_is_told_once_counted_and_left_alone(
     _age(cdc_raw / f"CommitLog-6-{_ID + 3}.log")
     os.mkfifo(cdc_raw / f"CommitLog-7-{_ID + 4}.log")
     before = agent.files()
-    wait_until(lambda: agent.metrics.ignored_files == 7, "all are seen", 5)
+    wait_until(lambda: agent.metrics.ignored_files == 7, "all are seen")
     agent.segment(_ID + 9, segment_bytes(_ID + 9, [payloads(1)]), "9\nCOMPLETED")
-    wait_until(lambda: agent.metrics.segments_deleted == 1, "a segment beside them is finished", 5)
+    wait_until(lambda: agent.metrics.segments_deleted == 1, "a segment beside them is finished")
     assert agent.files() == before
     assert len(caplog.records) == 7
     assert (agent.metrics.segments_gone_unread, agent.metrics.segments_unreadable) == (0, 0)
@@ -225,7 +225,7 @@ def test_while_positions_cannot_be_stored_no_segment_is_deleted(
     monkeypatch.setattr(OffsetStore, "store", refuse)
     agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), "9\nCOMPLETED")
     agent.start()
-    wait_until(lambda: len(agent.published) == 3, "events go on", 5)
+    wait_until(lambda: len(agent.published) == 3, "events go on")
     time.sleep(0.1)
     assert len(agent.files()) == 2
     assert [each.getMessage() for each in caplog.records] == [
@@ -233,7 +233,7 @@ def test_while_positions_cannot_be_stored_no_segment_is_deleted(
         "trying again"
     ]
     full = False
-    wait_until(lambda: agent.files() == [], "the segment is deleted", 5)
+    wait_until(lambda: agent.files() == [], "the segment is deleted")
     agent.stop()
 
 
@@ -254,10 +254,10 @@ def test_a_segment_of_which_reading_is_denied_is_tried_again_and_never_set_aside
         patched.setattr(Path, "open", refuse)
         (agent.cdc_raw / f"CommitLog-7-{_ID}.log").write_bytes(content)
         agent.index(_ID, "9\nCOMPLETED")
-        wait_until(lambda: agent.metrics.segments_unreadable == 1, "it was tried", 5)
+        wait_until(lambda: agent.metrics.segments_unreadable == 1, "it was tried")
         time.sleep(0.1)
     denied = False
-    wait_until(lambda: agent.files() == [], "it is finished", 5)
+    wait_until(lambda: agent.files() == [], "it is finished")
     assert len(agent.published) == 3
     assert [each.getMessage() for each in caplog.records] == [
         f"CommitLog-7-{_ID}.log, position 0: the segment cannot be read: Permission denied; trying again, the others go on"

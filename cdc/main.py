@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "demo": ("cdc.commands.demo", "demo", "Run the whole line on the sandbox and check every row."),
     "parked": ("cdc.commands.parked", "parked", "List the mutations that an agent could not decode."),
     "sandbox": ("cdc.commands.sandbox", "sandbox", "Start real Cassandra and Pulsar servers without Docker."),
+    "spark": ("cdc.commands.spark", "spark", "Keep tables in a lakehouse by data topics."),
 }
 
 

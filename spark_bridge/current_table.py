@@ -5,19 +5,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.record_properties import TABLE_ID
 from spark_bridge.data_source import CassandraCdcDataSource
-from spark_bridge.folding import KeyColumns, fold_partitions, fold_rows
-from spark_bridge.options import BridgeOptions
+from spark_bridge.folding import judged_records, newest_records, shown_rows
+from spark_bridge.options import BridgeOptions, option_texts
 from spark_bridge.planning import plan_batch
+from spark_bridge.table_rows import table_rows
 from spark_bridge.topic_reader import TopicRange, last_message_properties
 from spark_bridge.topic_schemas import TopicSchemas
-from spark_bridge.typed import RecordDecoder, key_decoder, typed_rows, value_decoder
+from spark_bridge.typed import typed_rows
 
-__all__ = ["changes", "current_table", "register", "typed"]
+__all__ = ["changes", "current_table", "register", "shown_records", "typed"]
 
 Options = Mapping[str, str | int | bool]
 
@@ -50,89 +51,37 @@ def current_table(spark: SparkSession, options: Options, *, static_columns: Sequ
     """
     parsed = _parsed(options)
     schemas = TopicSchemas.fetch(parsed)
-    raw = _raw(spark, options)
-    table_id = _newest_table_id(parsed)
+    return table_rows(_shown(_raw(spark, options), parsed, schemas, static_columns), schemas, parsed.numbers)
+
+
+def shown_records(
+    spark: SparkSession, options: BridgeOptions, schemas: TopicSchemas, static_columns: Sequence[str] | None
+) -> DataFrame:
+    """What the current table is made of, before its columns are decoded: see `spark_bridge.folding.shown_rows`."""
+    return _shown(_raw(spark, options.as_texts()), options, schemas, static_columns)
+
+
+def _shown(
+    raw: DataFrame, options: BridgeOptions, schemas: TopicSchemas, static_columns: Sequence[str] | None
+) -> DataFrame:
+    table_id = _newest_table_id(options)
     if table_id is not None:
         # A record without one is of a time before the connector that names it.
         raw = raw.where(F.coalesce(F.col("properties")[TABLE_ID], F.lit(table_id)) == table_id)
-    key, value = key_decoder(schemas, parsed.numbers), value_decoder(schemas, parsed.numbers)
-    if not KeyColumns.of(schemas).clustering:
-        return _plain_columns(fold_rows(raw), key, value)
-    return _with_static_columns(fold_partitions(raw, schemas, static_columns), schemas, key, value)
-
-
-def _plain_columns(rows: DataFrame, key: RecordDecoder, value: RecordDecoder) -> DataFrame:
-    structs = rows.select(
-        key.decode(F.col("key"), F.col("key_version")).alias("key"),
-        value.decode(F.col("value"), F.col("value_version")).alias("value"),
-    )
-    finished = structs.select(key.finish(F.col("key")).alias("key"), value.finish(F.col("value")).alias("value"))
-    return finished.select(*_fields("key", key.names), *_fields("value", _value_names(key, value)))
-
-
-def _with_static_columns(rows: DataFrame, schemas: TopicSchemas, key: RecordDecoder, value: RecordDecoder) -> DataFrame:
-    structs = rows.select(
-        "is_alive",
-        "static_names",
-        key.decode(F.col("key"), F.col("key_version")).alias("key"),
-        F.when(F.col("is_alive"), value.decode(F.col("value"), F.col("value_version"))).alias("value"),
-        value.decode(F.col("static_value"), F.coalesce("static_version", F.lit(schemas.newest.version))).alias(
-            "static"
-        ),
-    )
-    finished = structs.select(
-        "is_alive",
-        "static_names",
-        key.finish(F.col("key")).alias("key"),
-        value.finish(F.col("value")).alias("value"),
-        value.finish(F.col("static")).alias("static"),
-    )
-    clustering = {name for name, _ in KeyColumns.of(schemas).clustering}
-    keys = [
-        F.when(F.col("is_alive"), column).alias(name) if name in clustering else column.alias(name)
-        for name, column in zip(key.names, _fields("key", key.names), strict=True)
-    ]
-    values = [
-        F.when(F.array_contains("static_names", name), _field("static", name))
-        .otherwise(_field("value", name))
-        .alias(name)
-        for name in _value_names(key, value)
-    ]
-    statics = [F.array_contains("static_names", name) & _field("static", name).isNotNull() for name in value.names]
-    has_static = F.lit(False)
-    for each in statics:
-        has_static |= each
-    return finished.where(F.col("is_alive") | has_static).select(*keys, *values)
-
-
-def _value_names(key: RecordDecoder, value: RecordDecoder) -> list[str]:
-    """A table of keys only repeats its key in the value."""
-    return [name for name in value.names if name not in key.names]
-
-
-def _field(struct: str, name: str) -> Column:
-    return F.col(struct).getField(name)
-
-
-def _fields(struct: str, names: Sequence[str]) -> list[Column]:
-    return [_field(struct, name).alias(name) for name in names]
+    return shown_rows(judged_records(newest_records(raw, schemas), schemas, static_columns))
 
 
 def _raw(spark: SparkSession, options: Options) -> DataFrame:
     """A batch read whose work is divided among all cores, unless the options say otherwise."""
     register(spark)
-    given = {name: _text(value) for name, value in options.items()}
+    given = option_texts(options)
     if "minpartitions" not in {name.lower() for name in given}:
         given["minPartitions"] = str(spark.sparkContext.defaultParallelism)
     return spark.read.format(CassandraCdcDataSource.name()).options(**given).load()
 
 
 def _parsed(options: Options) -> BridgeOptions:
-    return BridgeOptions.from_mapping({name: _text(value) for name, value in options.items()})
-
-
-def _text(value: str | int | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return BridgeOptions.from_mapping(option_texts(options))
 
 
 def _newest_table_id(options: BridgeOptions) -> str | None:

@@ -3,6 +3,8 @@
 CdcError
 ├─ ConfigError              the options are wrong (schemas.errors)
 └─ SparkBridgeError
+   ├─ CassandraReadError        Cassandra does not answer, or a range of tokens could not be read
+   ├─ EventSendError            events could not be published to an events topic
    ├─ PulsarUnreachableError    admin or broker does not answer: check the address, start it, run again
    ├─ TopicError                the topic is missing, or has no key-value schema
    ├─ TopicReadError            a range of a topic partition could not be read
@@ -15,8 +17,10 @@ from __future__ import annotations
 from schemas.errors import CdcError
 
 __all__ = [
+    "CassandraReadError",
     "CheckpointError",
     "DataLossError",
+    "EventSendError",
     "PulsarUnreachableError",
     "SparkBridgeError",
     "TopicError",
@@ -92,3 +96,27 @@ class CheckpointError(SparkBridgeError):
 
     def __str__(self) -> str:
         return f"checkpoint {self.location}: {self.reason}; the option checkpointLocation is that of the query itself"
+
+
+class CassandraReadError(SparkBridgeError):
+    """Cassandra gives no usable answer; `place` is its address, and the table and tokens that were read."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place = place
+        self.reason = reason
+        super().__init__(place, reason)
+
+    def __str__(self) -> str:
+        return f"Cassandra at {self.place}: {self.reason}"
+
+
+class EventSendError(SparkBridgeError):
+    """Events could not be published to an events topic."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        self.topic = topic
+        self.reason = reason
+        super().__init__(topic, reason)
+
+    def __str__(self) -> str:
+        return f"events topic {self.topic}: {self.reason}; what was published before is read, run the job again for the rest"

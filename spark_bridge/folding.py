@@ -21,7 +21,7 @@ from spark_bridge.range_scope import ClusteringColumn, covers
 from spark_bridge.topic_schemas import TopicSchemas
 from spark_bridge.typed import key_decoder
 
-__all__ = ["KeyColumns", "fold_partitions", "fold_rows"]
+__all__ = ["KeyColumns", "judged_records", "merged_records", "newest_records", "owner_of", "record_place", "shown_rows"]
 
 _Removal = Callable[[Column], Column]
 """From where a record stands to whether it was removed later."""
@@ -61,32 +61,83 @@ class KeyColumns:
         )
 
 
-def fold_rows(raw: DataFrame) -> DataFrame:
-    """The rows of a table without clustering columns: `key`, `key_version`, `value`, `value_version`, to be decoded."""
-    newest = _newest_per_key(_records(raw, F.lit(_ROW)))
-    return newest.where(_is_alive(_removed_by_key)).select("key", "key_version", *_decodable_value())
+def newest_records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
+    """What the rules need of all records of a topic, or of some of them: one row a key, scope and range.
 
-
-def fold_partitions(raw: DataFrame, schemas: TopicSchemas, static_names: Sequence[str] | None) -> DataFrame:
-    """The rows of a table with clustering columns: those of `fold_rows`, and what their static columns need.
-
-    `static_value`, `static_version`: of the record that gives the partition's static columns; `static_names`: an array
-    of their names. Where `is_alive` is false the partition has no row, but it may have static columns.
-    `static_names` None: as the records say.
+    `owner` is the Cassandra partition as text. Results of several reads merge by `merged_records`.
     """
     columns = KeyColumns.of(schemas)
-    newest = _newest_per_key(_records(raw, _scope(schemas, columns)))
+    scope = _scope(schemas, columns) if columns.clustering else F.lit(_ROW)
+    return _newest_per_key(_records(raw, scope)).withColumn("owner", owner_of(schemas))
+
+
+def owner_of(schemas: TopicSchemas) -> Column:
+    """The Cassandra partition of `key` and `key_version` as text, the same whatever the key's columns are called."""
+    columns = KeyColumns.of(schemas)
+    if not columns.clustering:
+        return F.hex("key")
     key = key_decoder(schemas, "string").decode(F.col("key"), F.col("key_version"))
-    keyed = newest.withColumn("names", key)
-    owned = keyed.withColumn("owner", F.struct(*[F.col("names").getField(each) for each in columns.partition]))
-    marked = _with_markers(owned, static_names)
+    return F.to_json(F.struct(*[key.getField(each).alias(str(at)) for at, each in enumerate(columns.partition)]))
+
+
+def merged_records(newest: DataFrame) -> DataFrame:
+    """One row a key, scope and range again, of a union of what `newest_records` gave."""
+    return newest.groupBy("owner", "key", "scope", "bounds").agg(
+        F.max("key_version").alias("key_version"),
+        F.max_by("valued", "valued.at.position").alias("valued"),
+        F.max("deleted").alias("deleted"),
+        F.max("lasting").alias("lasting"),
+        F.max("passing").alias("passing"),
+        F.max("static_columns").alias("static_columns"),
+    )
+
+
+def judged_records(
+    newest: DataFrame, schemas: TopicSchemas, static_names: Sequence[str] | None, now: Column | None = None
+) -> DataFrame:
+    """Each record with the rules applied.
+
+    `is_alive`: it is a row of the table. `is_removed`: it was a row and a later deletion took it, for good.
+    `removed_us`: when it went, by the deletion's time or its expiry. `static_source` (value, version, writetime): what
+    gives the partition's static columns, whose names are `static_names` (None: as the records say).
+    `is_static_only`: it stands for a partition that has no rows but static columns. `now` is seconds since the epoch.
+    """
+    columns = KeyColumns.of(schemas)
+    clock = F.unix_seconds(F.current_timestamp()) if now is None else now
+    if not columns.clustering:
+        return _judged(newest, _removed_by_key, _row_deletion_us(), clock).withColumns(_no_statics())
+    marked = _with_markers(newest, static_names)
     scoped = marked.withColumns({"ranges": _ranges(schemas), "row": _comparable_key(schemas)})
 
     def removed(at: Column) -> Column:
         return _removed_by_key(at) | _is_later(F.col("wiped"), at) | _removed_by_range(at, columns)
 
-    is_row = F.col("scope") == _ROW
-    return _with_statics(scoped.withColumn("is_alive", is_row & _is_alive(removed)))
+    ranges = F.transform("ranges", lambda each: each.getField("deleted").getField("deletion_time"))
+    removed_us = F.greatest(_row_deletion_us(), F.col("wiped.deletion_time"), F.array_max(ranges))
+    return _with_statics(_judged(scoped, removed, removed_us, clock))
+
+
+def shown_rows(judged: DataFrame) -> DataFrame:
+    """The rows of the table, to be decoded: `key`, `key_version`, `value`, `value_version`, `is_alive`, `static_names`,
+    `static_value`, `static_version`; and `owner`, `writetime_us`, `expires_at` (null: it stays).
+
+    Where `is_alive` is false the partition has no row, but it may have static columns.
+    """
+    written = F.greatest(F.when(F.col("is_alive"), F.col("valued.at.writetime")), F.col("static_source.writetime"))
+    passes = F.when(F.col("is_alive") & ~F.col("lasts"), F.col("latest_expiry"))
+    return judged.where(F.col("is_alive") | F.col("is_static_only")).select(
+        "key",
+        "key_version",
+        F.col("valued.value").alias("value"),
+        F.col("valued.schema_version").alias("value_version"),
+        "is_alive",
+        "static_names",
+        F.col("static_source.value").alias("static_value"),
+        F.col("static_source.version").alias("static_version"),
+        "owner",
+        written.alias("writetime_us"),
+        passes.alias("expires_at"),
+    )
 
 
 def _records(raw: DataFrame, scope: Column) -> DataFrame:
@@ -98,7 +149,7 @@ def _records(raw: DataFrame, scope: Column) -> DataFrame:
         "value",
         "schema_version",
         scope.alias("scope"),
-        _place().alias("at"),
+        record_place().alias("at"),
         said[names.EXPIRES_AT].cast("bigint").alias("expires_at"),
         said[names.DELETION_TIME].cast("bigint").alias("deletion_time"),
         said[names.STATIC_COLUMNS].alias("static_columns"),
@@ -106,7 +157,7 @@ def _records(raw: DataFrame, scope: Column) -> DataFrame:
     )
 
 
-def _place() -> Column:
+def record_place() -> Column:
     """Where a record stands in its topic partition; `clock` orders it against other partitions, if there are any."""
     parts = F.split("message_id", ":")
     position = F.struct(
@@ -135,7 +186,7 @@ def _newest_per_key(records: DataFrame) -> DataFrame:
     """One row for a key and scope: its newest value, its newest deletion, and what its expiry needs."""
     position, is_passing = F.col("at.position"), F.col("expires_at").isNotNull()
     has_value = F.col("value").isNotNull()
-    valued = F.struct("value", "schema_version", "at", "expires_at")
+    valued = F.struct("value", "schema_version", "at", "expires_at", F.lit(False).alias("is_removed"))
     lasting = has_value & ~is_passing
     return records.groupBy("key", "scope", "bounds").agg(
         F.max("schema_version").alias("key_version"),
@@ -147,19 +198,37 @@ def _newest_per_key(records: DataFrame) -> DataFrame:
     )
 
 
-def _decodable_value() -> list[Column]:
-    return [F.col("valued.value").alias("value"), F.col("valued.schema_version").alias("value_version")]
-
-
-def _is_alive(removed: _Removal) -> Column:
-    """True for a row whose newest value was neither removed nor has expired.
+def _judged(newest: DataFrame, removed: _Removal, removed_us: Column, now: Column) -> DataFrame:
+    """Add `is_alive`, `is_removed`, `removed_us`, and what tells when a row expires.
 
     A row has expired when everything written since its last removal had a TTL and the latest of these is over.
     """
-    lasts = F.col("lasting").isNotNull() & ~removed(F.col("lasting"))
+    is_row = (F.col("scope") == _ROW) & F.col("valued").isNotNull()
     latest = F.when(~removed(F.col("passing.at")), F.col("passing.expires_at")).otherwise(F.col("valued.expires_at"))
-    is_over = F.coalesce(latest <= F.unix_seconds(F.current_timestamp()), F.lit(False))
-    return F.col("valued").isNotNull() & ~removed(F.col("valued.at")) & (lasts | ~is_over)
+    told = newest.withColumns({
+        "is_removed": is_row & (F.col("valued.is_removed") | removed(F.col("valued.at"))),
+        "lasts": F.col("lasting").isNotNull() & ~removed(F.col("lasting")),
+        "latest_expiry": latest,
+    })  # fmt: skip
+    is_over = ~F.col("lasts") & F.coalesce(F.col("latest_expiry") <= now, F.lit(False))
+    expired_us = F.when(is_over & ~F.col("is_removed"), F.col("latest_expiry") * 1_000_000)
+    return told.withColumns({
+        "is_alive": is_row & ~F.col("is_removed") & ~is_over,
+        "removed_us": F.coalesce(expired_us, removed_us),
+    })  # fmt: skip
+
+
+def _row_deletion_us() -> Column:
+    return F.coalesce(F.col("deleted.deletion_time"), F.col("deleted.at.writetime"))
+
+
+def _no_statics() -> dict[str, Column]:
+    source = F.lit(None).cast("struct<value: binary, version: bigint, writetime: bigint>")
+    return {
+        "static_names": F.array().cast("array<string>"),
+        "static_source": source,
+        "is_static_only": F.lit(False),
+    }
 
 
 def _removed_by_key(at: Column) -> Column:
@@ -194,7 +263,7 @@ def _with_markers(rows: DataFrame, static_names: Sequence[str] | None) -> DataFr
         given = F.array(*map(F.lit, static_names))
     nothing = F.array().cast("array<string>")
     return rows.select(
-        *[each for each in rows.columns if each != "static_columns"],
+        "*",
         F.max(F.when(F.col("scope") == _PARTITION, F.col("deleted"))).over(partition).alias("wiped"),
         F.collect_list(F.when(F.col("scope") == _RANGE, F.struct("bounds", "deleted"))).over(partition).alias("ranges"),
         F.coalesce(given, nothing).alias("static_names"),
@@ -232,7 +301,7 @@ def _comparable_key(schemas: TopicSchemas) -> Column:
 
 
 def _with_statics(rows: DataFrame) -> DataFrame:
-    """Keep the rows that are alive, and one of each partition without any that may have static columns."""
+    """Add what gives a partition's static columns, and which record stands for a partition without rows."""
     partition = Window.partitionBy("owner")
     has_statics = F.size("static_names") > 0
     speaks = F.col("scope").isin(_ROW, _STATIC) & has_statics
@@ -242,7 +311,12 @@ def _with_statics(rows: DataFrame) -> DataFrame:
     at = F.when(cleared, F.col("deleted.at")).otherwise(F.col("valued.at"))
     place = F.when(speaks & at.isNotNull() & ~_is_later(F.col("wiped"), at), F.struct(at["clock"], at["position"]))
     source = F.when(
-        ~cleared, F.struct(F.col("valued.value").alias("value"), F.col("valued.schema_version").alias("version"))
+        ~cleared,
+        F.struct(
+            F.col("valued.value").alias("value"),
+            F.col("valued.schema_version").alias("version"),
+            F.col("valued.at.writetime").alias("writetime"),
+        ),
     )
     identity = F.struct("key", "scope", "bounds")
     known = rows.select(
@@ -251,16 +325,8 @@ def _with_statics(rows: DataFrame) -> DataFrame:
         F.max("is_alive").over(partition).alias("has_rows"),
         (F.min(identity).over(partition) == identity).alias("is_first"),
     )
-    static_only = ~F.col("has_rows") & F.col("is_first") & F.col("static_source").isNotNull()
-    return known.where(F.col("is_alive") | static_only).select(
-        "key",
-        "key_version",
-        *_decodable_value(),
-        "is_alive",
-        "static_names",
-        F.col("static_source.value").alias("static_value"),
-        F.col("static_source.version").alias("static_version"),
-    )
+    is_static_only = ~F.col("has_rows") & F.col("is_first") & F.col("static_source").isNotNull()
+    return known.withColumn("is_static_only", is_static_only)
 
 
 def _is_uuid(avro_type: Sequence[object]) -> bool:

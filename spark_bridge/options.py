@@ -14,7 +14,7 @@ from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import full_topic_name
 from spark_bridge.positions import parse_time_ms
 
-__all__ = ["BridgeOptions"]
+__all__ = ["BridgeOptions", "option_texts"]
 
 TOKEN_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"  # noqa: S105  (a class name)
 TLS_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationTls"
@@ -94,6 +94,13 @@ class BridgeOptions(BaseModel):
             raise ConfigError.of("topic", reason)
         return self.topic_names[0]
 
+    def as_texts(self) -> dict[str, str]:
+        """The options that are given, as Spark takes them: secrets in the clear."""
+        given = self.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
+        if self.auth_params is not None:
+            given["authParams"] = self.auth_params.get_secret_value()
+        return option_texts(given)
+
     def of_topic(self, topic: str) -> BridgeOptions:
         """The same options for one topic."""
         return self.model_copy(update={"topic": topic, "topics": None, "topics_pattern": None})
@@ -163,6 +170,11 @@ def _reason(kind: str, message: str) -> str:
     if kind == "missing":
         return "is missing"
     return message.removeprefix("Value error, ")
+
+
+def option_texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
+    """Options as Spark wants them: values as text."""
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 
 def _problems_together(known: Mapping[str, str]) -> list[ConfigProblem]:

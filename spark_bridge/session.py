@@ -10,21 +10,30 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-__all__ = ["SPARK_AVRO", "session_builder"]
+__all__ = ["DELTA", "SPARK_AVRO", "session_builder"]
 
 SPARK_AVRO: Final = "org.apache.spark:spark-avro_2.13:4.1.1"
 """Maven coordinates of what decodes Avro in the JVM; built for 4.1.1, it runs on all of 4.1."""
 
 
-def session_builder(jars: Sequence[Path] = ()) -> SparkSession.Builder:
+DELTA: Final = "io.delta:delta-spark_4.1_2.13:4.4.0"
+"""Maven coordinates of Delta Lake, which the jobs keep their tables in."""
+
+
+def session_builder(jars: Sequence[Path] = (), *, delta: bool = False) -> SparkSession.Builder:
     """A builder to which the application adds its own settings.
 
-    `jars`: files of spark-avro that are already there; without them Spark fetches it from Maven Central at its start.
+    `jars`: files of spark-avro (and Delta Lake) that are already there; without them Spark fetches what it needs from
+    Maven Central at its start. `delta`: with Delta Lake, for the jobs.
     Workers use the running interpreter unless PYSPARK_PYTHON says otherwise: they need this package, pulsar-client and
     pyarrow as well.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("cassandra-cdc")
+    if delta:
+        builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension").config(
+            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        )
     if jars:
         return builder.config("spark.jars", ",".join(map(str, jars)))
-    return builder.config("spark.jars.packages", SPARK_AVRO)
+    return builder.config("spark.jars.packages", f"{SPARK_AVRO},{DELTA}" if delta else SPARK_AVRO)

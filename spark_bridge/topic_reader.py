@@ -24,7 +24,7 @@ from spark_bridge.options import BridgeOptions
 from spark_bridge.positions import BEGINNING, Position
 from spark_bridge.raw_columns import RawRow, to_arrow
 
-__all__ = ["TopicRange", "end_within", "last_message_properties", "read_range"]
+__all__ = ["TopicRange", "end_within", "last_message_properties", "open_client", "read_range"]
 
 _ROWS_PER_BATCH: Final = 10_000  # Spark's own spark.sql.execution.arrow.maxRecordsPerBatch
 _BYTES_PER_BATCH: Final = 8 << 20
@@ -51,7 +51,7 @@ def read_range(options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBa
     """Everything in the range as record batches of the raw contract. Raises TopicReadError."""
     if span.end.entry < 0 or span.end <= span.start:
         return
-    client = _client(options)
+    client = open_client(options)
     try:
         yield from _batches(_open(client, options, span), options, span)
     finally:
@@ -62,7 +62,7 @@ def last_message_properties(options: BridgeOptions, span: TopicRange) -> dict[st
     """Properties of the last message of the range's last entry; None when it no longer exists."""
     if span.end.entry < 0:
         return None
-    client = _client(options)
+    client = open_client(options)
     last = TopicRange(
         span.topic, span.partition_topic, span.partition, Position(span.end.ledger, span.end.entry - 1), span.end
     )
@@ -82,7 +82,7 @@ def end_within(
 
     Raises TopicReadError.
     """
-    client = _client(options)
+    client = open_client(options)
     try:
         end, counted, entry = span.start, (0, 0), None
         rows = size = 0
@@ -101,7 +101,8 @@ def end_within(
         client.close()
 
 
-def _client(options: BridgeOptions) -> pulsar.Client:
+def open_client(options: BridgeOptions) -> pulsar.Client:
+    """A client for the broker; the caller closes it. Raises ConfigError."""
     return pulsar.Client(
         options.service_url,
         authentication=client_authentication(options),

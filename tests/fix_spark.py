@@ -36,7 +36,7 @@ PY4J_LEAVES_SOCKETS_OPEN: Final = "ignore:Exception ignored in. <socket:pytest.P
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session of two cores with `cassandra_cdc` registered and spark-avro from the cache."""
+    """A session of two cores with `cassandra_cdc` registered, spark-avro and Delta Lake from the cache."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -44,11 +44,13 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "700m",
+        "spark.driver.memory": "1g",
+        "spark.databricks.delta.snapshotPartitions": "1",  # small tables: a task a file of the log would be idle work
         # many short queries: the second compiler would cost more than it saves
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    builder = session_builder(artifacts.ensure("spark-avro")).master("local[2]")
+    jars = [*artifacts.ensure("spark-avro"), *artifacts.ensure("spark-delta")]
+    builder = session_builder(jars, delta=True).master("local[2]")
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -30,7 +30,13 @@ __all__ = ["ARTIFACT_SETS", "cache_dir", "cassandra_class_path", "ensure", "puls
 
 _DEPENDENCY_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _POMS: Final = Path(__file__).parent / "poms"
-ARTIFACT_SETS: Final = (*(f"cassandra-{line}" for line in CASSANDRA_VERSIONS), "jolokia", "pulsar", "spark-avro")
+ARTIFACT_SETS: Final = (
+    *(f"cassandra-{line}" for line in CASSANDRA_VERSIONS),
+    "jolokia",
+    "pulsar",
+    "spark-avro",
+    "spark-delta",
+)
 """Every name that :func:`ensure` takes."""
 
 

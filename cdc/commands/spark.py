@@ -1,0 +1,297 @@
+"""`cdc spark`: the Spark jobs, in a session of this process or under spark-submit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from schemas.errors import CdcError, ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_bridge.jobs.cassandra_rows import CassandraAccess
+
+__all__ = ["spark"]
+
+_OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
+
+
+class SparkJobError(CdcError):
+    """A Spark job ended with an error; the text is Spark's reason in one line."""
+
+
+@click.group(name="spark")
+def spark() -> None:
+    """Jobs on data topics: tables in a lakehouse (docs/spark.md)."""
+
+
+@spark.command(name="mirror")
+@click.option("--service-url", required=True, help="The broker: pulsar://host:6650.")
+@click.option("--admin-url", required=True, help="The admin service: http://host:8080.")
+@click.option("--topic", required=True, help="The table's data topic.")
+@click.option(
+    "--target", required=True, help="Folder of the Delta tables and the checkpoint; any path Spark can write."
+)
+@click.option("--changelog", is_flag=True, help="Also keep every insert, update and delete with both images.")
+@click.option("--history", is_flag=True, help="Also keep every version of every row with its times.")
+@click.option("--static-columns", help="The table's static columns, with commas, where the topic does not name them.")
+@click.option("--follow", type=float, metavar="SECONDS", help="Keep running, a micro-batch each so many seconds.")
+@click.option("--tombstone-retention-days", default=7.0, show_default=True, help="How long deletion markers are kept.")
+@click.option("--compact", is_flag=True, help="OPTIMIZE the tables at the end.")
+@click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP)
+@click.option("--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars instead of packages.")
+@click.option("--master", help="Spark's master; by default local[*], or what spark-submit says.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object, and nothing else.")
+def mirror_command(
+    *,
+    service_url: str,
+    admin_url: str,
+    topic: str,
+    target: str,
+    changelog: bool,
+    history: bool,
+    static_columns: str | None,
+    follow: float | None,
+    tombstone_retention_days: float,
+    compact: bool,
+    more: tuple[str, ...],
+    jars: tuple[Path, ...],
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Keep Delta tables equal to a Cassandra table, up to the topic's end (or on, with --follow)."""
+    from pyspark.errors import PySparkException
+
+    from spark_bridge.jobs.mirror import mirror
+
+    options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **_named(more)}
+    session = _session(jars, master)
+    try:
+        summary = mirror(
+            session,
+            options,
+            target,
+            changelog=changelog,
+            history=history,
+            static_columns=tuple(static_columns.split(",")) if static_columns else None,
+            follow_interval_s=follow,
+            tombstone_retention_days=tombstone_retention_days,
+            compact=compact,
+            on_batch=lambda counts: None if as_json else click.echo(_counts(counts), err=True),
+        )
+    except PySparkException as error:
+        raise SparkJobError(_reason(str(error))) from error
+    finally:
+        session.stop()
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(summary)))
+    else:
+        click.echo(
+            f"{target}: {summary.records:,} records in {summary.batches} micro-batches, {summary.inserted:,} rows inserted, "
+            f"{summary.updated:,} updated, {summary.deleted:,} deleted, {summary.seconds:.1f} s"
+        )
+
+
+@spark.command(name="verify")
+@click.option("--service-url", required=True, help="The broker: pulsar://host:6650.")
+@click.option("--admin-url", required=True, help="The admin service: http://host:8080.")
+@click.option("--topic", required=True, help="The table's data topic.")
+@click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra.")
+@click.option("--contact-point", "contact_points", required=True, multiple=True, help="A node of Cassandra.")
+@click.option("--port", default=9042, show_default=True, help="Cassandra's CQL port.")
+@click.option("--local-dc", help="The data center to ask.")
+@click.option("--username", help="Cassandra's user; the password is read from CDC_CASSANDRA_PASSWORD.")
+@click.option("--consistency", default="LOCAL_QUORUM", show_default=True, help="Of the reads.")
+@click.option("--mirror", "mirror_target", help="Compare the mirror below this folder instead of the topic.")
+@click.option("--ranges", type=click.IntRange(1), help="Token ranges, one task each; by default two a core.")
+@click.option("--settle", default=30.0, show_default=True, help="Seconds that a difference must stay as it is.")
+@click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP)
+@click.option("--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars instead of packages.")
+@click.option("--master", help="Spark's master; by default local[*], or what spark-submit says.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object, and nothing else.")
+def verify_command(
+    *,
+    service_url: str,
+    admin_url: str,
+    topic: str,
+    table: str,
+    contact_points: tuple[str, ...],
+    port: int,
+    local_dc: str | None,
+    username: str | None,
+    consistency: str,
+    mirror_target: str | None,
+    ranges: int | None,
+    settle: float,
+    more: tuple[str, ...],
+    jars: tuple[Path, ...],
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Compare a Cassandra table with its data topic, or a mirror; exit code 1 when rows differ."""
+    from pyspark.errors import PySparkException
+
+    from spark_bridge.jobs.verify import verify
+
+    keyspace, name = _table_name(table)
+    access = _access(contact_points, port, local_dc, username, consistency)
+    options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **_named(more)}
+    session = _session(jars, master)
+    try:
+        report = verify(
+            session, options, access, keyspace, name, mirror_target=mirror_target, ranges=ranges, settle_s=settle
+        )
+    except PySparkException as error:
+        raise SparkJobError(_reason(str(error))) from error
+    finally:
+        session.stop()
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    else:
+        for each in report.differences:
+            columns = f" in {', '.join(each.columns)}" if each.columns else ""
+            times = f"written {each.cassandra_writetime_us} in Cassandra, {each.topic_writetime_us} beside it"
+            click.echo(f"{each.kind}{columns}: {each.key} ({times})")
+        click.echo(
+            f"{table}: {report.rows:,} rows in {report.ranges} token ranges, {len(report.differences):,} differ, "
+            f"{report.unsettled:,} still changing, {report.seconds:.1f} s"
+        )
+    sys.exit(1 if report.differences else 0)
+
+
+@spark.command(name="backfill")
+@click.option("--service-url", required=True, help="The broker: pulsar://host:6650.")
+@click.option("--admin-url", required=True, help="The admin service: http://host:8080.")
+@click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra.")
+@click.option("--contact-point", "contact_points", required=True, multiple=True, help="A node of Cassandra.")
+@click.option("--port", default=9042, show_default=True, help="Cassandra's CQL port.")
+@click.option("--local-dc", help="The data center to ask.")
+@click.option("--username", help="Cassandra's user; the password is read from CDC_CASSANDRA_PASSWORD.")
+@click.option("--consistency", default="LOCAL_QUORUM", show_default=True, help="Of the reads.")
+@click.option("--where", help="A CQL predicate: only rows for which it holds (ALLOW FILTERING).")
+@click.option("--ranges", default=64, show_default=True, type=click.IntRange(1), help="Token ranges, one task each.")
+@click.option("--rows-per-second", type=float, help="No faster than this, over all tasks.")
+@click.option("--progress-file", help="Keep finished ranges here, and go on after them.")
+@click.option("--dry-run", is_flag=True, help="Send nothing; say about how many rows there are.")
+@click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP)
+@click.option("--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars instead of packages.")
+@click.option("--master", help="Spark's master; by default local[*], or what spark-submit says.")
+def backfill_command(
+    *,
+    service_url: str,
+    admin_url: str,
+    table: str,
+    contact_points: tuple[str, ...],
+    port: int,
+    local_dc: str | None,
+    username: str | None,
+    consistency: str,
+    where: str | None,
+    ranges: int,
+    rows_per_second: float | None,
+    progress_file: str | None,
+    dry_run: bool,
+    more: tuple[str, ...],
+    jars: tuple[Path, ...],
+    master: str | None,
+) -> None:
+    """Send an event for every row of a table, so that the connector publishes what was there before it."""
+    from pyspark.errors import PySparkException
+    from rich.progress import Progress
+
+    from spark_bridge.jobs.backfill import backfill
+
+    keyspace, name = _table_name(table)
+    access = _access(contact_points, port, local_dc, username, consistency)
+    options = {"serviceUrl": service_url, "adminUrl": admin_url, **_named(more)}
+    session = _session(jars, master)
+    try:
+        with Progress(transient=True, disable=not sys.stderr.isatty()) as display:
+            task = display.add_task(table, total=ranges)
+            report = backfill(
+                session,
+                options,
+                access,
+                keyspace,
+                name,
+                where=where,
+                ranges=ranges,
+                rows_per_second=rows_per_second,
+                progress_file=progress_file,
+                dry_run=dry_run,
+                on_progress=lambda done, ranges, rows: display.update(task, completed=done),
+            )
+    except PySparkException as error:
+        raise SparkJobError(_reason(str(error))) from error
+    finally:
+        session.stop()
+    if dry_run:
+        click.echo(f"{table}: about {report.rows:,} rows")
+        return
+    before = f", {report.ranges_before} before" if report.ranges_before else ""
+    click.echo(
+        f"{table}: {report.rows:,} events in {report.ranges} token ranges{before}, {report.seconds:.1f} s "
+        f"({report.rows / max(report.seconds, 0.001):,.0f} rows/s)"
+    )
+
+
+def _table_name(text: str) -> tuple[str, str]:
+    keyspace, _, name = text.partition(".")
+    if not name:
+        raise ConfigError.of("--table", f"{text!r} is not KEYSPACE.TABLE")
+    return keyspace, name
+
+
+def _access(
+    contact_points: tuple[str, ...], port: int, local_dc: str | None, username: str | None, consistency: str
+) -> CassandraAccess:
+    from spark_bridge.jobs.cassandra_rows import CassandraAccess
+
+    return CassandraAccess(
+        contact_points=contact_points,
+        port=port,
+        local_dc=local_dc,
+        username=username,
+        password=os.environ.get("CDC_CASSANDRA_PASSWORD"),
+        consistency=consistency,
+    )
+
+
+def _named(texts: tuple[str, ...]) -> dict[str, str]:
+    wrong = [text for text in texts if "=" not in text]
+    if wrong:
+        raise ConfigError.of("--option", f"{wrong[0]!r} is not NAME=VALUE")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def _session(jars: tuple[Path, ...], master: str | None) -> SparkSession:
+    from spark_bridge import session_builder
+
+    builder = session_builder(jars, delta=True).config("spark.ui.showConsoleProgress", "false")
+    if master or "SPARK_ENV_LOADED" not in os.environ:  # spark-submit has set the master
+        builder = builder.master(master or "local[*]")
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    parts = [f"{counts.get(name, 0):,} {word}" for name, word in _WORDS.items()]
+    return "micro-batch: " + ", ".join(parts)
+
+
+_WORDS = {"records": "records", "insert": "inserted", "update": "updated", "delete": "deleted"}
+
+
+def _reason(text: str) -> str:
+    """Our own line of a Python traceback that Spark passes on, else Spark's first line."""
+    ours = [line for line in text.splitlines() if line.startswith(("spark_bridge.errors.", "schemas.errors."))]
+    return ours[-1].split(": ", 1)[1] if ours else text.splitlines()[0]

@@ -1,0 +1,256 @@
+"""Rows of a Cassandra table in Spark, read by token range on the executors and written as the connector writes them.
+
+Key and value are Avro by the table's own schema, so that they meet the topic's records in the same decoder.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+import pyarrow as pa
+from cassandra import ConsistencyLevel, DriverException, OperationTimedOut, RequestExecutionException
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
+from cassandra.policies import DCAwareRoundRobinPolicy, RoundRobinPolicy
+from cassandra.protocol import ProtocolHandler, ResultMessage, read_int, read_value
+from cassandra.query import PreparedStatement, dict_factory
+from pyspark.sql import DataFrame, SparkSession
+
+from schemas.avro_names import avro_names
+from schemas.cql_type import is_multi_cell
+from schemas.cql_value import AvroValue, CqlValueError, value_reader
+from schemas.errors import ConfigError
+from schemas.row_record import data_key_schema, data_value_schema, record_writer
+from schemas.system_schema import SELECTS, tables_of
+from schemas.table_metadata import ColumnMetadata, TableMetadata
+from spark_bridge.errors import CassandraReadError
+
+__all__ = ["CassandraAccess", "RangeReader", "TokenRange", "read_rows", "table_metadata", "token_ranges"]
+
+_MIN_TOKEN: Final = -(1 << 63)
+_ROWS_PER_BATCH: Final = 5_000
+_SCHEMA: Final = "key binary, value binary, has_row boolean, writetime_us bigint, key_parts array<binary>, token bigint"
+_ARROW: Final = pa.schema([
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("has_row", pa.bool_()),
+    ("writetime_us", pa.int64()),
+    ("key_parts", pa.list_(pa.binary())),
+    ("token", pa.int64()),
+])  # fmt: skip
+RawRow = tuple[bytes, bytes | None, bool, int | None, list[bytes | None], int]
+"""By _ARROW."""
+
+TokenRange = tuple[int, int]
+"""Tokens (start, end] of Murmur3Partitioner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CassandraAccess:
+    """How to reach a cluster. The password is not shown."""
+
+    contact_points: tuple[str, ...]
+    port: int = 9042
+    local_dc: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    consistency: str = "LOCAL_QUORUM"
+    fetch_size: int = 1_000
+
+    def open(self, *, as_bytes: bool = False) -> tuple[Cluster, Session]:
+        """A new connection; `as_bytes` leaves rows as CQL bytes. Raises ConfigError, CassandraReadError."""
+        if self.consistency not in ConsistencyLevel.name_to_value:
+            raise ConfigError.of("consistency", f"{self.consistency!r} is no consistency level of Cassandra")
+        policy = DCAwareRoundRobinPolicy(self.local_dc) if self.local_dc else RoundRobinPolicy()
+        profile = ExecutionProfile(
+            load_balancing_policy=policy,
+            consistency_level=ConsistencyLevel.name_to_value[self.consistency],
+            row_factory=_rows_only if as_bytes else dict_factory,
+            request_timeout=60,
+        )
+        login = PlainTextAuthProvider(self.username, self.password) if self.username else None
+        cluster = Cluster(
+            list(self.contact_points), port=self.port, auth_provider=login, connect_timeout=20,
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile}, schema_metadata_enabled=False, token_metadata_enabled=False,
+            # 4 is spoken by every supported Cassandra and has no checksum per frame to compute in Python
+            protocol_version=4,
+        )  # fmt: skip
+        try:
+            session = cluster.connect()
+        except (NoHostAvailable, DriverException, OSError) as error:
+            cluster.shutdown()
+            raise CassandraReadError(self.address, f"does not answer ({_one_line(error)})") from None
+        if as_bytes:
+            session.client_protocol_handler = _RawProtocolHandler
+        session.default_fetch_size = self.fetch_size
+        return cluster, session
+
+    @property
+    def address(self) -> str:
+        """For messages."""
+        return f"{','.join(self.contact_points)}:{self.port}"
+
+
+def table_metadata(access: CassandraAccess, keyspace: str, table: str) -> TableMetadata:
+    """A table as the server describes it. Raises ConfigError when it does not exist, CassandraReadError."""
+    cluster, session = access.open()
+    try:
+        schema = {
+            name: [_plain(row) for row in session.execute(SELECTS[name] + " WHERE keyspace_name = %s", (keyspace,))]
+            for name in ("tables", "columns", "types", "dropped_columns")
+        }
+    except (DriverException, RequestExecutionException, OperationTimedOut) as error:
+        raise CassandraReadError(access.address, f"the schema cannot be read ({_one_line(error)})") from None
+    finally:
+        cluster.shutdown()
+    for found in tables_of(schema).values():
+        if found.name == table:
+            return found
+    raise ConfigError.of("table", f"{keyspace}.{table} does not exist at {access.address}")
+
+
+def token_ranges(count: int) -> list[TokenRange]:
+    """The whole ring in `count` ranges of equal width."""
+    edges = [_MIN_TOKEN + (1 << 64) * at // count for at in range(count)] + [(1 << 63) - 1]
+    # no partition has the smallest token, so the first range may leave it out
+    return list(itertools.pairwise(edges))
+
+
+def read_rows(
+    spark: SparkSession, access: CassandraAccess, table: TableMetadata, ranges: Sequence[TokenRange]
+) -> DataFrame:
+    """`key`, `value`, `has_row` (false: static columns only) and the newest `writetime_us` of every row in the ranges;
+    `key_parts` (CQL bytes of the primary key) and the partition's `token`.
+
+    One task a range. A failed task raises CassandraReadError with the range.
+    """
+    plan = spark.createDataFrame(list(ranges), "low bigint, high bigint").repartition(len(ranges))
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        wanted = [(each["low"], each["high"]) for batch in batches for each in batch.to_pylist()]
+        if wanted:
+            yield from RangeReader(access, table).read(wanted)
+
+    return plan.mapInArrow(read, _SCHEMA)
+
+
+class RangeReader:
+    """Reads token ranges in one task: whole rows, or their keys and the write times of their regular columns.
+
+    `where` is a CQL predicate that is added to the range's.
+    """
+
+    def __init__(
+        self, access: CassandraAccess, table: TableMetadata, *, keys_only: bool = False, where: str | None = None
+    ) -> None:
+        self._access = access
+        self._table = table
+        self._where = where
+        self._keys_only = keys_only
+        self._values = () if keys_only else table.value_columns or table.primary_key
+        timed = table.regular_columns if keys_only else table.regular_columns + table.static_columns
+        self._timed = [each.name for each in timed if not is_multi_cell(each.type)]
+        self._write_key = record_writer(data_key_schema(table))
+        self._write_value = record_writer(data_value_schema(table))
+        self._readers = {each.name: value_reader(each.type) for each in table.primary_key + table.value_columns}
+
+    def read(self, ranges: Sequence[TokenRange]) -> Iterator[pa.RecordBatch]:
+        """Record batches of at most 5,000 rows, by the columns of `read_rows`. Raises CassandraReadError."""
+        cluster, session = self._access.open(as_bytes=True)
+        try:
+            statement = session.prepare(self._select())
+            for low, high in ranges:
+                yield from self._read_range(session, statement, low, high)
+        finally:
+            cluster.shutdown()
+
+    def _select(self) -> str:
+        table = self._table
+        names = [_quoted(each.name) for each in (*table.primary_key, *self._values)]
+        names += [f"WRITETIME({_quoted(each)})" for each in self._timed]
+        token = f"token({', '.join(_quoted(each.name) for each in table.partition_key)})"
+        further = f" AND {self._where} ALLOW FILTERING" if self._where else ""
+        place = f"{_quoted(table.keyspace)}.{_quoted(table.name)}"
+        return f"SELECT {', '.join(names)}, {token} FROM {place} WHERE {token} > ? AND {token} <= ?{further}"
+
+    def _read_range(
+        self, session: Session, statement: PreparedStatement, low: int, high: int
+    ) -> Iterator[pa.RecordBatch]:
+        rows: list[RawRow] = []
+        try:
+            for raw in session.execute(statement, (low, high)):
+                rows.append(self._row(raw))
+                if len(rows) == _ROWS_PER_BATCH:
+                    yield _batch(rows)
+                    rows = []
+        except (NoHostAvailable, DriverException, RequestExecutionException, OperationTimedOut, CqlValueError) as error:
+            place = f"{self._access.address}, {self._table.full_name}, tokens ({low}, {high}]"
+            raise CassandraReadError(place, f"cannot be read ({_one_line(error)})") from None
+        if rows:
+            yield _batch(rows)
+
+    def _row(self, raw: Sequence[bytes | None]) -> RawRow:
+        table = self._table
+        keys, values = len(table.primary_key), len(self._values)
+        key = self._record(table.primary_key, raw[:keys])
+        value = None if self._keys_only else self._write_value(self._record(self._values, raw[keys : keys + values]))
+        has_row = not table.clustering_key or raw[len(table.partition_key)] is not None
+        *times, token = [
+            None if each is None else int.from_bytes(each, "big", signed=True) for each in raw[keys + values :]
+        ]
+        assert token is not None
+        written = max((each for each in times if each is not None), default=None)
+        return self._write_key(key), value, has_row, written, list(raw[:keys]), token
+
+    def _record(self, columns: Sequence[ColumnMetadata], data: Sequence[bytes | None]) -> dict[str, AvroValue]:
+        values = [
+            None if each is None else self._readers[column.name](each)
+            for column, each in zip(columns, data, strict=True)
+        ]
+        return dict(zip(avro_names([column.name for column in columns]), values, strict=True))
+
+
+class _RawResultMessage(ResultMessage):  # type: ignore[misc]  # the driver has no types
+    """Leaves rows as CQL bytes: their Avro form is made of these, and the driver's values would lose some of it."""
+
+    def recv_results_rows(
+        self, f: object, protocol_version: int, user_type_map: object, result_metadata: object, policy: object
+    ) -> None:
+        self.recv_results_metadata(f, user_type_map)
+        columns = cast("Sequence[tuple[object, ...]]", self.column_metadata or result_metadata)
+        self.column_names = [each[2] for each in columns]
+        self.column_types = [each[3] for each in columns]
+        self.parsed_rows = [tuple(read_value(f) for _ in columns) for _ in range(read_int(f))]
+
+
+class _RawProtocolHandler(ProtocolHandler):  # type: ignore[misc]  # the driver has no types
+    message_types_by_opcode: Final = {
+        **ProtocolHandler.message_types_by_opcode,
+        ResultMessage.opcode: _RawResultMessage,
+    }
+
+
+def _rows_only(names: Sequence[str], rows: Sequence[tuple[object, ...]]) -> Sequence[tuple[object, ...]]:
+    return rows
+
+
+def _batch(rows: Sequence[RawRow]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(each, kind.type) for each, kind in zip(columns, _ARROW, strict=True)], schema=_ARROW
+    )
+
+
+def _plain(row: dict[str, object]) -> dict[str, object]:
+    return {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join((str(error) or type(error).__name__).split())

@@ -1,0 +1,92 @@
+"""Delta tables by path: created from a DataFrame's schema, merged into, altered to follow a schema. No state.
+
+Columns are mapped by name (`delta.columnMapping.mode`), so that columns of any name fit and can be dropped or renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+__all__ = ["DeltaTable", "quoted", "update_and_insert"]
+
+
+def quoted(name: str) -> str:
+    """A column or table name as Spark SQL takes it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+class DeltaTable:
+    """One table; it need not exist yet. Spark's own errors come out of every method."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self.path = path
+        self._name = f"delta.{quoted(path)}"
+
+    def read(self) -> DataFrame | None:
+        """The table now; None when it does not exist."""
+        try:
+            return self._spark.read.format("delta").load(self.path)
+        except AnalysisException as error:
+            if error.getCondition() in ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND"):
+                return None
+            raise
+
+    def ensure(self, schema: StructType) -> None:
+        """Create the table, empty, if it does not exist; add the columns that it lacks."""
+        found = self.read()
+        if found is None:
+            self.replace(self._spark.createDataFrame([], schema))
+            return
+        lacking = [each for each in schema.fields if each.name not in found.columns]
+        if lacking:
+            columns = ", ".join(f"{quoted(each.name)} {each.dataType.simpleString()}" for each in lacking)
+            self._spark.sql(f"ALTER TABLE {self._name} ADD COLUMNS ({columns})")
+
+    def replace(self, rows: DataFrame) -> None:
+        """These rows and columns instead of all there was."""
+        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        writer.option("delta.columnMapping.mode", "name").save(self.path)
+
+    def append(self, rows: DataFrame, *, writer: str, epoch: int) -> None:
+        """Add rows, once for each `epoch` of a writer; new columns are added to the table."""
+        ready = rows.write.format("delta").mode("append").option("mergeSchema", "true")
+        ready.option("txnAppId", writer).option("txnVersion", epoch).save(self.path)
+
+    def drop_columns(self, names: Sequence[str]) -> None:
+        """`ALTER TABLE DROP COLUMNS`."""
+        if names:
+            self._spark.sql(f"ALTER TABLE {self._name} DROP COLUMNS ({', '.join(map(quoted, names))})")
+
+    def rename_column(self, old: str, new: str) -> None:
+        """`ALTER TABLE RENAME COLUMN`."""
+        self._spark.sql(f"ALTER TABLE {self._name} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
+
+    def merge(self, source: DataFrame, on: str, *actions: str) -> None:
+        """`MERGE` of `source` (s) into the table (t); fields that its structs lack are added."""
+        view = f"cdc_merge_{abs(hash(self.path))}"
+        source.createOrReplaceTempView(view)
+        self._spark.sql(f"MERGE WITH SCHEMA EVOLUTION INTO {self._name} t USING {view} s ON {on} {' '.join(actions)}")
+        self._spark.catalog.dropTempView(view)
+
+    def delete(self, condition: str) -> None:
+        """`DELETE FROM`."""
+        self._spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
+
+    def compact(self) -> None:
+        """`OPTIMIZE`: many small files become few."""
+        self._spark.sql(f"OPTIMIZE {self._name}")
+
+
+def update_and_insert(names: Sequence[str]) -> tuple[str, str]:
+    """The parts `UPDATE SET ...` and `INSERT (...) VALUES (...)` for columns of the source."""
+    columns = [quoted(each) for each in names]
+    assignments = ", ".join(f"t.{each} = s.{each}" for each in columns)
+    return (
+        f"UPDATE SET {assignments}",
+        f"INSERT ({', '.join(columns)}) VALUES ({', '.join(f's.{each}' for each in columns)})",
+    )

@@ -1,0 +1,139 @@
+"""Events of rows that nobody changed: they make the connector read and publish the row as it is now.
+
+The segment id is -1, which no commit log has, and each event has a digest of its own, so that none is dropped as a
+replica's copy of another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+import _pulsar
+import pulsar
+
+from schemas.cql_type import is_multi_cell
+from schemas.mutation_event import (
+    MUTATION_EVENTS_SCHEMA_TEXT,
+    MutationEvent,
+    MutationEvents,
+    MutationKind,
+    encode_events,
+)
+from schemas.row_record import events_key_schema, schema_text
+from schemas.table_metadata import TableMetadata
+from schemas.topics import partition_of_token
+from spark_bridge.errors import EventSendError
+from spark_bridge.options import BridgeOptions
+from spark_bridge.topic_reader import open_client
+
+__all__ = ["RowEvents"]
+
+_EVENTS_PER_MESSAGE: Final = 500
+_SEGMENT: Final = -1
+
+
+class RowEvents:
+    """Publishes events to the topic partitions of one table's events topic; owns its Pulsar client.
+
+    Nothing is sure to be published before `flush` has returned.
+    """
+
+    def __init__(self, options: BridgeOptions, table: TableMetadata, partitions: Sequence[str], node_id: UUID) -> None:
+        """`partitions` in order; `node_id` is the host id of a node of the cluster. Raises EventSendError."""
+        self._table = table
+        self._node_id = node_id
+        self._key_schema = schema_text(events_key_schema(table))
+        self._columns = tuple(each.name for each in table.regular_columns if not is_multi_cell(each.type))
+        self._waiting: list[list[MutationEvent]] = [[] for _ in partitions]
+        self._failures: list[str] = []
+        self._client = open_client(options)
+        self._topic = partitions[0]
+        try:
+            self._producers = [
+                self._client.create_producer(each, schema=_AvroBytes(), block_if_queue_full=True) for each in partitions
+            ]
+        except pulsar.PulsarException as error:
+            self._client.close()
+            raise EventSendError(self._topic, f"the broker gives no producer ({error})") from None
+        self._sent = 0
+
+    def add(
+        self, key: bytes, key_parts: Sequence[bytes | None], token: int, has_row: bool, live_writetime_us: int | None
+    ) -> None:
+        """One row by its key: Avro, and the CQL bytes of its columns. Without a row: the static columns.
+
+        `live_writetime_us` is the newest write time of its regular columns: the connector's read is proven by it.
+        """
+        width = len(self._table.partition_key)
+        self._sent += 1
+        event = MutationEvent(
+            position=self._sent % (1 << 31),
+            ordinal=0,
+            kind=MutationKind.ROW if has_row else MutationKind.STATIC_ROW,
+            key=key,
+            partition_key=_partition_key([each or b"" for each in key_parts[:width]]),
+            clustering=tuple(key_parts[width:]) if has_row else (),
+            digest=os.urandom(16),
+            writetime_us=live_writetime_us,
+            live_cell_writetime_us=live_writetime_us,
+            columns=self._columns if live_writetime_us is not None else (),
+        )
+        partition = partition_of_token(token, len(self._producers))
+        self._waiting[partition].append(event)
+        if len(self._waiting[partition]) >= _EVENTS_PER_MESSAGE:
+            self._send(partition)
+
+    def flush(self) -> None:
+        """Return when everything that was added is with the broker. Raises EventSendError."""
+        for partition in range(len(self._producers)):
+            self._send(partition)
+        try:
+            for producer in self._producers:
+                producer.flush()
+        except pulsar.PulsarException as error:
+            self._failures.append(str(error))
+        if self._failures:
+            raise EventSendError(self._topic, f"{len(self._failures)} messages were refused ({self._failures[0]})")
+
+    def close(self) -> None:
+        """Give up what was not flushed."""
+        self._client.close()
+
+    def _send(self, partition: int) -> None:
+        events, self._waiting[partition] = self._waiting[partition], []
+        if not events:
+            return
+        message = MutationEvents(
+            node_id=self._node_id,
+            segment_id=_SEGMENT,
+            keyspace=self._table.keyspace,
+            table=self._table.name,
+            table_id=self._table.table_id,
+            key_schema=self._key_schema,
+            events=tuple(events),
+        )
+        self._producers[partition].send_async(encode_events(message), self._sent_or_failed)
+
+    def _sent_or_failed(self, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+        if result != pulsar.Result.Ok:
+            self._failures.append(str(result))
+
+
+class _AvroBytes(pulsar.schema.Schema):  # type: ignore[misc]  # the client has no types
+    """Registers the events' schema and passes bytes through."""
+
+    def __init__(self) -> None:
+        super().__init__(bytes, _pulsar.SchemaType.AVRO, {"type": "record"}, "AVRO")
+        self._schema_info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
+
+    def encode(self, obj: bytes) -> bytes:
+        return obj
+
+
+def _partition_key(components: Sequence[bytes]) -> bytes:
+    if len(components) == 1:
+        return components[0]
+    return b"".join(len(each).to_bytes(2, "big") + each + b"\0" for each in components)

@@ -1,0 +1,91 @@
+"""From folded records to the table's rows: one column for each column of the table, the key's first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+
+from spark_bridge.avro_columns import Numbers
+from spark_bridge.folding import KeyColumns
+from spark_bridge.topic_schemas import TopicSchemas
+from spark_bridge.typed import RecordDecoder, key_decoder, value_decoder
+
+__all__ = ["table_columns", "table_rows"]
+
+
+def table_columns(schemas: TopicSchemas) -> list[str]:
+    """Names of the table's columns in their order, by the newest schema."""
+    key = key_decoder(schemas, "string")
+    return [*key.names, *_value_names(key, value_decoder(schemas, "string"))]
+
+
+def table_rows(rows: DataFrame, schemas: TopicSchemas, numbers: Numbers, kept: Sequence[str] = ()) -> DataFrame:
+    """The table's rows of what `shown_rows` gave; columns of `rows` that are `kept` stand behind the table's."""
+    key, value = key_decoder(schemas, numbers), value_decoder(schemas, numbers)
+    if not KeyColumns.of(schemas).clustering:
+        return _plain_columns(rows, key, value, kept)
+    return _with_static_columns(rows, schemas, key, value, kept)
+
+
+def _plain_columns(rows: DataFrame, key: RecordDecoder, value: RecordDecoder, kept: Sequence[str]) -> DataFrame:
+    structs = rows.select(
+        *kept,
+        key.decode(F.col("key"), F.col("key_version")).alias("key"),
+        value.decode(F.col("value"), F.col("value_version")).alias("value"),
+    )
+    finished = structs.select(*kept, key.finish(F.col("key")).alias("key"), value.finish(F.col("value")).alias("value"))
+    return finished.select(*_fields("key", key.names), *_fields("value", _value_names(key, value)), *kept)
+
+
+def _with_static_columns(
+    rows: DataFrame, schemas: TopicSchemas, key: RecordDecoder, value: RecordDecoder, kept: Sequence[str]
+) -> DataFrame:
+    structs = rows.select(
+        *kept,
+        "is_alive",
+        "static_names",
+        key.decode(F.col("key"), F.col("key_version")).alias("key"),
+        F.when(F.col("is_alive"), value.decode(F.col("value"), F.col("value_version"))).alias("value"),
+        value.decode(F.col("static_value"), F.coalesce("static_version", F.lit(schemas.newest.version))).alias(
+            "static"
+        ),
+    )
+    finished = structs.select(
+        *kept,
+        "is_alive",
+        "static_names",
+        key.finish(F.col("key")).alias("key"),
+        value.finish(F.col("value")).alias("value"),
+        value.finish(F.col("static")).alias("static"),
+    )
+    clustering = {name for name, _ in KeyColumns.of(schemas).clustering}
+    keys = [
+        F.when(F.col("is_alive"), column).alias(name) if name in clustering else column.alias(name)
+        for name, column in zip(key.names, _fields("key", key.names), strict=True)
+    ]
+    values = [
+        F.when(F.array_contains("static_names", name), _field("static", name))
+        .otherwise(_field("value", name))
+        .alias(name)
+        for name in _value_names(key, value)
+    ]
+    statics = [F.array_contains("static_names", name) & _field("static", name).isNotNull() for name in value.names]
+    has_static = F.lit(False)
+    for each in statics:
+        has_static |= each
+    return finished.where(F.col("is_alive") | has_static).select(*keys, *values, *kept)
+
+
+def _value_names(key: RecordDecoder, value: RecordDecoder) -> list[str]:
+    """A table of keys only repeats its key in the value."""
+    return [name for name in value.names if name not in key.names]
+
+
+def _field(struct: str, name: str) -> Column:
+    return F.col(struct).getField(name)
+
+
+def _fields(struct: str, names: Sequence[str]) -> list[Column]:
+    return [_field(struct, name).alias(name) for name in names]

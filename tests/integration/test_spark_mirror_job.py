@@ -1,0 +1,229 @@
+"""The job `mirror` on real topics: its rows are those of the current table, and change log and history agree with them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_bridge import current_table
+from spark_bridge.jobs import delta_tables
+from spark_bridge.jobs.mirror import MirrorSummary, mirror
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
+from tests.integration.test_spark_current_table import (
+    OLD,
+    PLAIN,
+    WIDE,
+    partition_deletion,
+    range_deletion,
+    row,
+    row_deletion,
+    static_row,
+)
+
+pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+MakeTopic = Callable[..., DataTopic]
+Rows = list[str]
+
+
+def texts(rows: DataFrame) -> Rows:
+    """Rows as JSON text without what the mirror adds, in an order."""
+    own = [
+        name
+        for name in rows.columns
+        if name.startswith("_cdc") or name in ("valid_from", "valid_to", "opened", "closed")
+    ]
+    return sorted(rows.drop(*own).toJSON().collect())
+
+
+class Mirror:
+    """A mirror of one topic with all it can keep, and what the tests look at."""
+
+    def __init__(self, spark: SparkSession, topic: DataTopic, folder: Path) -> None:
+        self._spark = spark
+        self._topic = topic
+        self.folder = folder
+
+    def run(self, **more: object) -> MirrorSummary:
+        return mirror(
+            self._spark,
+            self._topic.options,
+            str(self.folder),
+            changelog=True,
+            history=True,
+            **more,  # type: ignore[arg-type]
+        )
+
+    def table(self, name: str) -> DataFrame:
+        return self._spark.read.format("delta").load(str(self.folder / name))
+
+    def wanted(self) -> Rows:
+        return texts(current_table(self._spark, self._topic.options))
+
+    def rows(self) -> Rows:
+        return texts(self.table("rows"))
+
+    def replayed(self) -> Rows:
+        """The rows that the change log leaves when it is run from the start."""
+        rows: dict[str, str] = {}
+        log = self.table("changes").selectExpr("epoch", "op", "_cdc_id", "to_json(before) old", "to_json(after) new")
+        for each in log.orderBy("epoch").collect():
+            match each.op:
+                case "insert":
+                    assert each._cdc_id not in rows
+                case "update" | "delete":
+                    assert each._cdc_id in rows
+            rows.pop(each._cdc_id, None)
+            if each.op != "delete":
+                rows[each._cdc_id] = each.new
+        frame = self._spark.read.schema(self.table("rows").schema).json(
+            self._spark.sparkContext.parallelize(list(rows.values()))
+        )
+        return texts(frame)
+
+    def open_versions(self) -> Rows:
+        return texts(self.table("history").where("valid_to IS NULL"))
+
+
+@pytest.fixture
+def mirror_of(spark: SparkSession, tmp_path: Path) -> Callable[[DataTopic], Mirror]:
+    """A mirror of a topic in a folder of the test's own."""
+    return lambda topic: Mirror(spark, topic, tmp_path / "mirror")
+
+
+def test_a_mirror_follows_inserts_updates_and_deletes(mirror_of: Callable[..., Mirror], data_topic: MakeTopic) -> None:
+    """Rows by key; the change log tells inserts, updates and deletes apart, with both images and times."""
+    topic = data_topic(*PLAIN)
+    kept = mirror_of(topic)
+
+    def said(time_us: int) -> Mapping[str, str]:
+        return {"writetime": str(time_us)}
+
+    topic.write(
+        Record(key={"id": 1}, value={"name": "a"}, properties=said(10)),
+        Record(key={"id": 2}, value={"name": "b"}, properties=said(11)),
+        Record(key={"id": 3}, properties=said(12)),
+    )
+    first = kept.run()
+    assert (first.records, first.inserted, first.updated, first.deleted) == (3, 2, 0, 0)
+    topic.write(
+        Record(key={"id": 1}, value={"name": "a2"}, properties=said(20)),
+        Record(key={"id": 2}, properties=said(21)),
+        Record(key={"id": 4}, value={"name": "d"}, properties=said(22)),
+        Record(key={"id": 4}, properties=said(23)),
+    )
+    second = kept.run()
+    assert (second.records, second.inserted, second.updated, second.deleted) == (4, 0, 1, 1)
+    assert kept.rows() == kept.wanted() == ['{"id":1,"name":"a2"}']
+    log = kept.table("changes").selectExpr("op", "before.name", "after.name", "writetime").collect()
+    assert sorted(map(tuple, log), key=lambda each: each[3]) == [
+        ("insert", None, "a", 10),
+        ("insert", None, "b", 11),
+        ("update", "a", "a2", 20),
+        ("delete", "b", None, 21),
+    ]
+    versions = kept.table("history").select("id", "name", "valid_from", "valid_to").collect()
+    assert sorted(map(tuple, versions), key=str) == [(1, "a", 10, 20), (1, "a2", 20, None), (2, "b", 11, 21)]
+    again = kept.run()
+    assert (again.records, again.inserted, again.updated, again.deleted) == (0, 0, 0, 0)
+
+
+def random_record(chance: random.Random, number: int) -> Record:
+    pk, a, b = chance.choice("pq"), chance.randrange(3), chance.choice("xy")
+    made = row(pk, a, b, number, s=f"s{number}")
+    return chance.choice([
+        made,
+        row(pk, a, b, None),
+        Record(key=made.key, value=made.value, properties={**made.properties, "expires_at": str(int(time.time()) + 600)}),
+        Record(key=made.key, value=made.value, properties={**made.properties, "expires_at": "1000"}),
+        row_deletion(pk, a, b),
+        static_row(pk, s=f"static {number}", t=number),
+        partition_deletion(pk) if number % 3 == 0 else made,
+        range_deletion(pk, start={"a": a}),
+        range_deletion(pk, end={"a": a, "b": b}, end_inclusive=False),
+    ])  # fmt: skip
+
+
+def test_markers_static_columns_and_expiry_over_many_batches(
+    mirror_of: Callable[..., Mirror], data_topic: MakeTopic
+) -> None:
+    """However the records are cut into micro-batches, the rows are those of the whole topic."""
+    topic = data_topic(*WIDE)
+    kept = mirror_of(topic)
+    chance = random.Random(20261121)
+    for stage in range(3):
+        topic.write(*[random_record(chance, stage * 30 + n) for n in range(30)], batch=3)
+        kept.run(compact=stage == 1, tombstone_retention_days=0 if stage == 0 else 7)
+        assert kept.rows() == kept.wanted()
+    assert kept.replayed() == kept.open_versions() == kept.rows()
+
+
+def test_a_batch_that_failed_midway_is_applied_once(
+    mirror_of: Callable[..., Mirror], data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after the history, or all but the last table, was written; run again, every table is right."""
+    topic = data_topic(*WIDE)
+    kept = mirror_of(topic)
+    topic.write(*[row("p", a, "x", a, s="s") for a in range(4)])
+    kept.run()
+    write = delta_tables.DeltaTable.merge
+    for stage, table in enumerate(("history", "records")):
+
+        def stop_after(self: delta_tables.DeltaTable, *args: object, broken: str = table) -> None:
+            write(self, *args)  # type: ignore[arg-type]
+            if self.path.endswith(broken):
+                raise OSError(f"stopped after {broken}")
+
+        topic.write(row("p", stage, "x", 100 + stage), row_deletion("p", 3 - stage, "x"), row("q", stage, "y", 1))
+        with monkeypatch.context() as patched:
+            patched.setattr(delta_tables.DeltaTable, "merge", stop_after)
+            with pytest.raises(PySparkException, match=f"stopped after {table}"):
+                kept.run()
+        kept.run()
+        assert kept.rows() == kept.wanted()
+        assert kept.replayed() == kept.open_versions() == kept.rows()
+
+
+def test_replaying_the_whole_topic_resurrects_nothing(
+    mirror_of: Callable[..., Mirror], data_topic: MakeTopic, spark: SparkSession
+) -> None:
+    """The checkpoint is lost and all is read again, long after tombstones were forgotten: nothing changes."""
+    topic = data_topic(*WIDE)
+    kept = mirror_of(topic)
+    topic.write(row("p", 1, "x", 1), row("p", 2, "x", 2), row("q", 1, "x", 3), row_deletion("p", 1, "x"))
+    topic.write(partition_deletion("q"))
+    kept.run(tombstone_retention_days=-1)
+    (kept.folder / "checkpoint").rename(kept.folder / "lost")
+    summary = kept.run()
+    assert (summary.inserted, summary.updated, summary.deleted) == (0, 0, 0)
+    assert kept.rows() == ['{"pk":"p","a":2,"b":"x","v":2}']
+
+
+def test_columns_and_the_table_itself_change(mirror_of: Callable[..., Mirror], data_topic: MakeTopic) -> None:
+    """ALTER TABLE ADD and DROP in mid-stream; DROP and CREATE TABLE empties the mirror."""
+    topic = data_topic(*PLAIN)
+    kept = mirror_of(topic)
+    ids = {"table_id": OLD, "writetime": "5"}
+    topic.write(Record(key={"id": 1}, value={"name": "a"}, properties=ids))
+    kept.run()
+    _, added = table_schemas(partition_key={"id": "int"}, regular={"name": "text", "price": "decimal", "size": "int"})
+    topic.write(Record(key={"id": 2}, value={"name": "b", "size": 7}, properties=ids), value_schema=added)
+    kept.run()
+    assert kept.rows() == kept.wanted() == ['{"id":1,"name":"a"}', '{"id":2,"name":"b","size":7}']
+    _, dropped = table_schemas(partition_key={"id": "int"}, regular={"price": "decimal", "size": "int"})
+    topic.write(Record(key={"id": 3}, value={"size": 8}, properties=ids), value_schema=dropped)
+    kept.run()
+    assert "name" not in kept.table("rows").columns
+    assert kept.rows() == kept.wanted() == ['{"id":1}', '{"id":2,"size":7}', '{"id":3,"size":8}']
+    assert kept.open_versions() == kept.rows()
+    newer = {"table_id": "b5559b20-e53e-11f1-a9d7-973e92e688cb", "writetime": "6"}
+    topic.write(Record(key={"id": 9}, value={"size": 1}, properties=newer), value_schema=dropped)
+    summary = kept.run()
+    assert (summary.inserted, summary.deleted) == (1, 3)
+    assert kept.rows() == kept.wanted() == ['{"id":9,"size":1}']
+    assert kept.replayed() == kept.open_versions() == kept.rows()

@@ -1,0 +1,52 @@
+"""Where a query stands, by the offset log of its checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_bridge.errors import CheckpointError
+from spark_bridge.micro_batch import logged_end
+from spark_bridge.positions import Position
+
+TOPICS = {"persistent://public/default/t-partition-0", "persistent://public/default/t-partition-1"}
+BATCH = '{"batchWatermarkMs":0}'
+
+
+def log(checkpoint: Path, batch: int, *sources: str) -> None:
+    folder = checkpoint / "offsets"
+    folder.mkdir(exist_ok=True)
+    (folder / str(batch)).write_text("\n".join(["v1", BATCH, *sources]))
+
+
+def test_a_query_without_a_log_is_new(tmp_path: Path) -> None:
+    """No folder, or an empty one."""
+    assert logged_end(str(tmp_path), TOPICS) is None
+    (tmp_path / "offsets").mkdir()
+    assert logged_end(tmp_path.as_uri(), TOPICS) is None
+
+
+def test_the_newest_batch_tells_by_number(tmp_path: Path) -> None:
+    """Batch 10 comes after batch 9; other sources and Spark's own files beside it do not count."""
+    first, second = sorted(TOPICS)
+    log(tmp_path, 9, f'{{"{first}": "1:1"}}')
+    log(tmp_path, 10, '{"logOffset":3}', f'{{"{first}": ">5:6", "{second}": "-1:-1"}}')
+    (tmp_path / "offsets" / ".11.crc").write_bytes(b"crc")
+    assert logged_end(str(tmp_path), TOPICS) == {first: Position(5, 6), second: Position(-1, -1)}
+
+
+@pytest.mark.parametrize(
+    ("sources", "reason"),
+    [
+        (['{"other": "1:1"}'], "batch 0 has 0 sources with these topics; limits need exactly one"),
+        (["no json"], "its offsets cannot be read"),
+    ],
+)
+def test_a_log_of_something_else_is_named(tmp_path: Path, sources: list[str], reason: str) -> None:
+    """With the checkpoint, and the option to look at."""
+    log(tmp_path, 0, *sources)
+    with pytest.raises(CheckpointError) as error:
+        logged_end(str(tmp_path), TOPICS)
+    assert str(error.value).startswith(f"checkpoint {tmp_path}: {reason}")
+    assert str(error.value).endswith("the option checkpointLocation is that of the query itself")

@@ -40,6 +40,7 @@ def _run(choice: str, *arguments: str, root: Path = _ROOT) -> subprocess.Complet
     )
 
 
+@pytest.mark.exhaustive
 @needs_compiled
 def test_the_other_decoder_passes_the_same_tests() -> None:
     """The tests of this run are those of one decoder; here they run over the other one."""
@@ -49,6 +50,7 @@ def test_the_other_decoder_passes_the_same_tests() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.exhaustive
 @needs_compiled
 def test_good_and_bad_bytes_give_equal_values_and_equal_errors() -> None:
     """Thousands of damaged mutations and hundreds of damaged segments, the same in both; each outcome is one line."""

@@ -79,6 +79,7 @@ def test_a_limit_that_grows_yields_every_entry_once(golden: GoldenSegment) -> No
     assert seen == entries
 
 
+@pytest.mark.exhaustive
 def test_a_segment_cut_anywhere_yields_its_whole_sections(golden: GoldenSegment, tmp_path: Path) -> None:
     """A section cannot be decoded in part; where one is cut, a typed error says so."""
     whole, content, options = golden.entries(), golden.path.read_bytes(), golden.options()
@@ -118,6 +119,7 @@ def test_a_segment_that_grows_is_read_as_soon_as_a_section_is_whole(golden: Gold
     assert seen == whole
 
 
+@pytest.mark.exhaustive
 def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_path: Path) -> None:
     """The entries before the bad byte are right, then comes a typed error, unless the bit has no meaning."""
     whole, content, options = golden.entries(), golden.path.read_bytes(), golden.options()

@@ -34,6 +34,8 @@ from tests.segment_writer import (
     sync_marker_bytes,
 )
 
+pytestmark = pytest.mark.exhaustive
+
 SEED = int(os.environ.get("CDC_TEST_SEED") or secrets.randbelow(10**6))
 SEGMENT_ID = 7_000_000_001
 # Segments of so many changed mutations, for each version.

@@ -55,6 +55,7 @@ def _by_table(line: str) -> dict[str, object]:
     return {**mutation, "updates": sorted(updates, key=lambda update: str(update["table_id"]))}
 
 
+@pytest.mark.exhaustive
 def test_a_mutation_cut_anywhere_is_an_underflow(golden: GoldenSegment) -> None:
     """No prefix of a mutation is a mutation."""
     decoder, version = MutationDecoder(golden.tables()), golden.version
@@ -64,6 +65,7 @@ def test_a_mutation_cut_anywhere_is_an_underflow(golden: GoldenSegment) -> None:
                 decoder.decode(payload[:cut], version)
 
 
+@pytest.mark.exhaustive
 def test_a_mutation_with_any_bit_flipped_is_read_or_refused(golden: GoldenSegment) -> None:
     """Behind a checksum that happens to fit, wrong bytes end in a typed error or in some other mutation."""
     decoder, version, refused = MutationDecoder(golden.tables()), golden.version, 0
@@ -86,6 +88,7 @@ def test_bytes_behind_a_mutation_are_refused(golden: GoldenSegment) -> None:
             decoder.decode(payload + b"\0", version)
 
 
+@pytest.mark.exhaustive
 def test_a_segment_cut_anywhere_yields_its_whole_entries(golden: GoldenSegment, tmp_path: Path) -> None:
     """Never a part of an entry, and a typed error where a section is cut."""
     whole, content = golden.entries(), golden.path.read_bytes()
@@ -107,6 +110,7 @@ def test_a_segment_cut_anywhere_yields_its_whole_entries(golden: GoldenSegment, 
             assert error.position <= cut
 
 
+@pytest.mark.exhaustive
 def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_path: Path) -> None:
     """The entries before the bad byte are right, then comes a typed error. Only the end of a section is under no
     checksum, but there either an entry or a marker does not fit then."""

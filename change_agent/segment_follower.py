@@ -1,6 +1,6 @@
 """SegmentFollower: reads what is new in the segments of `cdc_raw`, in the order of their ids, and hands events on.
 
-What it hands over is bounded: it waits while too much is not acknowledged. It never deletes anything.
+It never deletes anything.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Final
 
 from change_agent.cdc_raw.listing import ReadableSegment
 from change_agent.cdc_raw.watcher import CdcRawWatcher
@@ -25,24 +25,20 @@ from change_agent.errors import (
     UnsupportedEncodingError,
     UnsupportedVersionError,
 )
+from change_agent.event_batch import EventBatch, Publisher
 from change_agent.gap_detector import GapDetector, GoneSegments
 from change_agent.gaps import Gap, Gaps, gap_message, gap_records
-from change_agent.inflight import InflightPositions, TrackedEntry
+from change_agent.inflight import InflightPositions
 from change_agent.metrics import AgentMetrics
-from change_agent.mutation_events import EventKeys, TableEvent
 from change_agent.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.offsets import StoredPositions
 from change_agent.table_filter import TableFilter
-from change_agent.topic_lane import MessageHeader, OutgoingEvent, event_size, header_of
 from change_agent.unparking import Unparker
 
 __all__ = ["SegmentFollower"]
 
 _log: Final = logging.getLogger(__name__)
 _NO_OPTIONS: Final = SegmentOptions()
-# Events that are handed over at once: enough to make a hand-over cheap, few enough not to be waited for.
-_BATCH_EVENTS: Final = 250
-_BATCH_S: Final = 0.02
 # Behind every position of a segment.
 _END: Final = 2**62
 # A segment that is neither final nor moving is not waited for any longer than this by the ones behind it.
@@ -51,13 +47,6 @@ _OPEN_REST_MS: Final = 10_000
 _SYNC_MARGIN_MS: Final = 60_000
 # Nothing is wrong with such a segment: another agent, or this one with another key store, reads it.
 _NOT_FOR_US: Final = (UnsupportedVersionError, UnsupportedEncodingError, SegmentKeyError)
-
-
-class Publisher(Protocol):
-    """Takes events in order."""
-
-    def publish(self, events: Sequence[OutgoingEvent]) -> None:
-        """Send these behind all others."""
 
 
 class SegmentFollower:
@@ -83,7 +72,6 @@ class SegmentFollower:
         self._interpreter: Final = interpreter
         self._unparker: Final = unparker
         self._positions: Final = positions
-        self._publisher: Final = publisher
         self._metrics: Final = metrics
         self._stored = stored
         self._stopping: Final = stopping
@@ -99,12 +87,7 @@ class SegmentFollower:
         # Segments that Cassandra does not write any more, as long as they are not finished.
         self._final: Final[set[int]] = set()
         self._told: Final[set[int]] = set()
-        # Of the segment that is being read, by its tables.
-        self._headers: Final[dict[EventKeys, MessageHeader]] = {}
-        self._batch: list[OutgoingEvent] = []
-        self._entries: list[TrackedEntry] = []
-        self._batch_bytes = 0
-        self._batch_since = 0.0
+        self._batch: Final = EventBatch(positions, publisher, metrics, stopping)
         # Replaced as a whole, for other threads: file name and limit of every segment with an index, by id.
         self.listed: Mapping[int, ReadableSegment] = {}
 
@@ -196,7 +179,7 @@ class SegmentFollower:
             self._positions.note_fault(segment_id, stored.fault)
 
     def _read_entries(self, segment_id: int, limit: int | None, reader: SegmentReader) -> None:
-        self._headers.clear()
+        self._batch.begin_segment()
         before = reader.position
         while True:
             try:
@@ -206,10 +189,10 @@ class SegmentFollower:
                     self._metrics.mutations_read += 1
                     events = self._interpreter.events_of(reader.name, abs(segment_id), reader.descriptor.version, entry)
                     if events:
-                        self._collect(segment_id, entry.position, events)
+                        self._batch.add(segment_id, entry.position, self._interpreter.node_id, events)
                     elif events is not None:
                         self._metrics.mutations_skipped += 1
-                    if self._batch and self._is_due():
+                    if self._batch.is_due():
                         self._hand_over(segment_id, entry.position)
             except ChecksumMismatchError as error:
                 if error.resume_position is None:
@@ -225,37 +208,10 @@ class SegmentFollower:
         self._metrics.bytes_read += reader.position - before
         self._hand_over(segment_id, reader.position)
 
-    def _collect(self, segment_id: int, position: int, events: Sequence[TableEvent]) -> None:
-        if not self._batch:
-            self._batch_since = time.monotonic()
-        tracked = TrackedEntry(segment_id, position, len(events))
-        self._entries.append(tracked)
-        for each in events:
-            keys, event = each.keys, each.event
-            header = self._headers.get(keys) or self._new_header(keys, segment_id)
-            size = event_size(event)
-            self._batch.append(OutgoingEvent(header, event, tracked, size))
-            self._batch_bytes += size
-
-    def _new_header(self, keys: EventKeys, segment_id: int) -> MessageHeader:
-        header = self._headers[keys] = header_of(keys, self._interpreter.node_id, abs(segment_id))
-        return header
-
-    def _is_due(self) -> bool:
-        return len(self._batch) >= _BATCH_EVENTS or time.monotonic() - self._batch_since > _BATCH_S
-
     def _hand_over(self, segment_id: int, position: int | None) -> None:
         """Give what was collected to the publisher; everything of the segment up to `position` was read."""
         self._interpreter.save()
-        if self._batch:
-            while not self._positions.take_room(len(self._batch), self._batch_bytes, 1.0):
-                if self._stopping.is_set():
-                    raise StoppedError
-            self._positions.track(self._entries)
-            self._publisher.publish(self._batch)
-            self._metrics.events_published += len(self._batch)
-            self._metrics.last_event_writetime_us = self._batch[-1].event.writetime_us or 0
-            self._batch, self._entries, self._batch_bytes = [], [], 0
+        self._batch.hand_over()
         if position is not None:
             self._positions.advance(segment_id, position)
 

@@ -6,9 +6,10 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -24,8 +25,38 @@ __all__ = ["spark"]
 _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
 
 
+_Command: TypeAlias = Callable[..., Any]
+
+
 class SparkJobError(CdcError):
     """A Spark job ended with an error; the text is Spark's reason in one line."""
+
+
+def _together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    """Options that several commands share, as one decorator."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+
+
+_TOPIC_OPTION = click.option("--topic", required=True, help="The table's data topic.")
+_BROKER_OPTIONS = _together(
+    click.option("--service-url", required=True, help="The broker: pulsar://host:6650."),
+    click.option("--admin-url", required=True, help="The admin service: http://host:8080."),
+)
+_CASSANDRA_OPTIONS = _together(
+    click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra."),
+    click.option("--contact-point", "contact_points", required=True, multiple=True, help="A node of Cassandra."),
+    click.option("--port", default=9042, show_default=True, help="Cassandra's CQL port."),
+    click.option("--local-dc", help="The data center to ask."),
+    click.option("--username", help="Cassandra's user; the password is read from CDC_CASSANDRA_PASSWORD."),
+    click.option("--consistency", default="LOCAL_QUORUM", show_default=True, help="Of the reads."),
+)
+_SESSION_OPTIONS = _together(
+    click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP),
+    click.option(
+        "--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars instead of packages."
+    ),
+    click.option("--master", help="Spark's master; by default local[*], or what spark-submit says."),
+)
 
 
 @click.group(name="spark")
@@ -34,9 +65,8 @@ def spark() -> None:
 
 
 @spark.command(name="mirror")
-@click.option("--service-url", required=True, help="The broker: pulsar://host:6650.")
-@click.option("--admin-url", required=True, help="The admin service: http://host:8080.")
-@click.option("--topic", required=True, help="The table's data topic.")
+@_BROKER_OPTIONS
+@_TOPIC_OPTION
 @click.option(
     "--target", required=True, help="Folder of the Delta tables and the checkpoint; any path Spark can write."
 )
@@ -46,9 +76,7 @@ def spark() -> None:
 @click.option("--follow", type=float, metavar="SECONDS", help="Keep running, a micro-batch each so many seconds.")
 @click.option("--tombstone-retention-days", default=7.0, show_default=True, help="How long deletion markers are kept.")
 @click.option("--compact", is_flag=True, help="OPTIMIZE the tables at the end.")
-@click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP)
-@click.option("--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars instead of packages.")
-@click.option("--master", help="Spark's master; by default local[*], or what spark-submit says.")
+@_SESSION_OPTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object, and nothing else.")
 def mirror_command(
     *,
@@ -101,21 +129,13 @@ def mirror_command(
 
 
 @spark.command(name="verify")
-@click.option("--service-url", required=True, help="The broker: pulsar://host:6650.")
-@click.option("--admin-url", required=True, help="The admin service: http://host:8080.")
-@click.option("--topic", required=True, help="The table's data topic.")
-@click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra.")
-@click.option("--contact-point", "contact_points", required=True, multiple=True, help="A node of Cassandra.")
-@click.option("--port", default=9042, show_default=True, help="Cassandra's CQL port.")
-@click.option("--local-dc", help="The data center to ask.")
-@click.option("--username", help="Cassandra's user; the password is read from CDC_CASSANDRA_PASSWORD.")
-@click.option("--consistency", default="LOCAL_QUORUM", show_default=True, help="Of the reads.")
+@_BROKER_OPTIONS
+@_TOPIC_OPTION
+@_CASSANDRA_OPTIONS
 @click.option("--mirror", "mirror_target", help="Compare the mirror below this folder instead of the topic.")
 @click.option("--ranges", type=click.IntRange(1), help="Token ranges, one task each; by default two a core.")
 @click.option("--settle", default=30.0, show_default=True, help="Seconds that a difference must stay as it is.")
-@click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP)
-@click.option("--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars instead of packages.")
-@click.option("--master", help="Spark's master; by default local[*], or what spark-submit says.")
+@_SESSION_OPTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object, and nothing else.")
 def verify_command(
     *,
@@ -168,22 +188,14 @@ def verify_command(
 
 
 @spark.command(name="backfill")
-@click.option("--service-url", required=True, help="The broker: pulsar://host:6650.")
-@click.option("--admin-url", required=True, help="The admin service: http://host:8080.")
-@click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra.")
-@click.option("--contact-point", "contact_points", required=True, multiple=True, help="A node of Cassandra.")
-@click.option("--port", default=9042, show_default=True, help="Cassandra's CQL port.")
-@click.option("--local-dc", help="The data center to ask.")
-@click.option("--username", help="Cassandra's user; the password is read from CDC_CASSANDRA_PASSWORD.")
-@click.option("--consistency", default="LOCAL_QUORUM", show_default=True, help="Of the reads.")
+@_BROKER_OPTIONS
+@_CASSANDRA_OPTIONS
 @click.option("--where", help="A CQL predicate: only rows for which it holds (ALLOW FILTERING).")
 @click.option("--ranges", default=64, show_default=True, type=click.IntRange(1), help="Token ranges, one task each.")
 @click.option("--rows-per-second", type=float, help="No faster than this, over all tasks.")
 @click.option("--progress-file", help="Keep finished ranges here, and go on after them.")
 @click.option("--dry-run", is_flag=True, help="Send nothing; say about how many rows there are.")
-@click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP)
-@click.option("--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars instead of packages.")
-@click.option("--master", help="Spark's master; by default local[*], or what spark-submit says.")
+@_SESSION_OPTIONS
 def backfill_command(
     *,
     service_url: str,

@@ -24,7 +24,7 @@ from schemas.mutation_event import (
 from schemas.row_record import events_key_schema, schema_text
 from schemas.system_schema import SELECTS, tables_of
 from schemas.table_metadata import TableMetadata
-from schemas.topics import events_topic
+from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic
 from source_connector.projection import Projection
 
 __all__ = ["EventsWriter", "table_metadata"]
@@ -59,10 +59,18 @@ class EventsWriter:
     """One table's events. Creates the topic and the connector's subscription, as an agent does. Close it."""
 
     def __init__(
-        self, session: Session, service_url: str, admin_url: str, keyspace: str, table: str, *, partitions: int = 2
+        self,
+        session: Session,
+        service_url: str,
+        admin_url: str,
+        keyspace: str,
+        table: str,
+        *,
+        partitions: int = 2,
+        prefix: str = DEFAULT_EVENTS_PREFIX,
     ) -> None:
         self.table = table_metadata(session, keyspace, table)
-        self.topic = events_topic(keyspace, table)
+        self.topic = events_topic(keyspace, table, prefix)
         self._session = session
         self._node = cast("UUID", session.execute("SELECT host_id FROM system.local").one().host_id)
         self._positions = itertools.count(100, 100)

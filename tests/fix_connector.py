@@ -158,8 +158,8 @@ def open_events_writer(cql: Session, pulsar: PulsarServer) -> Iterator[OpenEvent
     """A writer of events for a table that exists."""
     opened: list[EventsWriter] = []
 
-    def open_writer(keyspace: str, table: str, *, partitions: int = 2) -> EventsWriter:
-        writer = EventsWriter(cql, pulsar.service_url, pulsar.admin_url, keyspace, table, partitions=partitions)
+    def open_writer(keyspace: str, table: str, **options: Any) -> EventsWriter:
+        writer = EventsWriter(cql, pulsar.service_url, pulsar.admin_url, keyspace, table, **options)
         opened.append(writer)
         return writer
 

@@ -173,7 +173,7 @@ def test_segments_that_cassandra_removed_unread_are_told_as_a_gap(
     wait_until(lambda: bool(topic.read()) and set(range(50_000, 50_010)) <= _keys(topic), "the newest rows arrive", 60)
     lost = set(range(1_000, 17_000)) - _keys(topic)
     assert len(lost) > 1_000
-    assert agent.metric("segments_gone_unread") >= 1
+    wait_until(lambda: agent.metric("segments_gone_unread") >= 1, "the gap in the metrics")
     assert "went from cdc_raw before they were read to their end" in agent.log.read_text()
     [gap] = [each for each in _gaps(servers) if f"{each.keyspace}.{each.table}" == table]
     assert str(gap.node_id) == agent.status()["node_id"]

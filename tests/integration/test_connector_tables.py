@@ -15,6 +15,9 @@ from tests.events_writer import EventsWriter
 from tests.fix_connector import DeployConnector, OpenDataTopic, OpenEventsWriter, wait_until_acknowledged
 from tests.servers import PulsarServer
 
+# Not the agents' prefix: one that runs beside the node is not to publish the same changes a second time.
+_EVENTS = "persistent://public/default/tables-events-"
+
 
 class TableLine:
     """One of the tables: `id int PRIMARY KEY, a int`."""
@@ -42,14 +45,19 @@ def create_table(
 
     def create(name: str) -> TableLine:
         cql.execute(f"CREATE TABLE {keyspace}.{name} (id int PRIMARY KEY, a int) WITH cdc = true")
-        writer = open_events_writer(keyspace, name, partitions=1)
+        writer = open_events_writer(keyspace, name, partitions=1, prefix=_EVENTS)
         return TableLine(cql, keyspace, name, writer, open_data_topic(f"{keyspace}.{name}"))
 
     return create
 
 
 def _serve_keyspace(deploy_connector: DeployConnector, keyspace: str) -> None:
-    options = {"tables": f"{keyspace}.*", "deadLetter__topic": f"dead-{keyspace}", "deadLetter__maxAttempts": 2}
+    options = {
+        "tables": f"{keyspace}.*",
+        "events__topic": f"{_EVENTS}{{keyspace}}.{{table}}",
+        "deadLetter__topic": f"dead-{keyspace}",
+        "deadLetter__maxAttempts": 2,
+    }
     deploy_connector("", "", **options)
 
 

@@ -17,7 +17,7 @@ test: lint compile ## Everything that CI runs: linters, unit tests, integration 
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
 test-fast: compile ## Unit tests, no servers, and not those that try every cut and every flipped bit
-	@$(BIN)/pytest -m "not integration and not exhaustive" $(PYTEST_ARGS)
+	@$(BIN)/pytest -n 2 --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)
 
 # The containers share folders with the tests, so they run as the user who runs the tests.
 COMPOSE := CDC_UID=$$(id -u) CDC_GID=$$(id -g) docker compose

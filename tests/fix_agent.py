@@ -18,6 +18,7 @@ from tests.servers import CassandraServer, PulsarServer
 _numbers = itertools.count(1)
 
 EventsFor = Callable[..., list[TopicEvent]]
+TopicOf = Callable[[str], EventsTopic]
 
 
 @pytest.fixture(scope="session")
@@ -109,3 +110,18 @@ def events_for(
 def agent_directory(tmp_path: Path) -> Path:
     """A folder for an agent of the test's own."""
     return tmp_path / "agent"
+
+
+@pytest.fixture
+def topic_of(servers: Sandbox) -> Iterator[TopicOf]:
+    """The events topic of a table, to read from; for tests with servers of their own, which are the fixture `servers`."""
+    opened: list[EventsTopic] = []
+
+    def open_topic(table: str) -> EventsTopic:
+        pulsar = servers.pulsar
+        opened.append(EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic(*table.split("."))))
+        return opened[-1]
+
+    yield open_topic
+    for topic in opened:
+        topic.close()

@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pulsar
@@ -23,8 +23,8 @@ from cdc.agent_process import AgentProcess
 from cdc.main import cli
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.gap_record import GapRecord, decode_gap, gaps_topic
-from schemas.topics import events_topic
 from tests.events_topic import EventsTopic, partitions_of, wait_until
+from tests.fix_agent import TopicOf
 
 _MIB = 1024 * 1024
 _TOTAL_SPACE_MB = 12
@@ -69,24 +69,6 @@ def agent(servers: Sandbox, tmp_path: Path) -> Iterator[AgentProcess]:
     process = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path, shutdownTimeoutMs=1_000)
     yield process
     process.stop()
-
-
-@pytest.fixture
-def topic_of(servers: Sandbox) -> Iterator[Callable[[str], EventsTopic]]:
-    """The events topic of a table, to read from."""
-    opened: list[EventsTopic] = []
-
-    def open_topic(table: str) -> EventsTopic:
-        pulsar = servers.pulsar
-        opened.append(EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic(*table.split("."))))
-        return opened[-1]
-
-    yield open_topic
-    for topic in opened:
-        topic.close()
-
-
-TopicOf = Callable[[str], EventsTopic]
 
 
 def _write(session: Session, table: str, rows: range, size: int = 10) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -20,8 +20,8 @@ from cassandra.concurrent import execute_concurrent_with_args
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.mutation_event import MutationKind
-from schemas.topics import events_topic
 from tests.events_topic import EventsTopic, TopicEvent, wait_until
+from tests.fix_agent import TopicOf
 
 _numbers = itertools.count(1)
 
@@ -73,24 +73,6 @@ def stopped_agent(agent: AgentProcess) -> AgentProcess:
     """The agent of the node, stopped."""
     agent.stop()
     return agent
-
-
-@pytest.fixture
-def topic_of(servers: Sandbox) -> Iterator[Callable[[str], EventsTopic]]:
-    """The events topic of a table, to read from."""
-    opened: list[EventsTopic] = []
-
-    def open_topic(table: str) -> EventsTopic:
-        pulsar = servers.pulsar
-        opened.append(EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic(*table.split("."))))
-        return opened[-1]
-
-    yield open_topic
-    for topic in opened:
-        topic.close()
-
-
-TopicOf = Callable[[str], EventsTopic]
 
 
 def _write(session: Session, table: str, rows: range, size: int = 100) -> None:

@@ -21,7 +21,7 @@ def _name(common_name: str) -> x509.Name:
 
 
 class CertificateAuthority:
-    """Writes into a folder: `ca.pem`, and for each name `NAME.pem`, `NAME.key`, `NAME.p12`."""
+    """Writes into a folder: `ca.pem`, `ca.p12` (a trust store), and for each name `NAME.pem`, `NAME.key`, `NAME.p12`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,6 +33,9 @@ class CertificateAuthority:
         self._certificate = builder.sign(self._key, hashes.SHA256())
         self.trusted = folder / "ca.pem"
         self.trusted.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
+        trusted = [pkcs12.PKCS12Certificate(self._certificate, b"ca")]
+        protection = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
+        (folder / "ca.p12").write_bytes(pkcs12.serialize_java_truststore(trusted, protection))
 
     def issue(self, name: str) -> None:
         """A certificate with this common name."""

@@ -101,6 +101,8 @@ def node_settings(
     }
     if options.cassandra == "3.11":
         settings["start_rpc"] = False  # Thrift, gone in 4.0
+    if options.cassandra_passwords:
+        settings |= {"authenticator": "PasswordAuthenticator", "authorizer": "CassandraAuthorizer"}
     settings.update(options.cassandra_settings)
     return {name: value for name, value in settings.items() if value is not None}
 

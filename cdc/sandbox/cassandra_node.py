@@ -137,7 +137,14 @@ class CassandraNode(Server):
 
     def _why_not_ready(self) -> str | None:
         try:
-            count_rows(self.address, self.native_port, "system.local")
+            options = self._options
+            count_rows(
+                self.address,
+                self.native_port,
+                "system.local",
+                login=options.cassandra_login,
+                tls=options.cassandra_tls,
+            )
         except NotServingError as error:
             return str(error)
         return None

@@ -1,19 +1,24 @@
 """Asks a Cassandra node one question over the CQL native protocol v4, to learn whether it serves clients.
 
 Only what readiness needs, so that it costs milliseconds where a driver's session costs a second. Frames are those of
-``native_protocol_v4.spec``, sections 2 to 4.
+``native_protocol_v4.spec``, sections 2 to 4; a node that asks for a password gets that of ``PasswordAuthenticator``'s own
+superuser unless told otherwise.
 """
 
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from typing import Final
 
-__all__ = ["NotServingError", "count_rows"]
+__all__ = ["DEFAULT_LOGIN", "NotServingError", "count_rows"]
+
+DEFAULT_LOGIN: Final = ("cassandra", "cassandra")
+"""Name and password of the superuser that ``PasswordAuthenticator`` makes in an empty node."""
 
 _REQUEST_VERSION: Final = 4
-_ERROR, _STARTUP, _READY, _QUERY, _RESULT = 0x00, 0x01, 0x02, 0x07, 0x08
+_STARTUP, _READY, _AUTHENTICATE, _QUERY, _RESULT, _AUTH_RESPONSE, _AUTH_SUCCESS = 1, 2, 3, 7, 8, 0x0F, 0x10
 _CONSISTENCY_ONE: Final = 0x0001
 _SKIP_METADATA: Final = 0x02
 _ROWS: Final = 2
@@ -25,16 +30,24 @@ class NotServingError(Exception):
     """The node did not answer the question; it may be starting still."""
 
 
-def count_rows(host: str, port: int, table: str, timeout_s: float = 5.0) -> int:
+def count_rows(
+    host: str,
+    port: int,
+    table: str,
+    timeout_s: float = 5.0,
+    *,
+    login: tuple[str, str] = DEFAULT_LOGIN,
+    tls: ssl.SSLContext | None = None,
+) -> int:
     """The number of rows of a small table, by a SELECT that returns them; raises NotServingError."""
     try:
-        with socket.create_connection((host, port), timeout=timeout_s) as connection:
-            opcode, _ = _exchange(connection, _STARTUP, _string_map({"CQL_VERSION": "3.0.0"}))
-            if opcode != _READY:
-                raise NotServingError(f"{host}:{port} answered STARTUP with opcode {opcode}")
-            query = f"SELECT * FROM {table}".encode()
-            body = struct.pack(">i", len(query)) + query + struct.pack(">HB", _CONSISTENCY_ONE, _SKIP_METADATA)
-            opcode, answer = _exchange(connection, _QUERY, body)
+        with socket.create_connection((host, port), timeout=timeout_s) as plain:
+            connection = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+            with connection:
+                _start(connection, f"{host}:{port}", login)
+                query = f"SELECT * FROM {table}".encode()
+                body = struct.pack(">i", len(query)) + query + struct.pack(">HB", _CONSISTENCY_ONE, _SKIP_METADATA)
+                opcode, answer = _exchange(connection, _QUERY, body)
     except OSError as error:
         raise NotServingError(f"{host}:{port}: {error}") from error
     if opcode != _RESULT:
@@ -44,6 +57,18 @@ def count_rows(host: str, port: int, table: str, timeout_s: float = 5.0) -> int:
     if kind != _ROWS or flags & (_NO_METADATA | _HAS_MORE_PAGES) != _NO_METADATA:
         raise NotServingError(f"{host}:{port} answered a query with result kind {kind}, flags {flags}")
     return int(rows)
+
+
+def _start(connection: socket.socket, where: str, login: tuple[str, str]) -> None:
+    """STARTUP, and AUTH_RESPONSE where the node asks for it (SASL PLAIN: what ``PasswordAuthenticator`` reads)."""
+    opcode, _ = _exchange(connection, _STARTUP, _string_map({"CQL_VERSION": "3.0.0"}))
+    if opcode == _AUTHENTICATE:
+        token = "\0".join(("", *login)).encode()
+        opcode, _ = _exchange(connection, _AUTH_RESPONSE, struct.pack(">i", len(token)) + token)
+        if opcode != _AUTH_SUCCESS:
+            raise NotServingError(f"{where} does not let {login[0]} log in (opcode {opcode})")
+    elif opcode != _READY:
+        raise NotServingError(f"{where} answered STARTUP with opcode {opcode}")
 
 
 def _string_map(entries: dict[str, str]) -> bytes:

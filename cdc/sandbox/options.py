@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
 from cdc.sandbox.addresses import MAX_NODES
+from cdc.sandbox.native_protocol import DEFAULT_LOGIN
 from cdc.sandbox.versions import CASSANDRA_VERSIONS
 from schemas.errors import ConfigError, ConfigProblem
 
@@ -34,6 +36,12 @@ class SandboxOptions:
     """Size of a commit log segment (Cassandra's default is 32); the largest mutation is half of it."""
     cassandra_settings: Mapping[str, Json] = field(default_factory=dict)
     """More settings of ``cassandra.yaml``, laid over the sandbox's own; None removes one."""
+    cassandra_passwords: bool = False
+    """Whether nodes ask for a password and grant rights by role (`PasswordAuthenticator`, `CassandraAuthorizer`)."""
+    cassandra_login: tuple[str, str] = DEFAULT_LOGIN
+    """A name and password by which the sandbox itself may ask such nodes whether they serve; its superuser by default."""
+    cassandra_tls: ssl.SSLContext | None = None
+    """How the sandbox connects to ask that, where `client_encryption_options` lets nobody in without TLS."""
     cassandra_heap_mb: int = 384
     """Heap of each node."""
     functions_runtime: FunctionsRuntime = "process"

@@ -1,7 +1,8 @@
 """Topics that refuse, on a strict Pulsar: schemas, rights, sizes, partitions, de-duplication. The other tables go on.
 
 The broker takes messages up to 100 kB, de-duplicates, and gives clients with a token the rights of its role only; without
-a token everything is allowed, which is how these tests change things.
+a token everything is allowed, which is how these tests change things. The node asks for a password, and over TLS for a
+certificate, too.
 """
 
 from __future__ import annotations
@@ -22,17 +23,21 @@ from urllib.parse import parse_qs
 
 import httpx
 import pytest
+import yaml
+from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster, Session
 from cassandra.concurrent import execute_concurrent_with_args
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
+from cdc.sandbox.native_protocol import DEFAULT_LOGIN
 from cdc.sandbox.options import Json
 from tests.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.events_topic import EventsTopic, wait_until
 
 _SECRET = b"not a secret: it is for a test's own server"
+_NODE_PASSWORD = "open sesame"
 _NAMESPACE = "public/strict"
 _PREFIX = f"persistent://{_NAMESPACE}/cdc-events-"
 # The sandbox's Pulsar has an address of its own.
@@ -85,7 +90,10 @@ def servers(authority: CertificateAuthority) -> Iterator[Sandbox]:
             "optional": True,
             "keystore": str(authority.folder / "node.p12"),
             "keystore_password": STORE_PASSWORD,
+            "truststore": str(authority.folder / "ca.p12"),
+            "truststore_password": STORE_PASSWORD,
             "store_type": "PKCS12",
+            "require_client_auth": True,
         }
     }
     options = SandboxOptions(
@@ -93,6 +101,7 @@ def servers(authority: CertificateAuthority) -> Iterator[Sandbox]:
         functions_runtime="thread",
         pulsar_settings=pulsar_settings,
         cassandra_settings=node_settings,
+        cassandra_passwords=True,
     )
     with Sandbox(options) as running:
         admin = f"{running.pulsar.admin_url}/admin/v2"
@@ -109,8 +118,19 @@ def servers(authority: CertificateAuthority) -> Iterator[Sandbox]:
 @pytest.fixture(scope="module")
 def session(servers: Sandbox) -> Iterator[Session]:
     """A session with the node."""
-    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=20) as cluster:
+    superuser = PlainTextAuthProvider(*DEFAULT_LOGIN)
+    node = servers.node
+    with Cluster([node.address], port=node.native_port, connect_timeout=20, auth_provider=superuser) as cluster:
         yield cluster.connect()
+
+
+@pytest.fixture(scope="module")
+def node_login(session: Session, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Options by which an agent logs in to the node, by a role that was granted nothing."""
+    session.execute(f"CREATE ROLE agent WITH LOGIN = true AND PASSWORD = '{_NODE_PASSWORD}'")
+    file = tmp_path_factory.mktemp("login") / "password"
+    file.write_text(f"{_NODE_PASSWORD}\n")
+    return {"username": "agent", "passwordFile": str(file)}
 
 
 @pytest.fixture
@@ -124,9 +144,12 @@ def keyspace(session: Session) -> str:
 
 
 @pytest.fixture(scope="module")
-def agent(servers: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+def agent(
+    servers: Sandbox, node_login: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AgentProcess]:
     """The agent of the node, with all rights. Whoever stops it starts it again."""
-    process = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path_factory.mktemp("agent"), topicPrefix=_PREFIX)
+    folder = tmp_path_factory.mktemp("agent")
+    process = AgentProcess.for_node(servers.node, servers.pulsar, folder, topicPrefix=_PREFIX, **node_login)
     process.start()
     yield process
     assert process.stop() == 0, process.log_tail()
@@ -396,6 +419,7 @@ def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
     agent: AgentProcess,
     topic_of: TopicOf,
     credentials: dict[str, object],
+    node_login: dict[str, object],
     tmp_path: Path,
 ) -> None:
     """`createTopics: false` and a role that may only produce; a table without that right waits, and the other goes on."""
@@ -408,7 +432,7 @@ def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
     httpx.post(f"{admin}/cdc-events-{keyspace}.b/permissions/writer", json=["produce"]).raise_for_status()
     modest = AgentProcess.for_node(
         servers.node, servers.pulsar, tmp_path / "modest", topicPrefix=_PREFIX, createTopics=False,
-        includeTables=f"{keyspace}.*", **credentials,
+        includeTables=f"{keyspace}.*", **node_login, **credentials,
     )  # fmt: skip
     modest.start()
     try:
@@ -427,7 +451,7 @@ def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
 
 
 def test_a_server_whose_certificate_is_not_trusted_is_waited_for_with_a_clear_line(
-    servers: Sandbox, agent: AgentProcess, tmp_path: Path
+    servers: Sandbox, agent: AgentProcess, node_login: dict[str, object], tmp_path: Path
 ) -> None:
     """Neither Cassandra nor Pulsar is spoken to; the agent says why and is not ready."""
     stranger = CertificateAuthority(tmp_path / "stranger")
@@ -435,7 +459,7 @@ def test_a_server_whose_certificate_is_not_trusted_is_waited_for_with_a_clear_li
     agent.stop()
     strict = AgentProcess.for_node(
         servers.node, servers.pulsar, tmp_path / "strict", topicPrefix=_PREFIX, cassandraTls=True,
-        cassandraTrustCertsFilePath=str(stranger.trusted), tlsTrustCertsFilePath=str(stranger.trusted),
+        cassandraTrustCertsFilePath=str(stranger.trusted), tlsTrustCertsFilePath=str(stranger.trusted), **node_login,
         pulsarServiceUrl=f"pulsar+ssl://{address}:{_TLS_PORT}", pulsarAdminUrl=f"https://{address}:{_HTTPS_PORT}",
     )  # fmt: skip
     strict.start()
@@ -447,3 +471,49 @@ def test_a_server_whose_certificate_is_not_trusted_is_waited_for_with_a_clear_li
     finally:
         strict.stop()
         agent.start()
+
+
+def test_a_node_that_wants_a_password_and_a_certificate_gets_both(
+    servers: Sandbox,
+    session: Session,
+    keyspace: str,
+    agent: AgentProcess,
+    node_login: dict[str, object],
+    authority: CertificateAuthority,
+    topic_of: TopicOf,
+    tmp_path: Path,
+) -> None:
+    """With either of them missing the agent says why, again and again, and never the password; with both it publishes."""
+    agent.stop()
+    tls = {
+        "cassandraTls": True,
+        "cassandraTrustCertsFilePath": str(authority.trusted),
+        "cassandraHostnameVerification": False,
+    }
+    certificate = {
+        "cassandraCertificateFilePath": str(authority.folder / "writer.pem"),
+        "cassandraKeyFilePath": str(authority.folder / "writer.key"),
+    }
+    common = {"topicPrefix": _PREFIX, "includeTables": f"{keyspace}.*"}
+    guest = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path / "guest", **common)
+    options = yaml.safe_load(guest.config.read_text())
+    try:
+        for more, reason in (
+            ({**tls, **node_login}, "waiting for the schema: Cassandra at"),  # TLS 1.3 says no more than that it ends
+            ({**tls, **certificate}, "requires authentication"),
+            ({**tls, **certificate, "username": "agent", "password": "open seed"}, "are incorrect"),
+        ):
+            guest.configure({**options, **more})
+            guest.start()
+            wait_until(lambda reason=reason: reason in guest.log.read_text(), f"the log says {reason!r}")
+            assert guest.stop() == 0
+        _write(session, f"{keyspace}.a", ["a"])
+        guest.configure({**options, **tls, **certificate, **node_login})
+        guest.start()
+        topic_of(f"{keyspace}.a").wait_for(1)
+    finally:
+        guest.stop()
+        agent.start()
+    log = guest.log.read_text()
+    assert "open seed" not in log
+    assert _NODE_PASSWORD not in log

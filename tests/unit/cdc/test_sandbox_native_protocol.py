@@ -12,6 +12,8 @@ import pytest
 from cdc.sandbox.native_protocol import NotServingError, count_rows
 
 _READY = bytes.fromhex("84 00 0000 02 00000000")
+_AUTHENTICATE = bytes.fromhex("84 00 0000 03 00000003 0001 78")
+_AUTH_SUCCESS = bytes.fromhex("84 00 0000 10 00000004 ffffffff")
 _STARTUP = bytes.fromhex("04 00 0000 01 00000016 0001 000b 43514c5f56455253494f4e 0005 332e302e30")
 _TWO_ROWS = bytes.fromhex("84 00 0000 08 00000010 00000002 00000004 00000001 00000002")
 _ERROR = bytes.fromhex("84 00 0000 00 00000007 00001001 0001 78")
@@ -45,9 +47,17 @@ def test_the_rows_of_the_answer_are_counted() -> None:
     assert requests[1][13:39] == b"SELECT * FROM system.peers"
 
 
+def test_a_node_that_asks_for_a_password_gets_that_of_its_own_superuser() -> None:
+    """SASL PLAIN: an empty authority, the name and the password, each behind a zero."""
+    with _node([_AUTHENTICATE, _AUTH_SUCCESS, _TWO_ROWS]) as (port, requests):
+        assert count_rows("127.0.0.1", port, "system.peers") == 2
+    assert requests[1] == bytes.fromhex("04 00 0000 0f 00000018 00000014") + b"\0cassandra\0cassandra"
+
+
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
+        ([_AUTHENTICATE, _ERROR], "does not let cassandra log in"),
         ([_ERROR], "answered STARTUP with opcode 0"),
         ([_READY, _ERROR], "answered a query with opcode 0"),
         ([_READY, _TWO_ROWS[:-6]], "closed by the node"),

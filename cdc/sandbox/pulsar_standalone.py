@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import httpx
 import yaml
@@ -35,6 +35,10 @@ _PROBE_TIMEOUT_S: Final = 5.0
 
 class Pulsar(Server):
     """A Pulsar standalone with the functions worker."""
+
+    # Its parts wait for one another with limits of seconds: after a kill, with ledgers to recover on a loaded machine,
+    # one may give up, and Pulsar ends with exit code 1. Its deployments start it again; so does the sandbox.
+    start_attempts: ClassVar[int] = 3
 
     def __init__(
         self, folder: Path, block: AddressBlock, ports: PulsarPorts, options: SandboxOptions,

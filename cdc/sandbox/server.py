@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from cdc.sandbox.errors import SandboxError, ServerStartError
 from cdc.sandbox.prerequisites import java_home
 from cdc.sandbox.state import ProcessId
 from cdc.sandbox.supervision import SupervisorChannel
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["SANDBOX_VARIABLE", "START_TIMEOUT_S", "Launch", "Server", "server_environment"]
 
@@ -27,6 +31,8 @@ SANDBOX_VARIABLE: Final = "CDC_SANDBOX"
 _POLL_INTERVAL_S: Final = 0.1
 _TAIL_LINES: Final = 20
 _TAIL_WIDTH: Final = 240
+_ERROR_LINES: Final = 20
+_ERROR: Final = re.compile(r"\b(ERROR|FATAL|Caused by)\b|^[\w.$]+(Exception|Error)\b")
 # What a server takes over from the caller; anything else (CLASSPATH, JAVA_TOOL_OPTIONS, PULSAR_MEM, secrets) would
 # make a sandbox depend on the shell it was started from.
 _KEPT_VARIABLES: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
@@ -55,6 +61,9 @@ class Server(ABC):
 
     The process belongs to the sandbox's supervisor; this object may be used from several threads.
     """
+
+    start_attempts: ClassVar[int] = 1
+    """How often a start is tried when the server ends by itself before it is ready."""
 
     def __init__(self, name: str, log: Path, supervisor: SupervisorChannel) -> None:
         self.name = name
@@ -85,25 +94,36 @@ class Server(ABC):
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Starts the server on its data and returns when it serves clients.
 
-        Raises ServerStartError with the tail of the server's log when it ends or is not ready in time, in which case
-        it is killed; SandboxError when it runs already.
+        A server that gives up by itself is started again, ``start_attempts`` times in all, as a service manager would.
+        Raises ServerStartError with the errors and the tail of the server's log when it ends or is not ready in time,
+        in which case it is killed; SandboxError when it runs already.
         """
         log_start = self.log.stat().st_size if self.log.exists() else 0
-        launch = self._launch()
-        pid = self._supervisor.spawn(self.name, launch.argv, launch.env, launch.cwd, self.log)
-        self._process = ProcessId.of(pid)
-        self.on_start()
+        attempt = 1
+        self._spawn()
         deadline = time.monotonic() + timeout_s
         while (reason := self._why_not_ready()) is not None:
             code = self._supervisor.returncode(self.name)
             if code is not None:
-                raise ServerStartError(self.name, f"it ended {_ending(code)}", self._log_tail(log_start))
+                failure = ServerStartError(self.name, f"it ended {_ending(code)}", self._log_tail(log_start))
+                if attempt == self.start_attempts or time.monotonic() > deadline:
+                    raise failure
+                attempt += 1
+                _log.warning("start %d of %d follows, for %s", attempt, self.start_attempts, failure)
+                log_start = self.log.stat().st_size
+                self._spawn()
             if time.monotonic() > deadline:
                 self.kill()
                 raise ServerStartError(
                     self.name, f"not ready after {timeout_s:g} s: {reason}", self._log_tail(log_start)
                 )
             time.sleep(_POLL_INTERVAL_S)
+
+    def _spawn(self) -> None:
+        launch = self._launch()
+        pid = self._supervisor.spawn(self.name, launch.argv, launch.env, launch.cwd, self.log)
+        self._process = ProcessId.of(pid)
+        self.on_start()
 
     def stop(self, *, timeout_s: float = 60.0) -> None:
         """Ends the server the orderly way (SIGTERM), by SIGKILL after ``timeout_s``. Returns when it is gone."""
@@ -136,7 +156,10 @@ class Server(ABC):
     def _log_tail(self, start: int) -> list[str]:
         with self.log.open("rb") as file:
             file.seek(start)
-            lines = file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+            every = file.read().decode(errors="replace").splitlines()
+        # a server that shuts down in order buries its reason under the messages of its parts
+        errors = [line for line in every[:-_TAIL_LINES] if _ERROR.search(line)]
+        lines = [*errors[-_ERROR_LINES:], *every[-_TAIL_LINES:]]
         return [line if len(line) <= _TAIL_WIDTH else f"{line[:_TAIL_WIDTH]}..." for line in lines]
 
     @property

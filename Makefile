@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-compose bench bench-agent bench-decode compile nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-compose bench bench-agent bench-connector bench-decode compile nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-14s %s\n' "$$name" "$$text"; done
@@ -34,6 +34,9 @@ bench: compile ## Time, memory and rates of every stage, beside the machine's lo
 bench-agent: compile ## The agent: backlog to events topic, delay, what Cassandra feels of it, its idle CPU
 	@$(BIN)/python -m benchmarks.drain $(BENCH_ARGS)
 	@$(BIN)/python -m benchmarks.delay $(BENCH_ARGS)
+
+bench-connector: compile ## The connector: backlogs to the data topic by shape of table, many tables, delay; some 20 minutes
+	@$(BIN)/python -m benchmarks.connector $(BENCH_ARGS)
 
 bench-decode: compile ## The decoder, compiled and plain, beside Cassandra's own reader
 	@$(BIN)/python -m benchmarks.decode $(BENCH_ARGS)

@@ -1,0 +1,172 @@
+"""The source connector: backlogs to the data topic, the delay at a low rate, and the memory of many tables.
+
+    python -m benchmarks.connector [--rows 100000] [--only distinct --only delay ...] [--json]
+
+Each table's changes are written while the agent publishes them, then a source is deployed by `pulsar-admin` and drains them
+alone. The first fifth of a backlog, 60,000 rows at most, is warm-up and does not count. CPU is user and system, of the child
+(Python), the host (the instance's JVM), Cassandra and Pulsar, for each record of the data topic; memory is the largest RSS of
+host and child together. All figures are of a machine that is busy with the servers, too: the load average stands beside them.
+
+- *delay*: from a row's write time to the broker's time of its record, at a few writes a second, through agent and connector.
+- *many*: one source for 50 tables, each with waiting changes.
+- *hot*: nothing is warm-up, and fewer records than changes come, for a read settles all changes of a key that wait.
+
+The rival's figures are constants, measured on a machine of this class.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from statistics import quantiles
+from typing import Final, cast
+
+import click
+import pulsar
+from cassandra.cluster import Session
+
+from benchmarks.connector_backlog import KEYSPACE, SCENARIOS, Scenario, create_keyspace, write_many_tables
+from benchmarks.connector_run import Drain, deployed, drain
+from cdc.demo.line import Line
+from cdc.progress import progress_display
+from cdc.sandbox import SandboxOptions
+from schemas.topics import events_topic
+from source_connector.nar_build import build_nar
+
+# DataStax's connector 2.3.9 on this class of machine, warm, as measured by us: rows/s, its best second, CPU us of a row.
+_RIVAL: Final = (3_000, 5_300, 320)
+_WARM_UP_ROWS: Final = 60_000
+_SYNC_MS: Final = 100
+_MANY: Final = 50
+_WAIT_S: Final = 900
+_NAMES: Final = (*(each.table for each in SCENARIOS), "many", "delay")
+
+
+def _reads(session: Session, table: str) -> int:
+    """How often Cassandra has read partitions of the table."""
+    rows = session.execute(
+        "SELECT count FROM system_views.local_read_latency WHERE keyspace_name = %s AND table_name = %s",
+        (KEYSPACE, table),
+    )
+    return sum(cast("int", row["count"]) for row in rows)
+
+
+class _Bench:
+    """The line's servers and agent, with one source at a time."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._archive = build_nar(Path.cwd() / "build")
+        self._events = 0
+
+    def scenario(self, scenario: Scenario, rows: int) -> Drain:
+        count = scenario.write(self._line.session, rows)
+        self._wait_for_events(count)
+        return self._drain(scenario.table, count, {"table": scenario.table}, events_topic(KEYSPACE, scenario.table))
+
+    def many(self, rows: int) -> Drain:
+        """One source, `_MANY` tables."""
+        write_many_tables(self._line.session, _MANY, rows)
+        self._wait_for_events(_MANY * rows)
+        return self._drain("many", _MANY * rows, {"tables": "many_.*"}, events_topic(KEYSPACE, "many_0"))
+
+    def delay(self, seconds: float, rate: float) -> tuple[float, float, int]:
+        """Milliseconds at p50 and p99, and of how many."""
+        line, table = self._line, f"{KEYSPACE}.delay"
+        line.session.execute(f"CREATE TABLE {table} (pk int PRIMARY KEY, v text) WITH cdc = true")
+        insert = line.session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, ?)")
+        count, warm = int(seconds * rate), int(5 * rate)
+        with deployed(line.sandbox, self._archive, "delay", "data-delay", {**_ours(), "table": "delay"}):
+            started = time.monotonic()
+            for number in range(count + warm):
+                line.session.execute(insert, (number, "x" * 100))
+                time.sleep(max(0.0, started + (number + 1) / rate - time.monotonic()))
+            delays = self._delays(count + warm)[warm:]
+        hundredths = quantiles(delays, n=100)
+        return hundredths[49], hundredths[98], len(delays)
+
+    def _delays(self, count: int) -> list[float]:
+        """From each record's write time to its time of publication, in milliseconds."""
+        client = pulsar.Client(
+            self._line.sandbox.pulsar.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+        )
+        reader = client.create_reader("data-delay", pulsar.MessageId.earliest)
+        messages = [reader.read_next(60_000) for _ in range(count)]
+        delays = [each.publish_timestamp() - int(each.properties()["writetime"]) / 1000 for each in messages]
+        client.close()
+        return delays
+
+    def _drain(self, name: str, rows: int, options: Mapping[str, object], topic: str) -> Drain:
+        line, destination = self._line, f"data-{name}"
+        with deployed(line.sandbox, self._archive, name, destination, {**_ours(), **options}) as source:
+            return drain(
+                line.sandbox, source, name, events_topic=topic, data_topic=destination, rows=rows,
+                warm_up=0 if name == "hot" else min(_WARM_UP_ROWS, rows // 5), reads=lambda: _reads(line.session, name),
+            )  # fmt: skip
+
+    def _wait_for_events(self, count: int) -> None:
+        self._events += count
+        self._line.wait_for_events(self._events, _WAIT_S)
+
+
+def _ours() -> dict[str, object]:
+    return {"keyspace": KEYSPACE, "python": sys.executable}
+
+
+@click.command()
+@click.option(
+    "--rows", default=100_000, show_default=True, type=click.IntRange(2_000), help="Rows of the main backlog."
+)
+@click.option("--only", multiple=True, type=click.Choice(_NAMES), help="Of these only; all by default.")
+@click.option(
+    "--seconds", default=30.0, show_default=True, type=click.FloatRange(5), help="Of the writes for the delay."
+)
+@click.option(
+    "--rate", default=20.0, show_default=True, type=click.FloatRange(5), help="Writes a second for the delay."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def main(rows: int, only: tuple[str, ...], seconds: float, rate: float, as_json: bool) -> None:
+    """Measure the connector."""
+    wanted = only or _NAMES
+    report: dict[str, object] = {}
+    options = SandboxOptions(
+        commitlog_segment_mb=32, commitlog_sync_ms=_SYNC_MS, cassandra_settings={"cdc_total_space_in_mb": 8192}
+    )
+
+    def say(name: str, line: str, value: object) -> None:
+        report[name] = value
+        if not as_json:
+            click.echo(line)
+
+    with progress_display(quiet=True) as on_progress, Line(options, on_progress=on_progress) as line:
+        line.keep_data_topics()
+        create_keyspace(line.session)
+        bench = _Bench(line)
+        for scenario in SCENARIOS:
+            if scenario.table in wanted:
+                drained = bench.scenario(scenario, rows)
+                say(scenario.table, f"{drained.line}   ({scenario.about})", asdict(drained))
+        if "many" in wanted:
+            drained = bench.many(rows // 10)
+            say("many", f"{drained.line}   ({_MANY} tables, {rows // 10:,} waiting changes each)", asdict(drained))
+        if "delay" in wanted:
+            p50, p99, count = bench.delay(seconds, rate)
+            text = f"insert to data topic, sync every {_SYNC_MS} ms: p50 {p50:.0f} ms, p99 {p99:.0f} ms of {count}"
+            say("delay", f"{text}  load {os.getloadavg()[0]:.1f}", {"p50_ms": p50, "p99_ms": p99, "count": count})
+    if as_json:
+        click.echo(json.dumps(report))
+        return
+    rate_, best, cpu_us = _RIVAL
+    click.echo(
+        "constants, not of this run: DataStax's connector 2.3.9 on a machine of this class, warm,"
+        f" {rate_:,} rows/s (best second {best:,}), {cpu_us} us CPU each"
+    )
+
+
+if __name__ == "__main__":
+    main()

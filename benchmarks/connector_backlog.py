@@ -1,0 +1,138 @@
+"""Tables of the connector's benchmark, and the changes that wait for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cassandra.cluster import Session
+from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.query import BatchStatement, BatchType
+
+__all__ = ["KEYSPACE", "SCENARIOS", "Scenario", "create_keyspace", "write_many_tables"]
+
+KEYSPACE: Final = "bench"
+_IN_FLIGHT: Final = 64
+_WIDE: Final = 500
+_GROUP: Final = 20
+_HOT_KEYS: Final = 100
+_VALUES: Final = "a text, b text, c int, d bigint, e double"
+
+Values = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One table: its name says what is measured, `share` how many of the wanted changes are written."""
+
+    table: str
+    about: str
+    columns: str
+    share: float
+    changes: Callable[[int], Iterator[Values]]
+    batch: int = 1
+    """Changes of one partition that are written by one statement."""
+
+    def write(self, session: Session, rows: int) -> int:
+        """Create the table and write its changes; how many they are."""
+        count = max(_GROUP, int(rows * self.share) // self.batch * self.batch)
+        session.execute(f"CREATE TABLE {KEYSPACE}.{self.table} ({self.columns}) WITH cdc = true")
+        changes = self.changes(count)
+        first = next(changes)
+        insert = session.prepare(
+            f"INSERT INTO {KEYSPACE}.{self.table} ({_names(self.columns)}) VALUES ({_marks(first)})"
+        )
+        _execute(session, insert, [first, *changes], self.batch)
+        return count
+
+
+def create_keyspace(session: Session) -> None:
+    """One replica of everything: there is one node."""
+    session.execute(
+        f"CREATE KEYSPACE {KEYSPACE} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+    )
+
+
+def write_many_tables(session: Session, tables: int, rows: int) -> None:
+    """Tables `many_0` and so on with so many rows each."""
+    for number in range(tables):
+        table = f"{KEYSPACE}.many_{number}"
+        session.execute(f"CREATE TABLE {table} (pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)) WITH cdc = true")
+        insert = session.prepare(f"INSERT INTO {table} (pk, ck, a, b, c, d, e) VALUES (?, ?, ?, ?, ?, ?, ?)")
+        _execute(session, insert, list(_grouped(rows)), _GROUP)
+
+
+def _execute(session: Session, insert: object, changes: Sequence[Values], batch: int) -> None:
+    if batch == 1:
+        execute_concurrent_with_args(session, insert, changes, concurrency=_IN_FLIGHT)
+        return
+    for at in range(0, len(changes), batch):
+        together = BatchStatement(BatchType.UNLOGGED)
+        for values in changes[at : at + batch]:
+            together.add(insert, values)
+        session.execute(together)
+
+
+def _row(number: int) -> Values:
+    return "a" * 40, f"value {number}", number, number * number, number / 3
+
+
+def _shuffled(rows: int) -> list[int]:
+    numbers = list(range(rows))
+    random.Random(rows).shuffle(numbers)
+    return numbers
+
+
+def _distinct(rows: int) -> Iterator[Values]:
+    return ((f"key-{number:08}", number % 7, *_row(number)) for number in _shuffled(rows))
+
+
+def _composite(rows: int) -> Iterator[Values]:
+    return ((f"key-{number:08}", number % 100, number % 7, *_row(number)) for number in _shuffled(rows))
+
+
+def _grouped(rows: int) -> Iterator[Values]:
+    return ((f"key-{number // _GROUP:08}", number % _GROUP, *_row(number)) for number in range(rows))
+
+
+def _wide(rows: int) -> Iterator[Values]:
+    return ((f"key-{number:08}", *(f"v{number}" for _ in range(_WIDE))) for number in _shuffled(rows))
+
+
+def _hot(rows: int) -> Iterator[Values]:
+    return (("hot", number % _HOT_KEYS, *_row(number)) for number in range(rows))
+
+
+def _names(columns: str) -> str:
+    found = [each.split()[0] for each in columns.partition("PRIMARY KEY (")[0].split(",") if each.strip()]
+    return ", ".join(found)
+
+
+def _marks(values: Values) -> str:
+    return ", ".join("?" for _ in values)
+
+
+SCENARIOS: Final = (
+    Scenario(
+        table="distinct", about="distinct random keys, as the rival is measured", share=1.0, changes=_distinct,
+        columns=f"pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)",
+    ),
+    Scenario(
+        table="single", about="no two keys in one statement: two partition columns", share=0.3, changes=_composite,
+        columns=f"pk text, part int, ck int, {_VALUES}, PRIMARY KEY ((pk, part), ck)",
+    ),
+    Scenario(
+        table="grouped", about="20 keys of each partition", share=1.0, changes=_grouped, batch=_GROUP,
+        columns=f"pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)",
+    ),
+    Scenario(
+        table="wide", about="500 columns", share=0.02, changes=_wide,
+        columns=f"pk text, {', '.join(f'c{number} text' for number in range(_WIDE))}, PRIMARY KEY (pk)",
+    ),
+    Scenario(
+        table="hot", about="changes to 100 keys of one partition", share=0.1, changes=_hot, batch=100,
+        columns=f"pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)",
+    ),
+)  # fmt: skip

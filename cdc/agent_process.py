@@ -24,7 +24,7 @@ from cdc.sandbox.errors import SandboxError
 
 __all__ = ["AgentProcess"]
 
-_START_TIMEOUT_S: Final = 30.0
+_START_TIMEOUT_S: Final = 120.0
 _LOOK_S: Final = 0.05
 
 

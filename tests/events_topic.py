@@ -15,7 +15,8 @@ from schemas.mutation_event import MutationEvent, MutationEvents, decode_events
 
 __all__ = ["EventsTopic", "TopicEvent", "partitions_of", "wait_until"]
 
-_TIMEOUT_S: Final = 30.0
+# a limit for a machine under heavy load: who waits goes on as soon as the condition holds
+_TIMEOUT_S: Final = 180.0
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:

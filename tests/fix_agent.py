@@ -35,7 +35,7 @@ def agent(
 @pytest.fixture(scope="session")
 def cql(cassandra_node: CassandraServer) -> Iterator[Session]:
     """A session with the shared node."""
-    cluster = Cluster([cassandra_node.address], port=cassandra_node.native_port, connect_timeout=20)
+    cluster = Cluster([cassandra_node.address], port=cassandra_node.native_port, connect_timeout=60)
     yield cluster.connect()
     cluster.shutdown()
 

@@ -26,7 +26,7 @@ def node_3_11() -> Iterator[Sandbox]:
 @pytest.fixture
 def session(node_3_11: Sandbox) -> Iterator[Session]:
     """A session with the node, which the test may kill: the cluster object is made anew by it."""
-    with Cluster([node_3_11.node.address], port=node_3_11.node.native_port, connect_timeout=20) as cluster:
+    with Cluster([node_3_11.node.address], port=node_3_11.node.native_port, connect_timeout=60) as cluster:
         yield cluster.connect()
 
 
@@ -65,9 +65,9 @@ def test_changes_of_cassandra_3_11_arrive_once_in_bounded_time_and_after_a_kill(
         agent.start()
         node.start()
         # kill -9 may take what was not synced yet, from Cassandra too
-        with Cluster([node.address], port=node.native_port, connect_timeout=20) as cluster:
+        with Cluster([node.address], port=node.native_port, connect_timeout=60) as cluster:
             survived = [row.pk for row in cluster.connect().execute("SELECT pk FROM line_3_11.t") if row.pk >= 100]
-        topic.wait_for(51 + len(survived), timeout_s=60)
+        topic.wait_for(51 + len(survived))
         wait_until(lambda: list(node.cdc_raw.iterdir()) == [], "every segment is read and deleted")
         assert _keys(topic) == sorted([*range(50), 7, *survived])
         assert [each.event.kind for each in topic.events].count(MutationKind.ROW_DELETION) == 1

@@ -46,7 +46,7 @@ def servers() -> Iterator[Sandbox]:
 @pytest.fixture
 def session(servers: Sandbox) -> Iterator[Session]:
     """A session with the node; made anew for each test, for the node may have been started again."""
-    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=20) as cluster:
+    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=60) as cluster:
         session = cluster.connect()
         session.default_timeout = 60.0
         yield session
@@ -115,7 +115,7 @@ def test_while_pulsar_is_away_writes_go_on_and_everything_arrives_afterwards(
     assert "finished segments that are not sent yet go to" in agent.log.read_text()
     servers.pulsar.start()
     topic = topic_of(table)
-    topic.wait_for_rows(24_000, timeout_s=90)
+    topic.wait_for_rows(24_000)
     assert _keys(topic) == set(range(24_000))
     wait_until(lambda: not list((agent.working_dir / "spill").iterdir()), "the spill folder is empty")
     for partition in range(4):
@@ -152,7 +152,7 @@ def test_segments_that_cassandra_removed_unread_are_told_as_a_gap(
     _write(session, table, range(50_000, 50_010))
     agent.start()
     topic = topic_of(table)
-    wait_until(lambda: bool(topic.read()) and set(range(50_000, 50_010)) <= _keys(topic), "the newest rows arrive", 60)
+    wait_until(lambda: bool(topic.read()) and set(range(50_000, 50_010)) <= _keys(topic), "the newest rows arrive")
     lost = set(range(1_000, 17_000)) - _keys(topic)
     assert len(lost) > 1_000
     wait_until(lambda: agent.metric("segments_gone_unread") >= 1, "the gap in the metrics")
@@ -185,18 +185,18 @@ def test_a_backlog_of_100_000_rows_arrives_whole_whichever_server_was_away(
     agent.start()
     servers.node.start()
     topic = topic_of(table)
-    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=20) as cluster:
+    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=60) as cluster:
         again = cluster.connect()
         again.default_timeout = 60.0
-        topic.wait_for_rows(40_000, timeout_s=60)
+        topic.wait_for_rows(40_000)
         assert agent.stop() == 0, agent.log_tail()
         _write(again, table, range(40_000, 70_000))
         agent.start()
-        topic.wait_for_rows(70_000, timeout_s=60)
+        topic.wait_for_rows(70_000)
         servers.pulsar.kill()
         _write(again, table, range(70_000, 100_000))
     servers.pulsar.start()
-    topic.wait_for_rows(100_000, timeout_s=60)
+    topic.wait_for_rows(100_000)
     assert _keys(topic) == set(range(100_000))
     assert len({each.place for each in topic.events}) == 100_000
     assert agent.metric("segments_gone_unread") == agent.metric("parked") == 0
@@ -209,13 +209,13 @@ def test_a_full_disk_loses_nothing_and_repeats_little(
     agent.start()
     _write(session, table, range(100))
     topic = topic_of(table)
-    topic.wait_for_rows(100, timeout_s=60)
+    topic.wait_for_rows(100)
     unlimited = resource.RLIM_INFINITY
     resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (0, unlimited))
     # the one that is being written now
     newest = max(servers.node.cdc_raw.glob("*_cdc.idx")).name.replace("_cdc.idx", ".log")
     _write(session, table, range(100, 4_000), size=1_000)
-    wait_until(lambda: len(topic.read()) >= 4_000 or not agent.running, "events go on, or the agent gives up", 90)
+    wait_until(lambda: len(topic.read()) >= 4_000 or not agent.running, "events go on, or the agent gives up")
     # the guard may have moved it: renaming needs no room
     places = [servers.node.cdc_raw / newest, agent.working_dir / "spill" / newest]
     assert any(each.exists() for each in places)
@@ -223,7 +223,7 @@ def test_a_full_disk_loses_nothing_and_repeats_little(
         resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
     else:
         agent.start()
-    topic.wait_for_rows(4_000, timeout_s=60)
+    topic.wait_for_rows(4_000)
     wait_until(lambda: not any(each.exists() for each in places), "the segment goes")
     assert _keys(topic) == set(range(4_000))
     assert agent.stop() == 0, agent.log_tail()
@@ -246,8 +246,8 @@ def test_what_the_agent_archived_can_be_decoded_and_published_again(
         cli, ["agent", "reprocess", "--working-dir", str(agent.working_dir), *map(str, archived)]
     )
     assert result.exit_code == 0, result.output
-    wait_until(lambda: not list((agent.working_dir / "reprocess").iterdir()), "they are read and deleted", 60)
-    wait_until(lambda: len(topic.read()) > before + 500, "rows come again", 60)
+    wait_until(lambda: not list((agent.working_dir / "reprocess").iterdir()), "they are read and deleted")
+    wait_until(lambda: len(topic.read()) > before + 500, "rows come again")
     assert {each.place for each in topic.events[before:]} <= {each.place for each in topic.events[:before]}
     assert agent.stop() == 0, agent.log_tail()
 

@@ -36,7 +36,7 @@ def servers() -> Iterator[Sandbox]:
 @pytest.fixture
 def session(servers: Sandbox) -> Iterator[Session]:
     """A session with the node; made anew for each test, for the node may have been started again."""
-    cluster = Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=20)
+    cluster = Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=60)
     yield cluster.connect()
     cluster.shutdown()
 
@@ -118,7 +118,7 @@ def test_a_backlog_from_before_the_first_start_arrives_and_its_segments_go(
     before = {path.name for path in servers.node.cdc_raw.glob("*.log")}
     assert len(before) > 4
     stopped_agent.start()
-    events = topic_of(table).wait_for(12_000, timeout_s=60)
+    events = topic_of(table).wait_for(12_000)
     assert _keys(events) == list(range(12_000))
     # The active segment, the one that Cassandra made in advance, and at most one that is not deleted yet.
     wait_until(
@@ -152,7 +152,7 @@ def test_pulsar_may_come_after_the_agent(
     _write(session, table, range(100))
     wait_until(lambda: "waiting for " in stopped_agent.log_tail(3), "the agent says what it waits for")
     servers.pulsar.start()
-    events = topic_of(table).wait_for(100, timeout_s=60)
+    events = topic_of(table).wait_for(100)
     assert _keys(events) == list(range(100))
 
 
@@ -166,7 +166,7 @@ def test_pulsar_may_go_and_come_back(
         time.sleep(1)
         servers.pulsar.start()
         time.sleep(0.5)
-    events = topic_of(table).wait_for_rows(writer.written, timeout_s=60)
+    events = topic_of(table).wait_for_rows(writer.written)
     assert sorted(set(_keys(events))) == list(range(writer.written))
     for partition in range(4):
         first_seen = list(dict.fromkeys(each.place[1:] for each in events if each.partition == partition))
@@ -219,7 +219,7 @@ def test_what_cassandra_has_after_a_crash_is_on_the_topic(
         lambda: "waiting for the schema: Cassandra at" in running_agent.log_tail(5), "the agent says what it waits for"
     )
     servers.node.start()
-    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=20) as cluster:
+    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=60) as cluster:
         again = cluster.connect()
         survived = {row.pk for row in again.execute(f"SELECT pk FROM {table}")}
         _write(again, table, range(10_000, 10_100))

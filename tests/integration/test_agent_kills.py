@@ -44,7 +44,7 @@ def servers() -> Iterator[Sandbox]:
 @pytest.fixture
 def session(servers: Sandbox) -> Iterator[Session]:
     """A session with the node; made anew for each test, for the node may have been started again."""
-    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=20) as cluster:
+    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=60) as cluster:
         yield cluster.connect()
 
 
@@ -84,7 +84,7 @@ def test_a_backlog_arrives_whole_when_cassandra_restarts_before_the_agent_has_re
     agent.start()
     servers.node.start()
     with _topic(servers, "backlog", "plain") as topic:
-        topic.wait_for_rows(5_000, timeout_s=90)
+        topic.wait_for_rows(5_000)
         keys = {int.from_bytes(each.event.partition_key, "big") for each in topic.events}
     assert keys == set(range(5_000))
 
@@ -124,10 +124,10 @@ def test_a_segment_that_cannot_be_read_is_kept_and_told(
     damaged.replace(segment)
     agent.start()
     kept = agent.working_dir / "error" / segment.name
-    wait_until(kept.exists, "the segment is set aside", 60)
+    wait_until(kept.exists, "the segment is set aside")
     assert kept.read_bytes() == bytes(content)
     assert segment.name in agent.log.read_text()
-    wait_until(lambda: agent.metric("lag_bytes") == 0, "the others go on", 60)
+    wait_until(lambda: agent.metric("lag_bytes") == 0, "the others go on")
     with _topic(servers, "damaged", "plain") as topic:
         lost = 6_000 - len({each.event.partition_key for each in topic.read()})
     # The damaged entries, or what stands behind them in that one segment.

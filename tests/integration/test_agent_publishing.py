@@ -120,7 +120,7 @@ def session(servers: Sandbox) -> Iterator[Session]:
     """A session with the node."""
     superuser = PlainTextAuthProvider(*DEFAULT_LOGIN)
     node = servers.node
-    with Cluster([node.address], port=node.native_port, connect_timeout=20, auth_provider=superuser) as cluster:
+    with Cluster([node.address], port=node.native_port, connect_timeout=60, auth_provider=superuser) as cluster:
         yield cluster.connect()
 
 

@@ -33,7 +33,7 @@ def test_replicas_agree_on_every_digest(
 ) -> None:
     """Every kind of change comes once from each node, and nothing but node and place differs."""
     node = two_nodes.node
-    with Cluster([node.address], port=node.native_port, connect_timeout=20) as cluster:
+    with Cluster([node.address], port=node.native_port, connect_timeout=60) as cluster:
         session = cluster.connect()
         session.execute(
             "CREATE KEYSPACE replicas WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}"

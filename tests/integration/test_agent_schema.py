@@ -75,7 +75,7 @@ class _Table:
 
     def wait_for_last(self, ck: int) -> list[int]:
         """Clustering keys of all events as soon as the last row's is there."""
-        wait_until(lambda: ck in self.published(), f"row {ck} of {self.name} is on the topic", 60)
+        wait_until(lambda: ck in self.published(), f"row {ck} of {self.name} is on the topic")
         return self.published()
 
     def catch_up(self) -> None:
@@ -83,7 +83,7 @@ class _Table:
         marker = f"marker_{next(_numbers)}"
         self.create("pk int PRIMARY KEY", table=marker)
         self._session.execute(f"INSERT INTO {self._keyspace}.{marker} (pk) VALUES (1)")
-        self._open_topic(self._keyspace, marker).wait_for(1, 60)
+        self._open_topic(self._keyspace, marker).wait_for(1)
         # The marker's topic is another one: what was read before it may still be on its way.
         sent = self._agent.metric("messages_sent")
         wait_until(
@@ -359,7 +359,7 @@ def test_the_log_is_decoded_while_cassandra_is_down_and_the_parked_when_it_is_ba
     sandbox.node.stop()
     try:
         agent.start()
-        open_topic(keyspace, "known").wait_for(2, 60)
+        open_topic(keyspace, "known").wait_for(2)
         wait_until(lambda: agent.metric("parked") == 2, "the unknown table's are parked")
         assert table.published() == [1]
     finally:

@@ -46,7 +46,7 @@ def test_a_stalled_instance_does_not_leave_an_older_row_as_the_last_one(
     local_run.start()
     child = local_run.child()
     value = _write_round(line)
-    line.topic.next(len(_KEYS), timeout_s=120)
+    line.topic.next(len(_KEYS))
     deploy_connector(line.keyspace, "t")
     host = child.parent()
     assert host is not None

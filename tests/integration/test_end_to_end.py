@@ -167,9 +167,8 @@ def test_kill_9_of_agent_and_connector_loses_nothing(
     agent.start()
     assert children
     wait_until(
-        lambda: len({record.key["id"] for record in topic.next(1, timeout_s=60)} | _ids(topic)) == _ROWS,
+        lambda: len({record.key["id"] for record in topic.next(1)} | _ids(topic)) == _ROWS,
         "every row on the data topic",
-        timeout_s=90,
     )
     assert _ids(topic) == set(range(_ROWS))
 

@@ -36,7 +36,9 @@ def agent(
 def cql(cassandra_node: CassandraServer) -> Iterator[Session]:
     """A session with the shared node."""
     cluster = Cluster([cassandra_node.address], port=cassandra_node.native_port, connect_timeout=60)
-    yield cluster.connect()
+    session = cluster.connect()
+    session.default_timeout = 60.0
+    yield session
     cluster.shutdown()
 
 

@@ -27,7 +27,9 @@ def node_3_11() -> Iterator[Sandbox]:
 def session(node_3_11: Sandbox) -> Iterator[Session]:
     """A session with the node, which the test may kill: the cluster object is made anew by it."""
     with Cluster([node_3_11.node.address], port=node_3_11.node.native_port, connect_timeout=60) as cluster:
-        yield cluster.connect()
+        session = cluster.connect()
+        session.default_timeout = 60.0
+        yield session
 
 
 def _keys(topic: EventsTopic) -> list[int]:

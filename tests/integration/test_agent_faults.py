@@ -37,7 +37,9 @@ def servers() -> Iterator[Sandbox]:
 def session(servers: Sandbox) -> Iterator[Session]:
     """A session with the node; made anew for each test, for the node may have been started again."""
     cluster = Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=60)
-    yield cluster.connect()
+    session = cluster.connect()
+    session.default_timeout = 60.0
+    yield session
     cluster.shutdown()
 
 

@@ -121,7 +121,9 @@ def session(servers: Sandbox) -> Iterator[Session]:
     superuser = PlainTextAuthProvider(*DEFAULT_LOGIN)
     node = servers.node
     with Cluster([node.address], port=node.native_port, connect_timeout=60, auth_provider=superuser) as cluster:
-        yield cluster.connect()
+        session = cluster.connect()
+        session.default_timeout = 60.0
+        yield session
 
 
 @pytest.fixture(scope="module")

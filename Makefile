@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-compose bench bench-agent bench-connector bench-decode compile nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-compose bench bench-agent bench-connector bench-decode compile fuzz nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-14s %s\n' "$$name" "$$text"; done
@@ -40,6 +40,11 @@ bench-connector: compile ## The connector: backlogs to the data topic by shape o
 
 bench-decode: compile ## The decoder, compiled and plain, beside Cassandra's own reader
 	@$(BIN)/python -m benchmarks.decode $(BENCH_ARGS)
+
+FUZZ_ARGS ?= --inputs 500000
+
+fuzz: compile ## Ten million wrong inputs for everything that reads bytes (FUZZ_ARGS="mutation --seconds 3600")
+	@$(BIN)/python -m tests.fuzz.run $(FUZZ_ARGS)
 
 compile: $(VENV)/.ready ## Compile the decoder where there is a C compiler; all works without, slower
 	@$(BIN)/cdc compile --if-possible

@@ -27,6 +27,7 @@ from typing import Annotated, Final, cast
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
+from change_agent.cassandra_yaml import YAML_ERRORS
 from change_agent.commitlog.section_decoder import DEFAULT_MAX_SEGMENT_SIZE, SegmentOptions
 from change_agent.errors import KeyStoreError
 from change_agent.security.key_provider import KeyStoreKeyProvider
@@ -110,7 +111,7 @@ def _read(path: Path, option: str) -> dict[str, object]:
         loaded = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
     except OSError as error:
         raise ConfigError.of(option, f"{path} cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError, yaml.YAMLError):
+    except YAML_ERRORS:
         # No cause: the parsers quote the text, which holds passwords.
         raise ConfigError.of(option, f"{path} is neither YAML nor JSON") from None
     if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):

@@ -30,7 +30,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from change_agent.cassandra_yaml import CassandraYamlError, cdc_raw_directory_of, yaml_problem
+from change_agent.cassandra_yaml import YAML_ERRORS, CassandraYamlError, cdc_raw_directory_of, yaml_problem
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.commitlog_options import load_segment_options
 from change_agent.datastax_options import ENVIRONMENT_NAMES, FOREIGN_NAMES, take_out
@@ -196,7 +196,7 @@ class AgentConfig(BaseModel):
             loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError.of(str(path), f"cannot be read ({error.strerror}); give the agent's file") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except YAML_ERRORS as error:
             raise ConfigError.of(str(path), f"is not YAML ({yaml_problem(error)})") from None
         if loaded is None:
             loaded = {}

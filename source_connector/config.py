@@ -212,11 +212,14 @@ _PULSAR_OPTIONS: Final = {
 
 def flattened(options: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Nested maps as names with dots; values of null are left out."""
-    for name, value in options.items():
+    # Not by recursion: how deep they are is the user's.
+    left = [(f"{prefix}{name}", value) for name, value in reversed(options.items())]
+    while left:
+        name, value = left.pop()
         if isinstance(value, Mapping):
-            yield from flattened(value, f"{prefix}{name}.")
+            left += [(f"{name}.{inner}", each) for inner, each in reversed(value.items())]
         elif value is not None:
-            yield f"{prefix}{name}", value
+            yield name, value
 
 
 def _problem(detail: ErrorDetails) -> ConfigProblem:
@@ -247,7 +250,7 @@ def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
             yield ConfigProblem(option=option, reason="what follows 'base64:' is no base64")
     try:
         re.compile(str(given.get("columns", "")))
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         yield ConfigProblem(option="columns", reason=f"is no regular expression: {error}")
     if str(given.get("auth.provider", "")).upper() == "PLAIN":
         for option in ("auth.username", "auth.password"):

@@ -29,6 +29,8 @@ __all__ = ["DataStaxEvent", "DataStaxSchema", "as_mutation_events"]
 
 _NO_NODE: Final = UUID(int=0)
 _LEFT_OUT: Final = ("logicalType", "namespace", "java-class")
+# What JSON and fastavro raise for a text that is no schema.
+_SCHEMA_ERRORS: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _AVRO_ERRORS: Final = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
 
 
@@ -53,7 +55,7 @@ class DataStaxSchema:
             key, value = data[4 : 4 + size], data[8 + size :]
             self._key = fastavro.parse_schema(json.loads(key, object_hook=_plain))
             self._value = fastavro.parse_schema(json.loads(value, object_hook=_plain))
-        except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+        except (*_SCHEMA_ERRORS, fastavro.schema.SchemaParseException) as error:
             raise MalformedEventsError(f"{len(data)} bytes are no KEY_VALUE schema of Avro ({error})") from error
 
     def decode(self, key: bytes, value: bytes, properties: Mapping[str, str]) -> DataStaxEvent:

@@ -118,17 +118,18 @@ def _use_driver_options(given: dict[str, object], problems: list[ConfigProblem])
 
 def _use_contact_points(option: str, value: object, given: dict[str, object], problems: list[ConfigProblem]) -> None:
     points = value if isinstance(value, list) else str(value).split(",")
-    hosts, ports = zip(*(str(point).strip().rpartition(":")[::2] for point in points), strict=True)
-    if all(host and port.isdigit() for host, port in zip(hosts, ports, strict=True)) and len(set(ports)) == 1:
-        given["contactPoints"] = list(hosts)
-        given.setdefault("port", ports[0])
+    split = [str(point).strip().rpartition(":")[::2] for point in points]
+    ports = {port for _, port in split}
+    if all(host and port.isdigit() for host, port in split) and len(ports) == 1:
+        given["contactPoints"] = [host for host, _ in split]
+        given.setdefault("port", ports.pop())
     else:
         reason = f"input should be a list of host:port, all with one port (got {value!r})"
         problems.append(ConfigProblem(option=option, reason=reason))
 
 
 def _use_timeout(option: str, value: object, given: dict[str, object], problems: list[ConfigProblem]) -> None:
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(value))
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)\s*", str(value))
     if found is not None and found[2] in _SECONDS:
         given["queryExecutionTimeout"] = float(found[1]) * _SECONDS[found[2]]
     else:

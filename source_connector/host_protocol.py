@@ -200,7 +200,7 @@ def _open_request(body: bytes) -> OpenRequest:
     try:
         document = json.loads(body)
         config, pulsar, instance = document["config"], document["pulsar"], document["instance"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         # Without its cause: the text of a JSON error may quote what stands in it, secrets included.
         raise HostProtocolError(f"{len(body)} bytes that are no OPEN document ({type(error).__name__})") from None
     if not all(isinstance(part, dict) for part in (config, pulsar, instance)):

@@ -246,7 +246,7 @@ class TopicReader:
         if known is None:
             try:
                 known = cast("Mapping[str, object]", fastavro.parse_schema(json.loads(self._registered(version))))
-            except (ValueError, fastavro.schema.SchemaParseException) as error:
+            except (*_SCHEMA_ERRORS, fastavro.schema.SchemaParseException) as error:
                 reason = f"{self.topic}: schema version {version} is no Avro schema ({error})"
                 raise MalformedEventsError(reason) from error
             self._schemas[version] = known
@@ -268,6 +268,8 @@ class TopicReader:
         return found[0] if found else b"{}"
 
 
+# What JSON and fastavro raise for a text that is no schema.
+_SCHEMA_ERRORS: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _CONSUMER_TYPES: Final = {
     "Exclusive": pulsar.ConsumerType.Exclusive,
     "Shared": pulsar.ConsumerType.Shared,

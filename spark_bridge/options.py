@@ -129,7 +129,7 @@ class BridgeOptions(BaseModel):
         full = _full_name(value.strip())
         try:
             re.compile(full.split("/", 4)[4])
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"{value!r} ends in no regular expression ({error})") from None
         return full
 

@@ -76,7 +76,7 @@ def parse_offsets(option: str, text: str, topics: Sequence[str]) -> Mapping[str,
         return dict.fromkeys(topics, text)
     try:
         given = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         reason = f"is neither 'earliest', 'latest', a time nor JSON ({error}); e.g. {_example(topics)}"
         raise ConfigError.of(option, reason) from None
     if not isinstance(given, dict):

@@ -67,10 +67,9 @@ final class Frames {
             throw new IOException("the child wrote a frame of " + length + " bytes");
         }
         int type = in.readUnsignedByte();
-        byte[] body = new byte[length - 1];
-        try {
-            in.readFully(body);
-        } catch (EOFException e) {
+        // Grows with what comes: memory is not taken for what a broken child only claims.
+        byte[] body = in.readNBytes(length - 1);
+        if (body.length < length - 1) {
             throw new EOFException("the child ended in the middle of a frame");
         }
         return new Frame(type, ByteBuffer.wrap(body));

@@ -251,13 +251,23 @@ def test_secrets_do_not_print(needed: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [("a: [", "is not YAML"), ("- a\n", "must hold options by name"), (None, "cannot be read")],
+    [
+        ("a: [", "is not YAML (see line 1)"),
+        ("- a\n", "must hold options by name"),
+        (None, "cannot be read"),
+        ("a: 2026-13-45", "is not YAML (a value in it is not of the type that it is written as"),
+        ("a: !!int x", "is not YAML (a value"),
+        ("a: !!timestamp x", "is not YAML (a value"),
+        ("a: !!bool x", "is not YAML (a value"),
+        ("a: !!float", "is not YAML (a value"),
+        ("a: " + 1000 * "[", "is not YAML (it is nested too deeply)"),
+    ],
 )
 def test_a_file_that_is_no_configuration_is_one_line(tmp_path: Path, content: str | None, reason: str) -> None:
     """A broken, foreign or missing file is told by its path."""
     path = tmp_path / "agent.yaml"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(ConfigError, match=reason) as raised:
+    with pytest.raises(ConfigError, match=re.escape(reason)) as raised:
         AgentConfig.load(path, {})
     assert str(raised.value).startswith(str(path)) and "\n" not in str(raised.value)

@@ -32,6 +32,23 @@ def problems(options: dict[str, object]) -> list[str]:
     return str(raised.value).splitlines()
 
 
+@pytest.mark.parametrize(("pattern", "reason"), [("a{99999999999}", "repetition number"), (5000 * "(", "")])
+def test_a_pattern_that_python_cannot_compile_is_a_problem_of_its_option(pattern: str, reason: str) -> None:
+    """Whatever the compiler of patterns raises."""
+    (problem,) = problems({**NEEDED, "columns": pattern})
+    assert problem.startswith("columns: is no regular expression: ")
+    assert reason in problem
+
+
+def test_options_may_be_nested_as_deep_as_json_goes() -> None:
+    """Pulsar hands them over as they were written."""
+    nested: object = 1
+    for _ in range(5000):
+        nested = {"a": nested}
+    (problem,) = problems({**NEEDED, "a": nested})
+    assert problem.endswith("is not an option of this connector")
+
+
 def test_defaults_are_those_of_datastax_where_it_has_the_option() -> None:
     """Names and cases of tables are kept as they are."""
     found = config()

@@ -60,12 +60,20 @@ def refused(options: dict[str, object]) -> list[str]:
         ("further", "cache.max.digest", 0),
         ("further", "cache.expire.after.ms", 999),
         ("further", _DRIVER + "basic.request.timeout", "soon"),
+        ("further", _DRIVER + "basic.request.timeout", "1.2.3 s"),
         ("further", "ssl.openssl.privateKey", "base64:???"),
     ],
 )
 def test_a_bad_value_is_refused_with_the_option_named(case: str, option: str, value: object) -> None:
     """Idle options too: a value that the other connector refuses is a mistake here as well."""
     assert option in refused(_PLACE | {option: value}), case
+
+
+def test_no_contact_points_of_the_driver_are_a_mistake() -> None:
+    """An empty list is not passed over."""
+    option = _DRIVER + "basic.contact-points"
+    place = {name: value for name, value in _PLACE.items() if name != "contactPoints"}
+    assert option in refused(place | {option: []})
 
 
 def test_every_bad_value_is_named_at_once() -> None:

@@ -121,6 +121,7 @@ def test_the_java_side_writes_and_reads_the_same_frames(tmp_path: Path) -> None:
         (b"\0\0\0\x0a\x06\0\0\0\x07\0\0\0\2x", "a text of 5 bytes in a frame of type 6"),
         (b"\0\0\0\x01\x63", "not a frame that a host sends in a frame of type 99"),
         (b"\0\0\0\x03\x01{}", "2 bytes that are no OPEN document"),
+        (b"\0\0\xc3\x51\x01" + 50_000 * b"[", "50000 bytes that are no OPEN document"),
     ],
 )
 def test_bytes_that_are_no_frames_are_an_error(data: bytes, message: str) -> None:

@@ -1,0 +1,241 @@
+"""Forms of inputs that fuzzing at random would hardly find: segments under right checksums, tables with keys, seeds."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, cast
+from uuid import UUID
+
+import fastavro
+
+from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType, VectorType
+from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, RangeBounds, encode_events
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from source_connector.datastax_events import DataStaxSchema
+from source_connector.projection import Projection
+from tests.segment_writer import (
+    COMPRESSORS,
+    encoded_segment_bytes,
+    encrypted_block_bytes,
+    entry_bytes,
+    segment_bytes,
+)
+
+__all__ = [
+    "SEGMENT_ID",
+    "OneKey",
+    "agent_options_seeds",
+    "datastax_seeds",
+    "datastax_topic",
+    "events_seeds",
+    "frame_seeds",
+    "framed_segment",
+    "key_parts",
+    "key_seeds",
+    "keyed_tables",
+    "parsed",
+    "reads_whole",
+    "source_options_seeds",
+]
+
+SEGMENT_ID: Final = 7_000_000_001
+_GOLDEN: Final = Path(__file__).parents[1] / "golden"
+_KEY, _IV = bytes(range(16)), bytes(16)
+_ENCRYPTION: Final = {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "k", "encIV": _IV.hex()}
+# What a section says that it holds, instead of what it holds.
+_CLAIMS: Final = (0, 1, -1, -(2**31), 2**31 - 1, 2**31 - 13, 64 * 1024, 16 * 1024)
+_INT, _TEXT = NativeType("int"), NativeType("text")
+_KEY_TYPES: Final[tuple[CqlType, ...]] = (
+    *(NativeType(name) for name in (
+        "ascii", "bigint", "blob", "boolean", "date", "decimal", "double", "duration", "float", "inet", "int", "smallint",
+        "text", "time", "timestamp", "timeuuid", "tinyint", "uuid", "varint",
+    )),
+    ListType(_TEXT), SetType(_INT), MapType(_TEXT, ListType(_INT)), TupleType((_INT, _TEXT)),
+    UserType("ks", "u", ("a", "b"), (_INT, SetType(NativeType("inet")))), VectorType(_INT, 2),
+)  # fmt: skip
+_ABSENT: Final = 255
+
+
+class OneKey:
+    """The key of every encrypted segment here."""
+
+    def secret_key(self, alias: str) -> bytes:
+        """The key, whatever it is called."""
+        return _KEY
+
+
+def framed_segment(way: int, claim: int, data: bytes) -> bytes:
+    """A segment whose markers and entries are right: `way` says how it is encoded, `claim` what its section lies about."""
+    payloads = []
+    while data:
+        payloads.append(data[1 : 1 + data[0]])
+        data = data[1 + data[0] :]
+    ways = [None, *COMPRESSORS, "encrypted"]
+    chosen = ways[way % len(ways)]
+    if chosen is None:
+        return segment_bytes(SEGMENT_ID, [payloads[::2], payloads[1::2]], version=(6, 7, 8)[claim % 3])
+    plain = b"".join(map(entry_bytes, payloads)) if way < 128 else b"".join(payloads)
+    lie = _CLAIMS[claim % len(_CLAIMS)] if claim else len(plain)
+    if chosen == "encrypted":
+        inner = _CLAIMS[claim // 16 % len(_CLAIMS)] if claim > 16 else len(plain)
+        block = encrypted_block_bytes(plain, _KEY, _IV, length=inner)
+        return encoded_segment_bytes(SEGMENT_ID, _ENCRYPTION, [(lie, block)])
+    # From 128 on the bytes stand where a compressor's output would.
+    encoded = COMPRESSORS[chosen](plain) if way < 128 else plain
+    return encoded_segment_bytes(SEGMENT_ID, {"compressionClass": chosen}, [(lie, encoded)])
+
+
+def keyed_tables() -> list[TableMetadata]:
+    """For each type one table with it as partition key, and one with it in both places among others."""
+    made = []
+    for key_type in _KEY_TYPES:
+        made += [_table([key_type], []), _table([key_type, _TEXT], [key_type, _INT])]
+    return made
+
+
+def _table(partition: list[CqlType], clustering: list[CqlType]) -> TableMetadata:
+    def columns(kind: ColumnKind, prefix: str, types: list[CqlType]) -> tuple[ColumnMetadata, ...]:
+        return tuple(
+            ColumnMetadata(name=f"{prefix}{at}", kind=kind, type=each, position=at) for at, each in enumerate(types)
+        )
+
+    return TableMetadata(
+        keyspace="ks", name="t", table_id=UUID(int=1), static_columns=(),
+        partition_key=columns(ColumnKind.PARTITION_KEY, "p", partition),
+        clustering_key=columns(ColumnKind.CLUSTERING, "c", clustering),
+        regular_columns=(ColumnMetadata(name="v", kind=ColumnKind.REGULAR, type=_INT),),
+    )  # fmt: skip
+
+
+def key_parts(table: TableMetadata, data: bytes) -> tuple[bytes, tuple[bytes | None, ...]]:
+    """A serialized partition key and clustering values: size and bytes each; what is missing is empty."""
+    values: list[bytes | None] = []
+    for _ in table.primary_key:
+        size = data[0] if data else 0
+        values.append(None if size == _ABSENT else data[1 : 1 + size])
+        data = data[1:] if size == _ABSENT else data[1 + size :]
+    count = len(table.partition_key)
+    partition = [each or b"" for each in values[:count]]
+    if count == 1:
+        return partition[0], tuple(values[1:])
+    return b"".join(struct.pack(">H", len(each)) + each + b"\0" for each in partition), tuple(values[count:])
+
+
+def key_seeds() -> Iterator[bytes]:
+    """Values of several lengths for every table."""
+    for at in range(2 * len(_KEY_TYPES)):
+        for value in (b"", b"\0\0\0\1", b"\x80\0\0\0\0\0\0\1", b"\0\0\0\1\0\0\0\4\0\0\0\7", b"a\x7f\0\1" * 4):
+            yield bytes([at]) + 4 * (bytes([len(value)]) + value)
+
+
+def parsed(text: str) -> Mapping[str, object]:
+    """A schema for fastavro, which unlike Java's Avro does not look for a name outside of its namespace."""
+
+    def plain(node: dict[str, object]) -> dict[str, object]:
+        return {name: value for name, value in node.items() if name not in {"namespace", "logicalType"}}
+
+    return cast("Mapping[str, object]", fastavro.parse_schema(json.loads(text, object_hook=plain)))
+
+
+def reads_whole(data: bytes, schema: Mapping[str, object]) -> bool:
+    """True when the bytes are one record of the schema, no more and no less."""
+    source = io.BytesIO(data)
+    try:
+        fastavro.schemaless_reader(source, dict(schema), None)
+    except (EOFError, ValueError, IndexError, TypeError):
+        return False
+    return source.read() == b""
+
+
+def frame_seeds() -> Iterator[bytes]:
+    """One frame of each kind that a host sends, and two behind each other."""
+    opened = b'{"config":{"events":{"topic":["a","b"]}},"instance":{"id":0},"pulsar":{}}'
+    frames = [
+        (len(opened) + 1).to_bytes(4, "big") + b"\1" + opened,
+        *map(bytes.fromhex, ("00000009020000000000000102", "00000009030000000000000001", "0000000104")),
+        *map(bytes.fromhex, ("000000050500000007", "0000000b060000000700000002c3a9")),
+    ]
+    yield from frames
+    yield b"".join(frames[1:])
+    yield b"\x7f\xff\xff\xff\2"
+
+
+def events_seeds() -> Iterator[bytes]:
+    """Messages of the agent with one event of each kind."""
+    bounds = RangeBounds(start=(b"\0\0\0\1",), start_inclusive=True, end=(), end_inclusive=False)
+    for kind in MutationKind:
+        event = MutationEvent(
+            position=100, ordinal=1, kind=kind, key=b"\2", partition_key=b"\0\0\0\1", digest=bytes(16),
+            clustering=(b"x", None), writetime_us=5, expiry_time_s=7, bounds=bounds, columns=("a", "b"),
+        )  # fmt: skip
+        yield encode_events(
+            MutationEvents(
+                node_id=UUID(int=1), segment_id=7, keyspace="ks", table="t", table_id=UUID(int=2), key_schema="{}",
+                events=(event, event._replace(columns=())),
+            )
+        )  # fmt: skip
+
+
+def datastax_topic() -> tuple[DataStaxSchema, Projection, bytes, Mapping[str, str]]:
+    """The captured topic of a table of all key types: its schema, its table, and one value with its properties."""
+    *messages, last = _captured()
+    texts = [json.dumps(json.loads(last["data"])[part]).encode() for part in ("key", "value")]
+    schema = DataStaxSchema(b"".join(len(text).to_bytes(4, "big") + text for text in texts))
+    table = _table(
+        [_TEXT],
+        [NativeType("text")],
+    )
+    return (
+        schema,
+        Projection(table),
+        bytes.fromhex(messages[0]["data"]),
+        cast("Mapping[str, str]", messages[0]["props"]),
+    )
+
+
+def datastax_seeds() -> Iterator[bytes]:
+    """Captured keys, and the schema."""
+    *messages, last = _captured()
+    yield from (b"\0" + base64.b64decode(each["key"]) for each in messages)
+    texts = [json.dumps(json.loads(last["data"])[part]).encode() for part in ("key", "value")]
+    yield b"\1" + b"".join(len(text).to_bytes(4, "big") + text for text in texts)
+
+
+def _captured() -> list[dict[str, str]]:
+    lines = (_GOLDEN / "datastax" / "statements-events.txt").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def agent_options_seeds() -> Iterator[bytes]:
+    """Small files of an agent, right ones and wrong ones."""
+    right = "cdcRawDirectory: /tmp\ncdcWorkingDir: /tmp/work\n"
+    yield right.encode()
+    yield (right + "contactPoints: [10.0.0.1]\nusername: u\npassword: p\nincludeTables: 'ks.*'\n").encode()
+    yield b'{"cdcRawDirectory": "/tmp", "port": 70000, "topicPrefx": 1, "eventsTopicPartitions": "4"}'
+    yield b"a: &x [1, 2.5, 2026-01-01, 0x10, ~]\nb: *x\n"
+    # What YAML's own constructors do not take, or cannot end.
+    yield from (
+        b"a: 2026-13-45",
+        b"a: !!int x",
+        b"a: !!timestamp x",
+        b"a: 0x_",
+        b"a: !!float x",
+        b"a: 1:99:x",
+        b"? [1]\n: 2",
+    )
+    yield from (b"a: " + b"[" * 400, b"{a: " * 400, b"a: " + b"9" * 4090, b"a: 0b", b"!!binary x", b"a: !!bool x")
+
+
+def source_options_seeds() -> Iterator[bytes]:
+    """OPEN documents."""
+    config = {
+        "contactPoints": "10.0.0.1", "keyspace": "ks", "table": "t", "port": "9042", "columns": "a|b",
+        "loadBalancing": {"localDc": "dc1"}, "query.backoffInMs": 5, "outputFormat": "json", "auth.provider": "plain",
+    }  # fmt: skip
+    for each in (config, {"tables": "ks.*,a.b", "destination": "d-{keyspace}-{table}"}, {"datastax-java-driver.x": 1}):
+        yield json.dumps({"config": each, "instance": {"id": 0}, "pulsar": {"serviceUrl": "pulsar://h:1"}}).encode()

@@ -1,0 +1,293 @@
+"""What is fuzzed: for each target a function that takes any bytes, and that only a defect makes raise.
+
+A target refuses bytes by an error of ours and goes on; whatever else comes out of it is a finding: another exception, a
+result that contradicts what the bytes say, or memory for what they only claim (an error that memory was the cause of).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from change_agent.avro_key import EventKeys
+from change_agent.cdc_raw.cdc_index import parse_cdc_index
+from change_agent.commitlog.entry import CommitLogEntry
+from change_agent.commitlog.reader import SegmentReader
+from change_agent.commitlog.section_decoder import SegmentOptions
+from change_agent.config import AgentConfig
+from change_agent.db.mutation import MutationDecoder
+from change_agent.decode_format import mutation_json
+from change_agent.event_format import event_json
+from change_agent.mutation_events import MutationEventBuilder
+from schemas.cql_value import CqlValueError
+from schemas.errors import CdcError
+from schemas.mutation_event import decode_events
+from source_connector.config import SourceConfig
+from source_connector.datastax_events import DataStaxSchema, as_mutation_events
+from source_connector.host_protocol import FrameDecoder, HostFrame
+from source_connector.projection import Projection
+from tests.fuzz import shapes
+from tests.golden_segments import GOLDEN_SEGMENTS
+from tests.segment_writer import COMPRESSORS, encoded_segment_bytes, entry_bytes, segment_bytes
+
+__all__ = ["TARGETS", "FuzzTarget"]
+
+_MAX_SEGMENT: Final = 64 * 1024
+_OUTCOMES_KEPT: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FuzzTarget:
+    """`seeds` are inputs to begin with; `prepare` gives what takes an input, and what it makes of it as a text."""
+
+    name: str
+    seeds: Callable[[], Iterator[bytes]]
+    prepare: Callable[[], Callable[[bytes], str]]
+
+
+def refused(error: CdcError | CqlValueError) -> str:
+    """The outcome for bytes that are no such thing. Memory must not be what told."""
+    cause: BaseException | None = error
+    while cause is not None:
+        assert not isinstance(cause, MemoryError), f"memory was asked for what the bytes claim: {error}"
+        cause = cause.__cause__ or cause.__context__
+    return f"{type(error).__name__} {str(error)[:_OUTCOMES_KEPT]}"
+
+
+def _folder() -> Path:
+    """A folder in memory where there is one: an input is a file there."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="cdc-fuzz-", dir=memory if os.access(memory, os.W_OK) else None))
+
+
+# mutation: Golden (UInt8, which golden schema and version), Payload
+
+
+def _mutation_seeds() -> Iterator[bytes]:
+    for index, golden in enumerate(GOLDEN_SEGMENTS):
+        known = {table_id.bytes for table_id in golden.tables()}
+        yield from (bytes([index]) + each.payload for each in golden.entries() if each.payload[1:17] in known)
+
+
+def _mutation() -> Callable[[bytes], str]:
+    readers = [(MutationDecoder(golden.tables()), golden.version) for golden in GOLDEN_SEGMENTS]
+    events = MutationEventBuilder()
+
+    def take(data: bytes) -> str:
+        decoder, version = readers[data[0] % len(readers)] if data else readers[0]
+        entry = CommitLogEntry(100, data[1:])
+        try:
+            mutation = decoder.decode(entry.payload, version)
+            published = events.events_of(mutation, entry.position)
+        except CdcError as error:
+            return refused(error)
+        return " ".join([mutation_json("", entry, mutation), *(event_json("", each) for each in published)])
+
+    return take
+
+
+# segment: a file as it is; framing: Way (UInt8) Claim (UInt8) {Size (UInt8) Payload}, under checksums that fit
+
+
+def _segment_seeds() -> Iterator[bytes]:
+    for golden in GOLDEN_SEGMENTS:
+        payloads = [each.payload for each in golden.entries()][:3]
+        yield segment_bytes(shapes.SEGMENT_ID, [payloads[:1], payloads[1:]], version=golden.version) + bytes(12)
+    for name, compress in COMPRESSORS.items():
+        plain = entry_bytes(bytes(12))
+        yield encoded_segment_bytes(shapes.SEGMENT_ID, {"compressionClass": name}, [(len(plain), compress(plain))])
+
+
+def _segment() -> Callable[[bytes], str]:
+    folder = _folder()
+
+    def take(data: bytes) -> str:
+        path = folder / f"CommitLog-{7 if len(data) < 4 else data[3]}-{shapes.SEGMENT_ID}.log"
+        path.write_bytes(data)
+        try:
+            return _read(path, data, SegmentOptions(max_segment_size=_MAX_SEGMENT))
+        finally:
+            path.unlink()
+
+    return take
+
+
+def _read(path: Path, content: bytes, options: SegmentOptions) -> str:
+    seen: list[str] = []
+    try:
+        with SegmentReader(path, options=options) as reader:
+            descriptor = reader.descriptor
+            is_plain = descriptor.compression is None and descriptor.encryption is None
+            for entry in reader.read():
+                assert not is_plain or _is_under_its_checksum(content, entry), f"a wrong entry at {entry.position}"
+                seen.append(f"{entry.position}:{zlib.crc32(entry.payload):08x}")
+    except CdcError as error:
+        seen.append(refused(error).replace(path.name, "SEGMENT"))
+    return " ".join(seen)
+
+
+def _is_under_its_checksum(content: bytes, entry: CommitLogEntry) -> bool:
+    """Looked up in the file, apart from the reader: Size Crc(Size) Payload Crc(Size Payload), ending at the position."""
+    framed = entry_bytes(entry.payload)
+    return content[entry.position - len(framed) : entry.position] == framed
+
+
+def _framing_seeds() -> Iterator[bytes]:
+    for way in range(len(COMPRESSORS) + 2):
+        for payloads in ([b"\1" * 20], [b"\2" * 30, b"\3" * 11, b"\4" * 99]):
+            yield bytes([way, 0]) + b"".join(bytes([len(each)]) + each for each in payloads)
+
+
+def _framing() -> Callable[[bytes], str]:
+    folder, keys = _folder(), shapes.OneKey()
+    path = folder / f"CommitLog-7-{shapes.SEGMENT_ID}.log"
+    options = SegmentOptions(keys=keys, max_segment_size=_MAX_SEGMENT)
+
+    def take(data: bytes) -> str:
+        way, claim = (data[0], data[1]) if len(data) > 1 else (0, 0)
+        content = shapes.framed_segment(way, claim, data[2:])
+        path.write_bytes(content)
+        return _read(path, content, options)
+
+    return take
+
+
+def _index() -> Callable[[bytes], str]:
+    def take(data: bytes) -> str:
+        try:
+            found = parse_cdc_index(data)
+        except CdcError as error:
+            return refused(error)
+        if found is not None:
+            digits, _, rest = data.partition(b"\n")
+            assert found.offset == int(digits), "another offset than the digits say"
+            assert found.completed == (rest.strip() == b"COMPLETED"), "completed without the word"
+        return str(found)
+
+    return take
+
+
+def _frames() -> Callable[[bytes], str]:
+    def take(data: bytes) -> str:
+        at_once, cut = _frames_of([data]), _frames_of([data[at : at + 3] for at in range(0, len(data), 3)])
+        assert at_once == cut, "frames depend on how the pipe cuts them"
+        return at_once
+
+    return take
+
+
+def _frames_of(parts: list[bytes]) -> str:
+    decoder, frames = FrameDecoder(), list[HostFrame]()
+    try:
+        for part in parts:
+            frames.extend(decoder.feed(part))
+    except CdcError as error:
+        return refused(error)
+    return repr(frames)[: _OUTCOMES_KEPT * 100]
+
+
+# key: Table (UInt8) {Present (UInt8: 255 absent, else the size) Value}, a value for each column of the primary key
+
+
+def _key() -> Callable[[bytes], str]:
+    tables = shapes.keyed_tables()
+    keys = [(table, EventKeys(table), Projection(table)) for table in tables]
+    schemas = [shapes.parsed(each.schema) for _, each, _ in keys]
+
+    def take(data: bytes) -> str:
+        which = data[0] % len(keys) if data else 0
+        table, writer, projection = keys[which]
+        partition_key, clustering = shapes.key_parts(table, data[1:])
+        try:
+            written = writer.key(writer.partition(partition_key), clustering)
+        except CqlValueError as error:
+            return refused(error)
+        assert shapes.reads_whole(written, schemas[which]), "bytes behind the key, or too few of them"
+        values = projection.row_key_values(partition_key, clustering)
+        assert projection.avro_key(values) == written, "agent and connector write another key"
+        return written.hex()
+
+    return take
+
+
+def _events() -> Callable[[bytes], str]:
+    def take(data: bytes) -> str:
+        try:
+            return repr(decode_events(data))[:_OUTCOMES_KEPT]
+        except CdcError as error:
+            return refused(error)
+
+    return take
+
+
+# datastax: 0 Key (the rest is one), or 1 Schema (the rest is one)
+
+
+def _datastax() -> Callable[[bytes], str]:
+    schema, projection, value, properties = shapes.datastax_topic()
+
+    def take(data: bytes) -> str:
+        try:
+            if data[:1] == b"\1":
+                return str(DataStaxSchema(data[1:]))[:5]
+            event = schema.decode(data[1:], value, properties)
+            return repr(as_mutation_events(event, projection))
+        except CdcError as error:
+            return refused(error)
+
+    return take
+
+
+def _agent_options() -> Callable[[bytes], str]:
+    path = _folder() / "agent.yaml"
+
+    def take(data: bytes) -> str:
+        path.write_bytes(data)
+        try:
+            return str(sorted(AgentConfig.load(path, {}).model_fields_set))
+        except CdcError as error:
+            return refused(error)
+
+    return take
+
+
+def _source_options() -> Callable[[bytes], str]:
+    pulsar: Mapping[str, str] = {"serviceUrl": "pulsar://localhost:6650"}
+
+    def take(data: bytes) -> str:
+        frame = (len(data) + 1).to_bytes(4, "big") + b"\1" + data
+        try:
+            (request,) = FrameDecoder().feed(frame)
+            config, warnings = SourceConfig.from_mapping(getattr(request, "config"), pulsar)  # noqa: B009
+            return f"{config.selection} {config.topics} {len(warnings)}"
+        except CdcError as error:
+            return refused(error)
+
+    return take
+
+
+def _index_seeds() -> Iterator[bytes]:
+    yield from (b"", b"7", b"12345\n", b"12345\nCOMPL", b"2147483647\nCOMPLETED\n", b" 1 \r\nCOMPLETED")
+
+
+TARGETS: Final = {
+    target.name: target
+    for target in (
+        FuzzTarget(name="mutation", seeds=_mutation_seeds, prepare=_mutation),
+        FuzzTarget(name="segment", seeds=_segment_seeds, prepare=_segment),
+        FuzzTarget(name="framing", seeds=_framing_seeds, prepare=_framing),
+        FuzzTarget(name="index", seeds=_index_seeds, prepare=_index),
+        FuzzTarget(name="frames", seeds=shapes.frame_seeds, prepare=_frames),
+        FuzzTarget(name="key", seeds=shapes.key_seeds, prepare=_key),
+        FuzzTarget(name="events", seeds=shapes.events_seeds, prepare=_events),
+        FuzzTarget(name="datastax", seeds=shapes.datastax_seeds, prepare=_datastax),
+        FuzzTarget(name="agent-options", seeds=shapes.agent_options_seeds, prepare=_agent_options),
+        FuzzTarget(name="source-options", seeds=shapes.source_options_seeds, prepare=_source_options),
+    )
+}
+"""By name; each is fuzzed by `python -m tests.fuzz.run NAME`."""

@@ -213,11 +213,11 @@ _PULSAR_OPTIONS: Final = {
 def flattened(options: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Nested maps as names with dots; values of null are left out."""
     # Not by recursion: how deep they are is the user's.
-    left = [(f"{prefix}{name}", value) for name, value in reversed(options.items())]
+    left = [(f"{prefix}{name}", value) for name, value in options.items()][::-1]
     while left:
         name, value = left.pop()
         if isinstance(value, Mapping):
-            left += [(f"{name}.{inner}", each) for inner, each in reversed(value.items())]
+            left += [(f"{name}.{inner}", each) for inner, each in value.items()][::-1]
         elif value is not None:
             yield name, value
 

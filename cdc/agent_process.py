@@ -67,6 +67,8 @@ class AgentProcess:
         self.working_dir: Final = directory / "work"
         self.log: Final = directory / "agent.log"
         self.config: Final = directory / "agent.yaml"
+        self.environment: Mapping[str, str] = {}
+        """Variables of the next start, over those of this process."""
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         # Several agents may run on this machine: each takes a free port for its metrics.
@@ -129,7 +131,9 @@ class AgentProcess:
             str(os.getpid()),
         ]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **self.environment}
+            )
 
     def _is_reported(self) -> bool:
         try:

@@ -48,6 +48,8 @@ class SandboxOptions:
     """Where Pulsar runs sources: a JVM each (Pulsar's default), or a thread of the broker, which starts faster."""
     pulsar_settings: Mapping[str, str] = field(default_factory=dict)
     """More settings of ``standalone.conf``, laid over the sandbox's own."""
+    functions_worker_settings: Mapping[str, Json] = field(default_factory=dict)
+    """More settings of ``functions_worker.yml``, laid over the sandbox's own."""
     pulsar_heap_mb: int = 400
     """Heap of Pulsar."""
 

@@ -134,7 +134,7 @@ class Pulsar(Server):
         }
         if self._options.functions_runtime == "thread":
             settings["functionRuntimeFactoryConfigs"] = {"threadGroupName": "functions"}
-        return settings
+        return {**settings, **self._options.functions_worker_settings}
 
     def _launch(self) -> Launch:
         argv = [

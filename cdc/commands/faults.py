@@ -1,0 +1,96 @@
+"""`cdc faults`: break every part on purpose, and prove that nothing was lost."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from pathlib import Path
+
+import click
+
+from cdc.faults.kinds import DESCRIPTIONS, FaultKind
+from cdc.faults.plan import TEST_COUNTS, counts_for_minutes, draw_plan
+from cdc.faults.run import RunOptions, run_faults
+from cdc.progress import progress_display
+from cdc.sandbox.versions import CASSANDRA_VERSIONS
+from schemas.errors import ConfigError
+
+__all__ = ["faults"]
+
+
+@click.group(name="faults")
+def faults() -> None:
+    """Break every part on purpose, and compare what arrived with Cassandra."""
+
+
+@faults.command()
+def kinds() -> None:
+    """List the kinds of faults."""
+    for kind, text in DESCRIPTIONS.items():
+        click.echo(f"{kind:16} {text}")
+
+
+@faults.command()
+@click.option("--seed", type=int, help="What plan and workload are drawn from; without, one is drawn and told.")
+@click.option("--minutes", type=click.FloatRange(0.1), help="About how long faults are struck.")
+@click.option("--faults", "count", type=click.IntRange(1), help="About how many faults, instead of --minutes.")
+@click.option("--kinds", "names", default="all", show_default=True, help="Kinds of faults, parted by commas.")
+@click.option(
+    "--nodes", type=click.IntRange(1, 3), default=1, show_default=True, help="Cassandra nodes, each with an agent."
+)
+@click.option("--cassandra", type=click.Choice(list(CASSANDRA_VERSIONS)), default="5.0", show_default=True)
+@click.option("--rate", type=click.FloatRange(1), default=60.0, show_default=True, help="Statements a second.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), help="Where evidence goes; build/faults/seed-S."
+)
+@click.option("--keep", is_flag=True, help="Keep the servers' files of a good run, too.")
+@click.option("--plan", "only_plan", is_flag=True, help="Print the faults in order, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+def run(
+    seed: int | None, minutes: float | None, count: int | None, names: str, nodes: int, cassandra: str, rate: float,
+    folder: Path | None, keep: bool, only_plan: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Write, break, and compare. Without --minutes and --faults it strikes what `make test` does (some 6 minutes).
+
+    The exit code is 1 when something was lost, invented or out of order, or when the line did not recover.
+    """
+    seed = secrets.randbelow(10**6) if seed is None else seed
+    counts = _counts(_kinds(names), minutes, count)
+    if only_plan:
+        for fault in draw_plan(seed, counts, nodes=nodes):
+            click.echo(fault)
+        return
+    options = RunOptions(
+        seed=seed,
+        counts=counts,
+        folder=(folder or Path("build") / "faults" / f"seed-{seed}").absolute(),
+        nodes=nodes,
+        cassandra=cassandra,
+        rate=rate,
+        keep=keep,
+    )
+    click.echo(f"seed {seed}, evidence in {options.folder}", err=True)
+    with progress_display(quiet=as_json) as on_progress:
+        report = run_faults(options, say=lambda text: click.echo(text, err=True), on_progress=on_progress)
+    click.echo(report.as_json() if as_json else "\n".join(report.lines()))
+    sys.exit(0 if report.is_good else 1)
+
+
+def _kinds(names: str) -> list[FaultKind]:
+    if names == "all":
+        return list(FaultKind)
+    wanted = [name.strip() for name in names.split(",")]
+    unknown = sorted(set(wanted) - {kind.value for kind in FaultKind})
+    if unknown:
+        raise ConfigError.of("--kinds", f"{', '.join(unknown)}: no such kind; `cdc faults kinds` lists them")
+    return [FaultKind(name) for name in wanted]
+
+
+def _counts(kinds: list[FaultKind], minutes: float | None, count: int | None) -> dict[FaultKind, int]:
+    if minutes is not None:
+        return counts_for_minutes(minutes, kinds)
+    counts = {kind: TEST_COUNTS[kind] for kind in kinds}
+    if count is None:
+        return counts
+    share = count / sum(counts.values())
+    return {kind: max(1, round(each * share)) for kind, each in counts.items()}

@@ -1,0 +1,217 @@
+"""Everything that a run breaks: servers, an agent beside each node, a connector of all tables, and proxies between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import httpx
+import psutil
+
+from cdc.agent_process import AgentProcess
+from cdc.faults.clock import SteppedClock
+from cdc.faults.errors import FaultRunError
+from cdc.faults.proxy import Proxy
+from cdc.faults.tables import KEYSPACE
+from cdc.sandbox import Sandbox, SandboxOptions, ServerStartError
+from cdc.sandbox.cassandra_node import CassandraNode
+from cdc.sandbox.sandbox import Progress
+from source_connector.nar_build import build_nar
+
+__all__ = ["FaultLine", "wait_for"]
+
+_SOURCE: Final = "faults"
+_ADMIN_TIMEOUT_S: Final = 60
+_CARE_S: Final = 2.0
+_ATTEMPTS_TO_START: Final = 4
+_LOOK_S: Final = 0.1
+_SHORT_LIVENESS_MS: Final = 2_000
+# Addresses in the sandbox's block; with three digits as Pulsar's own has, for the proxy writes one over the other.
+_PULSAR_FOR_AGENTS: Final = 101
+_PULSAR_FOR_CONNECTOR: Final = 102
+_CASSANDRA_FOR_AGENTS: Final = 110
+_CASSANDRA_FOR_CONNECTOR: Final = 180
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+    """Returns when the condition holds. Raises FaultRunError that says what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise FaultRunError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(_LOOK_S)
+
+
+class FaultLine:
+    """Use in a `with` block. Agents do not run at first."""
+
+    def __init__(self, *, nodes: int, cassandra: str, folder: Path, on_progress: Progress) -> None:
+        self.folder: Final = folder
+        self._options = SandboxOptions(
+            cassandra=cassandra,
+            nodes=nodes,
+            # What is read is synced: otherwise Cassandra itself forgets at kill -9 what it had answered, and shown.
+            cassandra_settings={"commitlog_sync": "batch", "commitlog_sync_period_in_ms": None},
+            functions_worker_settings={"instanceLivenessCheckFreqMs": _SHORT_LIVENESS_MS},
+        )
+        self._on_progress = on_progress
+        self._exit = ExitStack()
+        self._care_stop = threading.Event()
+        self.pulsar_lock: Final = threading.Lock()
+        """Held by whoever stops or starts Pulsar."""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as exit_on_error:
+            archive = build_nar(Path.cwd() / "build")
+            self.clock = SteppedClock(self.folder / "clock")
+            self.sandbox = exit_on_error.enter_context(
+                Sandbox(self._options, base_dir=self.folder / "sandbox", on_progress=self._on_progress)
+            )
+            self.proxies = self._open_proxies(exit_on_error)
+            self.agents = [self._agent(node) for node in self.sandbox.nodes]
+            for agent in self.agents:
+                exit_on_error.callback(agent.kill)
+            self._archive = archive
+            self._exit = exit_on_error.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._care_stop.set()
+        self._exit.close()
+
+    @property
+    def contact(self) -> tuple[list[str], int]:
+        """Where clients reach Cassandra."""
+        return [node.address for node in self.sandbox.nodes], self.sandbox.node.native_port
+
+    def _open_proxies(self, exit_stack: ExitStack) -> dict[str, list[Proxy]]:
+        pulsar = self.sandbox.pulsar
+        prefix = pulsar.address.rpartition(".")[0]
+
+        def to_pulsar(host: int) -> Proxy:
+            address = f"{prefix}.{host}"
+            texts = tuple(f"pulsar://{each}:{pulsar.ports.broker}".encode() for each in (pulsar.address, address))
+            broker = (pulsar.address, pulsar.ports.broker)
+            return exit_stack.enter_context(Proxy((address, broker[1]), broker, (texts[0], texts[1])))
+
+        def to_node(node: CassandraNode, first: int) -> Proxy:
+            listen = (f"{prefix}.{first + node.number}", node.native_port)
+            return exit_stack.enter_context(Proxy(listen, (node.address, node.native_port)))
+
+        return {
+            "agent-pulsar": [to_pulsar(_PULSAR_FOR_AGENTS)],
+            "connector-pulsar": [to_pulsar(_PULSAR_FOR_CONNECTOR)],
+            "agent-cassandra": [to_node(node, _CASSANDRA_FOR_AGENTS) for node in self.sandbox.nodes],
+            "connector-cassandra": [to_node(node, _CASSANDRA_FOR_CONNECTOR) for node in self.sandbox.nodes],
+        }
+
+    def _agent(self, node: CassandraNode) -> AgentProcess:
+        return self.agent_of(node, self.folder / f"agent-{node.number}")
+
+    def agent_of(self, node: CassandraNode, directory: Path, **options: object) -> AgentProcess:
+        """An agent of this node, by the proxies, that does not run yet."""
+        (to_pulsar,) = self.proxies["agent-pulsar"]
+        to_node = self.proxies["agent-cassandra"][node.number - 1]
+        agent = AgentProcess.for_node(
+            node,
+            self.sandbox.pulsar,
+            directory,
+            contactPoints=to_node.listen[0],
+            pulsarServiceUrl=f"pulsar://{to_pulsar.listen[0]}:{to_pulsar.listen[1]}",
+            **options,
+        )
+        agent.environment = self.clock.environment
+        return agent
+
+    def keep_topics(self) -> None:
+        """Everything stays on the topics, for the oracle reads them at the end."""
+        httpx.post(
+            f"{self.sandbox.pulsar.admin_url}/admin/v2/namespaces/public/default/retention",
+            json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+            timeout=_ADMIN_TIMEOUT_S,
+        ).raise_for_status()
+
+    def deploy_source(self) -> None:
+        """`sources create` for all tables of the keyspace; then its health is looked after, as an operator would."""
+        contacts = [proxy.listen[0] for proxy in self.proxies["connector-cassandra"]]
+        (to_pulsar,) = self.proxies["connector-pulsar"]
+        configs: dict[str, object] = {
+            "contactPoints": contacts,
+            "port": self.sandbox.node.native_port,
+            "loadBalancing": {"localDc": "datacenter1"},
+            "tables": f"{KEYSPACE}.*",
+            "pulsarServiceUrl": f"pulsar://{to_pulsar.listen[0]}:{to_pulsar.listen[1]}",
+            "query.maxBackoffInSec": 2,
+            "python": str(self.clock.python),
+        }
+        config = {
+            "tenant": "public", "namespace": "default", "name": _SOURCE, "topicName": _SOURCE,
+            "configs": configs, "parallelism": 1,
+        }  # fmt: skip
+        with self._archive.open("rb") as file:
+            answer = httpx.post(
+                self._source_url,
+                files={"sourceConfig": (None, json.dumps(config), "application/json"), "data": file},
+                timeout=_ADMIN_TIMEOUT_S,
+            )
+        if not answer.is_success:
+            raise FaultRunError(f"the source was refused: {answer.text}")
+        threading.Thread(target=self._care, name="care", daemon=True).start()
+
+    @property
+    def _source_url(self) -> str:
+        return f"{self.sandbox.pulsar.admin_url}/admin/v3/sources/public/default/{_SOURCE}"
+
+    def _care(self) -> None:
+        """`sources restart` for an instance that died and does not come back, for another process has its port."""
+        dead = 0
+        while not self._care_stop.wait(_CARE_S):
+            with suppress(httpx.HTTPError, KeyError, ValueError, IndexError):
+                answer = httpx.get(f"{self._source_url}/status", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
+                status = answer.json()["instances"][0]["status"]
+                dead = 0 if status["running"] or self.child() is not None else dead + 1
+                if dead >= 15:  # half a minute of starts that come to nothing
+                    self._on_progress("source: restarted, for its instance could not start", "ready")
+                    httpx.post(f"{self._source_url}/restart", timeout=_ADMIN_TIMEOUT_S)
+                    dead = 0
+
+    def host(self) -> psutil.Process | None:
+        """The connector's Java host, if it runs."""
+        return next(self._below_pulsar(lambda command: any("JavaInstanceMain" in each for each in command)), None)
+
+    def child(self) -> psutil.Process | None:
+        """The connector's Python process, if it runs."""
+        return next(self._below_pulsar(lambda command: "-I" in command and "-c" not in command), None)
+
+    def _below_pulsar(self, is_wanted: Callable[[list[str]], bool]) -> Iterator[psutil.Process]:
+        with suppress(psutil.Error):
+            for process in psutil.Process(self.sandbox.pulsar.pid).children(recursive=True):
+                with suppress(psutil.Error, IndexError):
+                    if is_wanted(process.cmdline()):
+                        yield process
+
+    def start_pulsar(self) -> None:
+        """Starts Pulsar again; it is tried several times, for one that was killed may end at its first start."""
+        for attempt in range(1, _ATTEMPTS_TO_START + 1):
+            try:
+                self.sandbox.pulsar.start()
+            except ServerStartError:
+                if attempt == _ATTEMPTS_TO_START:
+                    raise
+            else:
+                return
+
+    def signal(self, pid: int, number: signal.Signals) -> None:
+        """Sends a signal to a process that may have ended."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -1,0 +1,78 @@
+"""The other side of the comparison: what Cassandra answers to SELECT, in the same forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cassandra import ConsistencyLevel
+from cassandra.query import SimpleStatement, dict_factory
+
+from cdc.faults.oracle.folding import Key, TableShape
+from cdc.faults.oracle.values import Form, form_of_driver
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Session
+
+__all__ = ["Stored", "select_all", "table_shape"]
+
+_PAGE_ROWS = 500
+
+
+class Stored:
+    """A table's rows by partition and clustering, and the static columns of each partition that has any row."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Key, dict[Key, Mapping[str, Form]]] = {}
+        self.statics: dict[Key, Mapping[str, Form]] = {}
+
+
+def table_shape(session: Session, keyspace: str, table: str) -> TableShape:
+    """The table's columns as they are now, from the system tables."""
+    (found,) = session.execute(
+        "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s", (keyspace, table)
+    )
+    columns = session.execute(
+        "SELECT column_name, kind, position, type FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s",
+        (keyspace, table),
+    )
+    ordered = sorted(columns, key=lambda column: (column.position, column.column_name))
+
+    def of(kind: str) -> dict[str, str]:
+        return {column.column_name: column.type for column in ordered if column.kind == kind}
+
+    return TableShape(
+        name=table,
+        table_id=str(found.id),
+        partition=of("partition_key"),
+        clustering=of("clustering"),
+        static=of("static"),
+        regular=of("regular"),
+    )
+
+
+def select_all(session: Session, keyspace: str, shape: TableShape) -> Stored:
+    """All rows, read from all replicas."""
+    statement = SimpleStatement(
+        f'SELECT * FROM {keyspace}."{shape.name}"', consistency_level=ConsistencyLevel.ALL, fetch_size=_PAGE_ROWS
+    )
+    earlier, session.row_factory = session.row_factory, dict_factory
+    try:
+        rows = list(session.execute(statement, timeout=120))
+    finally:
+        session.row_factory = earlier
+    stored = Stored()
+    for row in rows:
+        pk = _forms(shape.partition, row)
+        stored.rows.setdefault(pk, {})
+        if shape.static:
+            stored.statics[pk] = dict(zip(shape.static, _forms(shape.static, row), strict=True))
+        ck = _forms(shape.clustering, row)
+        if shape.clustering and None in ck:
+            continue  # a partition of static columns only
+        stored.rows[pk][ck] = dict(zip(shape.regular, _forms(shape.regular, row), strict=True))
+    return stored
+
+
+def _forms(columns: Mapping[str, str], row: Mapping[str, object]) -> Key:
+    return tuple(form_of_driver(cql_type, row[name]) for name, cql_type in columns.items())

@@ -1,0 +1,135 @@
+"""One form for a value of a CQL type, made from what the driver gives and from what Avro gives: equal means equal.
+
+Forms are hashable. Numbers with a fraction are their bits (one NaN, and -0.0 is not 0.0); times are numbers of the unit that
+the data topic has.
+"""
+
+from __future__ import annotations
+
+import calendar
+import ipaddress
+import struct
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+__all__ = ["Form", "avro_name", "form_of_avro", "form_of_driver", "split_arguments"]
+
+Form = object
+"""A hashable value; None is null."""
+
+_NAN: Final = "NaN"
+
+
+def form_of_driver(cql_type: str, value: Any) -> Form:
+    """The form of a value as cassandra-driver gives it."""
+    return None if value is None else _form(cql_type, value, is_avro=False)
+
+
+def form_of_avro(cql_type: str, value: Any) -> Form:
+    """The form of a value as Avro without logical types gives it."""
+    return None if value is None else _form(cql_type, value, is_avro=True)
+
+
+def split_arguments(cql_type: str) -> tuple[str, list[str]]:
+    """`map<int, frozen<list<int>>>` -> `map` and `int`, `frozen<list<int>>`."""
+    name, bracket, rest = cql_type.partition("<")
+    if not bracket:
+        return cql_type, []
+    arguments, depth, start = [], 0, 0
+    inside = rest[:-1]
+    for at, char in enumerate(inside):
+        depth += {"<": 1, ">": -1}.get(char, 0)
+        if char == "," and depth == 0:
+            arguments.append(inside[start:at].strip())
+            start = at + 1
+    return name, [*arguments, inside[start:].strip()]
+
+
+def avro_name(name: str) -> str:
+    """How a column's name is written in Avro: what Avro refuses becomes `_u<hex>_`."""
+    plain = "".join(
+        char if char.isascii() and (char.isalnum() or char == "_") else f"_u{ord(char):04x}_" for char in name
+    )
+    return f"_{plain}" if plain[:1].isdigit() or not plain else plain
+
+
+def _form(cql_type: str, value: Any, *, is_avro: bool) -> Form:
+    def inner(each_type: str, each: Any) -> Form:
+        return None if each is None else _form(each_type, each, is_avro=is_avro)
+
+    name, arguments = split_arguments(cql_type)
+    match name:
+        case "frozen":
+            return _form(arguments[0], value, is_avro=is_avro)
+        case "list" | "vector":
+            return tuple(inner(arguments[0], each) for each in value)
+        case "set":
+            return frozenset(inner(arguments[0], each) for each in value)
+        case "map":
+            texts = value.items() if is_avro else ((_key_text(arguments[0], key), each) for key, each in value.items())
+            return frozenset((key, inner(arguments[1], each)) for key, each in texts)
+        case "tuple":
+            parts = [value[f"index_{index}"] for index in range(len(arguments))] if is_avro else list(value)
+            return tuple(inner(each_type, each) for each_type, each in zip(arguments, parts, strict=True))
+        case "point":
+            fields = value if is_avro else value._asdict()
+            return inner("double", fields["x"]), inner("text", fields["label"])
+    return _native_avro(name, value) if is_avro else _native_driver(name, value)
+
+
+def _native_avro(name: str, value: Any) -> Form:
+    match name:
+        case "float" | "double":
+            return _bits(name, value)
+        case "inet":
+            return str(ipaddress.ip_address(value))
+        case "varint":
+            return int.from_bytes(value, "big", signed=True)
+        case "decimal":
+            return int.from_bytes(value["bigint"], "big", signed=True), value["scale"]
+        case "duration":
+            return value["months"], value["days"], value["nanoseconds"]
+    return value
+
+
+def _native_driver(name: str, value: Any) -> Form:
+    match name:
+        case "float" | "double":
+            return _bits(name, value)
+        case "inet":
+            return str(ipaddress.ip_address(value))
+        case "decimal":
+            assert isinstance(value, Decimal)
+            sign, digits, exponent = value.as_tuple()
+            assert isinstance(exponent, int)
+            unscaled = int("".join(map(str, digits)))
+            return -unscaled if sign else unscaled, -exponent
+        case "duration":
+            return value.months, value.days, value.nanoseconds
+        case "date":
+            return value.days_from_epoch
+        case "time":
+            return value.nanosecond_time // 1000
+        case "timestamp":
+            # the driver goes by way of a float: what it gives is right to some microseconds
+            return calendar.timegm(value.utctimetuple()) * 1000 + round(value.microsecond / 1000)
+        case "uuid" | "timeuuid":
+            return str(value)
+    return value
+
+
+def _bits(name: str, value: float) -> Form:
+    return _NAN if value != value else struct.pack(">f" if name == "float" else ">d", value)  # noqa: PLR0124
+
+
+def _key_text(cql_type: str, key: Any) -> str:
+    """The text of a map's key; of the types that the workload has as keys."""
+    if cql_type not in {"text", "int", "uuid"}:
+        raise ValueError(f"map keys of type {cql_type} are not in the workload")
+    return str(key)
+
+
+def names_by_avro(columns: Mapping[str, str]) -> dict[str, str]:
+    """Avro name -> CQL name of columns."""
+    return {avro_name(name): name for name in columns}

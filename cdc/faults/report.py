@@ -1,0 +1,106 @@
+"""What a run says in the end: for people as lines, for programs as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+
+from cdc.faults.oracle.comparison import TableComparison
+from cdc.faults.plan import Fault
+
+__all__ = ["Report", "Struck"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Struck:
+    """A fault that was struck: when (seconds of the epoch), with how many changes on their way (-1: not known)."""
+
+    fault: Fault
+    text: str
+    at_s: float
+    load_average: float
+    before_events_topic: int = -1
+    before_data_topic: int = -1
+
+    @property
+    def in_flight(self) -> int:
+        """Changes that were not acknowledged on the data topic just then."""
+        return max(0, self.before_events_topic) + max(0, self.before_data_topic)
+
+    def line(self) -> str:
+        """One line for the report."""
+        flight = f"{self.before_events_topic} changes before the events topic, {self.before_data_topic} before the data topic"
+        return f"{self.fault}{': ' if self.text else ''}{self.text} [{flight}; load {self.load_average:.1f}]"
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """Figures and findings. `failure` is set when the run itself could not be finished."""
+
+    seed: int
+    nodes: int
+    cassandra: str
+    plan: list[Fault]
+    struck: list[Struck] = field(default_factory=list)
+    statements: int = 0
+    statements_failed: int = 0
+    schema_changes: int = 0
+    events: int = 0
+    events_distinct: int = 0
+    judged_changes: int = 0
+    judge_notes: list[str] = field(default_factory=list)
+    tables: list[TableComparison] = field(default_factory=list)
+    event_differences: list[str] = field(default_factory=list)
+    failure: str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def differences(self) -> list[str]:
+        """Everything that is not as it must be, the events first."""
+        return [*self.event_differences, *(line for table in self.tables for line in table.differences)]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing was lost, invented or out of order, and the run came to its end."""
+        return self.failure is None and not self.differences
+
+    def kinds_with_changes_in_flight(self) -> Counter[str]:
+        """How many faults of each kind met unacknowledged changes."""
+        return Counter(each.fault.kind.value for each in self.struck if each.in_flight > 0)
+
+    def as_json(self) -> str:
+        """One JSON object."""
+        return json.dumps({**asdict(self), "good": self.is_good}, default=str, indent=1)
+
+    def lines(self) -> list[str]:
+        """The end of a run for people."""
+        records = sum(table.records for table in self.tables)
+        repeated = sum(table.duplicates for table in self.tables)
+        by_kind = Counter(each.fault.kind.value for each in self.struck)
+        flight = self.kinds_with_changes_in_flight()
+        told = ", ".join(f"{kind} {count} ({flight[kind]})" for kind, count in sorted(by_kind.items()))
+        expired = sum(table.expired_rows + table.expired_columns for table in self.tables)
+        return [
+            f"seed {self.seed}: {len(self.struck)} of {len(self.plan)} faults, of which met changes in flight: {told}",
+            f"{self.statements:,} statements ({self.statements_failed:,} not answered), {self.schema_changes} schema changes",
+            f"{self.events_distinct:,} events, {_share(self.events - self.events_distinct, self.events)} came again;"
+            f" Cassandra's own reader has {self.judged_changes:,} changes",
+            f"{records:,} records, {_share(repeated, records)} came again; {expired} rows and columns had expired",
+            *(f"{table.table}: {table.rows:,} rows, {len(table.differences)} differences" for table in self.tables),
+            *self._verdict(),
+        ]
+
+    def _verdict(self) -> list[str]:
+        if self.is_good:
+            return [f"every row equal, nothing lost ({sum(self.seconds.values()):.0f} s)"]
+        lines = ["faults in order:", *(f"  {each.line()}" for each in self.struck)]
+        if self.failure is not None:
+            lines.append(f"FAILED: {self.failure}")
+        if self.differences:
+            lines.append(f"{len(self.differences)} DIFFERENCES, the first: {self.differences[0]}")
+        return [*lines, f"run it again: cdc faults run --seed {self.seed} ..."]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} ({part / whole:.1%})" if whole else "0"

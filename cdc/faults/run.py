@@ -1,0 +1,189 @@
+"""A run from servers to verdict."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cassandra.cluster import Cluster, Session
+
+from cdc.faults.errors import FaultRunError
+from cdc.faults.keeper import SegmentKeeper
+from cdc.faults.kinds import LANES, FaultKind
+from cdc.faults.line import FaultLine
+from cdc.faults.oracle.cassandra_rows import select_all, table_shape
+from cdc.faults.oracle.comparison import Expiries, TableComparison, compare
+from cdc.faults.oracle.folding import fold
+from cdc.faults.oracle.topics import Event, TopicReader
+from cdc.faults.plan import Fault, draw_plan
+from cdc.faults.report import Report, Struck
+from cdc.faults.settle import settle
+from cdc.faults.statements import SHORT_TTL_S, StatementWriter
+from cdc.faults.strikes import Strikes
+from cdc.faults.tables import KEYSPACE, TRACKED, schema_statements
+from cdc.faults.workload import Workload
+from cdc.sandbox.sandbox import Progress
+from schemas.errors import CdcError
+
+__all__ = ["RunOptions", "run_faults"]
+
+_SETTLE_S: Final = 300.0
+_COMPARISONS: Final = 4
+_BURST: Final = 150
+_WARM_UP_S: Final = 4.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What can be chosen. `counts` says how many of each kind; `rate` is in statements a second."""
+
+    seed: int
+    counts: Mapping[FaultKind, int]
+    folder: Path
+    nodes: int = 1
+    cassandra: str = "5.0"
+    rate: float = 60.0
+    pace_s: float = 1.0
+    keep: bool = False
+
+
+def run_faults(options: RunOptions, *, say: Say, on_progress: Progress) -> Report:
+    """Run it all. What goes wrong is in the report; the run's folder is kept then, and says everything."""
+    plan = draw_plan(options.seed, options.counts, nodes=options.nodes, pace_s=options.pace_s)
+    report = Report(seed=options.seed, nodes=options.nodes, cassandra=options.cassandra, plan=plan)
+    folder = options.folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "plan.txt").write_text("".join(f"{fault}\n" for fault in plan))
+    try:
+        _Run(options, report, say, on_progress).run()
+    except CdcError as error:
+        report.failure = str(error)
+    (folder / "report.json").write_text(report.as_json())
+    if report.is_good and not options.keep:
+        shutil.rmtree(folder / "sandbox", ignore_errors=True)
+    return report
+
+
+@dataclass(slots=True)
+class _Run:
+    options: RunOptions
+    report: Report
+    say: Say
+    on_progress: Progress
+    events: dict[str, list[Event]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        options = self.options
+        has_vectors = options.cassandra == "5.0"
+        line = FaultLine(
+            nodes=options.nodes, cassandra=options.cassandra, folder=options.folder, on_progress=self.on_progress
+        )
+        with self._stage("start"):
+            line.__enter__()
+        try:
+            keeper = SegmentKeeper(
+                {node.number: (node.cdc_raw, node.data_dir) for node in line.sandbox.nodes}, options.folder / "kept"
+            )
+            with keeper:
+                self._under_load(line, keeper, StatementWriter(options.seed, has_vectors=has_vectors), has_vectors)
+        finally:
+            line.__exit__(None, None, None)
+
+    def _under_load(self, line: FaultLine, keeper: SegmentKeeper, writer: StatementWriter, has_vectors: bool) -> None:
+        line.keep_topics()
+        with _session(line) as session:
+            for statement in schema_statements(self.options.nodes, has_vectors=has_vectors):
+                session.execute(statement, timeout=60)
+        for agent in line.agents:
+            agent.start()
+        line.deploy_source()
+        workload = Workload(line.contact, writer, rate=self.options.rate, before_schema_change=keeper.keep_schema)
+        with workload:
+            time.sleep(_WARM_UP_S)
+            with self._stage("faults"):
+                self._strike_all(line, workload)
+            workload.finish()
+            self.report.statements, self.report.statements_failed = workload.sent, workload.failed
+            self.report.schema_changes = workload.schema_changes
+            with self._stage("settling"):
+                line.clock.step(0.0)
+                workload.write_closing_rows()
+                settle(line, _SETTLE_S)
+                time.sleep(SHORT_TTL_S[1] + 1)
+        with self._stage("comparison"):
+            self._compare(line)
+
+    def _strike_all(self, line: FaultLine, workload: Workload) -> None:
+        """In the plan's order: a fault whose lane is busy holds up those behind it, so that a replay is the same."""
+        strikes = Strikes(line, self._note)
+        pools = {lane: ThreadPoolExecutor(1, thread_name_prefix=lane) for lane in sorted(set(LANES.values()))}
+        running: dict[str, Future[None]] = {}
+        try:
+            for fault in self.report.plan:
+                time.sleep(fault.pause_s)
+                lane = LANES[fault.kind]
+                if lane in running:
+                    running[lane].result()
+                if workload.failure is not None:
+                    raise FaultRunError(f"the workload ended: {workload.failure!r}")
+                workload.burst(_BURST)
+                running[lane] = pools[lane].submit(strikes.strike, fault)
+            for future in running.values():
+                future.result()
+        finally:
+            for pool in pools.values():
+                pool.shutdown()
+
+    def _note(self, fault: Fault, text: str) -> None:
+        struck = Struck(fault=fault, text=text, at_s=time.time(), load_average=round(os.getloadavg()[0], 1))
+        self.report.struck.append(struck)
+        with (self.options.folder / "faults.txt").open("a") as file:
+            file.write(f"{struck.at_s:.3f} {fault} {text}\n")
+        self.say(f"{fault} {text}")
+
+    def _compare(self, line: FaultLine) -> None:
+        """Once more after a moment, for what differs: hints and batches may still be on their way."""
+        for attempt in range(1, _COMPARISONS + 1):
+            with (
+                _session(line) as session,
+                TopicReader(line.sandbox.pulsar.service_url, line.sandbox.pulsar.admin_url) as topics,
+            ):
+                self.report.tables = [self._compare_table(session, topics, table) for table in TRACKED]
+            if not self.report.differences or attempt == _COMPARISONS:
+                break
+            time.sleep(5)
+            settle(line, _SETTLE_S)
+        self.report.events = sum(map(len, self.events.values()))
+        self.report.events_distinct = sum(len({event.place for event in events}) for events in self.events.values())
+
+    def _compare_table(self, session: Session, topics: TopicReader, table: str) -> TableComparison:
+        shape = table_shape(session, KEYSPACE, table)
+        self.events[table] = topics.events(f"cdc-events-{KEYSPACE}.{table}")
+        records = topics.data_records(f"persistent://public/default/data-{KEYSPACE}.{table}")
+        stored = select_all(session, KEYSPACE, shape)
+        return compare(shape, stored, fold(shape, records), Expiries(self.events[table]))
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        self.on_progress(name, "starting")
+        started = time.monotonic()
+        yield
+        self.report.seconds[name] = round(time.monotonic() - started, 1)
+        self.on_progress(name, "ready")
+
+
+@contextmanager
+def _session(line: FaultLine) -> Iterator[Session]:
+    addresses, port = line.contact
+    with Cluster(addresses, port=port, connect_timeout=20) as cluster:
+        yield cluster.connect()

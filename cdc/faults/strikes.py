@@ -1,0 +1,309 @@
+"""How each kind of fault is done, and undone. Each returns when the fault is over; what it broke may still be recovering."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import psutil
+
+from cdc.agent_process import AgentProcess
+from cdc.faults.index_files import disturb_index
+from cdc.faults.kinds import FaultKind
+from cdc.faults.line import FaultLine, wait_for
+from cdc.faults.plan import Fault
+from cdc.sandbox import SandboxError
+
+__all__ = ["Strikes"]
+
+_START_S: Final = 240.0
+_CLOCK_STEPS_S: Final = (-3600.0, -61.0, -0.5, 0.5, 61.0, 3600.0)
+_LATE_S: Final = 0.15
+_NO_LIMIT: Final = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+_NO_BYTES: Final = (0, resource.RLIM_INFINITY)
+_CDC_RAW_BYTES: Final = 1024 * 2**20
+_BALLAST: Final = "ballast"
+
+Strike = Callable[[Fault], None]
+
+
+class Strikes:
+    """Strikes faults at a line. Each fault's `struck` time (seconds of the epoch) is told by `on_strike` as it happens."""
+
+    def __init__(self, line: FaultLine, on_strike: Callable[[Fault, str], None]) -> None:
+        self._line = line
+        self._on_strike = on_strike
+        self._agent_locks = [threading.RLock() for _ in line.agents]
+        self._connector_lock = threading.RLock()
+        self._server_locks = [threading.RLock() for _ in line.sandbox.nodes]
+        self._second_agents = 0
+        self._strikes: Final[dict[FaultKind, Strike]] = {
+            FaultKind.AGENT_KILL: self._kill_agent,
+            FaultKind.AGENT_RESTART: self._restart_agent,
+            FaultKind.CHILD_KILL: lambda fault: self._kill_connector(fault, self._line.child),
+            FaultKind.HOST_KILL: lambda fault: self._kill_connector(fault, self._line.host),
+            FaultKind.PULSAR_KILL: self._kill_pulsar,
+            FaultKind.CASSANDRA_KILL: self._kill_cassandra,
+            FaultKind.STANDSTILL: self._stand_still,
+            FaultKind.NETWORK_AWAY: self._network_away,
+            FaultKind.NETWORK_DELAY: self._network_delay,
+            FaultKind.NETWORK_CUT: self._network_cut,
+            FaultKind.DISK_CDC_RAW: self._fill_cdc_raw,
+            FaultKind.DISK_OFFSETS: self._fill_offsets,
+            FaultKind.DISK_SPILL: self._fill_spill,
+            FaultKind.IDX_TORN: self._disturb_index,
+            FaultKind.IDX_EMPTY: self._disturb_index,
+            FaultKind.IDX_SHRUNK: self._disturb_index,
+            FaultKind.CLOCK_STEP: self._step_clock,
+            FaultKind.TWO_AGENTS: self._two_agents,
+            FaultKind.RESTART_ALL: self._restart_all,
+        }
+
+    def strike(self, fault: Fault) -> None:
+        """Do it, and undo it. Raises SandboxError and FaultRunError when something does not come back."""
+        self._strikes[fault.kind](fault)
+
+    def _struck(self, fault: Fault, text: str = "") -> None:
+        self._on_strike(fault, text)
+
+    def _agent(self, fault: Fault) -> tuple[AgentProcess, threading.RLock]:
+        return self._line.agents[fault.node - 1], self._agent_locks[fault.node - 1]
+
+    def _kill_agent(self, fault: Fault) -> None:
+        agent, lock = self._agent(fault)
+        with lock:
+            self._struck(fault)
+            agent.kill()
+            time.sleep(fault.length_s)
+            agent.launch()
+            # Sometimes the next fault meets an agent that has just begun to start.
+            if fault.choice < 0.7:
+                self._wait_for_agent(agent)
+
+    def _restart_agent(self, fault: Fault) -> None:
+        agent, lock = self._agent(fault)
+        with lock:
+            self._struck(fault)
+            code = agent.stop()
+            time.sleep(fault.length_s)
+            agent.launch()
+            self._wait_for_agent(agent)
+        if code not in {0, -signal.SIGTERM, -signal.SIGKILL}:  # the signal may have come before it was ready for it
+            raise SandboxError(f"an agent ended with exit code {code} at SIGTERM:\n{agent.log_tail()}")
+
+    def _wait_for_agent(self, agent: AgentProcess) -> None:
+        def is_reported() -> bool:
+            if not agent.running:
+                raise SandboxError(f"an agent ended by itself:\n{agent.log_tail()}")
+            with suppress(FileNotFoundError):
+                return agent.status()["pid"] == agent.pid
+            return False
+
+        wait_for(is_reported, f"the agent of {agent.directory} runs", _START_S)
+
+    def _kill_connector(self, fault: Fault, find: Callable[[], psutil.Process | None]) -> None:
+        with self._connector_lock:
+            found: list[psutil.Process] = []
+
+            def is_there() -> bool:
+                process = find()
+                found[:] = [] if process is None else [process]
+                return bool(found)
+
+            wait_for(is_there, f"{fault.kind}: the process is there", _START_S)
+            # Also while it starts, and at any moment of its work.
+            time.sleep(fault.length_s)
+            self._struck(fault)
+            with suppress(psutil.NoSuchProcess):
+                found[0].kill()
+            wait_for(lambda: not found[0].is_running(), f"{fault.kind}: the process has ended", 30)
+
+    def _kill_pulsar(self, fault: Fault) -> None:
+        with self._connector_lock, self._line.pulsar_lock:
+            self._struck(fault)
+            self._line.sandbox.pulsar.kill()
+            time.sleep(fault.length_s)
+            self._line.start_pulsar()
+
+    def _kill_cassandra(self, fault: Fault) -> None:
+        node = self._line.sandbox.nodes[fault.node - 1]
+        with self._server_locks[fault.node - 1]:
+            self._struck(fault)
+            node.kill()
+            time.sleep(fault.length_s)
+            node.start()
+
+    def _restart_all(self, fault: Fault) -> None:
+        """Everything is killed at once; what the target names first comes first, and the next when it is half up."""
+        line = self._line
+        with self._connector_lock, line.pulsar_lock:
+            for lock in (*self._agent_locks, *self._server_locks):
+                lock.acquire()
+            try:
+                self._struck(fault)
+                for server in (line.sandbox.pulsar, *line.sandbox.nodes):
+                    server.kill()
+                for agent in line.agents:
+                    agent.kill()
+                self._start_in_order(fault)
+            finally:
+                for lock in (*self._agent_locks, *self._server_locks):
+                    lock.release()
+
+    def _start_in_order(self, fault: Fault) -> None:
+        line = self._line
+        servers: dict[str, list[Callable[[], None]]] = {
+            "agent": [agent.launch for agent in line.agents],
+            "pulsar": [line.start_pulsar],
+            "cassandra": [node.start for node in line.sandbox.nodes],
+        }
+        failures: list[SandboxError] = []
+
+        def start(part: str) -> None:
+            try:
+                for each in servers[part]:
+                    each()
+            except SandboxError as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=start, args=(part,)) for part in fault.target.split("-")]
+        for thread in threads:
+            thread.start()
+            # Half of the time one after the other, half of the time a moment apart.
+            thread.join(None if fault.choice < 0.5 else fault.length_s)
+        for thread in threads:
+            thread.join()
+        for failure in failures:
+            raise failure
+
+    def _stand_still(self, fault: Fault) -> None:
+        pids = self._pids(fault)
+        self._struck(fault)
+        for pid in pids:
+            self._line.signal(pid, signal.SIGSTOP)
+        time.sleep(fault.length_s)
+        for pid in pids:
+            self._line.signal(pid, signal.SIGCONT)
+
+    def _pids(self, fault: Fault) -> list[int]:
+        line = self._line
+        match fault.target:
+            case "agent":
+                return [line.agents[fault.node - 1].pid]
+            case "pulsar":
+                return [line.sandbox.pulsar.pid]
+            case "cassandra":
+                return [line.sandbox.nodes[fault.node - 1].pid]
+        found: list[int] = []
+
+        def is_there() -> bool:
+            process = line.child() if fault.target == "child" else line.host()
+            found[:] = [] if process is None else [process.pid]
+            return bool(found)
+
+        wait_for(is_there, f"{fault.kind}: the {fault.target} is there", _START_S)
+        return found
+
+    def _network_away(self, fault: Fault) -> None:
+        self._struck(fault)
+        for proxy in self._line.proxies[fault.target]:
+            if fault.choice < 0.5:
+                proxy.go_away()
+            else:
+                proxy.stand_still()
+        time.sleep(fault.length_s)
+        self._heal(fault)
+
+    def _network_delay(self, fault: Fault) -> None:
+        self._struck(fault)
+        for proxy in self._line.proxies[fault.target]:
+            proxy.delay(_LATE_S)
+        time.sleep(fault.length_s)
+        self._heal(fault)
+
+    def _network_cut(self, fault: Fault) -> None:
+        proxies = self._line.proxies[fault.target]
+        self._struck(fault)
+        for proxy in proxies:
+            proxy.cut()
+        time.sleep(fault.length_s)
+        self._heal(fault)
+
+    def _heal(self, fault: Fault) -> None:
+        for proxy in self._line.proxies[fault.target]:
+            proxy.heal()
+
+    def _fill_cdc_raw(self, fault: Fault) -> None:
+        self._with_ballast(fault, 1.0, lambda: self._struck(fault))
+
+    def _fill_spill(self, fault: Fault) -> None:
+        agent, lock = self._agent(fault)
+        with lock:
+            self._with_ballast(fault, 0.8, lambda: self._without_disk(fault, agent))
+
+    def _fill_offsets(self, fault: Fault) -> None:
+        agent, lock = self._agent(fault)
+        with lock:
+            self._without_disk(fault, agent)
+
+    def _with_ballast(self, fault: Fault, share: float, strike: Callable[[], None]) -> None:
+        """A sparse file counts by its length, as Cassandra and the agent reckon."""
+        ballast = self._line.sandbox.nodes[fault.node - 1].cdc_raw / _BALLAST
+        try:
+            with ballast.open("wb") as file:
+                file.truncate(int(_CDC_RAW_BYTES * share))
+            strike()
+            time.sleep(fault.length_s)
+        finally:
+            ballast.unlink()
+
+    def _without_disk(self, fault: Fault, agent: AgentProcess) -> None:
+        """The agent can make files, but not write into them."""
+        self._struck(fault)
+        with suppress(ProcessLookupError, PermissionError):
+            resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, _NO_BYTES)
+        time.sleep(fault.length_s)
+        with suppress(ProcessLookupError, PermissionError):
+            resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, _NO_LIMIT)
+        if not agent.running:
+            raise SandboxError(f"an agent ended, for it could not write:\n{agent.log_tail()}")
+
+    def _disturb_index(self, fault: Fault) -> None:
+        cdc_raw = self._line.sandbox.nodes[fault.node - 1].cdc_raw
+        disturb_index(cdc_raw, fault.kind, fault.length_s, lambda text: self._struck(fault, text))
+
+    def _step_clock(self, fault: Fault) -> None:
+        step_s = _CLOCK_STEPS_S[int(fault.choice * len(_CLOCK_STEPS_S))]
+        self._struck(fault, f"by {step_s:g} s")
+        self._line.clock.step(step_s)
+        time.sleep(fault.length_s)
+        if fault.choice * 100 % 1 < 0.5:
+            self._line.clock.step(0.0)
+
+    def _two_agents(self, fault: Fault) -> None:
+        """One in the same directory must be kept out, one in its own publishes what the first does, too."""
+        agent, lock = self._agent(fault)
+        node = self._line.sandbox.nodes[fault.node - 1]
+        with lock:
+            if not agent.running:
+                raise SandboxError(f"an agent ended by itself:\n{agent.log_tail()}")
+            self._second_agents += 1
+            directory = self._line.folder / f"second-agent-{self._second_agents}"
+            shares = fault.choice < 0.5
+            options = {"cdcWorkingDir": str(agent.working_dir)} if shares else {}
+            second = self._line.agent_of(node, directory, **options)
+            self._struck(fault, "in the same working directory" if shares else "in a directory of its own")
+            second.launch()
+            try:
+                if shares:
+                    wait_for(lambda: not second.running, "the second agent in a directory is kept out", _START_S)
+                time.sleep(fault.length_s)
+            finally:
+                second.kill()
+            if not agent.running:
+                raise SandboxError(f"an agent ended beside a second one:\n{agent.log_tail()}")

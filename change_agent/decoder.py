@@ -45,6 +45,7 @@ COMPILED_MODULES: Final = (
     "change_agent.digest",
     "change_agent.mutation_events",
     "change_agent.events_writer",
+    "change_agent.outgoing",
 )
 """They are compiled together."""
 
@@ -60,6 +61,7 @@ INTERFACES: Final = (
     "schemas.mutation_event",
     "schemas.row_record",
     "schemas.table_metadata",
+    "schemas.topics",
 )
 """Our modules that compiled ones import: the compiler works their types and constants in."""
 

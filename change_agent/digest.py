@@ -33,7 +33,8 @@ _TIMES2: Final = struct.Struct(">sqq").pack
 _TIMES3: Final = struct.Struct(">sqqq").pack
 _CELL_TIMES: Final = struct.Struct(">qqq").pack
 _ABSENT: Final = _SIZE(-1)
-_KINDS: Final = {kind: bytes((index,)) for index, kind in enumerate(MutationKind)}
+_KINDS: Final = {kind.value: bytes((index,)) for index, kind in enumerate(MutationKind)}
+_ROW: Final = MutationKind.ROW
 # Most values are short.
 _SIZES: Final = [_SIZE(size) for size in range(256)]
 
@@ -42,15 +43,18 @@ _SIZES: Final = [_SIZE(size) for size in range(256)]
 class Digests:
     """Digests of one table's changes, 16 bytes each."""
 
-    __slots__ = ("_column_tags", "_heads")
+    __slots__ = ("_column_tags", "_heads", "_row_head")
 
     def __init__(self, table_id: UUID) -> None:
-        self._heads: dict[MutationKind, bytes] = {kind: table_id.bytes + tag for kind, tag in _KINDS.items()}
+        # By value: an enum's own hash is a function in Python.
+        self._heads: dict[str, bytes] = {kind: table_id.bytes + tag for kind, tag in _KINDS.items()}
+        self._row_head = self._heads[_ROW.value]
         self._column_tags: dict[str, bytes] = {}
 
     def of_row(self, kind: MutationKind, partition_key: bytes, row: Row) -> bytes:
         """Digest of one row or static row."""
-        parts = [self._heads[kind], _size(len(partition_key)), partition_key]
+        head = self._row_head if kind is _ROW else self._heads[kind.value]
+        parts = [head, _size(len(partition_key)), partition_key]
         _add_clustering(parts, row.clustering)
         if row.deletion is not None:
             parts.append(_TIMES2(b"D", row.deletion.timestamp, row.deletion.local_deletion_time))
@@ -64,7 +68,7 @@ class Digests:
 
     def of_range_deletion(self, partition_key: bytes, tombstone: RangeTombstone) -> bytes:
         """Digest of one range deletion."""
-        parts = [self._heads[MutationKind.RANGE_DELETION], _size(len(partition_key)), partition_key]
+        parts = [self._heads[MutationKind.RANGE_DELETION.value], _size(len(partition_key)), partition_key]
         parts.append(_TIMES2(b"D", tombstone.timestamp, tombstone.local_deletion_time))
         _add_clustering(parts, tombstone.start)
         parts.append(b"\1" if tombstone.start_inclusive else b"\0")
@@ -74,7 +78,7 @@ class Digests:
 
     def of_partition_deletion(self, partition_key: bytes, deletion: DeletionTime) -> bytes:
         """Digest of one partition deletion."""
-        parts = [self._heads[MutationKind.PARTITION_DELETION], _size(len(partition_key)), partition_key]
+        parts = [self._heads[MutationKind.PARTITION_DELETION.value], _size(len(partition_key)), partition_key]
         parts.append(_TIMES2(b"D", deletion.timestamp, deletion.local_deletion_time))
         return _md5(parts)
 

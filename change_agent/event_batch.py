@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
-from change_agent.inflight import InflightPositions, TrackedEntry
+from change_agent.inflight import InflightPositions
 from change_agent.metrics import AgentMetrics
-from change_agent.mutation_events import EventKeys, TableEvent
+from change_agent.mutation_events import TableEvent
 from change_agent.mutation_interpreter import StoppedError
-from change_agent.topic_lane import MessageHeader, OutgoingEvent, event_size, header_of
+from change_agent.outgoing import CollectedEvents, OutgoingEvent
 
 __all__ = ["EventBatch", "Publisher"]
 
@@ -38,46 +38,35 @@ class EventBatch:
         self._publisher: Final = publisher
         self._metrics: Final = metrics
         self._stopping: Final = stopping
-        # Of the segment that is being read, by its tables.
-        self._headers: Final[dict[EventKeys, MessageHeader]] = {}
-        self._events: list[OutgoingEvent] = []
-        self._entries: list[TrackedEntry] = []
-        self._bytes = 0
+        self._collected: Final = CollectedEvents()
         self._since = 0.0
 
     def begin_segment(self) -> None:
         """What is added from now on is of one segment, up to the next call."""
-        self._headers.clear()
+        self._collected.begin_segment()
 
     def add(self, segment_id: int, position: int, node_id: UUID, events: Sequence[TableEvent]) -> None:
         """The events of the entry that ends at `position`."""
-        if not self._events:
+        if not self._collected.events:
             self._since = time.monotonic()
-        tracked = TrackedEntry(segment_id, position, len(events))
-        self._entries.append(tracked)
-        for each in events:
-            keys, event = each.keys, each.event
-            header = self._headers.get(keys)
-            if header is None:
-                header = self._headers[keys] = header_of(keys, node_id, abs(segment_id))
-            size = event_size(event)
-            self._events.append(OutgoingEvent(header, event, tracked, size))
-            self._bytes += size
+        self._collected.add(segment_id, position, node_id, events)
 
     def is_due(self) -> bool:
         """True when enough has come together, or waited long enough."""
-        count = len(self._events)
+        count = len(self._collected.events)
         return count >= _MAX_EVENTS or (count > 0 and time.monotonic() - self._since > _MAX_AGE_S)
 
     def hand_over(self) -> None:
         """Give what was added to the publisher, as soon as there is room. Raises StoppedError."""
-        if not self._events:
+        collected = self._collected
+        events = collected.events
+        if not events:
             return
-        while not self._positions.take_room(len(self._events), self._bytes, 1.0):
+        while not self._positions.take_room(len(events), collected.size, 1.0):
             if self._stopping.is_set():
                 raise StoppedError
-        self._positions.track(self._entries)
-        self._publisher.publish(self._events)
-        self._metrics.events_published += len(self._events)
-        self._metrics.last_event_writetime_us = self._events[-1].event.writetime_us or 0
-        self._events, self._entries, self._bytes = [], [], 0
+        self._positions.track(collected.entries)
+        self._publisher.publish(events)
+        self._metrics.events_published += len(events)
+        self._metrics.last_event_writetime_us = events[-1].event.writetime_us or 0
+        collected.clear()

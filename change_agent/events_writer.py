@@ -33,7 +33,9 @@ def _short(zigzag: int) -> bytes:
 # The end of a number, and two bytes of its beginning, by 14 bits.
 _ENDS: Final = [_short(each) for each in range(0x4000)]
 _PAIRS: Final = [bytes((each & 0x7F | 0x80, each >> 7 | 0x80)) for each in range(0x4000)]
-_KINDS: Final[dict[MutationKind, bytes]] = {kind: _short(2 * index) for index, kind in enumerate(MutationKind)}
+_KINDS: Final[dict[str, bytes]] = {kind.value: _short(2 * index) for index, kind in enumerate(MutationKind)}
+_ROW: Final = MutationKind.ROW
+_ROW_BYTES: Final = _KINDS[_ROW.value]
 
 
 def write_events(
@@ -80,12 +82,16 @@ def write_events(
 
 
 def _add_event(out: list[bytes], event: MutationEvent, column_set: bytes) -> None:
-    _add_long(out, event.position)
-    _add_long(out, event.ordinal)
-    out.append(_KINDS[event.kind])
-    _add_bytes(out, event.key)
-    _add_bytes(out, event.partition_key)
-    clustering = event.clustering
+    (
+        position, ordinal, kind, key, partition_key, digest, clustering,
+        writetime, live, deletion_time, expiry_time, bounds, _,
+    ) = event  # fmt: skip
+    _add_long(out, position)
+    _add_long(out, ordinal)
+    # By value: an enum's own hash is a function in Python.
+    out.append(_ROW_BYTES if kind is _ROW else _KINDS[kind.value])
+    _add_bytes(out, key)
+    _add_bytes(out, partition_key)
     if clustering:
         _add_long(out, len(clustering))
         for value in clustering:
@@ -95,18 +101,16 @@ def _add_event(out: list[bytes], event: MutationEvent, column_set: bytes) -> Non
                 out.append(_VALUE)
                 _add_bytes(out, value)
     out.append(_END)
-    out.append(event.digest)
-    writetime = event.writetime_us
-    live = event.live_cell_writetime_us
-    if writetime is None:
-        out.append(_NULL)
+    out.append(digest)
+    if writetime is not None and writetime == live:
+        written = _VALUE + _long(writetime)
+        out.append(written)
+        out.append(written)
     else:
-        out.append(_VALUE)
-        _add_long(out, writetime)
-    _add_optional(out, live)
-    _add_optional(out, event.deletion_time_us)
-    _add_optional(out, event.expiry_time_s)
-    bounds = event.bounds
+        _add_optional(out, writetime)
+        _add_optional(out, live)
+    _add_optional(out, deletion_time)
+    _add_optional(out, expiry_time)
     if bounds is None:
         out.append(_NULL)
     else:

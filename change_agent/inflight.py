@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
+
+from change_agent.outgoing import SegmentAccount, TrackedEntry, settle
 
 __all__ = ["InflightPositions", "SegmentProgress", "TrackedEntry"]
-
-
-@final
-class TrackedEntry:
-    """A commit log entry with events on their way. `outstanding` counts those that are not acknowledged."""
-
-    __slots__ = ("outstanding", "position", "segment_id")
-
-    def __init__(self, segment_id: int, position: int, outstanding: int) -> None:
-        self.segment_id = segment_id
-        self.position = position
-        self.outstanding = outstanding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +27,6 @@ class SegmentProgress:
     fault: str | None
 
 
-class _Segment:
-    __slots__ = ("acknowledged", "entries", "fault", "keep", "read_position", "read_to_end")
-
-    def __init__(self, position: int) -> None:
-        self.entries: deque[TrackedEntry] = deque()
-        self.acknowledged = position
-        self.read_position = position
-        self.read_to_end = False
-        self.keep = False
-        self.fault: str | None = None
-
-
 class InflightPositions:
     """Shared by the reader (tracks, advances, waits for room), the publisher (acknowledges) and the positions' writer.
 
@@ -61,7 +38,7 @@ class InflightPositions:
         self._max_events: Final = max_events
         self._max_bytes: Final = max_bytes
         self._changed: Final = threading.Condition()
-        self._segments: Final[dict[int, _Segment]] = {}
+        self._segments: Final[dict[int, SegmentAccount]] = {}
         self._events = 0
         self._bytes = 0
         self._read_until_ms = 0
@@ -92,7 +69,7 @@ class InflightPositions:
     def open(self, segment_id: int, position: int) -> None:
         """Begin to account for a segment whose entries up to `position` are done."""
         with self._changed:
-            self._segments.setdefault(segment_id, _Segment(position))
+            self._segments.setdefault(segment_id, SegmentAccount(position))
 
     def take_room(self, events: int, size: int, timeout_s: float) -> bool:
         """Wait for room and take it; False when there was none in time. One batch may always travel alone."""
@@ -119,16 +96,14 @@ class InflightPositions:
         """Entries whose events are about to be published, in the order of the log."""
         with self._changed:
             for entry in entries:
-                segment = self._segments[entry.segment_id]
-                segment.entries.append(entry)
-                segment.read_position = entry.position
+                self._segments[entry.segment_id].track(entry)
 
     def advance(self, segment_id: int, position: int) -> None:
         """Everything up to `position` was read; what is not tracked has no events."""
         with self._changed:
             segment = self._segments[segment_id]
             segment.read_position = max(segment.read_position, position)
-            self._move(segment)
+            segment.move()
 
     def finish(self, *segment_ids: int) -> None:
         """Nothing more will be read of these segments."""
@@ -150,27 +125,15 @@ class InflightPositions:
     def acknowledge(self, entries: Iterable[TrackedEntry], events: int, size: int) -> None:
         """One event of each given entry is with the broker (an entry is named once per event)."""
         with self._changed:
-            touched = set()
-            for entry in entries:
-                entry.outstanding -= 1
-                touched.add(entry.segment_id)
-            for segment_id in touched:
+            for segment_id in settle(entries):
                 # No segment waits for what was parked.
                 if segment_id in self._segments:
-                    self._move(self._segments[segment_id])
+                    self._segments[segment_id].move()
             self._events -= events
             self._bytes -= size
             if self._events == 0:
                 self._acknowledged_until_ms = self._read_until_ms
             self._changed.notify_all()
-
-    @staticmethod
-    def _move(segment: _Segment) -> None:
-        entries = segment.entries
-        while entries and entries[0].outstanding == 0:
-            segment.acknowledged = entries.popleft().position
-        if not entries:
-            segment.acknowledged = segment.read_position
 
     def progress(self) -> dict[int, SegmentProgress]:
         """How far each open segment is, by segment id."""

@@ -131,8 +131,7 @@ class MutationInterpreter:
         self._wanted_ms = time_ms
         known = self._source.as_of(time_ms, _ANSWER_TIMEOUT_S)
         self._is_confirmed = known is not None
-        known = known or self._source.known
-        if known is not None:
+        if (known := known or self._source.known) is not None:
             self._use(known)
 
     def begin(self, segment_id: int, latest_ms: int, *, is_resumed: bool) -> None:
@@ -153,18 +152,21 @@ class MutationInterpreter:
 
     def note_missing(self, segment_id: int, position: int) -> None:
         """An entry before this place could not be read: it may have been a change of the schema."""
-        known = self._until_written(lambda: self._source.forget_places_before(segment_id, position))
-        if known is not None:
+        if (known := self._until_written(lambda: self._source.forget_places_before(segment_id, position))) is not None:
             self._use(known)
 
     def events_of(self, segment: str, segment_id: int, version: int, entry: CommitLogEntry) -> list[TableEvent] | None:
         """The events of an entry of the segment that was begun; None when it was parked. Raises StoppedError."""
         payload = entry.payload
-        # One update, of a table without events: most of what a node writes for itself.
-        if payload[0] == 1 and payload[1:17] in self._unpublished:
-            return []
         try:
-            return self._interpret(version, entry)
+            if payload[0] == 1:
+                table = payload[1:17]
+                # One update, of a table without events: most of what a node writes for itself.
+                if table in self._unpublished:
+                    return []
+                if table not in self._special:  # `_interpret` without its call, for every event passes here
+                    return self._builder.events_of(self._decoder.decode(payload, version), entry.position)
+            return self._interpret_with_care(version, entry)
         except (CommitLogReadError, CqlValueError) as error:
             return self._try_again(segment, segment_id, version, entry, error)
 
@@ -226,8 +228,7 @@ class MutationInterpreter:
         try:
             mutation = self._decode_system_table(version, entry)
         except CommitLogReadError:
-            # It is settled at the end of the segment too.
-            return
+            return  # it is settled at the end of the segment, too
         cells = [cell for update in mutation.updates for row in update.rows for cell in row.cells]
         if any(cell.column.name == "schema_version" for cell in cells):
             self._until_written(lambda: self._source.settle(unsettled))

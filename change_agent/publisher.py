@@ -23,8 +23,9 @@ from change_agent.event_producers import EventProducer
 from change_agent.held_events import HeldEvents
 from change_agent.inflight import InflightPositions
 from change_agent.metrics import AgentMetrics
+from change_agent.outgoing import OutgoingEvent, runs_by_table
 from change_agent.publisher_inbox import Batch, Changed, InboxMessage, Opened, Refused, Reopened, Result, Stop
-from change_agent.topic_lane import OutgoingEvent, Packing, TopicLane
+from change_agent.topic_lane import Packing, TopicLane
 from change_agent.topic_queue import TopicQueue, TopicStatus
 from schemas.topics import events_topic
 
@@ -149,14 +150,11 @@ class MutationPublisher:
                 case Stop():
                     return False
                 case Batch(events):
-                    header = None
-                    for event in events:
-                        # Most often the next event is of the same table.
-                        if event.header is not header:
-                            header = event.header
-                            topic = self._topic(header.keyspace, header.table)
-                            self._ready[topic.name] = topic
-                        topic.add(event)
+                    for run in runs_by_table(events):
+                        header = run[0].header
+                        topic = self._topic(header.keyspace, header.table)
+                        self._ready[topic.name] = topic
+                        topic.add(run)
                 case Result():
                     self._take_result(message)
                 case Refused(topic, reason):

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from change_agent.event_producers import EventProducer
-from change_agent.topic_lane import OutgoingEvent, TopicLane
+from change_agent.outgoing import OutgoingEvent
+from change_agent.topic_lane import TopicLane
 from change_agent.topic_queue import TopicQueue
 
 __all__ = ["Batch", "Changed", "InboxMessage", "Opened", "Refused", "Reopened", "Result", "Stop"]

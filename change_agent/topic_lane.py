@@ -8,63 +8,18 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, final
-from uuid import UUID
 
 from change_agent.event_producers import EventProducer
 from change_agent.events_writer import write_events
-from change_agent.inflight import TrackedEntry
-from change_agent.mutation_events import EventKeys
-from schemas.mutation_event import MutationEvent, MutationEvents, decode_events, encode_events
+from change_agent.outgoing import TrackedEntry, WaitingEvents, size_of
+from schemas.mutation_event import MutationEvents, decode_events, encode_events
 
-__all__ = ["MessageHeader", "OutgoingEvent", "Packing", "SentMessage", "TopicLane", "event_size", "header_of"]
+__all__ = ["Packing", "SentMessage", "TopicLane"]
 
 # Messages on their way at which events begin to wait for company; below it each goes at once.
 _EAGER_MESSAGES: Final = 2
 # Full messages on their way: well below what the client takes before it blocks.
 _MAX_MESSAGES: Final = 256
-# Bytes of an event beside its keys, estimated.
-_EVENT_BYTES: Final = 64
-
-
-class MessageHeader(NamedTuple):
-    """What the events of one message have in common."""
-
-    node_id: UUID
-    segment_id: int
-    keyspace: str
-    table: str
-    table_id: UUID
-    key_schema: str
-
-
-class OutgoingEvent(NamedTuple):
-    """An event, the log entry that waits for it, and its size (estimated bytes in a message).
-
-    `entry` is None when the log does not wait any more: the event is held on disk.
-    """
-
-    header: MessageHeader
-    event: MutationEvent
-    entry: TrackedEntry | None
-    size: int
-
-
-def header_of(keys: EventKeys, node_id: UUID, segment_id: int) -> MessageHeader:
-    """The header of a table's events of one segment."""
-    table = keys.table
-    return MessageHeader(
-        node_id=node_id,
-        segment_id=segment_id,
-        keyspace=table.keyspace,
-        table=table.name,
-        table_id=table.table_id,
-        key_schema=keys.schema,
-    )
-
-
-def event_size(event: MutationEvent) -> int:
-    """About how many bytes of a message an event takes: its key stands there twice, as Avro and as CQL bytes."""
-    return _EVENT_BYTES + 2 * len(event.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +75,7 @@ class TopicLane:
         self._on_too_large: Final = on_too_large
         self._producer: EventProducer | None = None
         self._generation = 0
-        self._waiting: Final[deque[OutgoingEvent]] = deque()
-        self._waiting_bytes = 0
+        self.waiting: Final = WaitingEvents()
         self._sent: Final[deque[SentMessage]] = deque()
         # When the last message arrived, or was sent while none was on its way.
         self._moved_at = 0.0
@@ -138,16 +92,6 @@ class TopicLane:
         """True while messages can get through."""
         return self._producer is not None and self._producer.is_connected()
 
-    @property
-    def waiting(self) -> int:
-        """Events that are not sent."""
-        return len(self._waiting)
-
-    def add(self, event: OutgoingEvent) -> None:
-        """An event to be sent behind all others of this lane."""
-        self._waiting.append(event)
-        self._waiting_bytes += event.size
-
     def open(self, producer: EventProducer) -> None:
         """Send by this producer from now on, first what an earlier one could not."""
         self._producer = producer
@@ -159,7 +103,7 @@ class TopicLane:
     def send_ready(self) -> int:
         """Send what need not wait any longer; the number of messages that were sent."""
         count = 0
-        while self._producer is not None and self._waiting and len(self._sent) < self._room():
+        while self._producer is not None and self.waiting and len(self._sent) < self._room():
             message = self._pack()
             if not self._sent:
                 self._moved_at = time.monotonic()
@@ -168,7 +112,7 @@ class TopicLane:
         return count
 
     def _room(self) -> int:
-        is_full = len(self._waiting) >= self._packing.max_events or self._waiting_bytes >= self._packing.max_bytes
+        is_full = len(self.waiting) >= self._packing.max_events or self.waiting.size >= self._packing.max_bytes
         return _MAX_MESSAGES if is_full else _EAGER_MESSAGES
 
     def take_result(self, generation: int, error: str | None) -> SentMessage | None:
@@ -205,16 +149,9 @@ class TopicLane:
         self.give_up()
         messages = list(self._sent)
         self._sent.clear()
-        while self._waiting:
+        while self.waiting:
             messages.append(self._pack())
         return messages
-
-    def take_waiting(self) -> list[OutgoingEvent]:
-        """The events that are not sent, in order; they are not this lane's any more."""
-        events = list(self._waiting)
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        return events
 
     def _send(self, message: SentMessage) -> None:
         assert self._producer is not None
@@ -232,24 +169,9 @@ class TopicLane:
 
     def _pack(self) -> SentMessage:
         """The events at the head that share a segment and a table, as many as a message may carry."""
-        waiting, packing = self._waiting, self._packing
-        first = waiting[0]
-        events: list[MutationEvent] = []
-        entries: list[TrackedEntry] = []
-        size = 0
-        while waiting and len(events) < packing.max_events:
-            header, event, entry, event_size = waiting[0]
-            if (header is not first.header and header != first.header) or (entry is None) != (first.entry is None):
-                break
-            if events and size + event_size > packing.max_bytes:
-                break
-            waiting.popleft()
-            events.append(event)
-            if entry is not None:
-                entries.append(entry)
-            size += event_size
-        self._waiting_bytes -= size
-        node_id, segment_id, keyspace, table, table_id, key_schema = first.header
+        taken = self.waiting.take(self._packing.max_events, self._packing.max_bytes)
+        node_id, segment_id, keyspace, table, table_id, key_schema = taken[0].header
+        events = [each.event for each in taken]
         payload = write_events(
             node_id=node_id,
             segment_id=segment_id,
@@ -260,5 +182,6 @@ class TopicLane:
             events=events,
         )
         # One event a message is for consumers of one's own, which want the row's key as the message's.
-        key = base64.b64encode(events[0].key).decode() if packing.max_events == 1 else None
-        return SentMessage(payload, key, entries, len(events), size, events[0].writetime_us)
+        key = base64.b64encode(events[0].key).decode() if self._packing.max_events == 1 else None
+        entries = [each.entry for each in taken if each.entry is not None]
+        return SentMessage(payload, key, entries, len(events), size_of(taken), events[0].writetime_us)

@@ -13,9 +13,9 @@ from change_agent.held_events import HeldEvents
 from change_agent.inflight import InflightPositions
 from change_agent.metrics import TableMetrics
 from change_agent.node_connection import token_of
-from change_agent.topic_lane import MessageHeader, OutgoingEvent, Packing, SentMessage, TopicLane
+from change_agent.outgoing import MessageHeader, OutgoingEvent, route, size_of
+from change_agent.topic_lane import Packing, SentMessage, TopicLane
 from schemas.mutation_event import MutationEvents, decode_events, encode_events
-from schemas.topics import partition_of_token
 
 __all__ = ["TopicQueue", "TopicStatus"]
 
@@ -128,19 +128,20 @@ class TopicQueue:
             self._unusable_since = time.monotonic()
         return time.monotonic() - self._unusable_since
 
-    def add(self, event: OutgoingEvent) -> None:
-        """An event behind all others of its partition."""
-        self.events += 1
-        self.bytes += event.size
+    def add(self, events: Sequence[OutgoingEvent]) -> None:
+        """Events behind all others of their partitions."""
+        self.events += len(events)
+        self.bytes += size_of(events)
         if self._lanes and not self.is_held:
-            self._route(event)
+            self._route(events)
         else:
-            self._line.add(event)
+            for event in events:
+                self._line.waiting.add(event)
 
-    def _route(self, event: OutgoingEvent) -> None:
-        lane = self._lanes[partition_of_token(token_of(event.event.partition_key), len(self._lanes))]
-        lane.add(event)
-        self._ready[id(lane)] = lane
+    def _route(self, events: Sequence[OutgoingEvent]) -> None:
+        for index in route(events, [lane.waiting for lane in self._lanes], token_of):
+            lane = self._lanes[index]
+            self._ready[id(lane)] = lane
 
     def open(self, producers: Sequence[EventProducer]) -> None:
         """The topic can be used; so many partitions it has."""
@@ -251,7 +252,7 @@ class TopicQueue:
 
     def _load(self) -> None:
         """From disk into the lanes, as room allows; in front of what waits behind it."""
-        while sum(lane.waiting for lane in self._lanes) < self._packing.max_events:
+        while sum(len(lane.waiting) for lane in self._lanes) < self._packing.max_events:
             message = self._loaded or self._held.read_next()
             if message is None:
                 self.is_held = False
@@ -271,15 +272,14 @@ class TopicQueue:
                 return
             self._loaded = None
             self._held_on_their_way += len(sizes)
-            for event, size in zip(message.events, sizes, strict=True):
-                self.events += 1
-                self.bytes += size
-                self._route(OutgoingEvent(header, event, None, size))
+            self.events += len(sizes)
+            self.bytes += sum(sizes)
+            pairs = zip(message.events, sizes, strict=True)
+            self._route([OutgoingEvent(header, event, None, size) for event, size in pairs])
 
     def _route_line(self) -> None:
         line, self._line = self._line, self._new_lane()
-        for event in line.take_waiting():
-            self._route(event)
+        self._route(line.waiting.take_all())
 
     def _forget(self, message: SentMessage) -> None:
         self.events -= message.events

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from change_agent.inflight import InflightPositions, TrackedEntry
+from change_agent.inflight import InflightPositions
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_events import TableEvent
 from change_agent.mutation_interpreter import MutationInterpreter, StoppedError
+from change_agent.outgoing import OutgoingEvent, TrackedEntry, event_size, header_of
 from change_agent.parked import ParkedMutation, ParkedMutations
 from change_agent.sqlite_file import UnwritableFileError
-from change_agent.topic_lane import OutgoingEvent, event_size, header_of
 
 __all__ = ["Unparker"]
 

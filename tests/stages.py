@@ -16,17 +16,17 @@ from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.finished_segments import FinishedSegmentFiles
 from change_agent.gaps import Gap
-from change_agent.inflight import InflightPositions, TrackedEntry
+from change_agent.inflight import InflightPositions
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_interpreter import MutationInterpreter
 from change_agent.offsets import OffsetStore
+from change_agent.outgoing import OutgoingEvent, TrackedEntry
 from change_agent.parked import ParkedMutations
 from change_agent.positions_writer import PositionsWriter
 from change_agent.schema_mutations import SchemaChange
 from change_agent.schema_store import LogPlace
 from change_agent.segment_follower import SegmentFollower
 from change_agent.table_metadata import KnownTables
-from change_agent.topic_lane import OutgoingEvent
 from change_agent.unparking import Unparker
 from schemas.table_metadata import TableMetadata
 from tests.golden_segments import GOLDEN_SEGMENTS

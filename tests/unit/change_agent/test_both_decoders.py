@@ -21,9 +21,12 @@ _TESTS_OF_THE_DECODER = [
     "test_data_input.py",
     "test_descriptor.py",
     "test_encoded_segments.py",
+    "test_events_writer.py",
     "test_golden_segments.py",
+    "test_inflight.py",
     "test_mutation.py",
     "test_mutation_events.py",
+    "test_publisher.py",
     "test_section_decoding.py",
     "test_segment_reader.py",
 ]

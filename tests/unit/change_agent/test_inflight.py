@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from change_agent.inflight import InflightPositions, TrackedEntry
+from change_agent.inflight import InflightPositions
+from change_agent.outgoing import TrackedEntry
 
 
 @pytest.fixture

@@ -12,11 +12,12 @@ import pytest
 
 from change_agent.errors import PartitionsChangedError, PublishError
 from change_agent.event_producers import EventProducer, OnResult
-from change_agent.inflight import InflightPositions, TrackedEntry
+from change_agent.inflight import InflightPositions
 from change_agent.metrics import AgentMetrics
 from change_agent.node_connection import token_of
+from change_agent.outgoing import MessageHeader, OutgoingEvent, TrackedEntry
 from change_agent.publisher import HoldLimits, MutationPublisher
-from change_agent.topic_lane import MessageHeader, OutgoingEvent, Packing
+from change_agent.topic_lane import Packing
 from schemas.mutation_event import MutationEvent, MutationKind, decode_events
 from schemas.topics import partition_of_token
 from tests.events_topic import wait_until

@@ -5,12 +5,21 @@ from __future__ import annotations
 import shutil
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-__all__ = ["SegmentKeeper"]
+__all__ = ["KeptSchema", "SegmentKeeper"]
 
 _LOOK_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSchema:
+    """A copy of the schema's tables below `folder/data`, and the newest segment that was there at that time."""
+
+    folder: Path
+    newest_segment: str
 
 
 class SegmentKeeper:
@@ -22,6 +31,7 @@ class SegmentKeeper:
         self._folder = folder
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._schemas: dict[int, list[KeptSchema]] = {number: [] for number in nodes}
         for number in nodes:
             (folder / f"segments-{number}").mkdir(parents=True)
 
@@ -37,21 +47,21 @@ class SegmentKeeper:
         """All segments of a node, oldest first."""
         return sorted((self._folder / f"segments-{node}").glob("*.log"))
 
-    def schemas(self, node: int) -> list[Path]:
-        """Copies of the node's schema before each change of it, oldest first: folders with `system_schema` tables."""
-        return sorted((self._folder / f"schemas-{node}").glob("*"))
+    def schemas(self, node: int) -> list[KeptSchema]:
+        """The node's schemas that were kept, oldest first."""
+        return self._schemas[node]
 
     def keep_schema(self) -> None:
-        """Copies the schema as each node has it now on disk."""
+        """Keeps the schema as each node has it now on disk: Cassandra flushes it at each change."""
+        self.look()
         for number, (_, data) in self._nodes.items():
-            folder = self._folder / f"schemas-{number}"
-            folder.mkdir(exist_ok=True)
-            target = folder / f"{len(list(folder.iterdir())):04}"
-            for table in sorted((data / "system_schema").iterdir()):
-                (target / table.name).mkdir(parents=True)
-                for file in table.glob("*-*"):
-                    with suppress(FileNotFoundError, IsADirectoryError):  # compacted meanwhile; a backup's folder
-                        shutil.copy2(file, target / table.name / file.name)
+            folder = self._folder / f"schema-{number}-{len(self._schemas[number]):04}"
+            while not _link_schema(data / "system_schema", folder / "data" / "system_schema"):
+                shutil.rmtree(folder)
+            segments = self.segments(number)
+            self._schemas[number].append(
+                KeptSchema(folder=folder, newest_segment=segments[-1].name if segments else "")
+            )
 
     def _run(self) -> None:
         while not self._stop.wait(_LOOK_S):
@@ -65,3 +75,18 @@ class SegmentKeeper:
                 if not kept.exists():
                     with suppress(FileNotFoundError):
                         kept.hardlink_to(path)
+
+
+def _link_schema(source: Path, target: Path) -> bool:
+    """Link every file of the schema's tables; False when one of them was compacted meanwhile."""
+    files = _schema_files(source)
+    for file in files:
+        linked = target / file.relative_to(source)
+        linked.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            linked.hardlink_to(file)
+    return files == _schema_files(source)
+
+
+def _schema_files(source: Path) -> list[Path]:
+    return sorted(file for file in source.glob("*/*-*") if file.is_file())

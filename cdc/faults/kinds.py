@@ -61,7 +61,7 @@ LANES: Final[dict[FaultKind, str]] = {
     FaultKind.CLOCK_STEP: "agent",
     FaultKind.TWO_AGENTS: "agent",
     FaultKind.DISK_OFFSETS: "agent",
-    FaultKind.DISK_SPILL: "agent",
+    FaultKind.DISK_SPILL: "conditions",
     FaultKind.CHILD_KILL: "connector",
     FaultKind.HOST_KILL: "connector",
     FaultKind.PULSAR_KILL: "servers",

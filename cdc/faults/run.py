@@ -12,23 +12,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cassandra.cluster import Cluster, Session
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
+from cassandra.policies import WhiteListRoundRobinPolicy
 
 from cdc.faults.errors import FaultRunError
+from cdc.faults.judge import judged_lines
 from cdc.faults.keeper import SegmentKeeper
 from cdc.faults.kinds import LANES, FaultKind
 from cdc.faults.line import FaultLine
 from cdc.faults.oracle.cassandra_rows import select_all, table_shape
+from cdc.faults.oracle.changes import Judged, compare_events, order_problems
 from cdc.faults.oracle.comparison import Expiries, TableComparison, compare
 from cdc.faults.oracle.folding import fold
-from cdc.faults.oracle.topics import Event, TopicReader
+from cdc.faults.oracle.in_flight import InFlight
+from cdc.faults.oracle.topics import DataRecord, Event, TopicReader
 from cdc.faults.plan import Fault, draw_plan
 from cdc.faults.report import Report, Struck
 from cdc.faults.settle import settle
-from cdc.faults.statements import SHORT_TTL_S, StatementWriter
+from cdc.faults.statements import GIVEN_TIME_MARK_US, SHORT_TTL_S, StatementWriter
 from cdc.faults.strikes import Strikes
 from cdc.faults.tables import KEYSPACE, TRACKED, schema_statements
 from cdc.faults.workload import Workload
+from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.sandbox.sandbox import Progress
 from schemas.errors import CdcError
 
@@ -81,6 +86,7 @@ class _Run:
     say: Say
     on_progress: Progress
     events: dict[str, list[Event]] = field(default_factory=dict)
+    records: dict[str, list[DataRecord]] = field(default_factory=dict)
 
     def run(self) -> None:
         options = self.options
@@ -107,7 +113,7 @@ class _Run:
         for agent in line.agents:
             agent.start()
         line.deploy_source()
-        workload = Workload(line.contact, writer, rate=self.options.rate, before_schema_change=keeper.keep_schema)
+        workload = Workload(line.contact, writer, rate=self.options.rate, before_drop=keeper.keep_schema)
         with workload:
             time.sleep(_WARM_UP_S)
             with self._stage("faults"):
@@ -118,10 +124,13 @@ class _Run:
             with self._stage("settling"):
                 line.clock.step(0.0)
                 workload.write_closing_rows()
-                settle(line, _SETTLE_S)
+                self._settle(line)
                 time.sleep(SHORT_TTL_S[1] + 1)
         with self._stage("comparison"):
             self._compare(line)
+        with self._stage("judge"):
+            keeper.keep_schema()
+            self._judge(line, keeper)
 
     def _strike_all(self, line: FaultLine, workload: Workload) -> None:
         """In the plan's order: a fault whose lane is busy holds up those behind it, so that a replay is the same."""
@@ -151,6 +160,15 @@ class _Run:
             file.write(f"{struck.at_s:.3f} {fault} {text}\n")
         self.say(f"{fault} {text}")
 
+    def _settle(self, line: FaultLine) -> None:
+        """A line that does not settle has failed, and is compared all the same: what is missing says more."""
+        if self.report.failure is not None:
+            return
+        try:
+            settle(line, _SETTLE_S)
+        except FaultRunError as error:
+            self.report.failure = str(error)
+
     def _compare(self, line: FaultLine) -> None:
         """Once more after a moment, for what differs: hints and batches may still be on their way."""
         for attempt in range(1, _COMPARISONS + 1):
@@ -162,16 +180,45 @@ class _Run:
             if not self.report.differences or attempt == _COMPARISONS:
                 break
             time.sleep(5)
-            settle(line, _SETTLE_S)
+            self._settle(line)
         self.report.events = sum(map(len, self.events.values()))
         self.report.events_distinct = sum(len({event.place for event in events}) for events in self.events.values())
 
     def _compare_table(self, session: Session, topics: TopicReader, table: str) -> TableComparison:
         shape = table_shape(session, KEYSPACE, table)
         self.events[table] = topics.events(f"cdc-events-{KEYSPACE}.{table}")
-        records = topics.data_records(f"persistent://public/default/data-{KEYSPACE}.{table}")
+        records = self.records[table] = topics.data_records(f"persistent://public/default/data-{KEYSPACE}.{table}")
         stored = select_all(session, KEYSPACE, shape)
         return compare(shape, stored, fold(shape, records), Expiries(self.events[table]))
+
+    def _judge(self, line: FaultLine, keeper: SegmentKeeper) -> None:
+        """Cassandra's own reader against the events topics, node by node; the order of each key."""
+        report = self.report
+        events = [event for table in TRACKED for event in self.events[table]]
+        for table in TRACKED:
+            report.event_differences += order_problems(self.events[table])
+        with _session(line) as session:
+            shapes = [table_shape(session, KEYSPACE, table) for table in TRACKED]
+        columns = {shape.name: {*shape.static, *shape.regular} for shape in shapes}
+        for node in line.sandbox.nodes:
+            judged = Judged()
+            for lines, errors in judged_lines(
+                keeper, node, self.options.cassandra, self.options.folder / "judge" / node.name
+            ):
+                judged.add(lines, KEYSPACE, TRACKED, columns)
+                report.judge_notes += errors
+            report.judged_changes += len(judged.changes)
+            host_id = _host_id(node)
+            report.event_differences += compare_events(host_id, judged, events)
+        self._count_in_flight()
+
+    def _count_in_flight(self) -> None:
+        in_flight = InFlight(GIVEN_TIME_MARK_US)
+        for table in TRACKED:
+            in_flight.add(self.events[table], self.records[table])
+        in_flight.sort()
+        for struck in self.report.struck:
+            struck.before_events_topic, struck.before_data_topic = in_flight.at(struck.at_s)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -187,3 +234,16 @@ def _session(line: FaultLine) -> Iterator[Session]:
     addresses, port = line.contact
     with Cluster(addresses, port=port, connect_timeout=20) as cluster:
         yield cluster.connect()
+
+
+def _host_id(node: CassandraNode) -> str:
+    """How agents name the node."""
+    with Cluster(
+        [node.address],
+        port=node.native_port,
+        connect_timeout=20,
+        execution_profiles={
+            EXEC_PROFILE_DEFAULT: ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([node.address]))
+        },
+    ) as cluster:
+        return str(cluster.connect().execute("SELECT host_id FROM system.local").one().host_id)

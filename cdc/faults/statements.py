@@ -34,7 +34,7 @@ class Statement:
 class StatementWriter:
     """Draws one statement after the other. `schema_every` is about how many lie between two changes of the schema."""
 
-    def __init__(self, seed: int, *, has_vectors: bool, schema_every: int = 600) -> None:
+    def __init__(self, seed: int, *, has_vectors: bool, schema_every: int = 1200) -> None:
         self._rng = random.Random(f"statements {seed}")
         self._columns = {**ALL_TYPES, **({"a_vector": "vector<float, 3>"} if has_vectors else {})}
         self._added: list[str] = []

@@ -260,7 +260,7 @@ class Strikes:
             strike()
             time.sleep(fault.length_s)
         finally:
-            ballast.unlink()
+            ballast.unlink(missing_ok=True)
 
     def _without_disk(self, fault: Fault, agent: AgentProcess) -> None:
         """The agent can make files, but not write into them."""

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from cassandra import ConsistencyLevel, DriverException
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture
+from cassandra.connection import ConnectionException
 from cassandra.policies import FallthroughRetryPolicy
+from cassandra.pool import NoConnectionsAvailable
 
 from cdc.faults.statements import Statement, StatementWriter
 
@@ -25,7 +27,7 @@ _SCHEMA_TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 0.3
 _LOOK_S: Final = 0.02
 
-Failures = (DriverException, NoHostAvailable, OSError)
+Failures = (DriverException, NoHostAvailable, ConnectionException, NoConnectionsAvailable, OSError)
 """What a statement may fail with while servers are broken."""
 
 
@@ -33,7 +35,7 @@ class Workload:
     """Writes `rate` statements a second, in a thread from `start` to `stop`. Statements may fail: the outcome of one that was
     not answered is known to nobody, and the final SELECT says what became of it.
 
-    `before_schema_change` is called before a table or a column is dropped, with everything before it answered.
+    `before_drop` is called before a table is dropped, with everything before it answered.
     """
 
     def __init__(
@@ -42,12 +44,12 @@ class Workload:
         writer: StatementWriter,
         *,
         rate: float,
-        before_schema_change: Callable[[], None],
+        before_drop: Callable[[], None],
     ) -> None:
         self._contact = contact
         self._writer = writer
         self._rate = rate
-        self._before_schema_change = before_schema_change
+        self._before_drop = before_drop
         self._stop = threading.Event()
         self._paused = threading.Event()
         self._burst = 0
@@ -132,8 +134,8 @@ class Workload:
 
     def _change_schema(self, session: Session, statement: Statement) -> None:
         """A change of the schema is repeated until it is answered, for the statements behind it rely on it."""
-        if " DROP" in statement.cql or statement.cql.startswith("DROP"):
-            self._before_schema_change()
+        if statement.cql.startswith("DROP TABLE"):
+            self._before_drop()
         self._until_done(session, statement)
         self.schema_changes += 1
         if statement.cql.startswith("DROP TABLE"):

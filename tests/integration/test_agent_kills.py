@@ -21,10 +21,10 @@ from cassandra.cluster import Cluster, ResponseFuture, Session
 from cassandra.concurrent import execute_concurrent_with_args
 
 from cdc.agent_process import AgentProcess
+from cdc.commitlog_oracle.oracle import CommitLogOracle
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.topics import events_topic
 from tests.events_topic import EventsTopic, TopicEvent, wait_until
-from tests.oracle.commit_log_oracle import CommitLogOracle
 
 _KILLS: Final = 50
 _SEED_VARIABLE: Final = "CDC_TEST_SEED"

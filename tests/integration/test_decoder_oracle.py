@@ -20,6 +20,7 @@ from cassandra import DriverException, InvalidRequest
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
 from cassandra.concurrent import execute_concurrent
 
+from cdc.commitlog_oracle.oracle import CommitLogOracle, OracleOutput
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.schema_source import load_schema
@@ -28,7 +29,6 @@ from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.commitlog_options import load_segment_options
 from change_agent.errors import MalformedSegmentError
-from tests.oracle.commit_log_oracle import CommitLogOracle, OracleOutput
 from tests.oracle.damage import DamagedReading, read_damaged
 from tests.oracle.features import FEATURES, FeatureCounts, absence, count_features
 from tests.oracle.random_cql import random_cql

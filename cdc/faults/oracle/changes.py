@@ -1,0 +1,110 @@
+"""What Cassandra's own reader finds in the kept segments, beside the events that the agents published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cdc.faults.oracle.topics import Event
+
+__all__ = ["Change", "Judged", "compare_events", "order_problems"]
+
+_SHOWN: Final = 20
+
+Change = tuple[int, int, str, str, str, tuple[str | None, ...], object]
+"""Segment, end of its entry, table id, kind, partition key, clustering, bounds. A row and its deletion are of one kind."""
+
+
+@dataclass(slots=True)
+class Judged:
+    """Changes of one node by its judge. `optional` are those of which nothing may be left: their columns were dropped."""
+
+    changes: set[Change] = field(default_factory=set)
+    optional: set[Change] = field(default_factory=set)
+    _entries: set[tuple[int, int]] = field(default_factory=set)
+
+    def add(self, lines: Iterable[str], keyspace: str, tracked: Sequence[str], columns: Mapping[str, set[str]]) -> None:
+        """Takes the reader's lines. An entry counts once, by the schema that it is first read with: the oldest.
+
+        `columns`: table -> the columns that it has in the end.
+        """
+        entries: set[tuple[int, int]] = set()
+        mark = f'"keyspace": "{keyspace}"'
+        for line in lines:
+            if mark not in line:
+                continue
+            mutation = json.loads(line)
+            segment = int(mutation["segment"].removesuffix(".log").rpartition("-")[2])
+            place = segment, int(mutation["position"])
+            if place in self._entries:
+                continue
+            entries.add(place)
+            for update in mutation["updates"]:
+                if update["table"] in tracked:
+                    self._add(place, update, columns[update["table"]])
+        self._entries |= entries
+
+    def _add(self, place: tuple[int, int], update: Mapping[str, Any], columns: set[str]) -> None:
+        for kind, clustering, bounds, written in _changes(update):
+            change = (*place, update["table_id"], kind, update["partition_key"], clustering, bounds)
+            self.changes.add(change)
+            if written and not written & columns:
+                self.optional.add(change)
+
+
+def _changes(update: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str | None, ...], object, set[str]]]:
+    """Kind, clustering, bounds, and the columns where nothing but them makes the change."""
+    if update["partition_deletion"] is not None:
+        yield "PARTITION_DELETION", (), None, set()
+    for each in update["range_tombstones"]:
+        bounds = tuple(each["start"]), each["start_inclusive"], tuple(each["end"]), each["end_inclusive"]
+        yield "RANGE_DELETION", (), bounds, set()
+    if update["static_row"] is not None:
+        yield "STATIC_ROW", (), None, _written(update["static_row"])
+    for row in update["rows"]:
+        whole = row["liveness"] is not None or row["deletion"] is not None
+        yield "ROW", tuple(row["clustering"]), None, set() if whole else _written(row)
+
+
+def _written(row: Mapping[str, Any]) -> set[str]:
+    return {each["column"] for each in (*row["cells"], *row["complex_deletions"])}
+
+
+def _change(event: Event) -> Change:
+    kind = "ROW" if event.kind == "ROW_DELETION" else event.kind
+    clustering = event.clustering if kind == "ROW" else ()
+    return event.segment, event.position, event.table_id, kind, event.partition_key, clustering, event.bounds
+
+
+def compare_events(node: str, judged: Judged, events: Iterable[Event]) -> list[str]:
+    """What is missing on the events topics of what a node wrote, and what was invented; the first of each in words."""
+    found = {_change(event): event for event in events if event.node == node}
+    missing = sorted(judged.changes - judged.optional - found.keys(), key=repr)
+    invented = sorted(found.keys() - judged.changes, key=repr)
+    lines = [f"{len(missing):,} changes are on no events topic"] if missing else []
+    lines += [f"is on no events topic: {change}" for change in missing[:_SHOWN]]
+    lines += [f"{len(invented):,} events are of no change that Cassandra reads"] if invented else []
+    lines += [f"is an event, and no change that Cassandra reads: {found[change]}" for change in invented[:_SHOWN]]
+    return lines
+
+
+def order_problems(events: Iterable[Event]) -> list[str]:
+    """Events of one key that came first in another order than they were written; `events` in the order of the topic."""
+    last: dict[tuple[str, str, bytes], Event] = {}
+    seen: set[tuple[str, int, int, int]] = set()
+    problems: list[str] = []
+    for event in events:
+        if event.place in seen:
+            continue
+        seen.add(event.place)
+        key = event.node, event.table_id, event.key
+        before = last.get(key)
+        if before is not None and event.place < before.place:
+            problems.append(
+                f"{event.table}: {before.place} came before {event.place} of the same key {event.key.hex()}"
+            )
+        else:
+            last[key] = event
+    return problems

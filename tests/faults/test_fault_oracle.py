@@ -1,0 +1,257 @@
+"""The oracle finds what it is there to find: each way to lose, invent or mix up a row is seen by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from cdc.faults.oracle.cassandra_rows import Stored
+from cdc.faults.oracle.changes import Judged, compare_events, order_problems
+from cdc.faults.oracle.comparison import Expiries, compare
+from cdc.faults.oracle.folding import TableShape, fold
+from cdc.faults.oracle.in_flight import InFlight
+from cdc.faults.oracle.topics import DataRecord, Event
+from cdc.faults.oracle.values import form_of_avro, form_of_driver
+
+_ID = "11111111-1111-1111-1111-111111111111"
+_OLD_ID = "22222222-2222-2222-2222-222222222222"
+_NODE = "33333333-3333-3333-3333-333333333333"
+_SHAPE = TableShape(
+    name="t",
+    table_id=_ID,
+    partition={"pk": "int"},
+    clustering={"c1": "int", "c2": "text"},
+    static={"s": "text"},
+    regular={"v": "text", "w": "int"},
+)
+
+
+def _record(
+    kind: str = "row",
+    key: tuple[int, int | None, str | None] = (1, 1, "a"),
+    value: Mapping[str, object] | None = None,
+    *,
+    table_id: str = _ID,
+    segpos: str = "1:1",
+    bounds: tuple[Mapping[str, object] | None, Mapping[str, object] | None] = (None, None),
+    **properties: str,
+) -> DataRecord:
+    return DataRecord(
+        key_bytes=repr(key).encode(),
+        key={"pk": key[0], "c1": key[1], "c2": key[2]},
+        value=value,
+        value_bytes=None,
+        properties={"kind": kind, "table_id": table_id, "node": _NODE, "segpos": segpos, **properties},
+        published_ms=1000,
+        bounds=bounds,
+    )
+
+
+def _event(position: int = 10, *, kind: str = "ROW", key: bytes = b"k", **changed: Any) -> Event:
+    values: dict[str, Any] = {
+        "table": "t", "table_id": _ID, "node": _NODE, "segment": 1, "position": position, "ordinal": 0, "kind": kind,
+        "key": key, "partition_key": "01", "clustering": ("02",), "bounds": None, "writetime_us": 1_000_000,
+        "expiry_s": None, "columns": ("v",), "partition": 0, "published_ms": 2_000, **changed,
+    }  # fmt: skip
+    return Event(**values)
+
+
+def _stored(
+    rows: Mapping[tuple[int, str], Mapping[str, object]], statics: Mapping[str, object] | None = None
+) -> Stored:
+    stored = Stored()
+    stored.rows[1,] = dict(rows)
+    if statics is not None:
+        stored.statics[1,] = statics
+    return stored
+
+
+_VALUE = {"v": "x", "w": 1, "s": None}
+_ROW = {"v": "x", "w": 1}
+
+
+def _differences(stored: Stored, *records: DataRecord, events: tuple[Event, ...] = ()) -> list[str]:
+    return compare(_SHAPE, stored, fold(_SHAPE, records), Expiries(events)).differences
+
+
+def test_equal_sides_have_no_difference() -> None:
+    """The newest record of a key wins."""
+    assert _differences(_stored({(1, "a"): _ROW}), _record(value={**_VALUE, "v": "old"}), _record(value=_VALUE)) == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "records", "expected"),
+    [
+        pytest.param({(1, "a"): _ROW}, [], "is in Cassandra", id="a lost row"),
+        pytest.param({}, [_record(value=_VALUE)], "is on the data topic", id="a lost deletion"),
+        pytest.param(
+            {(1, "a"): {"v": "y", "w": 1}}, [_record(value=_VALUE)], "v is 'y' in Cassandra", id="an old value"
+        ),
+        pytest.param(
+            {(1, "a"): {"v": "x", "w": None}}, [_record(value=_VALUE)], "w is None", id="a lost column delete"
+        ),
+        pytest.param(
+            {(1, "a"): _ROW}, [_record(value=_VALUE), _record(value=None)], "is in Cassandra", id="a deletion too late"
+        ),
+        pytest.param(
+            {(1, "a"): _ROW},
+            [_record(value=_VALUE), _record("partition_deletion", (1, None, None), deletion_time="1")],
+            "is in Cassandra",
+            id="a marker whose survivors are missing",
+        ),
+        pytest.param(
+            {(1, "a"): _ROW},
+            [_record(value=_VALUE, table_id=_OLD_ID)],
+            "ends with table id",
+            id="only of the old table",
+        ),
+        pytest.param(
+            {(1, "a"): _ROW},
+            [_record(value=_VALUE, table_id=_OLD_ID), _record(value=_VALUE), _record(value=_VALUE, table_id=_OLD_ID)],
+            "stands behind one of",
+            id="the old table once more",
+        ),
+        pytest.param({}, [_record("unheard_of")], "unknown kind", id="an unknown kind"),
+    ],
+)
+def test_each_difference_is_seen(
+    stored: Mapping[tuple[int, str], Mapping[str, object]], records: list[DataRecord], expected: str
+) -> None:
+    """In words that say where it is."""
+    assert expected in _differences(_stored(stored), *records)[0]
+
+
+def test_static_columns_come_with_rows_and_by_themselves() -> None:
+    """The newest record that tells them wins, whichever kind it is."""
+    stored = _stored({(1, "a"): _ROW}, {"s": "new"})
+    static = _record("static_row", (1, None, None), {"v": None, "w": None, "s": "new"})
+    old_row = _record(value={**_VALUE, "s": "old"})
+    assert _differences(stored, old_row, static) == []
+    assert "static s is 'new'" in _differences(stored, static, old_row)[0]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "left"),
+    [
+        ((3, None), None, [(5, "a"), (4, "a")]),
+        (None, (3, None), [(2, "a")]),
+        ((3, "b"), (3, "b"), [(5, "a"), (4, "a"), (3, "a"), (3, "c"), (2, "a")]),
+        (None, None, []),
+    ],
+)
+def test_a_range_takes_the_rows_between_its_bounds(
+    start: tuple[int, str | None] | None, end: tuple[int, str | None] | None, left: list[tuple[int, str]]
+) -> None:
+    """Bounds are in clustering order, of which the first column is descending; a prefix holds all that begins with it."""
+    rows = [(5, "a"), (4, "a"), (3, "a"), (3, "b"), (3, "c"), (2, "a")]
+    bounds = tuple(None if each is None else {"pk": 1, "c1": each[0], "c2": each[1]} for each in (start, end))
+    marker = _record(
+        "range_deletion",
+        (1, None, None),
+        bounds=(bounds[0], bounds[1]),
+        range_start_inclusive="true",
+        range_end_inclusive="true",
+        range_reversed='["c1"]',
+    )
+    folded = fold(_SHAPE, [*(_record(key=(1, *row), value=_VALUE) for row in rows), marker])
+    assert list(folded.rows[1,]) == left
+
+
+def test_what_expired_is_counted_only_where_an_event_says_so() -> None:
+    """A row or column that is gone without a TTL that is over is a difference."""
+    expired = _event(key=repr((1, 1, "a")).encode(), expiry_s=1, columns=("v", "w"))
+    record = _record(value=_VALUE)
+    found = compare(_SHAPE, _stored({}), fold(_SHAPE, [record]), Expiries([expired]))
+    assert (found.expired_rows, found.differences) == (1, [])
+    found = compare(_SHAPE, _stored({(1, "a"): {"v": None, "w": 1}}), fold(_SHAPE, [record]), Expiries([expired]))
+    assert (found.expired_columns, found.differences) == (1, [])
+    alive = _event(key=expired.key, expiry_s=2**40, columns=("v", "w"))
+    assert _differences(_stored({}), record, events=(alive,)) != []
+    other = _event(key=expired.key, expiry_s=1, columns=("w",))
+    assert _differences(_stored({}), record, events=(other,)) != []
+
+
+def test_records_that_came_again_are_counted() -> None:
+    """Same key, kind and place in the commit log."""
+    folded = fold(_SHAPE, [_record(value=_VALUE), _record(value=_VALUE), _record(value=_VALUE, segpos="1:2")])
+    assert (folded.records, folded.duplicates) == (3, 1)
+
+
+def _line(*rows: str, position: int = 10, table: str = "t") -> str:
+    cells = '"complex_deletions": [], "cells": [{"column": "v"}], "liveness": null, "deletion": null'
+    update = {
+        "table": table, "table_id": _ID, "partition_key": "01", "partition_deletion": None, "range_tombstones": [],
+        "static_row": None, "rows": [json.loads(f'{{"clustering": ["{row}"], {cells}}}') for row in rows],
+    }  # fmt: skip
+    return json.dumps(
+        {"segment": "CommitLog-7-1.log", "position": position, "size": 1, "keyspace": "k", "updates": [update]}
+    )
+
+
+def _judged(*lines: str, columns: set[str] | None = None) -> Judged:
+    judged = Judged()
+    judged.add(lines, "k", ["t"], {"t": {"v"} if columns is None else columns})
+    return judged
+
+
+def test_events_are_compared_with_what_cassandra_reads() -> None:
+    """Missing and invented ones are told; other nodes' events and tables without CDC are not counted."""
+    judged = _judged(_line("02"), _line("03", table="untracked", position=20))
+    assert compare_events(_NODE, judged, [_event()]) == []
+    assert compare_events(_NODE, judged, []) == [
+        "1 changes are on no events topic",
+        f"is on no events topic: {(1, 10, _ID, 'ROW', '01', ('02',), None)}",
+    ]
+    invented = compare_events(_NODE, judged, [_event(), _event(11)])
+    assert invented[0] == "1 events are of no change that Cassandra reads"
+    assert compare_events(_NODE, judged, [_event(), _event(11, node=str(UUID(int=1)))]) == []
+
+
+def test_a_change_of_which_a_dropped_column_left_nothing_may_be_there_or_not() -> None:
+    """The agent may have read it before or behind the ALTER."""
+    judged = _judged(_line("02"), columns={"w"})
+    assert compare_events(_NODE, judged, []) == []
+    assert compare_events(_NODE, judged, [_event()]) == []
+
+
+def test_an_older_event_behind_a_newer_one_of_its_key_is_out_of_order() -> None:
+    """Unless it came before that already: repetitions in order are allowed."""
+    assert order_problems([_event(10), _event(20), _event(10), _event(20)]) == []
+    assert order_problems([_event(20), _event(10, key=b"other")]) == []
+    assert len(order_problems([_event(20), _event(10)])) == 1
+
+
+def test_changes_on_their_way_are_counted_at_a_moment() -> None:
+    """Written at 1 s, on the events topic at 2 s, on the data topic at 3 s."""
+    record = _record(value=_VALUE)
+    key = record.key_bytes
+    in_flight = InFlight(777)
+    at_3_s = DataRecord(
+        key_bytes=key, key=record.key, value=record.value, value_bytes=None, properties={}, published_ms=3_000
+    )
+    in_flight.add([_event(key=key), _event(20, key=b"given", writetime_us=1_000_777)], [at_3_s])
+    in_flight.sort()
+    assert [in_flight.at(moment) for moment in (0.5, 1.5, 2.5, 3.5)] == [(0, 0), (1, 0), (0, 1), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("cql_type", "driver", "avro"),
+    [
+        ("double", float("nan"), float("nan")),
+        ("float", 1.5, 1.5),
+        ("inet", "2001:db8::1", "2001:db8:0:0:0:0:0:1"),
+        ("varint", -200, (-200).to_bytes(2, "big", signed=True)),
+        ("list<int>", [1, 2], [1, 2]),
+        ("frozen<set<text>>", {"a", "b"}, ["b", "a"]),
+        ("map<int, frozen<list<bigint>>>", {1: [2]}, {"1": [2]}),
+        ("frozen<tuple<int, text>>", (1, None), {"index_0": 1, "index_1": None}),
+    ],
+)
+def test_a_value_has_one_form_on_both_sides(cql_type: str, driver: object, avro: object) -> None:
+    """And another value has another one."""
+    assert form_of_driver(cql_type, driver) == form_of_avro(cql_type, avro)
+    assert form_of_driver("double", -0.0) != form_of_avro("double", 0.0)

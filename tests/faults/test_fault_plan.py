@@ -1,0 +1,58 @@
+"""The faults of a run are drawn before it starts, and the same for the same seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cdc.faults.kinds import DESCRIPTIONS, LANES, FaultKind
+from cdc.faults.plan import TEST_COUNTS, counts_for_minutes, draw_plan
+from cdc.faults.statements import StatementWriter
+
+
+def test_a_seed_gives_the_same_plan_every_time() -> None:
+    """And another seed another one."""
+    first = draw_plan(7, TEST_COUNTS, nodes=2)
+    assert first == draw_plan(7, TEST_COUNTS, nodes=2)
+    assert first != draw_plan(8, TEST_COUNTS, nodes=2)
+
+
+def test_a_plan_holds_as_many_of_each_kind_as_it_was_asked_for() -> None:
+    """Restarts of everything are told apart by their order, and all parts are made to stand still."""
+    plan = draw_plan(3, TEST_COUNTS, nodes=2)
+    assert Counter(fault.kind for fault in plan) == TEST_COUNTS
+    assert [fault.number for fault in plan] == list(range(1, len(plan) + 1))
+    assert {fault.node for fault in plan} == {1, 2}
+    stopped = {fault.target for fault in plan if fault.kind is FaultKind.STANDSTILL}
+    assert stopped == {"agent", "child", "host", "pulsar", "cassandra"}
+
+
+def test_the_plan_of_the_suite_kills_each_part_often_enough() -> None:
+    """3 kills of Pulsar, 6 of Cassandra, 5 of the host, 10 of the child, 20 of the agent, 3 of all else."""
+    everything = TEST_COUNTS[FaultKind.RESTART_ALL]
+    assert TEST_COUNTS[FaultKind.PULSAR_KILL] + everything >= 3
+    assert TEST_COUNTS[FaultKind.CASSANDRA_KILL] + everything >= 6
+    assert TEST_COUNTS[FaultKind.AGENT_KILL] + everything >= 20
+    assert TEST_COUNTS[FaultKind.HOST_KILL] >= 5
+    assert TEST_COUNTS[FaultKind.CHILD_KILL] >= 10
+    assert min(TEST_COUNTS[kind] for kind in FaultKind if kind is not FaultKind.PULSAR_KILL) >= 3
+
+
+def test_every_kind_has_a_lane_and_a_description() -> None:
+    """A kind that is forgotten would never strike."""
+    assert set(LANES) == set(DESCRIPTIONS) == set(FaultKind)
+
+
+def test_a_long_run_strikes_more() -> None:
+    """Eight hours are thousands of faults, and only of the kinds that were asked for."""
+    counts = counts_for_minutes(480, [FaultKind.AGENT_KILL, FaultKind.PULSAR_KILL])
+    assert set(counts) == {FaultKind.AGENT_KILL, FaultKind.PULSAR_KILL}
+    assert sum(counts.values()) > 1_000
+
+
+def test_a_seed_gives_the_same_statements_but_for_the_times_in_them() -> None:
+    """The workload of a replay is that of the run."""
+    first, second = (StatementWriter(5, has_vectors=True, schema_every=50) for _ in range(2))
+    pairs = [(first.next().cql, second.next().cql) for _ in range(500)]
+    assert all(one == other or "TIMESTAMP" in one for one, other in pairs)
+    assert {"CREATE", "ALTER", "DROP", "INSERT", "UPDATE", "DELETE", "BEGIN"} >= {one.split()[0] for one, _ in pairs}
+    assert any(one.startswith(("ALTER", "DROP TABLE")) for one, _ in pairs)

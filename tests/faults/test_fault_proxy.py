@@ -1,0 +1,124 @@
+"""The proxy between two parts: what it forwards, what it holds back, and what it cuts."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from cdc.faults.proxy import Proxy
+
+
+@pytest.fixture
+def echo() -> Iterator[tuple[str, int]]:
+    """A server that sends back what it gets."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            threading.Thread(target=_echo, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield server.getsockname()
+    server.close()
+
+
+def _echo(connection: socket.socket) -> None:
+    with connection, suppress(OSError):
+        while data := connection.recv(65_536):
+            connection.sendall(data)
+
+
+@pytest.fixture
+def proxy(echo: tuple[str, int]) -> Iterator[Proxy]:
+    """A proxy before it, that writes `far` over `near` on the way back."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Proxy(("127.0.0.1", port), echo, (b"near:1", b"far..2")) as running:
+        yield running
+
+
+def _connect(proxy: Proxy) -> socket.socket:
+    return socket.create_connection(proxy.listen, timeout=10)
+
+
+def _read(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count and (more := connection.recv(count - len(data))):
+        data += more
+    return data
+
+
+def _is_cut_off(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_the_address_in_an_answer_is_replaced_wherever_the_packets_end(proxy: Proxy) -> None:
+    """Also when it comes in two pieces; and a beginning that nothing follows is not held back."""
+    with _connect(proxy) as connection:
+        connection.sendall(b"at near:1 and ne")
+        assert _read(connection, 16) == b"at far..2 and ne"
+        connection.sendall(b"x near")
+        time.sleep(0.001)
+        connection.sendall(b":1 ")
+        assert _read(connection, 9) in {b"x far..2 ", b"x near:1 "}  # the pieces may be far apart on a busy machine
+
+
+def test_away_resets_and_refuses_until_it_is_healed(proxy: Proxy) -> None:
+    """Those that are connected see it, those that come see it."""
+    with _connect(proxy) as connection:
+        connection.sendall(b"a")
+        assert _read(connection, 1) == b"a"
+        proxy.go_away()
+        assert _is_cut_off(connection)
+    with _connect(proxy) as refused:
+        assert _is_cut_off(refused)
+    proxy.heal()
+    with _connect(proxy) as connection:
+        connection.sendall(b"c")
+        assert _read(connection, 1) == b"c"
+
+
+def test_standing_still_loses_nothing(proxy: Proxy) -> None:
+    """What was sent meanwhile comes when it is healed."""
+    with _connect(proxy) as connection:
+        proxy.stand_still()
+        connection.sendall(b"late")
+        connection.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        proxy.heal()
+        connection.settimeout(10)
+        assert _read(connection, 4) == b"late"
+
+
+def test_a_cut_leaves_half_of_a_frame(proxy: Proxy) -> None:
+    """And then a reset, or an end."""
+    with _connect(proxy) as connection:
+        connection.sendall(b"hello")
+        assert _read(connection, 5) == b"hello"
+        proxy.cut()
+        connection.sendall(b"0123456789")
+        try:
+            received = _read(connection, 10)
+        except ConnectionError:
+            received = b""
+        assert len(received) < 10
+        assert proxy.connections_cut == 1
+
+
+def test_a_replacement_of_another_length_is_refused() -> None:
+    """Frames tell their sizes: it would break them."""
+    with pytest.raises(ValueError, match="length"):
+        Proxy(("127.0.0.1", 0), ("127.0.0.1", 1), (b"ab", b"abc"))

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-compose bench bench-agent bench-connector bench-decode compile fuzz nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-compose test-multinode bench bench-agent bench-connector bench-decode compile faults soak fuzz nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-14s %s\n' "$$name" "$$text"; done
@@ -18,6 +18,9 @@ test: lint compile ## Everything that CI runs: linters, unit tests, integration 
 
 test-fast: compile ## Unit tests, no servers, and not those that try every cut and every flipped bit
 	@$(BIN)/pytest -n 2 --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)
+
+test-multinode: compile ## Clusters that change: nodes down, joining, leaving, repaired, two data centres (some 15 minutes)
+	@$(BIN)/pytest --multinode $(PYTEST_ARGS)
 
 # The containers share folders with the tests, so they run as the user who runs the tests.
 COMPOSE := CDC_UID=$$(id -u) CDC_GID=$$(id -g) docker compose
@@ -48,6 +51,12 @@ fuzz: compile ## Ten million wrong inputs for everything that reads bytes (FUZZ_
 
 compile: $(VENV)/.ready ## Compile the decoder where there is a C compiler; all works without, slower
 	@$(BIN)/cdc compile --if-possible
+
+faults: compile ## Break everything on purpose, and compare every row (FAULTS_ARGS='--seed 7 --minutes 60'; docs/faults.md)
+	@$(BIN)/cdc faults run $(FAULTS_ARGS)
+
+soak: compile ## 30 minutes of load: memory, files, threads, lag, and a plot (SOAK_ARGS='--minutes 480' for 8 hours)
+	@$(BIN)/cdc faults soak $(SOAK_ARGS)
 
 nar: $(VENV)/.ready ## Build the connector's archive: build/cassandra-cdc-source-*.nar
 	@$(BIN)/python -m source_connector.nar_build

@@ -47,7 +47,11 @@ def _lines() -> Progress:
     def say(name: str, step: Step) -> None:
         with lock:
             if step == "ready":
-                print(f"{name}: ready after {time.monotonic() - started[name]:.1f} s", file=sys.stderr)
+                # what is told once only has no start
+                print(
+                    f"{name}: ready after {time.monotonic() - started.get(name, time.monotonic()):.1f} s",
+                    file=sys.stderr,
+                )
             else:
                 started.setdefault(name, time.monotonic())
 

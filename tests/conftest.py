@@ -23,9 +23,19 @@ def pytest_report_header() -> str:
     return f"decoder: {running().description}{'' if missing is None else f'; cannot be compiled here: {missing}'}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything below tests/integration needs servers; it runs after the fast tests."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--multinode` runs what takes too long for every day."""
+    parser.addoption("--multinode", action="store_true", help="run tests/multinode, and nothing else")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Everything below tests/integration needs servers; what needs servers runs after the fast tests."""
     for item in items:
         if _INTEGRATION in item.path.parents:
             item.add_marker(pytest.mark.integration)
-    items.sort(key=lambda item: _INTEGRATION in item.path.parents)
+    items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
+    wanted = config.getoption("--multinode")
+    others = [item for item in items if (item.get_closest_marker("multinode") is not None) != wanted]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]

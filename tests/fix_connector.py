@@ -139,6 +139,16 @@ def local_run(
     run.kill()
 
 
+@pytest.fixture(scope="session")
+def keep_data_topics(pulsar: PulsarServer) -> None:
+    """Topics keep what no subscription holds, for readers that come later."""
+    httpx.post(
+        f"{pulsar.admin_url}/admin/v2/namespaces/public/default/retention",
+        json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+        timeout=60,
+    ).raise_for_status()
+
+
 @pytest.fixture
 def open_data_topic(pulsar: PulsarServer) -> Iterator[OpenDataTopic]:
     """A table's data topic; open it before the connector is deployed, for nothing keeps what no subscription holds."""

@@ -11,6 +11,8 @@ import click
 from cdc.faults.kinds import DESCRIPTIONS, FaultKind
 from cdc.faults.plan import TEST_COUNTS, counts_for_minutes, draw_plan
 from cdc.faults.run import RunOptions, run_faults
+from cdc.faults.soak import SoakOptions, run_soak
+from cdc.faults.soak_plot import plot_soak
 from cdc.progress import progress_display
 from cdc.sandbox.versions import CASSANDRA_VERSIONS
 from schemas.errors import ConfigError
@@ -73,6 +75,27 @@ def run(
     with progress_display(quiet=as_json) as on_progress:
         report = run_faults(options, say=lambda text: click.echo(text, err=True), on_progress=on_progress)
     click.echo(report.as_json() if as_json else "\n".join(report.lines()))
+    sys.exit(0 if report.is_good else 1)
+
+
+@faults.command()
+@click.option("--seed", type=int, default=1, show_default=True, help="What the workload is drawn from.")
+@click.option("--minutes", type=click.FloatRange(0.5), default=30.0, show_default=True)
+@click.option("--rate", type=click.FloatRange(1), default=60.0, show_default=True, help="Statements a second.")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where the report goes; build/soak.")
+def soak(seed: int, minutes: float, rate: float, folder: Path | None) -> None:
+    """Load without faults: memory, open files, threads and lag over time, and a plot of them.
+
+    The exit code is 1 when a process of ours grew, or a row is not equal in the end.
+    """
+    options = SoakOptions(seed=seed, minutes=minutes, rate=rate, folder=(folder or Path("build") / "soak").absolute())
+    with progress_display(quiet=False) as on_progress:
+        report = run_soak(options, on_progress=on_progress, say=lambda text: click.echo(text, err=True))
+    plot_soak(report, options.folder / "soak.png")
+    for line in (*report.growths, *report.differences[:20]):
+        click.echo(line, err=True)
+    verdict = "flat, every row equal" if report.is_good else "NOT good"
+    click.echo(f"soak: {minutes:g} min, {report.statements:,} statements, {verdict}; {options.folder / 'soak.png'}")
     sys.exit(0 if report.is_good else 1)
 
 

@@ -12,7 +12,7 @@ from cdc.faults.kinds import FaultKind
 __all__ = ["disturb_index"]
 
 _SETTLED_S: Final = 1.0
-_WAIT_S: Final = 5.0
+_WAIT_S: Final = 240.0
 
 
 def disturb_index(cdc_raw: Path, kind: FaultKind, length_s: float, on_strike: Callable[[str], None]) -> None:

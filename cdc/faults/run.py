@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
-from cassandra.policies import WhiteListRoundRobinPolicy
+from cassandra.cluster import Session
 
 from cdc.faults.errors import FaultRunError
 from cdc.faults.judge import judged_lines
@@ -28,12 +27,12 @@ from cdc.faults.oracle.in_flight import InFlight
 from cdc.faults.oracle.topics import DataRecord, Event, TopicReader
 from cdc.faults.plan import Fault, draw_plan
 from cdc.faults.report import Report, Struck
+from cdc.faults.sessions import host_id, session_of
 from cdc.faults.settle import settle
 from cdc.faults.statements import GIVEN_TIME_MARK_US, SHORT_TTL_S, StatementWriter
 from cdc.faults.strikes import Strikes
 from cdc.faults.tables import KEYSPACE, TRACKED, schema_statements
 from cdc.faults.workload import Workload
-from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.sandbox.sandbox import Progress
 from schemas.errors import CdcError
 
@@ -107,7 +106,7 @@ class _Run:
 
     def _under_load(self, line: FaultLine, keeper: SegmentKeeper, writer: StatementWriter, has_vectors: bool) -> None:
         line.keep_topics()
-        with _session(line) as session:
+        with session_of(line) as session:
             for statement in schema_statements(self.options.nodes, has_vectors=has_vectors):
                 session.execute(statement, timeout=60)
         for agent in line.agents:
@@ -173,7 +172,7 @@ class _Run:
         """Once more after a moment, for what differs: hints and batches may still be on their way."""
         for attempt in range(1, _COMPARISONS + 1):
             with (
-                _session(line) as session,
+                session_of(line) as session,
                 TopicReader(line.sandbox.pulsar.service_url, line.sandbox.pulsar.admin_url) as topics,
             ):
                 self.report.tables = [self._compare_table(session, topics, table) for table in TRACKED]
@@ -187,7 +186,9 @@ class _Run:
     def _compare_table(self, session: Session, topics: TopicReader, table: str) -> TableComparison:
         shape = table_shape(session, KEYSPACE, table)
         self.events[table] = topics.events(f"cdc-events-{KEYSPACE}.{table}")
-        records = self.records[table] = topics.data_records(f"persistent://public/default/data-{KEYSPACE}.{table}")
+        records = self.records[table] = list(
+            topics.data_records(f"persistent://public/default/data-{KEYSPACE}.{table}")
+        )
         stored = select_all(session, KEYSPACE, shape)
         return compare(shape, stored, fold(shape, records), Expiries(self.events[table]))
 
@@ -197,7 +198,7 @@ class _Run:
         events = [event for table in TRACKED for event in self.events[table]]
         for table in TRACKED:
             report.event_differences += order_problems(self.events[table])
-        with _session(line) as session:
+        with session_of(line) as session:
             shapes = [table_shape(session, KEYSPACE, table) for table in TRACKED]
         columns = {shape.name: {*shape.static, *shape.regular} for shape in shapes}
         for node in line.sandbox.nodes:
@@ -208,8 +209,8 @@ class _Run:
                 judged.add(lines, KEYSPACE, TRACKED, columns)
                 report.judge_notes += errors
             report.judged_changes += len(judged.changes)
-            host_id = _host_id(node)
-            report.event_differences += compare_events(host_id, judged, events)
+            node_id = host_id(node)
+            report.event_differences += compare_events(node_id, judged, events)
         self._count_in_flight()
 
     def _count_in_flight(self) -> None:
@@ -227,23 +228,3 @@ class _Run:
         yield
         self.report.seconds[name] = round(time.monotonic() - started, 1)
         self.on_progress(name, "ready")
-
-
-@contextmanager
-def _session(line: FaultLine) -> Iterator[Session]:
-    addresses, port = line.contact
-    with Cluster(addresses, port=port, connect_timeout=20) as cluster:
-        yield cluster.connect()
-
-
-def _host_id(node: CassandraNode) -> str:
-    """How agents name the node."""
-    with Cluster(
-        [node.address],
-        port=node.native_port,
-        connect_timeout=20,
-        execution_profiles={
-            EXEC_PROFILE_DEFAULT: ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([node.address]))
-        },
-    ) as cluster:
-        return str(cluster.connect().execute("SELECT host_id FROM system.local").one().host_id)

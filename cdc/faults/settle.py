@@ -11,7 +11,7 @@ import httpx
 from cdc.faults.errors import FaultRunError
 from cdc.faults.line import FaultLine
 
-__all__ = ["settle"]
+__all__ = ["settle", "waiting_messages"]
 
 _LOOK_S: Final = 0.5
 _QUIET_S: Final = 2.0
@@ -48,19 +48,21 @@ def _why_busy(line: FaultLine) -> str | None:
         if hints:
             return f"{node.name} holds hints for other nodes: {hints[0].name}"
     try:
-        return _backlog(line.sandbox.pulsar.admin_url)
+        waiting = waiting_messages(line.sandbox.pulsar.admin_url)
     except (httpx.HTTPError, KeyError) as error:
         return f"Pulsar does not tell its backlog: {error}"
+    busy = {topic: count for topic, count in waiting.items() if count}
+    return f"messages wait for the connector: {busy}" if busy else None
 
 
-def _backlog(admin_url: str) -> str | None:
+def waiting_messages(admin_url: str) -> dict[str, int]:
+    """How many messages of each events topic the connector has not acknowledged. Raises httpx.HTTPError and KeyError."""
+    found: dict[str, int] = {}
     topics = httpx.get(f"{admin_url}/admin/v2/persistent/public/default/partitioned", timeout=_TIMEOUT_S)
     for topic in topics.raise_for_status().json():
         if "/cdc-events-" not in topic or topic.endswith(("gaps", "schema-changes")):
             continue
         url = f"{admin_url}/admin/v2/{topic.replace('://', '/')}/partitioned-stats"
         stats = httpx.get(url, timeout=_TIMEOUT_S).raise_for_status().json()
-        waiting = stats["subscriptions"]["sub"]["msgBacklog"]
-        if waiting:
-            return f"{waiting} messages of {topic} wait for the connector"
-    return None
+        found[topic] = stats["subscriptions"]["sub"]["msgBacklog"]
+    return found

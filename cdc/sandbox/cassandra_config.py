@@ -61,8 +61,12 @@ _LOGBACK: Final = """\
 
 
 def initial_token(node: int, nodes: int) -> int:
-    """The one token of node 1, 2, ... of ``nodes``: the Murmur3 ring in even parts."""
-    return -(2**63) + (node - 1) * (2**64 // nodes)
+    """The one token of node 1, 2, ... of ``nodes``: the Murmur3 ring in even parts.
+
+    Nodes behind these, which join later, halve the parts of node 1, 2, ...
+    """
+    part = 2**64 // nodes
+    return -(2**63) + ((node - 1) % nodes) * part + (part // 2 if node > nodes else 0)
 
 
 def node_settings(
@@ -73,16 +77,17 @@ def node_settings(
     ports: CassandraPorts,
     token: int,
     options: SandboxOptions,
+    joins: bool = False,
 ) -> dict[str, Json]:
-    """``cassandra.yaml`` of a node whose files live below ``folder``."""
+    """``cassandra.yaml`` of a node whose files live below ``folder``; one that ``joins`` takes its data from the others."""
     settings: dict[str, Json] = {
         **CDC_SETTINGS,
         "cluster_name": "sandbox",
         "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
-        "endpoint_snitch": "SimpleSnitch",
+        "endpoint_snitch": "GossipingPropertyFileSnitch" if options.data_centers else "SimpleSnitch",
         "num_tokens": 1,
         "initial_token": str(token),
-        "auto_bootstrap": False,
+        "auto_bootstrap": joins,
         "seed_provider": [
             {"class_name": "org.apache.cassandra.locator.SimpleSeedProvider", "parameters": [{"seeds": seed}]}
         ],
@@ -107,12 +112,14 @@ def node_settings(
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def write_configuration(folder: Path, settings: Mapping[str, Json]) -> None:
+def write_configuration(folder: Path, settings: Mapping[str, Json], data_center: str | None) -> None:
     """Writes ``conf/`` and makes the node's folders. JSON is YAML, and needs no writer of its own."""
     for name in ("conf", "tmp", "data", "commitlog", "cdc_raw", "hints", "saved_caches"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "conf" / "cassandra.yaml").write_text(json.dumps(settings, indent=2) + "\n")
     (folder / "conf" / "logback.xml").write_text(_LOGBACK)
+    if data_center is not None:
+        (folder / "conf" / "cassandra-rackdc.properties").write_text(f"dc={data_center}\nrack=rack1\n")
 
 
 def jvm_options(folder: Path, *, heap_mb: int, jamm: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,9 @@ __all__ = ["CassandraNode"]
 
 _STORAGE_SERVICE: Final = "org.apache.cassandra.db:type=StorageService"
 _JOLOKIA_USER: Final = "sandbox"
-_OPERATION_TIMEOUT_S: Final = 60.0
+_OPERATION_TIMEOUT_S: Final = 180.0
+_REPAIR_TIMEOUT_S: Final = 300.0
+_REPAIR_LOOK_S: Final = 0.2
 
 
 class CassandraNode(Server):
@@ -91,6 +94,26 @@ class CassandraNode(Server):
         """Drains the node as ``nodetool drain`` does: it takes no writes any more, until it is started again."""
         self._invoke("drain", [])
 
+    def decommission(self) -> None:
+        """Gives all data to the other nodes and leaves the cluster for good, as ``nodetool decommission`` does."""
+        self._invoke("decommission(boolean)", [True])
+
+    def repair(self, keyspace: str) -> None:
+        """Repairs all of a keyspace with all its replicas, as ``nodetool repair --full`` does; waits for the end."""
+        options = {"incremental": "false", "parallelism": "parallel"}
+        arguments: list[Json] = [keyspace, options]  # type: ignore[list-item]
+        command = self._invoke("repairAsync(java.lang.String,java.util.Map)", arguments)
+        deadline = time.monotonic() + _REPAIR_TIMEOUT_S
+        while True:
+            status = self._invoke("getParentRepairStatus(int)", [command])
+            if isinstance(status, list) and status and status[0] in {"COMPLETED", "FAILED"}:
+                break
+            if time.monotonic() > deadline:
+                raise SandboxError(f"{self.name} did not end its repair within {_REPAIR_TIMEOUT_S:g} s: {status}")
+            time.sleep(_REPAIR_LOOK_S)
+        if status[0] == "FAILED":
+            raise SandboxError(f"{self.name} could not repair {keyspace}: {status}")
+
     def live_nodes(self) -> frozenset[str]:
         """The addresses of the nodes that this one holds for alive, itself included."""
         live = self._ask({"type": "read", "mbean": _STORAGE_SERVICE, "attribute": "LiveNodes"})
@@ -105,8 +128,10 @@ class CassandraNode(Server):
             ports=self.ports,
             token=initial_token(self.number, self._options.nodes),
             options=self._options,
+            joins=self.number > self._options.nodes,
         )
-        write_configuration(self.folder, settings)
+        centers = self._options.data_centers
+        write_configuration(self.folder, settings, centers[self.number - 1] if centers else None)
         agent = {
             "host": self.address,
             "port": self.ports.jolokia,
@@ -130,7 +155,7 @@ class CassandraNode(Server):
             *jvm_options(self.folder, heap_mb=self._options.cassandra_heap_mb, jamm=jamm),
             f"-javaagent:{jolokia}=config={self._jolokia_properties}",
             "-cp",
-            ":".join(map(str, jars)),
+            ":".join(map(str, [self.folder / "conf", *jars])),  # conf holds cassandra-rackdc.properties
             "org.apache.cassandra.service.CassandraDaemon",
         ]
         return Launch(argv=argv, env=server_environment(self._sandbox), cwd=self.folder)
@@ -149,8 +174,8 @@ class CassandraNode(Server):
             return str(error)
         return None
 
-    def _invoke(self, operation: str, arguments: list[Json]) -> None:
-        self._ask({"type": "exec", "mbean": _STORAGE_SERVICE, "operation": operation, "arguments": arguments})
+    def _invoke(self, operation: str, arguments: list[Json]) -> Json:
+        return self._ask({"type": "exec", "mbean": _STORAGE_SERVICE, "operation": operation, "arguments": arguments})
 
     def _ask(self, request: Mapping[str, Json]) -> Json:
         """One request to JMX by its HTTP bridge."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -28,6 +28,10 @@ class SandboxOptions:
     """The line of Cassandra: 5.0, 4.1, 4.0 or 3.11."""
     nodes: int = 1
     """Cassandra nodes on addresses of their own; 0 for none."""
+    waiting_nodes: int = 0
+    """Further nodes that are prepared and not started; each joins the cluster (bootstraps) at its first start."""
+    data_centers: Sequence[str] = ()
+    """The data centre of each node, those that wait last; none: all are in `datacenter1`."""
     pulsar: bool = True
     """Whether there is a Pulsar standalone."""
     commitlog_sync_ms: int = 200
@@ -59,6 +63,16 @@ class SandboxOptions:
         checks = [
             ("cassandra", self.cassandra in CASSANDRA_VERSIONS, f"{self.cassandra!r} is not one of {lines}"),
             ("nodes", 0 <= self.nodes <= MAX_NODES, f"{self.nodes} is not between 0 and {MAX_NODES}"),
+            (
+                "waiting_nodes",
+                0 <= self.waiting_nodes <= (max(0, MAX_NODES - self.nodes) if self.nodes else 0),
+                f"{self.waiting_nodes} cannot join {self.nodes} nodes; there are {MAX_NODES} at most",
+            ),
+            (
+                "data_centers",
+                len(self.data_centers) in {0, self.nodes + self.waiting_nodes},
+                f"{len(self.data_centers)} names for {self.nodes + self.waiting_nodes} nodes",
+            ),
             ("nodes", self.nodes > 0 or self.pulsar, "0 nodes and no Pulsar leave nothing to start"),
             (
                 "commitlog_sync_ms",

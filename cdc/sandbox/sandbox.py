@@ -65,6 +65,7 @@ class Sandbox:
         self._dir: Path | None = None
         self._supervisor: SupervisorChannel | None = None
         self._nodes: tuple[CassandraNode, ...] = ()
+        self._waiting_nodes: tuple[CassandraNode, ...] = ()
         self._pulsar: Pulsar | None = None
 
     def __enter__(self) -> Self:
@@ -87,6 +88,11 @@ class Sandbox:
     def nodes(self) -> tuple[CassandraNode, ...]:
         """The Cassandra nodes; the first is the seed."""
         return self._nodes
+
+    @property
+    def waiting_nodes(self) -> tuple[CassandraNode, ...]:
+        """The nodes that join when they are started."""
+        return self._waiting_nodes
 
     @property
     def node(self) -> CassandraNode:
@@ -159,10 +165,10 @@ class Sandbox:
         block, claim = claim_block(wanted)
         supervisor = SupervisorChannel(folder, held=[lock, claim], remove_folder=self._base_dir is None)
         self._supervisor = supervisor
-        ports = block.cassandra_ports(options.nodes)
-        self._nodes = tuple(
-            CassandraNode(number, folder, block, ports, options, supervisor) for number in range(1, options.nodes + 1)
-        )
+        total = options.nodes + options.waiting_nodes
+        ports = block.cassandra_ports(total)
+        nodes = [CassandraNode(number, folder, block, ports, options, supervisor) for number in range(1, total + 1)]
+        self._nodes, self._waiting_nodes = tuple(nodes[: options.nodes]), tuple(nodes[options.nodes :])
         self._pulsar = Pulsar(folder, block, block.pulsar_ports(), options, supervisor) if options.pulsar else None
         write_state = _StateWriter(folder, block, options, supervisor.pid, self._servers()).write
         for server in self._servers():
@@ -170,12 +176,13 @@ class Sandbox:
         write_state()
 
     def _servers(self) -> list[CassandraNode | Pulsar]:
-        return [*self._nodes, *([self._pulsar] if self._pulsar else [])]
+        return [*self._nodes, *self._waiting_nodes, *([self._pulsar] if self._pulsar else [])]
 
     def _start_servers(self) -> None:
         """Pulsar beside the nodes; the nodes one after the other, the seed first."""
         for server in self._servers():
-            self._on_progress(server.name, "waiting")
+            if server not in self._waiting_nodes:
+                self._on_progress(server.name, "waiting")
         with ThreadPoolExecutor(max_workers=2) as pool:
             starts = [pool.submit(self._start_nodes)]
             if self._pulsar is not None:

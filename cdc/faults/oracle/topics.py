@@ -78,10 +78,9 @@ class TopicReader:
         answer = httpx.get(f"{self._admin_url}/admin/v2/persistent/public/default", timeout=_HTTP_TIMEOUT_S)
         return sorted(answer.raise_for_status().json())
 
-    def data_records(self, topic: str) -> list[DataRecord]:
-        """All records of a data topic (KEY_VALUE, AVRO), in its order; none when it does not exist."""
+    def data_records(self, topic: str) -> Iterator[DataRecord]:
+        """All records of a data topic (KEY_VALUE, AVRO), in its order."""
         schemas: dict[int, tuple[Any, Any]] = {}
-        found: list[DataRecord] = []
         for message in self._messages(topic):
             version = message._message.int_schema_version()  # noqa: SLF001  # the client tells it nowhere else
             if version not in schemas:
@@ -93,18 +92,15 @@ class TopicReader:
             properties = dict(message.properties())
             bounds = [properties.get(name) for name in ("range_start", "range_end")]
             decoded = [None if each is None else _decode(key_schema, base64.b64decode(each)) for each in bounds]
-            found.append(
-                DataRecord(
-                    key_bytes=key,
-                    key=_decode(key_schema, key),
-                    value=None if value is None else _decode(value_schema, value),
-                    value_bytes=value,
-                    properties=properties,
-                    published_ms=message.publish_timestamp(),
-                    bounds=(decoded[0], decoded[1]),
-                )
+            yield DataRecord(
+                key_bytes=key,
+                key=_decode(key_schema, key),
+                value=None if value is None else _decode(value_schema, value),
+                value_bytes=value,
+                properties=properties,
+                published_ms=message.publish_timestamp(),
+                bounds=(decoded[0], decoded[1]),
             )
-        return found
 
     def events(self, topic: str) -> list[Event]:
         """All events of an events topic, partition by partition, each in its order; none when it does not exist."""

@@ -8,7 +8,7 @@ import pytest
 
 from cdc.sandbox import SandboxOptions
 from cdc.sandbox.addresses import CassandraPorts
-from cdc.sandbox.cassandra_config import initial_token, node_settings
+from cdc.sandbox.cassandra_config import initial_token, node_settings, write_configuration
 from schemas.errors import ConfigError
 
 _PORTS = CassandraPorts(native=9042, storage=7000, jolokia=8778)
@@ -17,10 +17,19 @@ _PORTS = CassandraPorts(native=9042, storage=7000, jolokia=8778)
 def test_all_wrong_options_are_reported_at_once() -> None:
     """A user mends everything in one go."""
     with pytest.raises(ConfigError) as error:
-        SandboxOptions(cassandra="6.0", nodes=51, commitlog_sync_ms=0, commitlog_segment_mb=0)
+        SandboxOptions(
+            cassandra="6.0",
+            nodes=51,
+            waiting_nodes=1,
+            data_centers=["west"],
+            commitlog_sync_ms=0,
+            commitlog_segment_mb=0,
+        )
     assert str(error.value).splitlines() == [
         "cassandra: '6.0' is not one of 5.0, 4.1, 4.0, 3.11",
         "nodes: 51 is not between 0 and 50",
+        "waiting_nodes: 1 cannot join 51 nodes; there are 50 at most",
+        "data_centers: 1 names for 52 nodes",
         "commitlog_sync_ms: 0 is not between 1 and 600000 milliseconds",
         "commitlog_segment_mb: 0 is not between 1 and 1024 MiB",
     ]
@@ -40,6 +49,7 @@ def test_a_sandbox_without_any_server_is_refused() -> None:
         (2, 2, 0),
         (2, 3, -3074457345618258603),
         (3, 3, 3074457345618258602),
+        (3, 2, -4611686018427387904),  # one that joins halves the part of the first
     ],
 )
 def test_tokens_part_the_ring_evenly(node: int, nodes: int, token: int) -> None:
@@ -63,6 +73,24 @@ def test_a_node_writes_cdc_raw_and_syncs_as_told() -> None:
     assert settings["commitlog_sync"] == "periodic"
     assert settings["commitlog_sync_period_in_ms"] == 50
     assert settings["commitlog_segment_size_in_mb"] == 2
+
+
+def test_a_node_that_joins_takes_its_data_from_the_others() -> None:
+    """The others must not: nobody would have any to give."""
+    assert _settings(SandboxOptions())["auto_bootstrap"] is False
+    joins = node_settings(
+        Path("/s/cassandra-3"), address="127.7.7.3", seed="127.7.7.1", ports=_PORTS, token=1,
+        options=SandboxOptions(nodes=2, waiting_nodes=1), joins=True,
+    )  # fmt: skip
+    assert joins["auto_bootstrap"] is True
+
+
+def test_data_centres_come_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
+    """The snitch reads it from the class path."""
+    options = SandboxOptions(nodes=2, data_centers=["west", "east"])
+    assert _settings(options)["endpoint_snitch"] == "GossipingPropertyFileSnitch"
+    write_configuration(tmp_path, {}, "east")
+    assert (tmp_path / "conf" / "cassandra-rackdc.properties").read_text() == "dc=east\nrack=rack1\n"
 
 
 def test_a_node_listens_on_its_own_loopback_address_only() -> None:

@@ -1,0 +1,121 @@
+"""Parts of the fault kit that need no servers: index files, the clock, what is kept, and when growth is too much."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cdc.faults.clock import SteppedClock
+from cdc.faults.index_files import disturb_index
+from cdc.faults.keeper import SegmentKeeper
+from cdc.faults.kinds import FaultKind
+from cdc.faults.literals import ELEMENT_TYPES, NATIVE_TYPES, literal
+from cdc.faults.soak import Sample, SoakReport, growth
+from cdc.faults.soak_plot import plot_soak
+from cdc.faults.tables import ALL_TYPES
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"), [(FaultKind.IDX_EMPTY, ""), (FaultKind.IDX_TORN, "12"), (FaultKind.IDX_SHRUNK, "617")]
+)
+def test_an_index_is_wrong_for_a_moment_and_right_again(tmp_path: Path, kind: FaultKind, wrong: str) -> None:
+    """The newest one; what Cassandra wrote meanwhile stays."""
+    (tmp_path / "CommitLog-7-5_cdc.idx").write_text("99\nCOMPLETED")
+    index = tmp_path / "CommitLog-7-10_cdc.idx"
+    index.write_text("1234")
+    seen: list[str] = []
+    disturb = threading.Thread(target=disturb_index, args=(tmp_path, kind, 0.5, seen.append))
+    disturb.start()
+    deadline = time.monotonic() + 60
+    while index.read_text() != wrong and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert index.read_text() == wrong
+    disturb.join()
+    assert index.read_text() == "1234"
+    assert seen == [f"CommitLog-7-10_cdc.idx: '1234' becomes {wrong!r}"]
+
+
+def test_a_segment_that_cassandra_finished_meanwhile_is_complete_again(tmp_path: Path) -> None:
+    """Its index is never written again, so that the kit says what Cassandra would have."""
+    index = tmp_path / "CommitLog-7-10_cdc.idx"
+    index.write_text("1234")
+
+    def start_next(text: str) -> None:
+        (tmp_path / "CommitLog-7-11_cdc.idx").write_text("50")
+
+    disturb_index(tmp_path, FaultKind.IDX_SHRUNK, 0.0, start_next)
+    assert index.read_text() == "1234\nCOMPLETED"
+
+
+def test_a_clock_steps_in_a_process_that_runs(tmp_path: Path) -> None:
+    """By the environment and, for one that is isolated from it, by the interpreter."""
+    clock = SteppedClock(tmp_path / "clock")
+    clock.step(3600)
+    tell = "import time; print(time.time())"
+    script = tmp_path / "script.py"
+    script.write_text(tell)
+    commands = (
+        [sys.executable, "-c", tell],
+        [str(clock.python), "-I", "-S", str(script)],
+        [str(clock.python), "-I", "-c", tell],
+    )
+    for command in commands:
+        done = subprocess.run(command, env=clock.environment, capture_output=True, text=True, check=True, timeout=60)
+        assert 3000 < float(done.stdout) - time.time() <= 3600
+
+
+def test_segments_and_schemas_outlive_their_names(tmp_path: Path) -> None:
+    """What the agent deletes is there for the judge."""
+    cdc_raw, data = tmp_path / "cdc_raw", tmp_path / "data"
+    (data / "system_schema" / "tables-1").mkdir(parents=True)
+    cdc_raw.mkdir()
+    (data / "system_schema" / "tables-1" / "nb-1-Data.db").write_text("schema")
+    (cdc_raw / "CommitLog-7-1.log").write_text("segment")
+    keeper = SegmentKeeper({1: (cdc_raw, data)}, tmp_path / "kept")
+    keeper.keep_schema()
+    (cdc_raw / "CommitLog-7-1.log").unlink()
+    (data / "system_schema" / "tables-1" / "nb-1-Data.db").unlink()
+    assert [path.read_text() for path in keeper.segments(1)] == ["segment"]
+    [schema] = keeper.schemas(1)
+    assert schema.newest_segment == "CommitLog-7-1.log"
+    assert (schema.folder / "data" / "system_schema" / "tables-1" / "nb-1-Data.db").read_text() == "schema"
+
+
+def _samples(rss_mib: float, last_rss_mib: float) -> list[Sample]:
+    return [
+        Sample(
+            at_s=float(at_s),
+            process=process,
+            rss_mib=last_rss_mib if process == "agent" and at_s >= 75 else rss_mib,
+            open_files=20,
+            threads=10,
+        )
+        for at_s in range(0, 101, 5)
+        for process in ("agent", "connector child", "connector host", "Cassandra")
+    ]
+
+
+def test_growth_is_told_and_a_flat_run_is_good(tmp_path: Path) -> None:
+    """Some megabytes are allowed, half as much again is not; a process without samples is not flat."""
+    assert growth(_samples(100, 120)) == []
+    assert growth(_samples(100, 150)) == ["agent: rss_mib grew from 100 to 150"]
+    assert len(growth([])) == 3
+    report = SoakReport(seed=1, minutes=2, samples=_samples(100, 120), lag_s=[(0, 0.1), (100, 0.2)])
+    plot_soak(report, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_literal_of_every_type_can_be_drawn() -> None:
+    """Each has one, and one that is not known is told."""
+    import random
+
+    rng = random.Random(1)
+    assert all(literal(cql_type, rng) for cql_type in ALL_TYPES.values())
+    assert set(ELEMENT_TYPES) < set(NATIVE_TYPES)
+    with pytest.raises(ValueError, match="no literal of unheard"):
+        literal("unheard<of>", rng)

@@ -1,12 +1,12 @@
-"""A backlog to the events topic: rate, CPU for each event, and memory of the agent.
+"""A backlog to the events topic: rate, CPU for each event, memory by size of backlog and of segments, and a profile.
 
-One Cassandra writes the backlog; each run of the agent gets a folder of hard links to it, a working directory and topics of
-its own, so that runs repeat. The first run is a warm-up of the broker and does not count.
+Each run of the agent gets a folder with a backlog (benchmarks/backlog.py), a working directory and topics of its own, so
+that runs repeat. The first run is a warm-up of the broker and does not count.
 
-    python -m benchmarks.drain [--rows 200000] [--runs 3] [--json]
+    python -m benchmarks.drain [--events 200000] [--runs 3] [--no-memory] [--no-profile] [--rival-agent JAR] [--json]
 
-CPU is that of the agent's process, user and system; memory is its largest PSS while it drains. All figures are of a machine
-that is busy with the servers, too: the load average stands beside them.
+CPU is that of the agent's process, user and system; memory is its largest PSS, and its largest resident set as the kernel
+counts it. All figures are of a machine that is busy with the servers, too: the load average stands beside them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -23,72 +25,90 @@ from typing import Final
 import click
 import httpx
 import psutil
-from cassandra.cluster import Cluster
-from cassandra.concurrent import execute_concurrent_with_args
 
+from benchmarks.backlog import Backlog, entries_of_a_node
+from benchmarks.profile import Profiler
+from benchmarks.rival import CONSTANTS, RivalFigures, measure_rival
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 
-# DataStax's agent 2.3.9 on this class of machine, warm, as measured by us: events/s, CPU us of an event.
-_RIVAL: Final = (13_000, 137)
-_SEGMENT_MB: Final = 32
-_WAIT_S: Final = 900
+__all__ = ["Drain", "drain"]
+
+_MIB: Final = 2**20
+_SEGMENT: Final = 32 * _MIB
+_WRITTEN_ROWS: Final = 20_000
+_WAIT_S: Final = 1800
 _LOOK_S: Final = 0.1
+# The bars: times the rival's rate, CPU of an event, resident memory of one process.
+_BAR: Final = (3.5, 20.0, 150 * _MIB)
+# Of which memory must not depend: events, and bytes of a segment.
+_MEMORY_RUNS: Final = (
+    Backlog(events=100_000, segment_bytes=_SEGMENT),
+    Backlog(events=1_000_000, segment_bytes=_SEGMENT),
+    Backlog(events=200_000, segment_bytes=1 * _MIB),
+    Backlog(events=200_000, segment_bytes=128 * _MIB),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """One run. `seconds` from the first acknowledged event to the last."""
+    """One run. `seconds` from the first acknowledged event to the last; `events` are those within."""
 
+    backlog: Backlog
     events: int
     seconds: float
     cpu_us_per_event: float
     peak_pss_bytes: int
+    peak_rss_bytes: int
     load_average_1_min: float
+
+    @property
+    def events_per_s(self) -> float:
+        """The rate."""
+        return self.events / self.seconds
 
     @property
     def line(self) -> str:
         """For a person."""
         return (
-            f"agent, backlog to events topic {self.events / self.seconds:>9,.0f} events/s"
-            f"{self.cpu_us_per_event:>7.1f} us CPU each{self.peak_pss_bytes / 2**20:>6,.0f} MiB PSS"
+            f"agent, {self.backlog.events:>9,} events in segments of {self.backlog.segment_bytes // _MIB:>3} MiB"
+            f"{self.events_per_s:>9,.0f} events/s{self.cpu_us_per_event:>7.1f} us CPU each"
+            f"{self.peak_pss_bytes / _MIB:>6,.0f} MiB PSS{self.peak_rss_bytes / _MIB:>6,.0f} MiB RSS"
             f"   load {self.load_average_1_min:.1f}"
         )
 
 
-def write_backlog(sandbox: Sandbox, rows: int) -> None:
-    """As in the published figures of other systems: text and int key, five columns."""
-    node = sandbox.node
-    with Cluster([node.address], port=node.native_port) as cluster, cluster.connect() as session:
-        # The machine may be busy with others.
-        session.default_timeout = 120
-        session.execute("CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
-        session.execute(
-            "CREATE TABLE bench.rows (pk text, ck int, a text, b text, c int, d bigint, e double, PRIMARY KEY (pk, ck))"
-            " WITH cdc = true"
-        )
-        insert = session.prepare("INSERT INTO bench.rows (pk, ck, a, b, c, d, e) VALUES (?, ?, ?, ?, ?, ?, ?)")
-        values = ((f"key-{i:08}", i % 7, "a" * 40, f"value {i}", i, i * i, i / 3) for i in range(rows))
-        execute_concurrent_with_args(session, insert, values, concurrency=64)
-    # More than one sync period: all of it can be read.
-    time.sleep(1)
+class Drainer:
+    """A node that is asked for its schema, a Pulsar, and a folder for backlogs."""
+
+    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+        self._sandbox: Final = sandbox
+        self._folder: Final = folder
+        self._entries: Final = entries_of_a_node(sandbox.node, _WRITTEN_ROWS)
+        self._number = 0
+        self.profile: list[str] = []
+
+    def run(self, backlog: Backlog, *, with_profile: bool = False) -> Drain:
+        """Let an agent of its own publish all of a backlog."""
+        self._number += 1
+        folder = self._folder / str(self._number)
+        backlog.write(self._entries, folder / "cdc_raw")
+        agent = AgentProcess.for_node(
+            self._sandbox.node, self._sandbox.pulsar, folder / "agent", cdcRawDirectory=str(folder / "cdc_raw"),
+            topicPrefix=f"persistent://public/default/drain{self._number}-",
+        )  # fmt: skip
+        agent.start()
+        profiler = Profiler(agent.pid) if with_profile else None
+        try:
+            return drain(agent, backlog)
+        finally:
+            agent.stop()
+            self.profile = self.profile if profiler is None else profiler.lines()
+            shutil.rmtree(folder)
 
 
-def drain(sandbox: Sandbox, folder: Path, rows: int, number: int, **options: object) -> Drain:
-    """Let an agent of its own publish the whole backlog."""
-    raw = folder / f"raw-{number}"
-    raw.mkdir()
-    for path in sandbox.node.cdc_raw.iterdir():
-        # The index is rewritten in place while the node lives.
-        if path.suffix == ".log":
-            (raw / path.name).hardlink_to(path)
-        else:
-            (raw / path.name).write_bytes(path.read_bytes())
-    agent = AgentProcess.for_node(
-        sandbox.node, sandbox.pulsar, folder / f"agent-{number}", cdcRawDirectory=str(raw),
-        topicPrefix=f"persistent://public/default/drain{number}-", **options,
-    )  # fmt: skip
-    agent.start()
+def drain(agent: AgentProcess, backlog: Backlog) -> Drain:
+    """Watch an agent that was just started until it has published all."""
     process = psutil.Process(agent.pid)
     cpu_s, events, started, peak = 0.0, 0, 0.0, 0
     deadline = time.monotonic() + _WAIT_S
@@ -96,25 +116,34 @@ def drain(sandbox: Sandbox, folder: Path, rows: int, number: int, **options: obj
         peak = max(peak, process.memory_full_info().pss)
         done = _acknowledged(agent)
         if done and not started:
-            started, events = time.monotonic(), done
-            times = process.cpu_times()
-            cpu_s = times.user + times.system
-        if done >= rows:
+            started, events, cpu_s = time.monotonic(), done, _cpu_s(process)
+        if done >= backlog.events:
             break
         if time.monotonic() > deadline:
-            raise click.ClickException(f"{done} of {rows} events within {_WAIT_S} s:\n{agent.log_tail()}")
+            raise click.ClickException(f"{done} of {backlog.events} events within {_WAIT_S} s:\n{agent.log_tail()}")
         time.sleep(_LOOK_S)
-    times = process.cpu_times()
-    seconds = time.monotonic() - started
-    result = Drain(
-        events=done - events,
-        seconds=seconds,
-        cpu_us_per_event=1e6 * (times.user + times.system - cpu_s) / (done - events),
+    measured = max(1, done - events)
+    return Drain(
+        backlog=backlog,
+        events=measured,
+        seconds=time.monotonic() - started,
+        cpu_us_per_event=1e6 * (_cpu_s(process) - cpu_s) / measured,
         peak_pss_bytes=peak,
+        peak_rss_bytes=_peak_rss(agent.pid),
         load_average_1_min=round(os.getloadavg()[0], 2),
     )
-    agent.stop()
-    return result
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _peak_rss(pid: int) -> int:
+    """The kernel's own high-water mark."""
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 def _acknowledged(agent: AgentProcess) -> int:
@@ -125,30 +154,46 @@ def _acknowledged(agent: AgentProcess) -> int:
     return int(float(found[1]))
 
 
+def verdict(results: Sequence[Drain], rival: RivalFigures) -> str:
+    """The best run beside the rival and the bars."""
+    best = max(results, key=lambda each: each.events_per_s)
+    cpu = min(each.cpu_us_per_event for each in results)
+    times, cpu_bar, memory_bar = _BAR
+    return (
+        f"the best run is {best.events_per_s / rival.events_per_s:.1f} times the rival's rate (bar: {times}) at"
+        f" {cpu:.1f} us CPU an event (bar: {cpu_bar:.0f}) in one process of"
+        f" {max(each.peak_rss_bytes for each in results) / _MIB:.0f} MiB RSS (bar: {memory_bar // _MIB})"
+    )
+
+
 @click.command()
-@click.option("--rows", default=200_000, show_default=True, type=click.IntRange(10_000), help="Rows of the backlog.")
+@click.option("--events", default=200_000, show_default=True, type=click.IntRange(10_000), help="Of each backlog.")
 @click.option("--runs", default=3, show_default=True, type=click.IntRange(1), help="Runs that count.")
+@click.option("--memory/--no-memory", default=True, help="Memory by size of backlog (up to a million) and segments.")
+@click.option("--profile/--no-profile", default=True, help="One more run, with py-spy where it is installed.")
+@click.option(
+    "--rival-agent", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Jar of DataStax's agent."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def main(rows: int, runs: int, as_json: bool) -> None:
+def main(events: int, runs: int, memory: bool, profile: bool, rival_agent: Path | None, as_json: bool) -> None:
     """Measure the agent's throughput."""
-    options = SandboxOptions(commitlog_segment_mb=_SEGMENT_MB, cassandra_settings={"cdc_total_space_in_mb": 8192})
+    backlog = Backlog(events=events, segment_bytes=_SEGMENT)
+    options = SandboxOptions(commitlog_segment_mb=32, cassandra_settings={"cdc_total_space_in_mb": 8192})
     with tempfile.TemporaryDirectory() as folder, Sandbox(options) as sandbox:
-        write_backlog(sandbox, rows)
-        # A hard link does not reach over file systems, so the runs' folders stand beside the node's.
-        place = sandbox.node.cdc_raw.parent / Path(folder).name
-        place.mkdir()
-        results = [drain(sandbox, place, rows, number) for number in range(runs + 1)][1:]
+        drainer = Drainer(sandbox, Path(folder))
+        results = [drainer.run(backlog) for _ in range(runs + 1)][1:]
+        by_size = [drainer.run(each) for each in _MEMORY_RUNS] if memory else []
+        if profile:
+            drainer.run(backlog, with_profile=True)
+        rival = CONSTANTS if rival_agent is None else measure_rival(rival_agent, sandbox, events)
     if as_json:
-        click.echo(json.dumps([asdict(each) for each in results]))
-    else:
-        click.echo("\n".join(each.line for each in results))
-        best = max(each.events / each.seconds for each in results)
-        rate, cpu_us = _RIVAL
-        cpu = min(each.cpu_us_per_event for each in results)
-        click.echo(
-            f"DataStax's agent 2.3.9, measured on a quiet machine of this class: {rate:,} events/s, {cpu_us} us CPU each;"
-            f" the best run is {best / rate:.1f} times its rate at {cpu / cpu_us:.2f} of its CPU"
-        )
+        found = {"runs": [asdict(each) for each in results], "memory": [asdict(each) for each in by_size]}
+        click.echo(json.dumps({**found, "profile": drainer.profile, "rival": asdict(rival)}))
+        return
+    lines = [each.line for each in results]
+    if by_size:
+        lines += ["memory, by backlog and by segments:", *(each.line for each in by_size)]
+    click.echo("\n".join([*lines, *drainer.profile, str(rival), verdict(results, rival)]))
 
 
 if __name__ == "__main__":

@@ -29,14 +29,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from change_agent.archiving import Archiving
-from change_agent.cassandra_yaml import settings_of
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
-from change_agent.cdc_raw_guard import CdcRawGuard, GuardLimits
-from change_agent.clients import event_producers, node_connection
+from change_agent.clients import cdc_raw_guard, event_producers, node_connection, segment_rotation
 from change_agent.config import RELOADABLE, AgentConfig, to_option
 from change_agent.finished_segments import FinishedSegmentFiles
 from change_agent.gaps import GapReporter
@@ -51,10 +49,11 @@ from change_agent.positions_copy import PositionsCopy
 from change_agent.positions_writer import PositionsWriter
 from change_agent.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.publisher import HoldLimits, MutationPublisher
+from change_agent.reading_again import reading_again
 from change_agent.schema_history import SchemaHistory
 from change_agent.segment_archive import SegmentArchive
 from change_agent.segment_follower import SegmentFollower
-from change_agent.segment_rotation import SegmentRotation
+from change_agent.sqlite_file import UnwritableFileError
 from change_agent.status_report import StatusReport
 from change_agent.table_filter import TableFilter
 from change_agent.table_metadata import TableMetadataProvider
@@ -67,6 +66,7 @@ from schemas.topics import full_topic_name
 __all__ = ["AgentFailedError", "ChangeAgent"]
 
 _log: Final = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 _LOOK_S: Final = 0.5
 # A topic that cannot be used for so long, and has this share of all room, is held.
 _HOLD_AFTER_S: Final = 10.0
@@ -80,8 +80,8 @@ class AgentFailedError(CdcError):
 class ChangeAgent:
     """An agent for one node. `start`, `wait`, `stop`, each once, by one thread; `ask_to_stop` by any, or by a signal.
 
-    The constructor touches nothing but the working directory; it raises ConfigError, WorkingDirInUseError and
-    DamagedPositionsError and DamagedParkedError.
+    The constructor touches nothing but the working directory; it raises ConfigError, WorkingDirInUseError,
+    DamagedPositionsError. It waits while the disk is full.
     """
 
     def __init__(self, config: AgentConfig) -> None:
@@ -90,12 +90,17 @@ class ChangeAgent:
         self._wanted_to_stop: Final = threading.Event()
         self._stopping: Final = threading.Event()
         self._store: Final = OffsetStore(config.cdc_working_dir)
-        self._stored: Final = self._store.load()
+        self._stored = self._store.load()
+        spill_directory = config.spill_dir or config.cdc_working_dir / "spill"
+        folders = [config.cdc_raw_directory, spill_directory]
+        self._parked: Final = self._until_writable(
+            lambda: ParkedMutations(config.cdc_working_dir, lambda: self._read_again(folders))
+        )
         self._positions: Final = InflightPositions(
             max_events=config.max_inflight_events, max_bytes=config.max_inflight_bytes
         )
         self._provider: Final = self._make_provider()
-        self._rotation: Final = self._make_rotation()
+        self._rotation: Final = segment_rotation(config)
         self._producers: Final = event_producers(config)
         self._publisher: Final = MutationPublisher(
             self._producers,
@@ -111,15 +116,13 @@ class ChangeAgent:
                 max_held_bytes=config.max_held_bytes,
             ),
         )
-        self._parked: Final = ParkedMutations(config.cdc_working_dir)
-        spill_directory = config.spill_dir or config.cdc_working_dir / "spill"
         self._watcher: Final = CdcRawWatcher(
             config.cdc_raw_directory,
             config.cdc_poll_interval_ms / 1000,
             [spill_directory],
             config.cdc_working_dir / "reprocess",
         )
-        self._guard: Final = self._make_guard(spill_directory)
+        self._guard: Final = cdc_raw_guard(config, spill_directory, self.metrics, self._watcher.wake)
         self._gaps: Final = GapReporter(self._producers, gaps_topic(config.topic_prefix))
         self._follower: Final = self._make_follower()
         self._reader: Final = threading.Thread(target=self._read, name="reader", daemon=True)
@@ -139,15 +142,32 @@ class ChangeAgent:
                 self.metrics,
                 self._archiving,
             ),
+            self.metrics,
             write_status=self._report.look,
             interval_s=config.positions_interval_ms / 1000,
         )
 
+    def _until_writable(self, action: Callable[[], _Result]) -> _Result:
+        """Wait for room on the disk. Raises UnwritableFileError when the agent stops meanwhile."""
+        while True:
+            try:
+                return action()
+            except UnwritableFileError as error:
+                _log.log(logging.DEBUG if self.metrics.write_failures else logging.ERROR, "%s", error)
+                self.metrics.write_failures += 1
+                if self._wanted_to_stop.wait(_LOOK_S):
+                    raise
+
+    def _read_again(self, folders: list[Path]) -> None:
+        self._stored = reading_again(self._stored, folders)
+        try:
+            self._store.store(self._stored)
+        except OSError as error:
+            raise UnwritableFileError(f"positions cannot be stored ({error}); trying again") from error
+
     def _make_archiving(self) -> Archiving | None:
-        url = self._config.archive_url
-        if url is None:
-            return None
-        return Archiving(SegmentArchive(url, self._config.archive_compression), self._node_id)
+        url, compression = self._config.archive_url, self._config.archive_compression
+        return None if url is None else Archiving(SegmentArchive(url, compression), self._node_id)
 
     def _make_copy(self) -> PositionsCopy | None:
         prefix = self._config.positions_topic_prefix
@@ -165,26 +185,6 @@ class ChangeAgent:
     def _node_id(self) -> str | None:
         known = self._provider.known
         return None if known is None else str(known.node_id)
-
-    def _make_rotation(self) -> SegmentRotation | None:
-        interval_ms = self._config.segment_rotation_interval_ms
-        return SegmentRotation(node_connection(self._config), interval_ms / 1000) if interval_ms else None
-
-    def _make_guard(self, spill_directory: Path) -> CdcRawGuard:
-        config = self._config
-        return CdcRawGuard(
-            config.cdc_raw_directory,
-            spill_directory,
-            node_connection(self._config),
-            {} if config.cassandra_yaml is None else settings_of(config.cassandra_yaml),
-            GuardLimits(
-                total_bytes=config.cdc_total_space_bytes,
-                soon_s=config.spill_when_full_within_ms / 1000,
-                min_free_bytes=config.spill_min_free_bytes,
-            ),
-            self.metrics,
-            self._watcher.wake,
-        )
 
     def _make_provider(self) -> TableMetadataProvider:
         config = self._config
@@ -247,7 +247,7 @@ class ChangeAgent:
         if self._http is not None:
             self._report.http_address = self._http.address
             self._http.start()
-        self._provider.start()
+        self._until_writable(self._provider.start)
         self._publisher.start()
         self._writer.start()
         self._reader.start()
@@ -333,7 +333,9 @@ class ChangeAgent:
             if self._copy is not None:
                 restored = self._copy.restore() if self._stored == StoredPositions() else None
                 if restored is not None:
-                    self._writer.adopt(restored)
+                    while not self._writer.adopt(restored):
+                        if self._stopping.wait(_LOOK_S):
+                            return
                     self._follower.adopt(restored)
                 self._copy.start()
             self._follower.run()

@@ -8,10 +8,12 @@ works while both stand still, which is when it is needed.
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -27,6 +29,8 @@ __all__ = ["CdcRawGuard", "GuardLimits"]
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
+# Of the CPU of a look.
+_REST: Final = 200
 _SETTINGS_INTERVAL_S: Final = 600.0
 _SETTINGS_RETRY_S: Final = 10.0
 # Shares of the limit: off-load from the first on, from the second on when it would be full soon, down to the third.
@@ -104,14 +108,17 @@ class CdcRawGuard:
     def _run(self) -> None:
         try:
             for left_over in self._spill_directory.glob("*.tmp"):
-                left_over.unlink()
+                with suppress(OSError):  # it only takes room, until the next start
+                    left_over.unlink()
             while not self._stopping.is_set():
                 self._ask_settings()
+                began_s = time.thread_time()
                 try:
                     self._look()
                 except OSError as error:
                     self._tell_stuck(f"{self._cdc_raw} cannot be watched ({error}); trying again")
-                self._stopping.wait(_LOOK_S)
+                # Thousands of files cost milliseconds a look: then it looks less often.
+                self._stopping.wait(max(_LOOK_S, _REST * (time.thread_time() - began_s)))
             self._node.close()
         except Exception as error:  # noqa: BLE001  # the top of a thread
             _log.exception("the guard of cdc_raw failed")
@@ -208,14 +215,14 @@ def _can_go(segment: ReadableSegment) -> bool:
     return segment.final and segment.log_exists
 
 
-def _folder_bytes(folder: Path) -> int:
+def _folder_bytes(folder: Path | str) -> int:
     """As Cassandra counts: every file below it."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_size if not path.is_dir() else 0
-        except FileNotFoundError:
-            continue
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                is_folder = entry.is_dir(follow_symlinks=False)
+                total += _folder_bytes(entry.path) if is_folder else entry.stat(follow_symlinks=False).st_size
     return total
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
+from change_agent.cassandra_yaml import settings_of
+from change_agent.cdc_raw_guard import CdcRawGuard, GuardLimits
 from change_agent.config import AgentConfig
 from change_agent.event_producers import EventProducers
 from change_agent.events_topics import EventsTopics
+from change_agent.metrics import AgentMetrics
 from change_agent.node_connection import NodeConnection
 from change_agent.partition_counts import PartitionCounts
 from change_agent.pulsar_auth import PulsarAuth
+from change_agent.segment_rotation import SegmentRotation
 from schemas.errors import ConfigError
 
-__all__ = ["event_producers", "node_connection"]
+__all__ = ["cdc_raw_guard", "event_producers", "node_connection", "segment_rotation"]
 
 
 def node_connection(config: AgentConfig) -> NodeConnection:
@@ -24,6 +29,31 @@ def node_connection(config: AgentConfig) -> NodeConnection:
         username=config.username,
         password=None if config.password is None else config.password.get_secret_value(),
         tls=_node_tls(config) if config.cassandra_tls else None,
+    )
+
+
+def segment_rotation(config: AgentConfig) -> SegmentRotation | None:
+    """What bounds the delay beside Cassandra 3.11, where it is wanted, with a session of its own. Raises ConfigError."""
+    interval_ms = config.segment_rotation_interval_ms
+    return SegmentRotation(node_connection(config), interval_ms / 1000) if interval_ms else None
+
+
+def cdc_raw_guard(
+    config: AgentConfig, spill_directory: Path, metrics: AgentMetrics, on_moved: Callable[[], None]
+) -> CdcRawGuard:
+    """The guard of the node's cdc_raw, with a session of its own. Raises ConfigError."""
+    return CdcRawGuard(
+        config.cdc_raw_directory,
+        spill_directory,
+        node_connection(config),
+        {} if config.cassandra_yaml is None else settings_of(config.cassandra_yaml),
+        GuardLimits(
+            total_bytes=config.cdc_total_space_bytes,
+            soon_s=config.spill_when_full_within_ms / 1000,
+            min_free_bytes=config.spill_min_free_bytes,
+        ),
+        metrics,
+        on_moved,
     )
 
 

@@ -14,14 +14,19 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from change_agent.offsets import sync_directory
 from schemas.mutation_event import MutationEvents, decode_events
 
-__all__ = ["HeldEvents"]
+__all__ = ["HELD_SUFFIX", "TOO_LARGE", "HeldEvents", "TooLargeEvent", "read_too_large"]
+
+HELD_SUFFIX: Final = ".events"
+TOO_LARGE: Final = "too-large"
+"""Folder, in that of held events, of events that no broker took for their size."""
 
 _HEADER: Final = struct.Struct(">II")
 
@@ -79,6 +84,18 @@ class HeldEvents:
         self.path.unlink(missing_ok=True)
         self._read_position = self._end = 0
 
+    def read_all(self) -> Iterator[tuple[MutationEvents, int]]:
+        """Every message and its bytes, from the front; for another process than the one that writes."""
+        position = 0
+        while position < self._end:
+            with self.path.open("rb") as file:
+                file.seek(position)
+                payload = _read_frame(file.read(_HEADER.size), file.read)
+            if payload is None:  # removed and begun anew meanwhile
+                return
+            position += _HEADER.size + len(payload)
+            yield decode_events(payload), len(payload)
+
     def _find_end(self) -> int:
         if not self.path.exists():
             return 0
@@ -87,6 +104,31 @@ class HeldEvents:
             while (payload := _read_frame(file.read(_HEADER.size), file.read)) is not None:
                 end += _HEADER.size + len(payload)
         return end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooLargeEvent:
+    """An event that no broker took; `table` is its full name, `size` are the bytes of the message."""
+
+    table: str
+    segment_id: int
+    position: int
+    size: int
+    digest: bytes
+
+
+def read_too_large(working_directory: Path) -> Iterator[TooLargeEvent]:
+    """What is kept in a working directory because it is larger than the broker's maxMessageSize; an agent may be running."""
+    for path in sorted((working_directory / "held" / TOO_LARGE).glob(f"*{HELD_SUFFIX}")):
+        for message, size in HeldEvents(path).read_all():
+            for event in message.events:
+                yield TooLargeEvent(
+                    table=f"{message.keyspace}.{message.table}",
+                    segment_id=message.segment_id,
+                    position=event.position,
+                    size=size,
+                    digest=event.digest,
+                )
 
 
 def _read_frame(header: bytes, read: Callable[[int], bytes]) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +41,8 @@ class InflightPositions:
         self._segments: Final[dict[int, SegmentAccount]] = {}
         self._events = 0
         self._bytes = 0
+        # What `progress` said, until something changes: it is asked several times a second.
+        self._progress: dict[int, SegmentProgress] | None = None
         self._read_until_ms = 0
         self._acknowledged_until_ms = 0
 
@@ -69,6 +71,7 @@ class InflightPositions:
     def open(self, segment_id: int, position: int) -> None:
         """Begin to account for a segment whose entries up to `position` are done."""
         with self._changed:
+            self._progress = None
             self._segments.setdefault(segment_id, SegmentAccount(position))
 
     def take_room(self, events: int, size: int, timeout_s: float) -> bool:
@@ -95,12 +98,14 @@ class InflightPositions:
     def track(self, entries: Iterable[TrackedEntry]) -> None:
         """Entries whose events are about to be published, in the order of the log."""
         with self._changed:
+            self._progress = None
             for entry in entries:
                 self._segments[entry.segment_id].track(entry)
 
     def advance(self, segment_id: int, position: int) -> None:
         """Everything up to `position` was read; what is not tracked has no events."""
         with self._changed:
+            self._progress = None
             segment = self._segments[segment_id]
             segment.read_position = max(segment.read_position, position)
             segment.move()
@@ -108,23 +113,27 @@ class InflightPositions:
     def finish(self, *segment_ids: int) -> None:
         """Nothing more will be read of these segments."""
         with self._changed:
+            self._progress = None
             for segment_id in segment_ids:
                 self._segments[segment_id].read_to_end = True
 
     def keep(self, segment_id: int) -> None:
         """The segment's file must stay: something in it could not be published."""
         with self._changed:
+            self._progress = None
             self._segments[segment_id].keep = True
 
     def note_fault(self, segment_id: int, fault: str) -> None:
         """Something in the segment could not be read; the first fault is remembered."""
         with self._changed:
+            self._progress = None
             segment = self._segments[segment_id]
             segment.fault = segment.fault or fault
 
     def acknowledge(self, entries: Iterable[TrackedEntry], events: int, size: int) -> None:
         """One event of each given entry is with the broker (an entry is named once per event)."""
         with self._changed:
+            self._progress = None
             for segment_id in settle(entries):
                 # No segment waits for what was parked.
                 if segment_id in self._segments:
@@ -135,23 +144,26 @@ class InflightPositions:
                 self._acknowledged_until_ms = self._read_until_ms
             self._changed.notify_all()
 
-    def progress(self) -> dict[int, SegmentProgress]:
+    def progress(self) -> Mapping[int, SegmentProgress]:
         """How far each open segment is, by segment id."""
         with self._changed:
-            return {
-                segment_id: SegmentProgress(
-                    position=segment.acknowledged,
-                    read_to_end=segment.read_to_end,
-                    done=segment.read_to_end and not segment.entries,
-                    keep=segment.keep,
-                    fault=segment.fault,
-                )
-                for segment_id, segment in self._segments.items()
-            }
+            if self._progress is None:
+                self._progress = {
+                    segment_id: SegmentProgress(
+                        position=segment.acknowledged,
+                        read_to_end=segment.read_to_end,
+                        done=segment.read_to_end and not segment.entries,
+                        keep=segment.keep,
+                        fault=segment.fault,
+                    )
+                    for segment_id, segment in self._segments.items()
+                }
+            return self._progress
 
     def forget(self, segment_id: int) -> None:
         """A segment that is done and stored as done needs no account any more."""
         with self._changed:
+            self._progress = None
             self._segments.pop(segment_id, None)
 
     def wait_until_empty(self, timeout_s: float) -> bool:

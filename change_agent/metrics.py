@@ -26,6 +26,7 @@ class TableMetrics:
         "events_too_large",
         "messages_sent",
         "retries",
+        "write_failures",
     )
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class TableMetrics:
         self.bytes_sent = 0
         self.retries = 0
         self.events_too_large = 0
+        self.write_failures = 0
         self.delay_counts: Final = [0] * (len(DELAY_BUCKETS_S) + 1)
         self.delay_sum_s = 0.0
 
@@ -81,8 +83,13 @@ class AgentMetrics:
     bytes_sent: int = _counter("Bytes of the messages that the broker has")
     send_errors: int = _counter("Messages that were refused, and sent again")
     topics_held: int = _counter("Times that a topic could not be used and its events were held on disk")
+    write_failures: int = _counter(
+        "Times that something could not be written to the working directory; it is tried again"
+    )
     schema_refreshes: int = _counter("Times that the schema was read from the node")
     parked: int = _gauge("Mutations in the parking lot now")
+    parked_bytes: int = _gauge("Bytes of parked.sqlite")
+    schema_bytes: int = _gauge("Bytes of schema.sqlite")
     inflight_events: int = _gauge("Events on their way, not acknowledged")
     inflight_bytes: int = _gauge("Bytes of these events, estimated")
     lag_bytes: int = _gauge("Bytes of commit log that Cassandra has synced and the broker has not acknowledged")

@@ -291,8 +291,8 @@ class MutationInterpreter:
             try:
                 return action()
             except UnwritableFileError as error:
-                if str(error) != told:
-                    _log.error("%s; reading waits for it", error)
+                self._metrics.write_failures += 1
+                _log.log(logging.DEBUG if str(error) == told else logging.ERROR, "%s; reading waits for it", error)
                 told = str(error)
                 self._pause(_PAUSE_S)
 

@@ -7,25 +7,38 @@
       version                of the commit log that it was written by
       reason                 of the last try
 
-The segment of a parked mutation stays in `cdc_raw` until nothing of it is parked any more: this store is what says so.
+The segment of a parked mutation stays in `cdc_raw` until nothing of it is parked any more: this store is what says so. So
+when it is damaged every segment that is still there has to be read again, from its beginning: what was parked is among
+them, and is parked anew.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from change_agent.sqlite_file import DamagedFileError, open_database, open_to_read, transaction
+from change_agent.sqlite_file import (
+    DamagedFileError,
+    UnwritableFileError,
+    open_database,
+    open_to_read,
+    set_aside,
+    stored_bytes,
+    transaction,
+)
 from schemas.errors import CdcError
 
-__all__ = ["DamagedParkedError", "ParkedMutation", "ParkedMutations", "read_parked"]
+__all__ = ["DamagedParkedError", "ParkedMutation", "ParkedMutations", "parked_bytes", "read_parked"]
+
+_log: Final = logging.getLogger(__name__)
 
 _NAME: Final = "parked.sqlite"
 _FORMAT: Final = 1
@@ -49,7 +62,7 @@ _Record = tuple[int, str, int, int, int, str, str, bytes, int, int, int]
 
 
 class DamagedParkedError(CdcError):
-    """Parked mutations were stored and cannot be read: going on would let their segments go."""
+    """Parked mutations were stored and cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +84,23 @@ class ParkedMutation:
 class ParkedMutations:
     """The parked mutations of a working directory. Used by the reader's thread; `segment_ids` and `count` by any.
 
-    The constructor raises DamagedParkedError.
+    A damaged file is set aside, told, and begun anew. Before that `read_again` is called: it has to make durable that all
+    segments are read again, for nobody knows any more which of them were held.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, read_again: Callable[[], None]) -> None:
         self._path: Final = directory / _NAME
         try:
-            self._database: Final = open_database(self._path, _FORMAT, [_TABLE])
+            self._database = _open_whole(self._path)
         except DamagedFileError as error:
-            raise _damaged(self._path, str(error)) from error
+            read_again()
+            aside = set_aside(self._path)
+            _log.error(
+                "%s is damaged (%s): set aside as %s; the segments that are still there are read again from their"
+                " beginning, so what was parked is parked again, and other events come twice",
+                self._path, error, aside.name,
+            )  # fmt: skip
+            self._database = _open_whole(self._path)
         self._unsaved: list[ParkedMutation] = []
         self._unsaved_bytes = 0
         self._by_segment: Counter[int] = Counter(dict(self._database.execute(
@@ -90,7 +111,11 @@ class ParkedMutations:
 
     def close(self) -> None:
         """Save what is not, and let go of the file."""
-        self.save()
+        try:
+            self.save()
+        except UnwritableFileError as error:
+            # Its places are not acknowledged, so it is read again.
+            _log.warning("%s: the next start reads it again", error)
         self._database.close()
 
     def park(self, mutation: ParkedMutation) -> None:
@@ -144,6 +169,23 @@ class ParkedMutations:
         self.count = self._by_segment.total()
 
 
+def _open_whole(path: Path) -> sqlite3.Connection:
+    """The database, every row of it looked at. Raises DamagedFileError."""
+    database = open_database(path, _FORMAT, [_TABLE])
+    try:
+        for row in database.execute(_SELECT):
+            _parked(row)
+    except (sqlite3.DatabaseError, ValueError) as error:
+        database.close()
+        raise DamagedFileError(str(error)) from error
+    return database
+
+
+def parked_bytes(directory: Path) -> int:
+    """What the parked mutations of a working directory take on the disk."""
+    return stored_bytes(directory / _NAME)
+
+
 def read_parked(directory: Path) -> Iterator[ParkedMutation]:
     """What is parked in a working directory, in order; an agent may be running. Raises DamagedParkedError."""
     path = directory / _NAME
@@ -169,6 +211,6 @@ def _parked(row: _Record) -> ParkedMutation:
 
 def _damaged(path: Path, reason: str) -> DamagedParkedError:
     return DamagedParkedError(
-        f"{path} is damaged ({reason}); what it held is still in the segments of cdc_raw: copy those away, then move"
-        f" the file away, and the agent goes on without it"
+        f"{path} is damaged ({reason}); what it holds is still in the segments of cdc_raw: at its next start the agent sets"
+        f" the file aside and reads them again"
     )

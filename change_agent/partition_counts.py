@@ -32,7 +32,10 @@ class PartitionCounts:
             known = self._read()
             before = known.get(topic)
             if before is None:
-                self._write(known | {topic: partitions})
+                try:
+                    self._write(known | {topic: partitions})
+                except OSError as error:
+                    raise PublishError(topic, f"{self.path} cannot be written ({error.strerror})") from error
             if before in (None, partitions):
                 return
         raise PartitionsChangedError(

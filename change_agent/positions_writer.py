@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from change_agent.inflight import InflightPositions, SegmentProgress
+from change_agent.metrics import AgentMetrics
 from change_agent.offsets import OffsetStore, StoredPositions, StoredSegment
 
 __all__ = ["FinishedSegments", "PositionsWriter"]
@@ -39,6 +40,7 @@ class PositionsWriter:
         stored: StoredPositions,
         positions: InflightPositions,
         finished_segments: FinishedSegments,
+        metrics: AgentMetrics,
         write_status: Callable[[], None],
         interval_s: float,
     ) -> None:
@@ -46,6 +48,7 @@ class PositionsWriter:
         self._stored = stored
         self._positions: Final = positions
         self._finished_segments: Final = finished_segments
+        self._metrics: Final = metrics
         self._write_status: Final = write_status
         self._interval_s: Final = interval_s
         self._lock: Final = threading.Lock()
@@ -65,11 +68,17 @@ class PositionsWriter:
         """What was stored last."""
         return self._stored
 
-    def adopt(self, positions: StoredPositions) -> None:
-        """Go on from these, of another machine, in place of none. Raises OSError when they cannot be stored."""
+    def adopt(self, positions: StoredPositions) -> bool:
+        """Go on from these, of another machine, in place of none; False when they cannot be stored now."""
         with self._lock:
-            self._store.store(positions)
+            try:
+                self._store.store(positions)
+            except OSError as error:
+                self._metrics.write_failures += 1
+                _log.warning("positions cannot be stored (%s); reading waits, trying again", error)
+                return False
             self._stored = positions
+            return True
 
     def stop(self) -> None:
         """Store what is acknowledged by now, and end."""
@@ -105,6 +114,7 @@ class PositionsWriter:
             self._store_progress(progress)
         except OSError as error:
             self.store_failures += 1
+            self._metrics.write_failures += 1
             if self.store_failures == 1:
                 _log.error("positions cannot be stored (%s); no segment is deleted until they can, trying again", error)
             return

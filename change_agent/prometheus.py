@@ -28,6 +28,7 @@ _PER_TABLE: Final = {
     "messages_sent": "Messages that the broker has, by table",
     "bytes_sent": "Bytes of these messages, by table",
     "retries": "Attempts to open a topic or to send a message that failed and were repeated, by table",
+    "write_failures": "Times that events could not be held on disk; they wait, and it is tried again, by table",
     "events_too_large": "Events that the broker did not take for their size, kept on disk, by table",
 }
 

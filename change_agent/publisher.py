@@ -20,7 +20,7 @@ import tenacity
 
 from change_agent.errors import PartitionsChangedError, PublishError
 from change_agent.event_producers import EventProducer
-from change_agent.held_events import HeldEvents
+from change_agent.held_events import HELD_SUFFIX, TOO_LARGE, HeldEvents
 from change_agent.inflight import InflightPositions
 from change_agent.metrics import AgentMetrics
 from change_agent.outgoing import OutgoingEvent, runs_by_table
@@ -44,9 +44,6 @@ _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 10.0
 # Between two looks at the partitions of a topic that is in use.
 _CHECK_S: Final = 60.0
-_HELD_SUFFIX: Final = ".events"
-# Folder, in that of held events, of events that no broker took for their size.
-_TOO_LARGE: Final = "too-large"
 
 
 class Producers(Protocol):
@@ -123,9 +120,9 @@ class MutationPublisher:
 
     def _run(self) -> None:
         try:
-            for path in sorted(self._held_directory.rglob(f"*{_HELD_SUFFIX}")):
+            for path in sorted(self._held_directory.rglob(f"*{HELD_SUFFIX}")):
                 # Held by an earlier process; the name of a table has no dot.
-                keyspace, _, table = path.name.removesuffix(_HELD_SUFFIX).partition(".")
+                keyspace, _, table = path.name.removesuffix(HELD_SUFFIX).partition(".")
                 self._topic(keyspace, table)
             while self._handle_some():
                 disk_has_room = self._held_bytes() < self._hold_limits.max_held_bytes
@@ -181,8 +178,8 @@ class MutationPublisher:
         if topic is None:
             topic = self._topics[keyspace, table] = TopicQueue(
                 events_topic(keyspace, table, self._topic_prefix),
-                HeldEvents(self._held_directory / f"{keyspace}.{table}{_HELD_SUFFIX}"),
-                HeldEvents(self._held_directory / _TOO_LARGE / f"{keyspace}.{table}{_HELD_SUFFIX}"),
+                HeldEvents(self._held_directory / f"{keyspace}.{table}{HELD_SUFFIX}"),
+                HeldEvents(self._held_directory / TOO_LARGE / f"{keyspace}.{table}{HELD_SUFFIX}"),
                 self._positions,
                 self._packing,
                 self._metrics.table(f"{keyspace}.{table}"),
@@ -226,7 +223,7 @@ class MutationPublisher:
                 if lane.is_cut_off(_CUT_OFF_S):
                     lane.give_up()
                     self._reopen(topic, lane)
-            if topic.is_held:
+            if topic.is_held or topic.waits_for_disk:
                 # Room on disk or in flight may have come back.
                 self._ready[topic.name] = topic
             elif self._must_hold(topic) and any(other.is_usable() for other in topics):

@@ -18,7 +18,7 @@ from uuid import UUID
 from change_agent.schema_mutations import SchemaChange, TableChange
 from change_agent.schema_rows import altered, is_whole, rows_by_table
 from change_agent.schema_store import Definition, LogPlace, SchemaStore, UserTypeRow, read_definitions
-from change_agent.sqlite_file import DamagedFileError
+from change_agent.sqlite_file import DamagedFileError, UnwritableFileError, set_aside
 from change_agent.table_versions import TableVersion, TableVersions
 from schemas.system_schema import Row, SystemSchema, SystemSchemaError, tables_of
 from schemas.table_metadata import TableMetadata
@@ -75,7 +75,10 @@ class SchemaHistory:
     def close(self) -> None:
         """Store the last confirmation, and let go of the file."""
         if self._store is not None:
-            self._store_confirmed()
+            try:
+                self._store_confirmed()
+            except UnwritableFileError as error:
+                _log.warning("%s; the next start asks the node", error)
             self._store.close()
             self._store = None
 
@@ -201,10 +204,7 @@ class SchemaHistory:
         self.places, self.node_id, self.confirmed_at_ms = [], None, 0
         self.tables, self.versions = {}, {}
         path = self._directory / "schema.sqlite"
-        for suffix in ("-wal", "-shm", ""):
-            damaged = path.with_name(path.name + suffix)
-            if damaged.exists():
-                damaged.replace(path.with_name(f"{path.name}.damaged{suffix}"))
+        set_aside(path)
         self._opened()
         _log.error(
             "%s is damaged (%s): set aside as %s.damaged, the node is asked again; changes of tables that were dropped "

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Final, cast
 from uuid import UUID
 
-from change_agent.sqlite_file import DamagedFileError, open_database, open_to_read, transaction
+from change_agent.sqlite_file import DamagedFileError, open_database, open_to_read, stored_bytes, transaction
 from schemas.system_schema import Row, SystemSchema
 
-__all__ = ["Definition", "LogPlace", "SchemaStore", "UserTypeRow", "read_definitions"]
+__all__ = ["Definition", "LogPlace", "SchemaStore", "UserTypeRow", "read_definitions", "schema_bytes"]
 
 _NAME: Final = "schema.sqlite"
 _FORMAT: Final = 1
@@ -85,6 +85,11 @@ class LogPlace:
     table_id: UUID
     since_us: int
     settled: bool = False
+
+
+def schema_bytes(directory: Path) -> int:
+    """What the schema history of a working directory takes on the disk."""
+    return stored_bytes(directory / _NAME)
 
 
 class SchemaStore:

@@ -5,17 +5,32 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from schemas.errors import CdcError
 
-__all__ = ["DamagedFileError", "UnwritableFileError", "open_database", "open_to_read", "transaction"]
+__all__ = [
+    "DamagedFileError",
+    "UnwritableFileError",
+    "open_database",
+    "open_to_read",
+    "set_aside",
+    "stored_bytes",
+    "transaction",
+]
 
 _BUSY_TIMEOUT_S: Final = 10.0
 # Row data may be in these files.
 _MODE: Final = 0o600
+# Primary codes of what is wrong with the disk or with rights, and not with the content.
+_NOT_DAMAGED: Final = frozenset({
+    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM,
+})  # fmt: skip
+# The database itself, its write-ahead log, and the index of that.
+_SUFFIXES: Final = ("", "-wal", "-shm")
 
 
 class DamagedFileError(CdcError):
@@ -41,10 +56,13 @@ def open_database(path: Path, format_version: int, statements: Sequence[str]) ->
     """Open a database for its one writer, check it, and make it, by these statements, where there is none.
 
     A transaction is durable when its commit returns. Only one thread may use the connection at a time.
-    Raises DamagedFileError.
+    Raises DamagedFileError, and UnwritableFileError when the disk is full or the file is not ours.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE))
+    except OSError as error:
+        raise UnwritableFileError(f"{path} cannot be written ({error.strerror}); trying again") from error
     database = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
     try:
         found = str(database.execute("PRAGMA integrity_check(1)").fetchone()[0])
@@ -61,8 +79,29 @@ def open_database(path: Path, format_version: int, statements: Sequence[str]) ->
             database.execute(f"PRAGMA user_version = {format_version}")
     except (sqlite3.DatabaseError, DamagedFileError) as error:
         database.close()
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_DAMAGED:
+            raise UnwritableFileError(f"{path} cannot be written ({error}); trying again") from error
         raise DamagedFileError(str(error)) from error
     return database
+
+
+def set_aside(path: Path) -> Path:
+    """Give a damaged database, and what belongs to it, another name, which is returned. Raises OSError."""
+    target = path.with_name(f"{path.name}.damaged")
+    for suffix in _SUFFIXES:
+        damaged = path.with_name(path.name + suffix)
+        if damaged.exists():
+            damaged.replace(target.with_name(target.name + suffix))
+    return target
+
+
+def stored_bytes(path: Path) -> int:
+    """What a database takes on the disk; 0 when it is not there."""
+    total = 0
+    for suffix in _SUFFIXES:
+        with suppress(FileNotFoundError):
+            total += path.with_name(path.name + suffix).stat().st_size
+    return total
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:

@@ -16,7 +16,9 @@ from uuid import UUID
 
 from change_agent.inflight import InflightPositions
 from change_agent.metrics import AgentMetrics
+from change_agent.parked import parked_bytes
 from change_agent.progress import Progress
+from change_agent.schema_store import schema_bytes
 from change_agent.topic_queue import TopicStatus
 
 __all__ = ["StatusReport"]
@@ -69,6 +71,8 @@ class StatusReport:
         metrics, positions = self._metrics, self._positions
         places = {segment_id: each.position for segment_id, each in positions.progress().items()}
         metrics.inflight_events, metrics.inflight_bytes = positions.events, positions.bytes
+        metrics.parked_bytes = parked_bytes(self._path.parent)
+        metrics.schema_bytes = schema_bytes(self._path.parent)
         metrics.events_too_large = sum(each.events_too_large for each in list(metrics.tables.values()))
         self._progress.look(
             time_s=time.time(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -71,6 +72,10 @@ class TopicQueue:
         self._attempts = 0
         self._loaded: MutationEvents | None = None
         self._held_on_their_way = 0
+        # For the disk, which refused them.
+        self._unstored: list[SentMessage] = []
+        self._not_set_aside: Final[deque[SentMessage]] = deque()
+        self._is_unwritable = False
         self.events = 0
         self.bytes = 0
         self._retry_too_large()
@@ -85,6 +90,11 @@ class TopicQueue:
     def held_bytes(self) -> int:
         """Bytes on disk."""
         return self._held.size
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """True when something of it could not be written, and is kept in memory."""
+        return bool(self._unstored or self._not_set_aside)
 
     @property
     def attempts(self) -> int:
@@ -150,7 +160,7 @@ class TopicQueue:
             lane.open(producer)
             self._lanes.append(lane)
         if not self.is_held:
-            self._route_line()
+            self._route(self._line.waiting.take_all())
 
     def reopen(self, lane: TopicLane, producer: EventProducer) -> None:
         """A new producer for a lane whose old one failed; it is closed when the lane was given up meanwhile."""
@@ -195,7 +205,16 @@ class TopicQueue:
 
     def _set_aside(self, message: SentMessage) -> None:
         """Keep an event that the broker will not take for its size; the ones behind it go on."""
-        self._too_large.append([message.payload])
+        self._not_set_aside.append(message)
+        self._set_aside_again()
+
+    def _set_aside_again(self) -> None:
+        """Keep those that are too large and not kept yet; until then their places in the log are not acknowledged."""
+        waiting = self._not_set_aside
+        while waiting and self._append(self._too_large, [waiting[0].payload]):
+            self._note_too_large(waiting.popleft())
+
+    def _note_too_large(self, message: SentMessage) -> None:
         self.metrics.events_too_large += 1
         event = decode_events(message.payload).events[0]
         _log.error(
@@ -210,9 +229,10 @@ class TopicQueue:
         payloads = []
         while (message := self._too_large.read_next()) is not None:
             payloads.append(encode_events(message))
-        if payloads:
-            self._held.append(payloads)
+        if payloads and self._append(self._held, payloads):
             self._too_large.remove()
+        else:
+            self._too_large.rewind()
 
     def send_ready(self) -> int:
         """Send what can be sent; the number of messages that were sent."""
@@ -237,18 +257,35 @@ class TopicQueue:
         self._store([message for message in messages if message.entries])
 
     def store_held(self) -> None:
-        """Make durable, and acknowledge, what came since the topic is held."""
-        if self.is_held and self._line.waiting:
+        """Make durable, and acknowledge, what came since the topic is held, and what the disk did not take before."""
+        messages: list[SentMessage] = []
+        if self.is_held and self._line.waiting and not self._unstored:
             line, self._line = self._line, self._new_lane()
-            self._store(line.take_all())
+            messages = line.take_all()
+        self._store(messages)
+        self._set_aside_again()
 
     def _store(self, messages: Sequence[SentMessage]) -> None:
-        if not messages:
+        """Hold these; where the disk refuses they stay in memory, not acknowledged, until it takes them."""
+        self._unstored += messages
+        if not self._unstored or not self._append(self._held, [message.payload for message in self._unstored]):
             return
-        self._held.append(message.payload for message in messages)
-        for message in messages:
+        for message in self._unstored:
             self._forget(message)
             self._positions.acknowledge(message.entries, message.events, message.size)
+        self._unstored = []
+
+    def _append(self, held: HeldEvents, payloads: Sequence[bytes]) -> bool:
+        try:
+            held.append(payloads)
+        except OSError as error:
+            self.metrics.write_failures += 1
+            if not self._is_unwritable:
+                _log.error("%s cannot be written (%s); its events wait, trying again", held.path, error.strerror)
+            self._is_unwritable = True
+            return False
+        self._is_unwritable = False
+        return True
 
     def _load(self) -> None:
         """From disk into the lanes, as room allows; in front of what waits behind it."""
@@ -256,7 +293,8 @@ class TopicQueue:
             message = self._loaded or self._held.read_next()
             if message is None:
                 self.is_held = False
-                self._route_line()
+                self._route_unstored()
+                self._route(self._line.waiting.take_all())
                 return
             self._loaded = message
             header = MessageHeader(
@@ -277,9 +315,19 @@ class TopicQueue:
             pairs = zip(message.events, sizes, strict=True)
             self._route([OutgoingEvent(header, event, None, size) for event, size in pairs])
 
-    def _route_line(self) -> None:
-        line, self._line = self._line, self._new_lane()
-        self._route(line.waiting.take_all())
+    def _route_unstored(self) -> None:
+        """What should have been held, and the disk did not take, is in memory still: in front of what waits."""
+        messages, self._unstored = self._unstored, []
+        for message in messages:
+            packed = decode_events(message.payload)
+            header = MessageHeader(
+                packed.node_id, packed.segment_id, packed.keyspace, packed.table, packed.table_id, packed.key_schema
+            )
+            # Room was taken for the message as a whole: its last event gives back what the division leaves.
+            share, rest = divmod(message.size, message.events)
+            sizes = [share] * (message.events - 1) + [share + rest]
+            each = zip(packed.events, message.entries, sizes, strict=True)
+            self._route([OutgoingEvent(header, event, entry, size) for event, entry, size in each])
 
     def _forget(self, message: SentMessage) -> None:
         self.events -= message.events

@@ -55,6 +55,7 @@ class Unparker:
         self._metrics: Final = metrics
         self._stopping: Final = stopping
         self._tried_with = 0
+        self._is_unwritable = False
         self._on_their_way: list[tuple[ParkedMutation, TrackedEntry]] = []
 
     def run(self) -> None:
@@ -62,8 +63,13 @@ class Unparker:
         try:
             self._run()
         except UnwritableFileError as error:
-            _log.warning("%s", error)
+            self._metrics.write_failures += 1
+            if not self._is_unwritable:
+                _log.warning("%s", error)
+            self._is_unwritable = True
             self._tried_with = 0
+        else:
+            self._is_unwritable = False
 
     def _run(self) -> None:
         self._forget_arrived()
@@ -81,8 +87,8 @@ class Unparker:
     def _forget_arrived(self) -> None:
         arrived = [each for each, entry in self._on_their_way if entry.outstanding == 0]
         if arrived:
-            self._on_their_way = [each for each in self._on_their_way if each[1].outstanding]
             self._parked.remove(arrived)
+            self._on_their_way = [each for each in self._on_their_way if each[1].outstanding]
             self._metrics.mutations_unparked += len(arrived)
             _log.info("%d parked mutations are published; %d are left", len(arrived), self._parked.count)
 

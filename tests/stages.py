@@ -19,10 +19,11 @@ from change_agent.gaps import Gap
 from change_agent.inflight import InflightPositions
 from change_agent.metrics import AgentMetrics
 from change_agent.mutation_interpreter import MutationInterpreter
-from change_agent.offsets import OffsetStore
+from change_agent.offsets import OffsetStore, StoredPositions
 from change_agent.outgoing import OutgoingEvent, TrackedEntry
 from change_agent.parked import ParkedMutations
 from change_agent.positions_writer import PositionsWriter
+from change_agent.reading_again import reading_again
 from change_agent.schema_mutations import SchemaChange
 from change_agent.schema_store import LogPlace
 from change_agent.segment_follower import SegmentFollower
@@ -101,12 +102,12 @@ class StagedAgent:
         self._tables = tables
         self._store = OffsetStore(self.work)
         self.stored = self._store.load()
-        self.positions = InflightPositions(max_events=max_events, max_bytes=10_000_000)
-        self._stopping = threading.Event()
         self.spill = folder / "spill"
         self.spill.mkdir(exist_ok=True)
+        self._parked = ParkedMutations(self.work, self._read_again)
+        self.positions = InflightPositions(max_events=max_events, max_bytes=10_000_000)
+        self._stopping = threading.Event()
         self._watcher = CdcRawWatcher(self.cdc_raw, 0.02, [self.spill], self.work / "reprocess")
-        self._parked = ParkedMutations(self.work)
         interpreter = MutationInterpreter(tables, self._parked, self.metrics, self._stopping, reread_pause_s=0.01)
         self.follower = SegmentFollower(
             self._watcher,
@@ -127,10 +128,19 @@ class StagedAgent:
             FinishedSegmentFiles(
                 self.follower, SegmentArchiver(self.work / "error"), self._parked, self.metrics, archiving
             ),
+            self.metrics,
             lambda: None,
             0.01,
         )
         self._reader = threading.Thread(target=self.follower.run, daemon=True)
+
+    def _read_again(self) -> None:
+        self.stored = reading_again(self.stored, [self.cdc_raw, self.spill])
+        self._store.store(self.stored)
+
+    def stored_now(self) -> StoredPositions:
+        """What was stored last."""
+        return self._writer.stored
 
     def publish(self, events: Sequence[OutgoingEvent]) -> None:
         self.published += events

@@ -1,21 +1,26 @@
-"""`cdc parked`: which mutations an agent could not understand, and why."""
+"""`cdc parked`: which mutations an agent could not understand, and which events no broker took, and why."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 import click
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from change_agent.config import AgentConfig
+from change_agent.held_events import TooLargeEvent, read_too_large
 from change_agent.parked import ParkedMutation, read_parked
+from change_agent.schema_history import read_newest_tables
+from change_agent.sqlite_file import DamagedFileError
 from schemas.errors import ConfigError
+from schemas.system_schema import SystemSchemaError
 
 __all__ = ["parked"]
 
@@ -28,7 +33,8 @@ _WIDE: Final = 110
 @click.option("--working-dir", type=click.Path(path_type=Path), help="The agent's cdcWorkingDir, instead of --config.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, with the bytes in hex.")
 def parked(config: Path | None, working_dir: Path | None, as_json: bool) -> None:
-    """List the mutations that an agent has parked: it could not decode them, and tries again when the schema changes.
+    """List what waits on an agent's disk: mutations that it could not decode, and tries again when the schema changes;
+    and events that are larger than the broker's maxMessageSize, which it tries again at its next start.
 
     The agent may be running; nothing is changed. docs/agent.md says what to do with them.
     """
@@ -39,19 +45,35 @@ def parked(config: Path | None, working_dir: Path | None, as_json: bool) -> None
     assert working_dir is not None
     if not working_dir.is_dir():
         raise ConfigError.of("--working-dir", f"{working_dir} is no folder; give the agent's cdcWorkingDir")
+    names = _table_names(working_dir)
     if as_json:
         for each in read_parked(working_dir):
-            click.echo(json.dumps(_as_object(each)))
+            click.echo(json.dumps(_as_object(each, names)))
+        for large in read_too_large(working_dir):
+            click.echo(json.dumps(_large_as_object(large)))
         return
-    _print(list(read_parked(working_dir)), Console())
+    _print(list(read_parked(working_dir)), list(read_too_large(working_dir)), names, Console())
 
 
-def _as_object(parked: ParkedMutation) -> dict[str, object]:
+def _table_names(working_dir: Path) -> Mapping[UUID, str]:
+    """Of every table that the agent has known; none where its schema history cannot be read."""
+    path = working_dir / "schema.sqlite"
+    try:
+        tables = read_newest_tables(path) if path.exists() else {}
+    except (DamagedFileError, SystemSchemaError) as error:
+        click.echo(f"cdc: {path}: {error}; tables are shown by their ids", err=True)
+        return {}
+    return {table_id: table.full_name for table_id, table in tables.items()}
+
+
+def _as_object(parked: ParkedMutation, names: Mapping[UUID, str]) -> dict[str, object]:
     return {
+        "kind": "parked",
         "segment": parked.segment,
         "position": parked.position,
         "version": parked.version,
         "table_id": str(parked.table_id),
+        "table": names.get(parked.table_id),
         "reason": parked.reason,
         "tries": parked.tries,
         "parked_at": _time(parked),
@@ -59,30 +81,64 @@ def _as_object(parked: ParkedMutation) -> dict[str, object]:
     }
 
 
-def _print(found: Sequence[ParkedMutation], console: Console) -> None:
-    if not found:
+def _large_as_object(large: TooLargeEvent) -> dict[str, object]:
+    return {
+        "kind": "too_large",
+        "table": large.table,
+        "segment_id": large.segment_id,
+        "position": large.position,
+        "size": large.size,
+        "digest": large.digest.hex(),
+    }
+
+
+def _print(
+    found: Sequence[ParkedMutation], large: Sequence[TooLargeEvent], names: Mapping[UUID, str], console: Console
+) -> None:
+    if not found and not large:
         console.print("nothing is parked")
-        return
+    if found:
+        console.print(_table_of_parked(found, names, console.width))
+        segments = len({each.segment_id for each in found})
+        console.print(
+            f"{len(found)} parked, of {segments} segment{'' if segments == 1 else 's'}, which stay in cdc_raw"
+        )
+    if large:
+        console.print(_table_of_large(large))
+        console.print(
+            f"{len(large)} larger than the broker's maxMessageSize, kept in held/too-large/; the agent tries them again at its"
+            " next start",
+            soft_wrap=True,
+        )
+
+
+def _table_of_parked(found: Sequence[ParkedMutation], names: Mapping[UUID, str], width: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    is_wide = console.width >= _WIDE
-    if is_wide:
-        for name in ("segment", "position", "table id", "bytes", "tries", "parked at", "reason"):
-            table.add_column(
-                name, overflow="fold", justify="right" if name in {"position", "bytes", "tries"} else "left"
-            )
-        for each in found:
-            size, tries = str(len(each.payload)), str(each.tries)
-            table.add_row(
-                each.segment, str(each.position), str(each.table_id), size, tries, _time(each), Text(each.reason)
-            )
-    else:
-        table.add_column("where", overflow="fold", max_width=max(20, console.width // 2))
+    if width < _WIDE:
+        table.add_column("where", overflow="fold", max_width=max(20, width // 2))
         table.add_column("why", overflow="fold")
         for each in found:
-            table.add_row(f"{each.segment}, position {each.position}", Text(f"{each.reason} (tries: {each.tries})"))
-    console.print(table)
-    segments = len({each.segment_id for each in found})
-    console.print(f"{len(found)} parked, of {segments} segment{'' if segments == 1 else 's'}, which stay in cdc_raw")
+            name = names.get(each.table_id, str(each.table_id))
+            where = f"{each.segment}, position {each.position}, {name}"
+            table.add_row(Text(where), Text(f"{each.reason} (tries: {each.tries})"))
+        return table
+    for column in ("segment", "position", "table", "bytes", "tries", "parked at", "reason"):
+        justify: JustifyMethod = "right" if column in {"position", "bytes", "tries"} else "left"
+        table.add_column(column, overflow="fold", justify=justify)
+    for each in found:
+        name = names.get(each.table_id, str(each.table_id))
+        size, tries = str(len(each.payload)), str(each.tries)
+        table.add_row(each.segment, str(each.position), Text(name), size, tries, _time(each), Text(each.reason))
+    return table
+
+
+def _table_of_large(large: Sequence[TooLargeEvent]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("table", "segment id", "position", "bytes"):
+        table.add_column(column, overflow="fold", justify="left" if column == "table" else "right")
+    for each in large:
+        table.add_row(Text(each.table), str(each.segment_id), str(each.position), str(each.size))
+    return table
 
 
 def _time(parked: ParkedMutation) -> str:

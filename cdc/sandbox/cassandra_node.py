@@ -154,6 +154,7 @@ class CassandraNode(Server):
             str(java_home() / "bin" / "java"),
             *jvm_options(self.folder, heap_mb=self._options.cassandra_heap_mb, jamm=jamm),
             f"-javaagent:{jolokia}=config={self._jolokia_properties}",
+            *self._options.cassandra_jvm_options,
             "-cp",
             ":".join(map(str, [self.folder / "conf", *jars])),  # conf holds cassandra-rackdc.properties
             "org.apache.cassandra.service.CassandraDaemon",

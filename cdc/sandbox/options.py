@@ -48,6 +48,8 @@ class SandboxOptions:
     """How the sandbox connects to ask that, where `client_encryption_options` lets nobody in without TLS."""
     cassandra_heap_mb: int = 384
     """Heap of each node."""
+    cassandra_jvm_options: Sequence[str] = ()
+    """More options of each node's JVM, behind the sandbox's own."""
     functions_runtime: FunctionsRuntime = "process"
     """Where Pulsar runs sources: a JVM each (Pulsar's default), or a thread of the broker, which starts faster."""
     pulsar_settings: Mapping[str, str] = field(default_factory=dict)

@@ -35,6 +35,7 @@ class SegmentFile:
     time_ms: int
     time_ns: int
     links: int
+    inode: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +47,23 @@ class FolderContent:
     strangers: Mapping[str, str] = field(default_factory=dict)
 
 
-def list_folder(directory: Path) -> FolderContent:
-    """Look at a folder once. What vanishes meanwhile is left out. Raises OSError when it cannot be listed."""
+_NONE: Final[Mapping[str, SegmentFile]] = {}
+
+
+def list_folder(directory: Path, settled: Mapping[str, SegmentFile] = _NONE) -> FolderContent:
+    """Look at a folder once. What vanishes meanwhile is left out. Raises OSError when it cannot be listed.
+
+    Files of `settled` do not change any more: where their names stand for the same inodes they are not looked at again.
+    """
     logs: dict[int, SegmentFile] = {}
     indexes: dict[int, SegmentFile] = {}
     strangers: dict[str, str] = {}
     with os.scandir(directory) as entries:
         for entry in entries:
+            known = settled.get(entry.name)
+            if known is not None and known.inode == entry.inode():
+                (indexes if entry.name.endswith(_INDEX_SUFFIX) else logs)[known.segment_id] = known
+                continue
             named = file_id(entry.name)
             if named is None or named[1] > _MAX_ID:
                 strangers[entry.name] = "it has no name of a commit log segment"
@@ -76,6 +87,7 @@ def list_folder(directory: Path) -> FolderContent:
                 time_ms=found.st_mtime_ns // 1_000_000,
                 time_ns=found.st_mtime_ns,
                 links=found.st_nlink,
+                inode=found.st_ino,
             )
     return FolderContent(logs=logs, indexes=indexes, strangers=strangers)
 

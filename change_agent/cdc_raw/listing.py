@@ -16,7 +16,7 @@ Cassandra completes segments in order, so one that is older than another's index
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -58,6 +58,15 @@ class _Index:
     completed: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settled:
+    """A completed segment, and its files."""
+
+    index: SegmentFile
+    log: SegmentFile
+    segment: ReadableSegment
+
+
 class SegmentListing:
     """Looks at a `cdc_raw` folder; remembers what it saw, so that a limit never goes back. Used by one thread.
 
@@ -78,8 +87,10 @@ class SegmentListing:
         self._again_folder: Final = again_folder
         self._quiet: Final = quiet
         self._offsets: dict[int, int] = {}
-        # What a completed index said, as long as the file is the same: name -> (its time in ns, size), content.
-        self._completed: dict[str, tuple[tuple[int, int], CdcIndex]] = {}
+        # Files that do not change any more, by name, of each folder: completed segments with their indexes, moved ones.
+        self._settled: Final[dict[Path, dict[str, SegmentFile]]] = {}
+        # What was said about completed segments: it stays true.
+        self._known: dict[int, _Settled] = {}
         self._complained: dict[str, str] = {}
 
     @property
@@ -94,12 +105,12 @@ class SegmentListing:
         if content is None:
             return None
         complaints = dict(content.strangers)
-        indexes = self._read_indexes(content, complaints)
-        found = {each.segment_id: each for each in self._indexed(content, indexes, now_ms)}
-        found |= {each.segment_id: each for each in _unindexed(content, indexes, complaints, now_ms)}
+        found = self._in_cdc_raw(content, complaints, now_ms)
         for folder in self._other_folders:
             moved = self._list(folder) if folder.exists() else None
-            found |= {} if moved is None else {log.segment_id: _readable(log) for log in moved.logs.values()}
+            if moved is not None:
+                self._settled[folder] = {log.path.name: log for log in moved.logs.values()}
+                found |= {log.segment_id: _readable(log) for log in moved.logs.values()}
         again = self._again_folder
         if again is not None and again.exists() and (wanted := self._list(again)) is not None:
             found |= {-log.segment_id: _readable(log, again=True) for log in wanted.logs.values()}
@@ -108,16 +119,57 @@ class SegmentListing:
 
     def _list(self, folder: Path) -> FolderContent | None:
         try:
-            content = list_folder(folder)
+            content = list_folder(folder, self._settled.get(folder, {}))
         except OSError as error:
             self._tell(str(folder), f"cannot be listed ({error.strerror}); trying again")
             return None
         self._complained.pop(str(folder), None)
         return content
 
-    def _indexed(self, content: FolderContent, indexes: Sequence[_Index], now_ms: int) -> list[ReadableSegment]:
+    def _in_cdc_raw(
+        self, content: FolderContent, complaints: dict[str, str], now_ms: int
+    ) -> dict[int, ReadableSegment]:
+        """Completed segments as they were found before; the others are looked at."""
+        known: dict[int, _Settled] = {}
+        changing: list[SegmentFile] = []
+        for segment_id, file in content.indexes.items():
+            before = self._known.get(segment_id)
+            if before is not None and before.index is file and before.log is content.logs.get(segment_id):
+                known[segment_id] = before
+            else:
+                changing.append(file)
+        read = (self._read_index(file, complaints) for file in changing)
+        indexes = sorted((each for each in read if each is not None), key=lambda each: each.file.segment_id)
+        newest_id = max(indexes[-1].file.segment_id if indexes else -1, max(known, default=-1))
         self._offsets = {each.file.segment_id: each.offset for each in indexes}
-        newest_id = indexes[-1].file.segment_id if indexes else -1
+        found = {each.segment_id: each for each in self._indexed(content, indexes, newest_id, now_ms)}
+        self._settle(content, indexes, found, known)
+        found |= {each.segment_id: each for each in _unindexed(content, newest_id, complaints, now_ms)}
+        found |= {segment_id: each.segment for segment_id, each in known.items()}
+        return found
+
+    def _settle(
+        self,
+        content: FolderContent,
+        indexes: Sequence[_Index],
+        found: Mapping[int, ReadableSegment],
+        known: dict[int, _Settled],
+    ) -> None:
+        newly = [each.file for each in indexes if each.completed]
+        if not newly and len(known) == len(self._known):
+            return
+        self._known = dict(known)
+        for file in newly:
+            segment = found.get(file.segment_id)
+            if segment is not None and segment.log_exists:
+                log = content.logs[file.segment_id]
+                self._known[file.segment_id] = _Settled(index=file, log=log, segment=segment)
+        files = (file for each in self._known.values() for file in (each.index, each.log))
+        self._settled[self._directory] = {file.path.name: file for file in files}
+
+    def _indexed(
+        self, content: FolderContent, indexes: Sequence[_Index], newest_id: int, now_ms: int
+    ) -> list[ReadableSegment]:
         found = []
         for index in indexes:
             log = content.logs.get(index.file.segment_id)
@@ -139,12 +191,6 @@ class SegmentListing:
             )
         return found
 
-    def _read_indexes(self, content: FolderContent, complaints: dict[str, str]) -> list[_Index]:
-        names = {each.path.name for each in content.indexes.values()}
-        self._completed = {name: known for name, known in self._completed.items() if name in names}
-        read = (self._read_index(file, complaints) for file in content.indexes.values())
-        return sorted((each for each in read if each is not None), key=lambda each: each.file.segment_id)
-
     def _read_index(self, file: SegmentFile, complaints: dict[str, str]) -> _Index | None:
         parsed = self._parsed(file, complaints)
         last = self._offsets.get(file.segment_id)
@@ -155,12 +201,9 @@ class SegmentListing:
         return _Index(file=file, offset=offset, completed=parsed.completed)
 
     def _parsed(self, file: SegmentFile, complaints: dict[str, str]) -> CdcIndex | None:
-        name, signature = file.path.name, (file.time_ns, file.size)
-        known = self._completed.get(name)
-        if known is not None and known[0] == signature:
-            return known[1]
+        name = file.path.name
         try:
-            parsed = parse_cdc_index(file.path.read_bytes())
+            return parse_cdc_index(file.path.read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -169,9 +212,6 @@ class SegmentListing:
         except MalformedSegmentError as error:
             complaints[name] = f"{error}; its segment waits until it is written again"
             return None
-        if parsed is not None and parsed.completed:
-            self._completed[name] = signature, parsed
-        return parsed
 
     def _complain(self, complaints: dict[str, str]) -> None:
         """Say once what is left alone, and again only when it went and came back."""
@@ -185,10 +225,9 @@ class SegmentListing:
 
 
 def _unindexed(
-    content: FolderContent, indexes: Sequence[_Index], complaints: dict[str, str], now_ms: int
+    content: FolderContent, newest_id: int, complaints: dict[str, str], now_ms: int
 ) -> list[ReadableSegment]:
     """Segments without an index that can be read nevertheless."""
-    newest_id = indexes[-1].file.segment_id if indexes else -1
     found = []
     for segment_id, log in content.logs.items():
         if segment_id in content.indexes:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pulsar
 import pytest
 from cassandra.cluster import Cluster, Session
@@ -23,6 +24,7 @@ from cdc.agent_process import AgentProcess
 from cdc.main import cli
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.gap_record import GapRecord, decode_gap, gaps_topic
+from schemas.topics import events_topic
 from tests.events_topic import EventsTopic, partitions_of, wait_until
 from tests.fix_agent import TopicOf
 
@@ -202,10 +204,29 @@ def test_a_backlog_of_100_000_rows_arrives_whole_whichever_server_was_away(
     assert agent.metric("segments_gone_unread") == agent.metric("parked") == 0
 
 
-def test_a_full_disk_loses_nothing_and_repeats_little(
-    servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf
+def _metric(agent: AgentProcess, line: str) -> float:
+    """From the page, for the status file may be as old as the full disk."""
+    page = httpx.get(f"http://{agent.status()['http']}/metrics").raise_for_status().text
+    return next((float(each.rpartition(" ")[2]) for each in page.splitlines() if each.startswith(f"{line} ")), 0.0)
+
+
+def test_a_full_disk_ends_nothing_loses_nothing_and_goes_on_when_there_is_room(
+    servers: Sandbox, session: Session, table: str, tmp_path: Path, topic_of: TopicOf
 ) -> None:
-    """No file of the agent may grow any more: the system's own error. No segment goes before its position is stored."""
+    """No file of the agent may grow any more: the system's own error. No segment goes before its position is stored.
+
+    Positions, status, the schema of a new table, and events of a topic that refuses all want to be written.
+    """
+    agent = AgentProcess.for_node(
+        servers.node, servers.pulsar, tmp_path / "agent", shutdownTimeoutMs=1_000, maxInflightEvents=400
+    )
+    refused, new = table.replace(".t", ".refused"), table.replace(".t", ".new")
+    session.execute(f"CREATE TABLE {refused} (pk int PRIMARY KEY, v text) WITH cdc = true")
+    path = events_topic(*refused.split(".")).removeprefix("persistent://")
+    admin = f"{servers.pulsar.admin_url}/admin/v2"
+    httpx.put(f"{admin}/persistent/{path}/partitions", json=4).raise_for_status()
+    foreign = {"type": "STRING", "schema": "", "properties": {}}
+    httpx.post(f"{admin}/schemas/{path}/schema", json=foreign).raise_for_status()
     agent.start()
     _write(session, table, range(100))
     topic = topic_of(table)
@@ -214,18 +235,25 @@ def test_a_full_disk_loses_nothing_and_repeats_little(
     resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (0, unlimited))
     # the one that is being written now
     newest = max(servers.node.cdc_raw.glob("*_cdc.idx")).name.replace("_cdc.idx", ".log")
-    _write(session, table, range(100, 4_000), size=1_000)
-    wait_until(lambda: len(topic.read()) >= 4_000 or not agent.running, "events go on, or the agent gives up")
+    _write(session, refused, range(150))
+    _write(session, table, range(100, 2_000), size=1_000)
+    topic.wait_for_rows(2_000)
+    wait_until(lambda: _metric(agent, f'cdc_agent_table_write_failures_total{{table="{refused}"}}') > 0, "not held")
+    session.execute(f"CREATE TABLE {new} (pk int PRIMARY KEY, v text) WITH cdc = true")
+    _write(session, new, range(10))
     # the guard may have moved it: renaming needs no room
     places = [servers.node.cdc_raw / newest, agent.working_dir / "spill" / newest]
+    failures = _metric(agent, "cdc_agent_write_failures_total")
+    wait_until(lambda: _metric(agent, "cdc_agent_write_failures_total") > failures + 10, "it is tried again and again")
     assert any(each.exists() for each in places)
-    if agent.running:
-        resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
-    else:
-        agent.start()
-    topic.wait_for_rows(4_000)
+    assert agent.running, agent.log_tail()
+    resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
+    topic_of(new).wait_for_rows(10)
+    wait_until((agent.working_dir / "held" / f"{refused}.events").exists, "the refused ones are held")
+    httpx.delete(f"{admin}/schemas/{path}/schema", params={"force": "true"}).raise_for_status()
+    topic_of(refused).wait_for_rows(150)
     wait_until(lambda: not any(each.exists() for each in places), "the segment goes")
-    assert _keys(topic) == set(range(4_000))
+    assert _keys(topic) == set(range(2_000))
     assert agent.stop() == 0, agent.log_tail()
 
 

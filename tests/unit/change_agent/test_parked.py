@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -14,8 +15,14 @@ import pytest
 from click.testing import CliRunner
 
 from cdc.main import cli
+from change_agent.held_events import HeldEvents
+from change_agent.offsets import StoredPositions, StoredSegment
 from change_agent.parked import DamagedParkedError, ParkedMutation, ParkedMutations, read_parked
+from change_agent.reading_again import reading_again
+from change_agent.schema_history import NodeSchema, SchemaHistory
 from change_agent.sqlite_file import UnwritableFileError
+from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, encode_events
+from tests.stages import GOLDEN
 
 _TABLE = UUID(int=5)
 
@@ -29,7 +36,7 @@ def _mutation(position: int, *, segment_id: int = 7, payload: bytes = b"\x01\x02
 
 def test_a_mutation_that_is_parked_twice_waits_once(tmp_path: Path) -> None:
     """After a crash the same place of the log is read again."""
-    parked = ParkedMutations(tmp_path)
+    parked = ParkedMutations(tmp_path, lambda: None)
     parked.park(_mutation(10))
     parked.save()
     parked.park(_mutation(10))
@@ -41,7 +48,7 @@ def test_a_mutation_that_is_parked_twice_waits_once(tmp_path: Path) -> None:
 
 def test_a_segment_is_held_until_nothing_of_it_waits(tmp_path: Path) -> None:
     """The next process says the same as this one."""
-    parked = ParkedMutations(tmp_path)
+    parked = ParkedMutations(tmp_path, lambda: None)
     parked.park(_mutation(10))
     parked.park(_mutation(20))
     parked.save()
@@ -50,7 +57,7 @@ def test_a_segment_is_held_until_nothing_of_it_waits(tmp_path: Path) -> None:
     parked.remove([first])
     assert parked.segment_ids == {7}
     parked.close()
-    again = ParkedMutations(tmp_path)
+    again = ParkedMutations(tmp_path, lambda: None)
     assert again.segment_ids == {7}
     again.remove(again.waiting(first.number, 10))
     assert (again.segment_ids, again.count) == (frozenset(), 0)
@@ -62,7 +69,7 @@ def test_what_was_saved_survives_kill_9(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from uuid import UUID\n"
         "from change_agent.parked import ParkedMutation, ParkedMutations\n"
-        "parked = ParkedMutations(Path(sys.argv[1]))\n"
+        "parked = ParkedMutations(Path(sys.argv[1]), lambda: None)\n"
         "for at in range(1, 100_000):\n"
         "    parked.park(ParkedMutation(segment='s', segment_id=1, position=at, version=7, table_id=UUID(int=5),\n"
         "                reason='r', payload=b'x' * 1000, parked_at_ms=1))\n"
@@ -80,7 +87,7 @@ def test_what_was_saved_survives_kill_9(tmp_path: Path) -> None:
 
 def test_a_full_disk_loses_nothing_and_counts_nothing_twice(tmp_path: Path) -> None:
     """What could not be saved is still there for the next try."""
-    parked = ParkedMutations(tmp_path)
+    parked = ParkedMutations(tmp_path, lambda: None)
     pages = parked._database.execute("PRAGMA page_count").fetchone()[0]
     parked._database.execute(f"PRAGMA max_page_count = {pages + 1}")
     parked.park(_mutation(10))
@@ -96,29 +103,86 @@ def test_a_full_disk_loses_nothing_and_counts_nothing_twice(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_damaged_store_stops_the_agent_before_a_segment_goes(tmp_path: Path, content: bytes) -> None:
-    """One line that says what it means and what to do."""
-    (tmp_path / "parked.sqlite").write_bytes(content)
-    with pytest.raises(
-        DamagedParkedError, match=r"parked\.sqlite is damaged .*copy those away, then move the file away"
-    ):
-        ParkedMutations(tmp_path)
+def test_a_damaged_store_is_set_aside_when_it_is_sure_that_its_segments_are_read_again(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where that cannot be stored the file stays, so that the next start sees the damage, too."""
+    path = tmp_path / "parked.sqlite"
+    path.write_bytes(content)
+
+    def full() -> None:
+        raise UnwritableFileError("positions cannot be stored")
+
+    with pytest.raises(UnwritableFileError):
+        ParkedMutations(tmp_path, full)
+    assert path.read_bytes() == content
+    told: list[str] = []
+    parked = ParkedMutations(tmp_path, lambda: told.append("all is read again"))
+    parked.park(_mutation(10))
+    parked.save()
+    assert (told, parked.count) == (["all is read again"], 1)
+    assert (tmp_path / "parked.sqlite.damaged").read_bytes() == content
+    [line] = [each.getMessage() for each in caplog.records]
+    assert "set aside as parked.sqlite.damaged; the segments that are still there are read again" in line
+    parked.close()
 
 
 def test_changed_bytes_of_a_payload_are_noticed(tmp_path: Path) -> None:
-    """The checksum of each mutation is compared when it is read."""
-    parked = ParkedMutations(tmp_path)
+    """The checksum of each mutation is compared when it is listed, and at the agent's start."""
+    parked = ParkedMutations(tmp_path, lambda: None)
     parked.park(_mutation(10, payload=b"a payload to be damaged"))
     parked.close()
     path = tmp_path / "parked.sqlite"
     path.write_bytes(path.read_bytes().replace(b"to be damaged", b"to be_damaged"))
     with pytest.raises(DamagedParkedError, match="position 10 have another checksum"):
         list(read_parked(tmp_path))
+    told: list[str] = []
+    again = ParkedMutations(tmp_path, lambda: told.append("all is read again"))
+    assert (told, again.count) == (["all is read again"], 0)
+    again.close()
+
+
+def test_a_file_that_cannot_be_opened_is_not_taken_for_damaged(tmp_path: Path) -> None:
+    """As on a full disk at the agent's start: nothing is set aside, and it is tried again."""
+    (tmp_path / "folder").touch()
+    with pytest.raises(UnwritableFileError, match=r"cannot be written .*; trying again"):
+        ParkedMutations(tmp_path / "folder", lambda: None)
+    parked = ParkedMutations(tmp_path, lambda: None)
+    parked.park(_mutation(10))
+    parked.close()
+    script = (
+        "import resource, sys; from pathlib import Path; from change_agent.parked import ParkedMutations\n"
+        "from change_agent.sqlite_file import UnwritableFileError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))\n"
+        "try:\n    ParkedMutations(Path(sys.argv[1]), lambda: print('damaged'))\n"
+        "except UnwritableFileError:\n    print('unwritable')\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
+    assert (done.stdout, [each.position for each in read_parked(tmp_path)]) == ("unwritable\n", [10])
+
+
+def test_what_is_still_there_is_read_from_its_beginning_and_what_is_gone_stays_finished(tmp_path: Path) -> None:
+    """Cassandra may link finished segments again when it replays them; those are not sent twice."""
+    raw, spill = tmp_path / "cdc_raw", tmp_path / "spill"
+    for folder, segment_id in ((raw, 5), (raw, 8), (spill, 6)):
+        folder.mkdir(exist_ok=True)
+        (folder / f"CommitLog-7-{segment_id}.log").write_bytes(b"x")
+    stored = StoredPositions(
+        segments={8: StoredSegment(position=900), 9: StoredSegment(position=70, fault="a checksum")},
+        finished=frozenset({4, 5, 6, 7}),
+        until_ms=12,
+    )
+    assert reading_again(stored, [raw, spill, tmp_path / "none"]) == StoredPositions(
+        segments={8: StoredSegment(position=0), 9: StoredSegment(position=0, fault="a checksum")},
+        finished=frozenset({4, 7}),
+        until_ms=12,
+    )
 
 
 def test_only_the_owner_reads_the_file(tmp_path: Path) -> None:
     """It holds rows of tables."""
-    ParkedMutations(tmp_path).close()
+    ParkedMutations(tmp_path, lambda: None).close()
     assert (tmp_path / "parked.sqlite").stat().st_mode & 0o777 == 0o600
 
 
@@ -131,7 +195,7 @@ def _listed(tmp_path: Path, width: int, *options: str) -> str:
 
 def test_cdc_parked_fits_its_terminal(tmp_path: Path) -> None:
     """All columns on a wide one; place and reason, folded, on a narrow one."""
-    parked = ParkedMutations(tmp_path)
+    parked = ParkedMutations(tmp_path, lambda: None)
     parked.park(_mutation(10))
     parked.save()
     wide = _listed(tmp_path, 200)
@@ -146,20 +210,60 @@ def test_cdc_parked_fits_its_terminal(tmp_path: Path) -> None:
 
 def test_cdc_parked_prints_objects_for_programs(tmp_path: Path) -> None:
     """One a line, with the bytes."""
-    parked = ParkedMutations(tmp_path)
+    parked = ParkedMutations(tmp_path, lambda: None)
     parked.park(_mutation(10))
     parked.save()
     assert json.loads(_listed(tmp_path, 80, "--json")) == {
+        "kind": "parked",
         "segment": "CommitLog-7-7.log",
         "position": 10,
         "version": 7,
         "table_id": str(_TABLE),
+        "table": None,
         "reason": "table id [x] is not in the known schema",
         "tries": 1,
         "parked_at": "2023-11-14T22:13:20Z",
         "payload": "0102",
     }
     parked.close()
+
+
+def test_cdc_parked_names_the_tables_that_the_agent_knows(tmp_path: Path) -> None:
+    """By its schema history; an unknown one keeps its id."""
+    history = SchemaHistory(tmp_path)
+    history.add(NodeSchema(node_id=UUID(int=1), schema=json.loads(GOLDEN.schema_file.read_text())))
+    history.close()
+    known = next(each for each in GOLDEN.tables().values() if each.full_name == "golden.simple")
+    parked = ParkedMutations(tmp_path, lambda: None)
+    parked.park(replace(_mutation(10), table_id=known.table_id))
+    parked.park(_mutation(20))
+    parked.close()
+    wide = _listed(tmp_path, 200)
+    assert "golden.simple" in wide and str(_TABLE) in wide
+    names = [json.loads(line)["table"] for line in _listed(tmp_path, 80, "--json").splitlines()]
+    assert names == ["golden.simple", None]
+
+
+def test_cdc_parked_lists_events_that_no_broker_took(tmp_path: Path) -> None:
+    """They wait for a broker that takes more, and are shown until they are sent."""
+    event = MutationEvent(
+        position=40, ordinal=0, kind=MutationKind.ROW, key=b"k" * 70_000, partition_key=b"k" * 70_000, digest=b"d" * 16
+    )
+    message = MutationEvents(
+        node_id=UUID(int=1), segment_id=7, keyspace="ks", table="t", table_id=_TABLE, key_schema="", events=(event,)
+    )
+    HeldEvents(tmp_path / "held" / "too-large" / "ks.t.events").append([encode_events(message)])
+    listed = " ".join(_listed(tmp_path, 100).split())
+    assert "ks.t 7 40 140" in listed
+    assert "1 larger than the broker's maxMessageSize" in listed
+    [line] = _listed(tmp_path, 100, "--json").splitlines()
+    found = json.loads(line)
+    assert (found["kind"], found["table"], found["position"], found["size"] > 140_000) == (
+        "too_large",
+        "ks.t",
+        40,
+        True,
+    )
 
 
 def test_cdc_parked_says_when_there_is_nothing(tmp_path: Path) -> None:

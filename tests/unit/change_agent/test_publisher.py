@@ -283,6 +283,11 @@ def _held(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def _write_failures(line: _Line) -> int:
+    counts = line.metrics.tables.get("ks.a")
+    return 0 if counts is None else counts.write_failures
+
+
 def test_a_table_that_cannot_be_published_is_held_on_disk_so_that_others_find_room(
     broker: _Broker, tmp_path: Path
 ) -> None:
@@ -303,6 +308,67 @@ def test_a_table_that_cannot_be_published_is_held_on_disk_so_that_others_find_ro
     wait_until(lambda: line.acknowledged() == 14 and _held(tmp_path) == [], "nothing is held any more")
     line.publisher.stop()
     assert broker.positions(_A) == [*range(2, 13), 14]
+
+
+def test_what_the_disk_refuses_to_hold_waits_and_is_held_when_there_is_room(broker: _Broker, tmp_path: Path) -> None:
+    """Nothing of it is acknowledged before it is durable, the publisher goes on, and order is kept."""
+    held = tmp_path / "held"
+    held.touch()
+    broker.refused_topics.add(_A)
+    line = _Line(broker, held, hold_events=5)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", *range(2, 12))
+    wait_until(lambda: _write_failures(line) > 1, "it is tried again and again")
+    line.publish("b", 12)
+    wait_until(lambda: broker.positions(_B) == [1, 12], "the other table goes on")
+    assert (line.acknowledged(), line.publisher.failure) == (1, None)
+    held.unlink()
+    wait_until(lambda: line.acknowledged() == 12, "it is held")
+    line.publish("a", 13)
+    wait_until(lambda: line.acknowledged() == 13, "more of it is held")
+    broker.refused_topics.clear()
+    wait_until(lambda: _held(held) == [], "all is published")
+    line.publisher.stop()
+    assert broker.positions(_A) == [*range(2, 12), 13]
+
+
+def test_what_the_disk_refused_to_hold_is_sent_in_order_when_its_topic_opens_first(
+    broker: _Broker, tmp_path: Path
+) -> None:
+    """It is in memory still, in front of what came behind it."""
+    held = tmp_path / "held"
+    held.touch()
+    broker.refused_topics.add(_A)
+    line = _Line(broker, held, hold_events=5)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", *range(2, 12))
+    wait_until(lambda: _write_failures(line) > 0, "the disk refuses")
+    line.publish("a", 12, 13)
+    broker.refused_topics.clear()
+    wait_until(lambda: line.acknowledged() == 13, "all is published")
+    line.publisher.stop()
+    assert (broker.positions(_A), line.positions.events, line.positions.bytes) == ([*range(2, 14)], 0, 0)
+
+
+def test_an_event_that_is_too_large_waits_for_room_on_the_disk(broker: _Broker, tmp_path: Path) -> None:
+    """Its place in the log is not acknowledged before it is kept; the ones behind it arrive."""
+    held = tmp_path / "held"
+    held.touch()
+    line = _Line(broker, held)
+    broker.max_message_bytes = 10
+    line.publisher.start()
+    line.publish("a", 1)
+    wait_until(lambda: _write_failures(line) > 0, "the disk refuses")
+    broker.max_message_bytes = 1_000
+    line.publish("a", 2)
+    wait_until(lambda: broker.positions(_A) == [2], "the one behind it arrives")
+    assert (line.acknowledged(), line.publisher.failure) == (0, None)
+    held.unlink()
+    wait_until(lambda: line.acknowledged() == 2, "it is kept")
+    line.publisher.stop()
+    assert (held / "too-large" / "ks.a.events").stat().st_size > 0
 
 
 def test_what_an_earlier_process_held_is_published_first(broker: _Broker, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class _Reader:
 
     def __init__(self, directory: Path, schema: SystemSchema, finished: Sequence[int] = ()) -> None:
         self.source = _LogOnly(directory, schema)
-        self.parked = ParkedMutations(directory)
+        self.parked = ParkedMutations(directory, lambda: None)
         self._interpreter = MutationInterpreter(
             self.source, self.parked, AgentMetrics(), threading.Event(), reread_pause_s=0.0, finished=finished
         )

@@ -205,6 +205,27 @@ def test_parked_mutations_are_published_when_the_schema_explains_them_and_their_
     assert list(read_parked(agent.work)) == []
 
 
+def test_when_the_list_of_what_is_parked_is_damaged_the_segments_say_it_again(
+    tables: MemoryTables, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent starts, reads what is still there from its beginning, and loses nothing; some events come twice."""
+    unknown = UUID(bytes=ENTRIES[0].payload[1:17])
+    known = {table_id: table for table_id, table in GOLDEN.tables().items() if table_id != unknown}
+    first = StagedAgent(tmp_path, MemoryTables(known))
+    first.segment(_ID, segment_bytes(_ID, [[each.payload for each in ENTRIES]]), "9\nCOMPLETED")
+    first.start()
+    wait_until(lambda: first.metrics.parked == 5 and _ID in first.stored_now().finished, "five are parked")
+    first.stop()
+    (first.work / "parked.sqlite").write_bytes(b"no database at all" * 100)
+    second = StagedAgent(tmp_path, tables)
+    second.start()
+    wait_until(lambda: second.files() == [], "the segment goes")
+    second.stop()
+    assert {each.header.table_id for each in second.published} >= {unknown}
+    assert len(second.published) > len(first.published)
+    assert "set aside as parked.sqlite.damaged" in caplog.text
+
+
 def test_what_a_killed_agent_had_parked_is_published_by_the_next(tables: MemoryTables, tmp_path: Path) -> None:
     """Parked mutations and the segments they hold survive; nothing has to be read again."""
     first = StagedAgent(tmp_path, MemoryTables({}))

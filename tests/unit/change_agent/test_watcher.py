@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from change_agent.cdc_raw.folder import list_folder
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 
 # The node started at this time (milliseconds); its segments are numbered from there.
@@ -119,6 +120,36 @@ def test_an_index_without_its_segment_is_told(watcher: CdcRawWatcher, cdc_raw: P
     (cdc_raw / f"CommitLog-7-{_START}.log").unlink()
     [found] = watcher.segments(_NOW)
     assert not found.log_exists
+
+
+def test_files_of_completed_segments_are_not_looked_at_again(cdc_raw: Path) -> None:
+    """Thousands may wait while Pulsar is away: a look costs one listing of the folder, not a call a file."""
+    _segment(cdc_raw, _START + 1, "9\nCOMPLETED")
+    _segment(cdc_raw, _START + 2, "9\nCOMPLETED")
+    first = list_folder(cdc_raw)
+    settled = {each.path.name: each for each in (*first.logs.values(), *first.indexes.values())}
+    _write_index(cdc_raw, _START + 1, "10\nCOMPLETED", _LATER_START)
+    replaced = cdc_raw / f"CommitLog-7-{_START + 2}_cdc.idx"
+    replaced.with_suffix(".new").write_text("100\nCOMPLETED")
+    replaced.with_suffix(".new").replace(replaced)
+    again = list_folder(cdc_raw, settled)
+    assert again.logs[_START + 1] is first.logs[_START + 1]
+    assert again.indexes[_START + 1] is first.indexes[_START + 1]
+    assert again.indexes[_START + 2].size == 13
+
+
+def test_a_completed_segment_that_goes_is_seen_to_be_gone(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
+    """What is remembered of it stands for the same files only; a new segment behind it is found as ever."""
+    _segment(cdc_raw, _START + 1, "9\nCOMPLETED")
+    _segment(cdc_raw, _START + 2, "9\nCOMPLETED")
+    assert _found(watcher) == [(1, 9, True), (2, 9, True)]
+    _segment(cdc_raw, _START + 3, "7")
+    assert _found(watcher) == [(1, 9, True), (2, 9, True), (3, 7, False)]
+    (cdc_raw / f"CommitLog-7-{_START + 1}.log").unlink()
+    assert [each.log_exists for each in watcher.segments(_NOW) or ()] == [False, True, True]
+    (cdc_raw / f"CommitLog-7-{_START + 1}_cdc.idx").unlink()
+    _write_index(cdc_raw, _START + 3, "8\nCOMPLETED")
+    assert _found(watcher) == [(2, 9, True), (3, 8, True)]
 
 
 def test_waiting_ends_at_once_when_an_index_is_written(watcher: CdcRawWatcher, cdc_raw: Path) -> None:

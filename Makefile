@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-compose test-multinode bench bench-agent bench-connector bench-decode compile faults soak fuzz nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-compose test-spark35 test-multinode bench bench-agent bench-connector bench-decode compile faults soak fuzz nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-14s %s\n' "$$name" "$$text"; done
@@ -13,7 +13,7 @@ help: ## List the targets
 demo: compile ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, every row checked (DEMO_ARGS=--json)
 	@$(BIN)/cdc demo $(DEMO_ARGS)
 
-test: lint compile ## Everything that CI runs: linters, unit tests, integration tests on real servers
+test: lint compile spark35 ## Everything that CI runs: linters, unit tests, integration tests on real servers
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
 test-fast: compile ## Unit tests, no servers, and not those that try every cut and every flipped bit
@@ -21,6 +21,14 @@ test-fast: compile ## Unit tests, no servers, and not those that try every cut a
 
 test-multinode: compile ## Clusters that change: nodes down, joining, leaving, repaired, two data centres (some 15 minutes)
 	@$(BIN)/pytest --multinode $(PYTEST_ARGS)
+
+test-spark35: compile spark35 ## The tests on PySpark 3.5 (part of `make test`)
+	@$(BIN)/pytest -m spark35 $(PYTEST_ARGS)
+
+# An environment of its own in the cache folder: the two lines of Spark exclude each other.
+.PHONY: spark35
+spark35: $(VENV)/.ready
+	@$(BIN)/python -m tests.spark35_environment >/dev/null
 
 # The containers share folders with the tests, so they run as the user who runs the tests.
 COMPOSE := CDC_UID=$$(id -u) CDC_GID=$$(id -g) docker compose

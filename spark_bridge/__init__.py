@@ -6,8 +6,8 @@ spark_bridge.current_table(spark, {"serviceUrl": ..., "adminUrl": ..., "topic": 
 
 from __future__ import annotations
 
-from spark_bridge.current_table import changes, current_table, register, typed
-from spark_bridge.data_source import CassandraCdcDataSource
+from spark_bridge.current_table import changes, current_table, typed
+from spark_bridge.readers import raw_batch, raw_stream, register
 from spark_bridge.session import session_builder
 
-__all__ = ["CassandraCdcDataSource", "changes", "current_table", "register", "session_builder", "typed"]
+__all__ = ["changes", "current_table", "raw_batch", "raw_stream", "register", "session_builder", "typed"]

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_bridge.spark_line import try_cast
 from spark_bridge.topic_schemas import AvroRecord
 
 __all__ = ["AvroColumns", "Numbers"]
@@ -199,7 +200,7 @@ def _decimal(column: Column, name: str) -> Column:
     zeros = F.length(F.regexp_extract(digits, "(0*)$", 1))
     is_exact = (scale <= DECIMAL_SCALE) | (zeros >= scale - DECIMAL_SCALE) | (digits == "0")
     text = F.concat(digits, F.lit("E"), (-scale).cast("string"))
-    number = F.when(is_exact, text.try_cast(DecimalType(38, DECIMAL_SCALE)))
+    number = F.when(is_exact, try_cast(text, DecimalType(38, DECIMAL_SCALE)))
     return F.when(column.isNotNull(), F.coalesce(number, _does_not_fit(name, text, "DECIMAL(38, 18)")))
 
 

@@ -9,23 +9,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.record_properties import TABLE_ID
-from spark_bridge.data_source import CassandraCdcDataSource
 from spark_bridge.folding import judged_records, newest_records, shown_rows
 from spark_bridge.options import BridgeOptions, option_texts
 from spark_bridge.planning import plan_batch
+from spark_bridge.readers import raw_batch
 from spark_bridge.table_rows import table_rows
 from spark_bridge.topic_reader import TopicRange, last_message_properties
 from spark_bridge.topic_schemas import TopicSchemas
 from spark_bridge.typed import typed_rows
 
-__all__ = ["changes", "current_table", "register", "shown_records", "typed"]
+__all__ = ["changes", "current_table", "shown_records", "typed"]
 
 Options = Mapping[str, str | int | bool]
-
-
-def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("cassandra_cdc")` known to a session."""
-    spark.dataSource.register(CassandraCdcDataSource)
 
 
 def typed(raw: DataFrame, options: Options) -> DataFrame:
@@ -73,11 +68,10 @@ def _shown(
 
 def _raw(spark: SparkSession, options: Options) -> DataFrame:
     """A batch read whose work is divided among all cores, unless the options say otherwise."""
-    register(spark)
     given = option_texts(options)
     if "minpartitions" not in {name.lower() for name in given}:
         given["minPartitions"] = str(spark.sparkContext.defaultParallelism)
-    return spark.read.format(CassandraCdcDataSource.name()).options(**given).load()
+    return raw_batch(spark, given)
 
 
 def _parsed(options: Options) -> BridgeOptions:

@@ -52,7 +52,7 @@ class _BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Ranges whose ends are fixed now, so that every attempt of a task reads the same."""
-        return list(plan_batch(self._options))
+        return _partitions(plan_batch(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range."""
@@ -94,7 +94,7 @@ class _StreamReader(DataSourceStreamReader):
         begins = {topic: Position.parse(text) for topic, text in start.items()}
         ends = {topic: Position.parse(text) for topic, text in end.items()}
         with self._admin() as admin:
-            return plan_ranges(self._options, begins, ends, admin)
+            return _partitions(plan_ranges(self._options, begins, ends, admin))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range."""
@@ -116,10 +116,14 @@ class _StreamReader(DataSourceStreamReader):
         return PulsarAdmin(self._options, patience_s=self._options.operation_timeout_seconds)
 
 
-def _read(options: BridgeOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    if not isinstance(partition, TopicRange):
+def _partitions(ranges: Sequence[TopicRange]) -> list[InputPartition]:
+    return [InputPartition(each) for each in ranges]
+
+
+def _read(options: BridgeOptions, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    if partition is None or not isinstance(partition.value, TopicRange):
         return iter(())  # what Spark plans itself where there is nothing to read
-    return read_range(options, partition)
+    return read_range(options, partition.value)
 
 
 def _texts(positions: Mapping[str, Position]) -> Offsets:

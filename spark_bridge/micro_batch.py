@@ -23,7 +23,8 @@ __all__ = ["limited_ends", "logged_end"]
 def logged_end(checkpoint: str, topics: AbstractSet[str]) -> dict[str, Position] | None:
     """The end of the newest micro-batch that a checkpoint knows, of these topic partitions; None: a new query.
 
-    Format (o.a.spark.sql.execution.streaming.OffsetSeqLog): `v1`, a line about the batch, a line of JSON a source.
+    Format (o.a.spark.sql.execution.streaming.OffsetSeqLog): `v1`, a line about the batch, a line of JSON a source. Our
+    source writes positions, the pulsar-spark connector the bytes of message ids.
     Raises CheckpointError.
     """
     folder = f"{checkpoint.rstrip('/')}/offsets"
@@ -41,8 +42,8 @@ def logged_end(checkpoint: str, topics: AbstractSet[str]) -> dict[str, Position]
         if len(found) != 1:
             reason = f"batch {max(batches)} has {len(found)} sources with these topics; limits need exactly one"
             raise CheckpointError(checkpoint, reason)
-        return {topic: Position.parse(text) for topic, text in found[0].items()}
-    except (OSError, ValueError, AttributeError) as error:
+        return {topic: Position.of_offset(each) for topic, each in found[0].items()}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise CheckpointError(checkpoint, f"its offsets cannot be read ({error})") from None
 
 

@@ -13,7 +13,7 @@ from spark_bridge.options import BridgeOptions
 from spark_bridge.positions import BEGINNING, Ledger, Position, parse_offsets, parse_time_ms, split_range, topic_of
 from spark_bridge.topic_reader import TopicRange
 
-__all__ = ["plan_batch", "plan_ranges", "starting_positions"]
+__all__ = ["ending_positions", "plan_batch", "plan_ranges", "starting_positions"]
 
 
 def plan_batch(options: BridgeOptions) -> list[TopicRange]:
@@ -24,13 +24,18 @@ def plan_batch(options: BridgeOptions) -> list[TopicRange]:
     with PulsarAdmin(options) as admin:
         topics = admin.topic_partitions()
         starts = starting_positions(options, admin, topics)
-        ends = _resolved(admin, "endingOffsets", options.ending_offsets, topics)
+        ends = ending_positions(options, admin, topics)
         return plan_ranges(options, starts, ends, admin)
 
 
 def starting_positions(options: BridgeOptions, admin: PulsarAdmin, topics: Sequence[str]) -> dict[str, Position]:
     """Where each topic partition is read from, by `startingOffsets`. Raises ConfigError."""
     return _resolved(admin, "startingOffsets", options.starting_offsets, topics)
+
+
+def ending_positions(options: BridgeOptions, admin: PulsarAdmin, topics: Sequence[str]) -> dict[str, Position]:
+    """How far a batch reads each topic partition, by `endingOffsets`. Raises ConfigError."""
+    return _resolved(admin, "endingOffsets", options.ending_offsets, topics)
 
 
 def plan_ranges(

@@ -9,16 +9,27 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from schemas.errors import ConfigError, ConfigProblem
 
-__all__ = ["BEGINNING", "Ledger", "Position", "parse_offsets", "parse_time_ms", "split_range", "topic_of"]
+__all__ = [
+    "BEGINNING",
+    "Ledger",
+    "Position",
+    "message_id_fields",
+    "parse_offsets",
+    "parse_time_ms",
+    "split_range",
+    "topic_of",
+]
 
 _TEXT: Final = re.compile(r">?(-?\d+):(-?\d+)(?::-?\d+)?")
+_LEDGER: Final = 1  # field numbers of MessageIdData
+_ENTRY: Final = 2
 _PARTITION: Final = re.compile(r"(.+)-partition-(\d+)")
 
 
@@ -39,6 +50,40 @@ class Position:
         if match is None:
             raise ValueError(f"{text!r} is no position; a position is 'ledger:entry', such as '12:345'")
         return cls(int(match[1]), int(match[2]))
+
+    @classmethod
+    def of_offset(cls, offset: object) -> Position:
+        """Of a checkpoint: a text that `parse` takes, or the bytes of a message id. Raises ValueError."""
+        if isinstance(offset, str):
+            return cls.parse(offset)
+        if not isinstance(offset, list) or not all(isinstance(each, int) for each in offset):
+            raise ValueError(f"{offset!r} is neither a position nor the bytes of a message id")
+        fields = dict(message_id_fields(bytes(each & 0xFF for each in offset)))
+        return cls(_signed(fields[_LEDGER]), _signed(fields[_ENTRY]))
+
+
+def message_id_fields(data: bytes) -> Iterator[tuple[int, int]]:
+    """Numbers and values of the fields of a serialized message id (MessageIdData of Pulsar's protocol: varints)."""
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        value, at = _varint(data, at)
+        yield tag >> 3, value
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
 
 
 BEGINNING: Final = Position(-1, -1)

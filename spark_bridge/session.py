@@ -10,20 +10,26 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-__all__ = ["DELTA", "SPARK_AVRO", "session_builder"]
+from spark_bridge.spark_line import HAS_DATA_SOURCES
 
-SPARK_AVRO: Final = "org.apache.spark:spark-avro_2.13:4.1.1"
+__all__ = ["CONNECTOR", "DELTA", "SPARK_AVRO", "session_builder"]
+
+SPARK_AVRO: Final = (
+    "org.apache.spark:spark-avro_2.13:4.1.1" if HAS_DATA_SOURCES else "org.apache.spark:spark-avro_2.12:3.5.7"
+)
 """Maven coordinates of what decodes Avro in the JVM; built for 4.1.1, it runs on all of 4.1."""
 
-
-DELTA: Final = "io.delta:delta-spark_4.1_2.13:4.4.0"
+DELTA: Final = "io.delta:delta-spark_4.1_2.13:4.4.0" if HAS_DATA_SOURCES else "io.delta:delta-spark_2.12:3.3.2"
 """Maven coordinates of Delta Lake, which the jobs keep their tables in."""
+
+CONNECTOR: Final = "io.streamnative.connectors:pulsar-spark-connector_2.12:3.1.1.4"
+"""Maven coordinates of what reads topics on PySpark 3.5. Newer builds fail on tombstones, or do not run."""
 
 
 def session_builder(jars: Sequence[Path] = (), *, delta: bool = False) -> SparkSession.Builder:
     """A builder to which the application adds its own settings.
 
-    `jars`: files of spark-avro (and Delta Lake) that are already there; without them Spark fetches what it needs from
+    `jars`: files of spark-avro (and Delta Lake; on PySpark 3.5 the pulsar-spark connector) that are already there; without them Spark fetches what it needs from
     Maven Central at its start. `delta`: with Delta Lake, for the jobs.
     Workers use the running interpreter unless PYSPARK_PYTHON says otherwise: they need this package, pulsar-client and
     pyarrow as well.
@@ -36,4 +42,5 @@ def session_builder(jars: Sequence[Path] = (), *, delta: bool = False) -> SparkS
         )
     if jars:
         return builder.config("spark.jars", ",".join(map(str, jars)))
-    return builder.config("spark.jars.packages", f"{SPARK_AVRO},{DELTA}" if delta else SPARK_AVRO)
+    packages = [SPARK_AVRO, *([DELTA] if delta else []), *([] if HAS_DATA_SOURCES else [CONNECTOR])]
+    return builder.config("spark.jars.packages", ",".join(packages))

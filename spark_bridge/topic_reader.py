@@ -15,27 +15,27 @@ from typing import Final
 import _pulsar
 import pulsar
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from spark_bridge.admin import PulsarAdmin
 from spark_bridge.authentication import client_authentication
 from spark_bridge.errors import DataLossError, TopicReadError
 from spark_bridge.options import BridgeOptions
-from spark_bridge.positions import BEGINNING, Position
+from spark_bridge.positions import BEGINNING, Position, message_id_fields
 from spark_bridge.raw_columns import RawRow, to_arrow
 
-__all__ = ["TopicRange", "end_within", "last_message_properties", "open_client", "read_range"]
+__all__ = ["TopicRange", "end_within", "entry_versions", "last_message_properties", "open_client", "read_range"]
 
 _ROWS_PER_BATCH: Final = 10_000  # Spark's own spark.sql.execution.arrow.maxRecordsPerBatch
 _BYTES_PER_BATCH: Final = 8 << 20
 _POLL_MS: Final = 1_000
+_BATCH_SIZE: Final = 6  # field of MessageIdData
 
 Place = tuple[int, int]
 """Ledger and entry."""
 
 
 @dataclass(frozen=True)
-class TopicRange(InputPartition):
+class TopicRange:
     """The entries (start, end] of one topic partition; `partition` is -1 for a topic without partitions."""
 
     topic: str
@@ -97,6 +97,16 @@ def end_within(
             if is_over and end != span.start:
                 return end, *counted
         return span.end, rows, size
+    finally:
+        client.close()
+
+
+def entry_versions(options: BridgeOptions, span: TopicRange) -> dict[Position, int]:
+    """The schema version of each entry of a range; all messages of an entry share it. Raises TopicReadError."""
+    client = open_client(options)
+    try:
+        found = _messages(_open(client, options, span), options, span)
+        return {Position(*at): message.int_schema_version() for message, at, _ in found}
     finally:
         client.close()
 
@@ -236,23 +246,8 @@ def _raw_row(message: _pulsar.Message, at: Place, index: int, span: TopicRange) 
 
 
 def _batch_size(message_id: _pulsar.MessageId) -> int:
-    """Number of messages in the id's entry: field 6 of MessageIdData, which has no accessor. 0 without a batch."""
-    data = message_id.serialize()
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        value, at = _varint(data, at)
-        if tag == 6 << 3:
+    """Number of messages in the id's entry, which has no accessor. 0 without a batch."""
+    for field, value in message_id_fields(message_id.serialize()):
+        if field == _BATCH_SIZE:
             return value
     return 0
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7

@@ -10,7 +10,7 @@ from change_agent.decoder import running
 from change_agent.decoder_build import obstacle
 
 _INTEGRATION = Path(__file__).parent / "integration"
-_PLUGINS = ("fix_feature_report", "fix_servers", "fix_agent", "fix_connector", "fix_spark")
+_PLUGINS = ("fix_feature_report", "fix_servers", "fix_agent", "fix_connector", "fix_spark", "fix_spark35")
 
 pytest_plugins = [f"tests.{name}" for name in _PLUGINS if (Path(__file__).parent / f"{name}.py").exists()]
 

@@ -36,6 +36,7 @@ ARTIFACT_SETS: Final = (
     "pulsar",
     "spark-avro",
     "spark-delta",
+    "spark35",
 )
 """Every name that :func:`ensure` takes."""
 

@@ -11,6 +11,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_bridge.spark_line import HAS_DATA_SOURCES, error_condition
+
 __all__ = ["DeltaTable", "quoted", "update_and_insert"]
 
 
@@ -32,7 +34,7 @@ class DeltaTable:
         try:
             return self._spark.read.format("delta").load(self.path)
         except AnalysisException as error:
-            if error.getCondition() in ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND"):
+            if error_condition(error) in ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND"):
                 return None
             raise
 
@@ -70,7 +72,12 @@ class DeltaTable:
         """`MERGE` of `source` (s) into the table (t); fields that its structs lack are added."""
         view = f"cdc_merge_{abs(hash(self.path))}"
         source.createOrReplaceTempView(view)
-        self._spark.sql(f"MERGE WITH SCHEMA EVOLUTION INTO {self._name} t USING {view} s ON {on} {' '.join(actions)}")
+        if HAS_DATA_SOURCES:
+            merge = "MERGE WITH SCHEMA EVOLUTION INTO"
+        else:
+            merge = "MERGE INTO"  # the SQL of Spark 3.5 knows no schema evolution, but Delta does
+            self._spark.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
+        self._spark.sql(f"{merge} {self._name} t USING {view} s ON {on} {' '.join(actions)}")
         self._spark.catalog.dropTempView(view)
 
     def delete(self, condition: str) -> None:

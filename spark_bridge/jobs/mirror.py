@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_bridge.admin import PulsarAdmin
-from spark_bridge.current_table import register
-from spark_bridge.data_source import CassandraCdcDataSource
 from spark_bridge.jobs.mirror_batch import MirrorBatch, MirrorSettings
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.micro_batch import logged_end
 from spark_bridge.options import BridgeOptions, option_texts
 from spark_bridge.positions import BEGINNING
+from spark_bridge.readers import raw_stream
 
 __all__ = ["MirrorSummary", "mirror"]
 
@@ -54,7 +53,6 @@ def mirror(
     Killed at any moment and run again it goes on where it was, and nothing is applied twice. `on_batch` is told the
     counts of each micro-batch. Raises ConfigError, TopicError, PulsarUnreachableError, and Spark's errors.
     """
-    register(spark)
     given = option_texts(options)
     checkpoint = f"{target.rstrip('/')}/checkpoint"
     given = {name: each for name, each in given.items() if name.lower() != "checkpointlocation"}
@@ -74,7 +72,7 @@ def mirror(
     with PulsarAdmin(parsed) as admin:
         ends = {topic: admin.last_position(topic) for topic in admin.topic_partitions()}
     while True:
-        frame = spark.readStream.format(CassandraCdcDataSource.name()).options(**given).load()
+        frame = raw_stream(spark, given)
         stream = frame.writeStream.foreachBatch(apply).option("checkpointLocation", checkpoint)
         if follow_interval_s is None:
             stream.trigger(availableNow=True).start().awaitTermination()

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from schemas.avro_names import avro_names
 from schemas.row_record import data_key_schema, data_value_schema
 from schemas.table_metadata import TableMetadata
-from spark_bridge.current_table import register, shown_records
+from spark_bridge.current_table import shown_records
 from spark_bridge.folding import owner_of
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, TokenRange, read_rows, table_metadata, token_ranges
 from spark_bridge.jobs.mirror_batch import ID, WRITETIME
@@ -143,7 +143,6 @@ def verify(
     move are left as unsettled. Raises ConfigError, TopicError, PulsarUnreachableError, and Spark's errors; a task that
     cannot read Cassandra fails with CassandraReadError.
     """
-    register(spark)
     started = time.monotonic()
     parsed = BridgeOptions.from_mapping(option_texts(options))
     metadata = table_metadata(access, keyspace, table)

@@ -1,0 +1,51 @@
+"""Raw rows of data topics, by whichever reader this Spark has; jobs and views do not know which.
+
+PySpark 4.1 and later: the data source `cassandra_cdc`. PySpark 3.5: the pulsar-spark connector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+
+from schemas.errors import ConfigError
+from spark_bridge.options import BridgeOptions
+from spark_bridge.spark_line import HAS_DATA_SOURCES
+
+__all__ = ["raw_batch", "raw_stream", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make `spark.read.format("cassandra_cdc")` known to a session. Raises ConfigError on PySpark 3.5, which cannot."""
+    if not HAS_DATA_SOURCES:
+        reason = (
+            "of this PySpark knows no Python data sources; use spark_bridge.raw_batch and raw_stream, or PySpark 4.1"
+        )
+        raise ConfigError.of("format", reason)
+    from spark_bridge.data_source import CassandraCdcDataSource
+
+    spark.dataSource.register(CassandraCdcDataSource)
+
+
+def raw_batch(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """The raw contract from the starting to the ending offsets. Raises ConfigError, or Spark's error with it.
+
+    On PySpark 3.5 TopicError, PulsarUnreachableError and DataLossError come from here too, else from the query.
+    """
+    if not HAS_DATA_SOURCES:
+        from spark_bridge.pulsar_connector import connector_batch
+
+        return connector_batch(spark, BridgeOptions.from_mapping(options))
+    register(spark)
+    return spark.read.format("cassandra_cdc").options(**options).load()
+
+
+def raw_stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """The raw contract as a stream, from the starting offsets or the checkpoint's on. Raises what `raw_batch` raises."""
+    if not HAS_DATA_SOURCES:
+        from spark_bridge.pulsar_connector import connector_stream
+
+        return connector_stream(spark, BridgeOptions.from_mapping(options))
+    register(spark)
+    return spark.readStream.format("cassandra_cdc").options(**options).load()

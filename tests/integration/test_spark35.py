@@ -1,0 +1,161 @@
+"""The raw contract on PySpark 3.5, by the pulsar-spark connector: the same rows as `cassandra_cdc` gives on 4.1."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from schemas.cql_value import AvroValue
+from spark_bridge import current_table
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
+from tests.fix_spark35 import Spark35, Spark35Error
+from tests.integration.test_spark_current_table import (
+    WIDE,
+    partition_deletion,
+    range_deletion,
+    row,
+    row_deletion,
+    static_row,
+)
+from tests.spark35_driver import raw_rows
+
+pytestmark = [pytest.mark.spark35, pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)]
+MakeTopic = Callable[..., DataTopic]
+KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
+_, WIDER_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text", "size": "int"})
+
+
+def numbered(first: int, last: int) -> list[Record]:
+    times = {"writetime": str(1_795_219_250_000_000), "kind": "row"}
+    return [Record(key={"id": n}, value={"name": f"row {n}"}, properties=times) for n in range(first, last + 1)]
+
+
+def values(rows: list[str]) -> list[str]:
+    """The texts of rows, in order of the key."""
+    found = [bytes.fromhex(each["value"])[2:].decode() for each in map(json.loads, rows)]
+    return sorted(found, key=lambda text: int(text.split()[1]))
+
+
+def texts(first: int, last: int) -> list[str]:
+    return [f"row {n}" for n in range(first, last + 1)]
+
+
+def assert_same(spark: SparkSession, spark35: Spark35, options: Mapping[str, str], count: int) -> None:
+    mine, theirs = raw_rows(spark, dict(options)), spark35.call("raw_rows", options=dict(options))
+    assert theirs["rows"] == mine["rows"]
+    assert len(theirs["rows"]) == count
+    assert StructType.fromJson(json.loads(theirs["schema"])) == StructType.fromJson(json.loads(str(mine["schema"])))
+
+
+def test_both_readers_give_the_same_raw_rows(spark: SparkSession, spark35: Spark35, data_topic: MakeTopic) -> None:
+    """Batches and single messages, tombstones, times, partitions, schema versions that alternate: every column is equal."""
+    assert spark35.version.startswith("3.5.")
+    for partitions in (0, 3):
+        topic = data_topic(*KEY_AND_VALUE, partitions=partitions)
+        topic.write(*numbered(1, 40), batch=7)
+        topic.write(Record(key={"id": 1}), Record(key={"id": 2}, event_time_ms=1_795_219_250_123), batch=1)
+        assert_same(spark, spark35, topic.options, 42)
+        wrong = {"writetime": "12.5", "kind": "row"}
+        topic.write(Record(key={"id": 3}, value={"name": None, "size": 3}, properties=wrong), value_schema=WIDER_VALUE)
+        ids = topic.write(*numbered(41, 43), Record(key={"id": 4}), batch=2)  # with the older schema again
+        topic.write(Record(key={"id": 5}, value={"name": None, "size": 5}), value_schema=WIDER_VALUE)
+        assert_same(spark, spark35, topic.options, 48)
+        if not partitions:
+            at = json.dumps({topic.name: ":".join(ids[1].split(":")[:2])})
+            assert_same(spark, spark35, {**topic.options, "startingOffsets": at}, 3)
+            assert_same(spark, spark35, {**topic.options, "endingOffsets": at}, 45)
+            assert_same(spark, spark35, {**topic.options, "startingOffsets": "2096-01-01T00:00:00Z"}, 0)
+
+
+def test_a_stream_on_3_5_goes_on_where_it_was(spark35: Spark35, data_topic: MakeTopic, tmp_path: Path) -> None:
+    """Run again, and after a failed micro-batch, nothing is lost or doubled; a start is exclusive then, too."""
+    topic = data_topic(*KEY_AND_VALUE, partitions=2)
+    topic.write(*numbered(1, 20), batch=3)
+    whole = {"options": dict(topic.options), "folder": str(tmp_path / "whole")}
+    assert values(spark35.call("stream_rows", **whole)) == texts(1, 20)
+    topic.write(*numbered(21, 30), batch=4)
+    with pytest.raises(Spark35Error, match="stopped after the write"):
+        spark35.call("stream_rows", fail_after_write=True, **whole)
+    topic.write(*numbered(31, 31))
+    assert values(spark35.call("stream_rows", **whole)) == texts(1, 31)
+    single = data_topic(*KEY_AND_VALUE)
+    ids = single.write(*numbered(1, 9), batch=3)
+    second = json.dumps({single.name: ":".join(ids[3].split(":")[:2])})
+    part = {"options": {**single.options, "startingOffsets": second}, "folder": str(tmp_path / "part")}
+    with pytest.raises(Spark35Error, match="stopped after the write"):
+        spark35.call("stream_rows", fail_after_write=True, **part)
+    assert values(spark35.call("stream_rows", **part)) == texts(7, 9)
+    single.write(*numbered(10, 12), batch=3)
+    assert values(spark35.call("stream_rows", **part)) == texts(7, 12)
+
+
+def test_views_and_jobs_stand_on_the_3_5_reader(
+    spark: SparkSession, spark35: Spark35, data_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """The current table and the mirror of a topic with all kinds of records are those that Spark 4.1 gives."""
+    topic = data_topic(*WIDE)
+    topic.write(*[row(pk, a, b, a, s=f"s{a}") for pk in "pqr" for a in range(4) for b in "xy"], batch=5)
+    topic.write(row_deletion("p", 1, "x"), range_deletion("q", start={"a": 2}), static_row("p", s="only", t=3))
+    topic.write(partition_deletion("r"), row("r", 1, "y", 5), batch=2)
+    wanted = sorted(current_table(spark, topic.options).toJSON().collect())
+    assert len(wanted) > 10
+    assert spark35.call("table_rows", options=dict(topic.options)) == wanted
+    target = str(tmp_path / "mirror")
+    assert spark35.call("mirrored_rows", options=dict(topic.options), target=target) == wanted
+    topic.write(row_deletion("p", 2, "x"), row("p", 3, "x", 77))
+    wanted = sorted(current_table(spark, topic.options).toJSON().collect())
+    assert spark35.call("mirrored_rows", options=dict(topic.options), target=target) == wanted
+
+
+def test_the_count_check_names_what_a_reader_left_out(
+    spark: SparkSession, spark35: Spark35, data_topic: MakeTopic
+) -> None:
+    """Every record of the topic that a frame does not have is found by its message id."""
+    topic = data_topic(*KEY_AND_VALUE, partitions=2)
+    ids = topic.write(*numbered(1, 30), batch=4)
+    assert spark35.call("missing", options=dict(topic.options), left_out="") == []
+    assert spark35.call("missing", options=dict(topic.options), left_out=ids[17]) == [ids[17]]
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "said"),
+    [
+        pytest.param("stream_rows", {"maxRowsPerTrigger": "5", "checkpointLocation": "x"},
+                     "maxRowsPerTrigger: is not possible on PySpark 3.5", id="a limit"),
+        pytest.param("raw_rows", {"authPluginClassName": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+                                  "authParams": "token:tell-nobody"},
+                     "authParams: must be file:///path on PySpark 3.5", id="a secret that the connector would log"),
+        pytest.param("raw_rows", {"topic": "persistent://public/spark/no-such-topic"},
+                     "topic persistent://public/spark/no-such-topic: does not exist", id="a missing topic"),
+        pytest.param("raw_rows", {"topix": "x"}, "topix: is no option of cassandra_cdc", id="an unknown option"),
+    ],
+)  # fmt: skip
+def test_what_3_5_cannot_do_is_one_clear_error(
+    spark35: Spark35, data_topic: MakeTopic, tmp_path: Path, function: str, more: dict[str, str], said: str
+) -> None:
+    """Refused before anything is read; a secret is not in the text."""
+    arguments = {"folder": str(tmp_path)} if function == "stream_rows" else {}
+    with pytest.raises(Spark35Error) as error:
+        spark35.call(function, options={**data_topic(*KEY_AND_VALUE).options, **more}, **arguments)
+    assert said in str(error.value)
+    assert "tell-nobody" not in str(error.value)
+
+
+def test_a_changed_table_comes_out_right_on_3_5(spark: SparkSession, spark35: Spark35, data_topic: MakeTopic) -> None:
+    """Columns that were added in mid-stream: typed by each record's own schema version."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(Record(key={"id": 1}, value={"name": "a"}))
+    _, newer = table_schemas(partition_key={"id": "int"}, regular={"name": "text", "amount": "decimal"})
+    amount: dict[str, AvroValue] = {"bigint": b"\x01\x2c", "scale": 2}
+    topic.write(Record(key={"id": 2}, value={"name": "b", "amount": amount}), value_schema=newer)
+    topic.write(Record(key={"id": 3}, value={"name": "c"}))
+    assert spark35.call("table_rows", options=dict(topic.options)) == [
+        '{"id":1,"name":"a"}',
+        '{"id":2,"amount":3.000000000000000000,"name":"b"}',
+        '{"id":3,"name":"c"}',
+    ]

@@ -30,7 +30,7 @@ def typed(raw: DataFrame, options: Options) -> DataFrame:
     PulsarUnreachableError.
     """
     parsed = _parsed(options)
-    return typed_rows(raw, TopicSchemas.fetch(parsed), parsed.numbers)
+    return typed_rows(raw, TopicSchemas.fetch(parsed), parsed)
 
 
 def changes(spark: SparkSession, options: Options) -> DataFrame:

@@ -119,7 +119,8 @@ def judged_records(
 
 def shown_rows(judged: DataFrame) -> DataFrame:
     """The rows of the table, to be decoded: `key`, `key_version`, `value`, `value_version`, `is_alive`, `static_names`,
-    `static_value`, `static_version`; and `owner`, `writetime_us`, `expires_at` (null: it stays).
+    `static_value`, `static_version`; and `owner`, `place` (the value's message id), `writetime_us`, `expires_at` (null: it
+    stays).
 
     Where `is_alive` is false the partition has no row, but it may have static columns.
     """
@@ -135,6 +136,7 @@ def shown_rows(judged: DataFrame) -> DataFrame:
         F.col("static_source.value").alias("static_value"),
         F.col("static_source.version").alias("static_version"),
         "owner",
+        _message_id(F.col("valued.at")).alias("place"),
         written.alias("writetime_us"),
         passes.alias("expires_at"),
     )
@@ -167,6 +169,13 @@ def record_place() -> Column:
     )
     clock = F.when(F.col("partition") >= 0, F.col("publish_time"))
     return F.struct(position.alias("position"), F.col("partition"), clock.alias("clock"), F.col("writetime"))
+
+
+def _message_id(at: Column) -> Column:
+    """Of what `record_place` gave."""
+    position = at.getField("position")
+    index = F.when(position.getField("index") >= 0, position.getField("index"))
+    return F.concat_ws(":", position.getField("ledger"), position.getField("entry"), at.getField("partition"), index)
 
 
 def _scope(schemas: TopicSchemas, columns: KeyColumns) -> Column:

@@ -43,6 +43,7 @@ class BridgeOptions(BaseModel):
     receiver_queue_size: int = Field(default=2_000, ge=1, le=100_000)
     operation_timeout_seconds: int = Field(default=30, ge=1, le=3_600)
     numbers: Literal["decimal", "string"] = "decimal"
+    corrupt_rows: Literal["fail", "keep"] = "fail"
     auth_plugin_class_name: str | None = None
     auth_params: SecretStr | None = None
     tls_trust_certs_file_path: str | None = None

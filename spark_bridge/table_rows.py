@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
@@ -13,6 +14,8 @@ from spark_bridge.topic_schemas import TopicSchemas
 from spark_bridge.typed import RecordDecoder, key_decoder, value_decoder
 
 __all__ = ["table_columns", "table_rows"]
+
+_VERSIONS: Final = ("place", "key_version", "value_version")
 
 
 def table_columns(schemas: TopicSchemas) -> list[str]:
@@ -32,33 +35,36 @@ def table_rows(rows: DataFrame, schemas: TopicSchemas, numbers: Numbers, kept: S
 def _plain_columns(rows: DataFrame, key: RecordDecoder, value: RecordDecoder, kept: Sequence[str]) -> DataFrame:
     structs = rows.select(
         *kept,
-        key.decode(F.col("key"), F.col("key_version")).alias("key"),
-        value.decode(F.col("value"), F.col("value_version")).alias("value"),
+        *_VERSIONS,
+        key.try_decode(F.col("key"), F.col("key_version")).alias("key"),
+        value.try_decode(F.col("value"), F.col("value_version")).alias("value"),
     )
-    finished = structs.select(*kept, key.finish(F.col("key")).alias("key"), value.finish(F.col("value")).alias("value"))
+    finished = structs.select(*kept, *_finished_row(key, value))
     return finished.select(*_fields("key", key.names), *_fields("value", _value_names(key, value)), *kept)
 
 
 def _with_static_columns(
     rows: DataFrame, schemas: TopicSchemas, key: RecordDecoder, value: RecordDecoder, kept: Sequence[str]
 ) -> DataFrame:
+    static_version = F.coalesce("static_version", F.lit(schemas.newest.version))
     structs = rows.select(
         *kept,
         "is_alive",
         "static_names",
-        key.decode(F.col("key"), F.col("key_version")).alias("key"),
-        F.when(F.col("is_alive"), value.decode(F.col("value"), F.col("value_version"))).alias("value"),
-        value.decode(F.col("static_value"), F.coalesce("static_version", F.lit(schemas.newest.version))).alias(
-            "static"
-        ),
+        *_VERSIONS,
+        F.hex("key").alias("key_bytes"),
+        static_version.alias("static_version"),
+        key.try_decode(F.col("key"), F.col("key_version")).alias("key"),
+        F.when(F.col("is_alive"), value.try_decode(F.col("value"), F.col("value_version"))).alias("value"),
+        value.try_decode(F.col("static_value"), static_version).alias("static"),
     )
+    of_partition = F.concat(F.lit("of the partition with key "), F.col("key_bytes"))
     finished = structs.select(
         *kept,
         "is_alive",
         "static_names",
-        key.finish(F.col("key")).alias("key"),
-        value.finish(F.col("value")).alias("value"),
-        value.finish(F.col("static")).alias("static"),
+        *_finished_row(key, value),
+        value.finish_tried(F.col("static"), "static columns", of_partition, F.col("static_version")).alias("static"),
     )
     clustering = {name for name, _ in KeyColumns.of(schemas).clustering}
     keys = [
@@ -76,6 +82,15 @@ def _with_static_columns(
     for each in statics:
         has_static |= each
     return finished.where(F.col("is_alive") | has_static).select(*keys, *values, *kept)
+
+
+def _finished_row(key: RecordDecoder, value: RecordDecoder) -> tuple[Column, Column]:
+    """Key and value after `try_decode`; what could not be decoded is an error that names the message."""
+    place = F.col("place")
+    return (
+        key.finish_tried(F.col("key"), "key", place, F.col("key_version")).alias("key"),
+        value.finish_tried(F.col("value"), "value", place, F.col("value_version")).alias("value"),
+    )
 
 
 def _value_names(key: RecordDecoder, value: RecordDecoder) -> list[str]:

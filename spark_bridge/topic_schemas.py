@@ -68,5 +68,14 @@ def _version(topic: str, registered: Mapping[str, object]) -> SchemaVersion:
             "(the connector's outputFormat key-value-avro)"
         )
         raise TopicError(topic, reason)
-    data = cast("Mapping[str, AvroRecord]", json.loads(cast("str", registered["data"])))
-    return SchemaVersion(version=cast("int", registered["version"]), key=data["key"], value=data["value"])
+    try:
+        data = cast("Mapping[str, AvroRecord]", json.loads(cast("str", registered["data"])))
+        records = [data[part] for part in ("key", "value")]
+        if not all(isinstance(each, dict) and isinstance(each["fields"], list) for each in records):
+            raise TypeError("key and value must be Avro records")
+    except (ValueError, KeyError, TypeError) as error:
+        reason = (
+            f"schema version {registered.get('version')} cannot be read ({error}); was it written by the connector?"
+        )
+        raise TopicError(topic, reason) from None
+    return SchemaVersion(version=cast("int", registered["version"]), key=records[0], value=records[1])

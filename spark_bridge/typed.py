@@ -7,16 +7,20 @@ later are null in earlier rows, dropped ones are left out.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.avro.functions import from_avro
 
 from spark_bridge.avro_columns import AvroColumns, Numbers
+from spark_bridge.options import BridgeOptions
 from spark_bridge.topic_schemas import AvroRecord, TopicSchemas
 
-__all__ = ["RecordDecoder", "key_decoder", "typed_rows", "value_decoder"]
+__all__ = ["RecordDecoder", "is_corrupt", "key_decoder", "typed_rows", "value_decoder"]
+
+_DECODED: Final = "__cdc_decoded"
 
 
 class RecordDecoder:
@@ -40,19 +44,55 @@ class RecordDecoder:
     def decode(self, data: Column, version: Column) -> Column:
         """First step: Avro bytes to a struct; null for null. An unknown schema version fails the query."""
         reader = json.dumps(self._schemas[-1][1])
+        return self._by_writer(version, lambda writer: _from_avro(data, writer, reader))
+
+    def try_decode(self, data: Column, version: Column) -> Column:
+        """As `decode`, but bytes that cannot be decoded give a struct of nulls, which `finish_tried` knows."""
+        newest = self._schemas[-1][1]
+        fields = newest["fields"]
+        assert isinstance(fields, list)
+        # A field that no writer knows has its default in every record that could be decoded.
+        marked = json.dumps({**newest, "fields": [*fields, {"name": _DECODED, "type": "boolean", "default": True}]})
+        return self._by_writer(
+            version, lambda writer: from_avro(data, writer, {"mode": "PERMISSIVE", "avroSchema": marked})
+        )
+
+    def finish(self, record: Column) -> Column:
+        """Second step: numbers in their final types."""
+        return self._columns.converted(record)
+
+    def finish_tried(self, record: Column, what: str, place: Column, version: Column) -> Column:
+        """Second step after `try_decode`; what could not be decoded fails the query, by its `place` in the topic."""
+        return F.when(is_corrupt(record), F.raise_error(self.complaint(what, place, version))).otherwise(
+            self.finish(record.dropFields(_DECODED))
+        )
+
+    def kept(self, record: Column) -> Column:
+        """Second step after `try_decode`; null for what could not be decoded."""
+        return F.when(~is_corrupt(record), self.finish(record.dropFields(_DECODED)))
+
+    def complaint(self, what: str, place: Column, version: Column) -> Column:
+        """Why a record could not be decoded."""
+        return F.concat(
+            F.lit(f"topic {self._topic}: the {what} of message "),
+            place,
+            F.lit(" cannot be decoded by its schema version "),
+            version.cast("string"),
+            F.lit(
+                "; typed rows go on without it, and show it in the column _corrupt, with the option corruptRows=keep"
+            ),
+        )
+
+    def _by_writer(self, version: Column, decoded: Callable[[str], Column]) -> Column:
         writers: dict[str, list[int]] = {}
         for number, schema in self._schemas:
             writers.setdefault(json.dumps(schema), []).append(number)
         record: Column | None = None
         for writer, versions in writers.items():
-            known, struct = version.isin(versions), _from_avro(data, writer, reader)
+            known, struct = version.isin(versions), decoded(writer)
             record = F.when(known, struct) if record is None else record.when(known, struct)
         assert record is not None
         return record.otherwise(F.raise_error(self._unknown_version(version)))
-
-    def finish(self, record: Column) -> Column:
-        """Second step: numbers in their final types."""
-        return self._columns.converted(record)
 
     def _unknown_version(self, version: Column) -> Column:
         known = ", ".join(str(number) for number, _ in self._schemas)
@@ -78,17 +118,35 @@ def value_decoder(schemas: TopicSchemas, numbers: Numbers) -> RecordDecoder:
     return RecordDecoder(schemas.topic, [(each.version, each.value) for each in schemas.versions], numbers)
 
 
-def typed_rows(raw: DataFrame, schemas: TopicSchemas, numbers: Numbers) -> DataFrame:
+def is_corrupt(record: Column) -> Column:
+    """Whether `RecordDecoder.try_decode` could not decode it."""
+    return record.isNotNull() & record.getField(_DECODED).isNull()
+
+
+def typed_rows(raw: DataFrame, schemas: TopicSchemas, options: BridgeOptions) -> DataFrame:
     """The raw contract with `key` as a struct of the primary key and `value` as a struct of the other columns.
 
-    A deleted row has a null `value`.
+    A deleted row has a null `value`. With `corruptRows=keep` there is one more column, `_corrupt`: why a record could
+    not be decoded, with its bytes; without it such a record fails the query by its message id.
     """
-    key, value = key_decoder(schemas, numbers), value_decoder(schemas, numbers)
-    version = F.col("schema_version")
-    structs = raw.withColumns(
-        {"key": key.decode(F.col("key"), version), "value": value.decode(F.col("value"), version)}
+    key, value = key_decoder(schemas, options.numbers), value_decoder(schemas, options.numbers)
+    version, place = F.col("schema_version"), F.col("message_id")
+    tried = {"key": key.try_decode(F.col("key"), version), "value": value.try_decode(F.col("value"), version)}
+    if options.corrupt_rows == "fail":
+        return raw.withColumns(tried).withColumns({
+            "key": key.finish_tried(F.col("key"), "key", place, version),
+            "value": value.finish_tried(F.col("value"), "value", place, version),
+        })  # fmt: skip
+    bytes_kept = raw.withColumns({**tried, "_corrupt": F.struct(F.col("key"), F.col("value"))})
+    reason = F.when(is_corrupt(F.col("key")), key.complaint("key", place, version)).when(
+        is_corrupt(F.col("value")), value.complaint("value", place, version)
     )
-    return structs.withColumns({"key": key.finish(F.col("key")), "value": value.finish(F.col("value"))})
+    corrupt = F.struct(reason.alias("reason"), F.col("_corrupt.key"), F.col("_corrupt.value"))
+    return bytes_kept.withColumns({
+        "key": key.kept(F.col("key")),
+        "value": value.kept(F.col("value")),
+        "_corrupt": F.when(reason.isNotNull(), corrupt),
+    })  # fmt: skip
 
 
 def _from_avro(data: Column, writer: str, reader: str) -> Column:

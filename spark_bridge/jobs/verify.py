@@ -102,6 +102,7 @@ class _Comparison:
         rows = read_rows(self._spark, self._access, self._table, ranges).withColumns({
             "key_version": version,
             "value_version": version,
+            "place": F.lit("of Cassandra"),
             "is_alive": F.col("has_row"),
             "static_names": statics,
             "static_value": F.col("value"),

@@ -22,6 +22,7 @@ from typing import cast
 from urllib.parse import parse_qs
 
 import httpx
+import pulsar
 import pytest
 import yaml
 from cassandra.auth import PlainTextAuthProvider
@@ -33,6 +34,10 @@ from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.native_protocol import DEFAULT_LOGIN
 from cdc.sandbox.options import Json
+from spark_bridge.errors import PulsarUnreachableError
+from spark_bridge.options import BridgeOptions
+from spark_bridge.planning import plan_batch
+from spark_bridge.topic_reader import read_range
 from tests.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.events_topic import EventsTopic, wait_until
 
@@ -519,3 +524,42 @@ def test_a_node_that_wants_a_password_and_a_certificate_gets_both(
     log = guest.log.read_text()
     assert "open seed" not in log
     assert _NODE_PASSWORD not in log
+@pytest.mark.parametrize("by", ["token", "certificate"])
+def test_a_data_topic_is_read_with_the_rights_of_a_role(
+    servers: Sandbox, authority: CertificateAuthority, tmp_path: Path, by: str
+) -> None:
+    """The Spark reader by a token's file, or by a certificate over TLS; without the right to consume it says so."""
+    topic = f"persistent://{_NAMESPACE}/data-rights-{by}"
+    admin = f"{servers.pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}"
+    httpx.put(f"{admin}/partitions", json=2).raise_for_status()
+    client = pulsar.Client(servers.pulsar.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    producer = client.create_producer(topic)
+    for number in range(10):
+        producer.send(f"row {number}".encode(), partition_key=base64.b64encode(bytes([number])).decode())
+    client.close()
+    java = "org.apache.pulsar.client.impl.auth"
+    (tmp_path / "token").write_text(_token("writer"))
+    given = {
+        "serviceUrl": servers.pulsar.service_url,
+        "adminUrl": servers.pulsar.admin_url,
+        "authPluginClassName": f"{java}.AuthenticationToken",
+        "authParams": f"file://{tmp_path}/token",
+    }
+    if by == "certificate":
+        given = {
+            "serviceUrl": f"pulsar+ssl://{servers.pulsar.address}:{_TLS_PORT}",
+            "adminUrl": f"https://{servers.pulsar.address}:{_HTTPS_PORT}",
+            "authPluginClassName": f"{java}.AuthenticationTls",
+            "authParams": f"tlsCertFile:{authority.folder}/writer.pem,tlsKeyFile:{authority.folder}/writer.key",
+            "tlsTrustCertsFilePath": str(authority.trusted),
+            "tlsHostnameVerificationEnable": "false",
+        }
+    options = BridgeOptions.from_mapping({**given, "topic": topic})
+    with pytest.raises(
+        PulsarUnreachableError, match=r"refuses to tell about .*; check authPluginClassName and authParams"
+    ):
+        plan_batch(options)
+    httpx.post(f"{admin}/permissions/writer", json=["consume"]).raise_for_status()
+    batches = [batch for span in plan_batch(options) for batch in read_range(options, span)]
+    values = [value for batch in batches for value in batch.column("value").to_pylist()]
+    assert sorted(values) == [f"row {number}".encode() for number in range(10)]

@@ -16,7 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from cdc.sandbox import Sandbox, SandboxOptions
-from spark_bridge import CassandraCdcDataSource, session_builder
+from spark_bridge import session_builder
+from spark_bridge.data_source import CassandraCdcDataSource
 from spark_bridge.options import BridgeOptions
 from spark_bridge.planning import plan_batch
 from spark_bridge.topic_reader import read_range

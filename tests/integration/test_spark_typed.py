@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -15,7 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.cql_type import NativeType, UserType
 from schemas.cql_value import AvroValue
-from spark_bridge import changes, typed
+from schemas.row_record import schema_text
+from spark_bridge import changes, current_table, typed
 from spark_bridge.errors import TopicError
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
 from tests.servers import PulsarServer
@@ -297,6 +299,39 @@ def test_typed_columns_in_a_stream(spark: SparkSession, data_topic: MakeTopic, t
     assert spark.table("typed_rows").orderBy(F.col("id")).collect() == [
         Row(id=1, op="u", c=[Decimal("1.5")]),
         Row(id=2, op="d", c=None),
+    ]
+
+
+def test_an_undecodable_record_is_named_or_kept(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Bytes that are no Avro of the record's schema: an error with the message id, or by option a row in `_corrupt`."""
+    topic = data_topic(*BEFORE)
+    topic.write(Record(key={"id": 1}, value={"b": "good"}))
+    cut, key = base64.b64encode(b"\x02\x0ax").decode(), base64.b64encode(b"\x04").decode()
+    bad = [
+        {"key": key, "value": cut, "properties": {}},
+        {"key": base64.b64encode(b"\xff").decode(), "value": None, "properties": {}},
+    ]
+    texts = schema_text(BEFORE[0]), schema_text(BEFORE[1])
+    ids = [each.removesuffix(":-1") for each in topic.writer.write_bytes(topic.name, *texts, bad)]
+    topic.write(Record(key={"id": 3}, value={"b": "good"}))
+    said = f"topic {topic.name}: the value of message {ids[0]} cannot be decoded by its schema version 0"
+    with pytest.raises(PySparkException) as error:
+        changes(spark, topic.options).where(f"message_id <> '{ids[1]}'").collect()
+    assert said in str(error.value)
+    with pytest.raises(PySparkException, match=f"the value of message {ids[0]} cannot be decoded"):
+        current_table(spark, topic.options).collect()
+    kept = changes(spark, {**topic.options, "corruptRows": "keep"}).orderBy("message_id")
+    assert kept.select("key.id", "value.b", "_corrupt.key", "_corrupt.value").collect() == [
+        Row(id=1, b="good", key=None, value=None),
+        Row(id=2, b=None, key=b"\x04", value=b"\x02\x0ax"),
+        Row(id=None, b=None, key=b"\xff", value=None),
+        Row(id=3, b="good", key=None, value=None),
+    ]
+    assert [row.reason and row.reason[:40] for row in kept.select("_corrupt.reason").collect()] == [
+        None,
+        said[:40],
+        said[:40],
+        None,
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import pulsar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,3 +104,14 @@ def test_the_parts_of_a_range_hold_each_entry_once(data: st.DataObject) -> None:
     assert [each for low, high in parts for each in entries if low < each <= high] == [
         each for each in entries if start < each <= end
     ]
+
+
+def test_an_offset_of_the_pulsar_spark_connector_is_a_position() -> None:
+    """Its checkpoints hold the bytes of message ids, as signed numbers; anything else is refused."""
+    data = pulsar.MessageId(2, 300, 5, 7).serialize()
+    assert Position.of_offset([each - 256 if each > 127 else each for each in data]) == Position(300, 5)
+    assert Position.of_offset(list(pulsar.MessageId.earliest.serialize())) == Position(-1, -1)
+    assert Position.of_offset("12:3") == Position(12, 3)
+    for wrong in (None, 12, ["8"]):
+        with pytest.raises(ValueError, match="is neither a position nor the bytes of a message id"):
+            Position.of_offset(wrong)

@@ -36,6 +36,12 @@ def test_versions_are_ordered_and_the_newest_leads() -> None:
             "schema version 1 is KEY_VALUE SEPARATED AVRO JSON; typed columns need KEY_VALUE SEPARATED AVRO AVRO "
             "(the connector's outputFormat key-value-avro)",
         ),
+        ([{**registered(3), "data": "{"}], "schema version 3 cannot be read (Expecting property name"),
+        ([{**registered(3), "data": '{"key": "int"}'}], "schema version 3 cannot be read ('value'); was it written by"),
+        (
+            [{**registered(3), "data": '{"key": "int", "value": 1}'}],
+            "schema version 3 cannot be read (key and value must",
+        ),
     ],
 )
 def test_what_has_no_typed_columns_is_refused(answer: list[Mapping[str, object]], reason: str) -> None:

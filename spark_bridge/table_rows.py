@@ -39,7 +39,8 @@ def _plain_columns(rows: DataFrame, key: RecordDecoder, value: RecordDecoder, ke
         key.try_decode(F.col("key"), F.col("key_version")).alias("key"),
         value.try_decode(F.col("value"), F.col("value_version")).alias("value"),
     )
-    finished = structs.select(*kept, *_finished_row(key, value))
+    checked = structs.select(*kept, *_checked_row(key, value))
+    finished = checked.select(*kept, key.finish(F.col("key")).alias("key"), value.finish(F.col("value")).alias("value"))
     return finished.select(*_fields("key", key.names), *_fields("value", _value_names(key, value)), *kept)
 
 
@@ -59,12 +60,20 @@ def _with_static_columns(
         value.try_decode(F.col("static_value"), static_version).alias("static"),
     )
     of_partition = F.concat(F.lit("of the partition with key "), F.col("key_bytes"))
-    finished = structs.select(
+    checked = structs.select(
         *kept,
         "is_alive",
         "static_names",
-        *_finished_row(key, value),
-        value.finish_tried(F.col("static"), "static columns", of_partition, F.col("static_version")).alias("static"),
+        *_checked_row(key, value),
+        value.checked(F.col("static"), "static columns", of_partition, F.col("static_version")).alias("static"),
+    )
+    finished = checked.select(
+        *kept,
+        "is_alive",
+        "static_names",
+        key.finish(F.col("key")).alias("key"),
+        value.finish(F.col("value")).alias("value"),
+        value.finish(F.col("static")).alias("static"),
     )
     clustering = {name for name, _ in KeyColumns.of(schemas).clustering}
     keys = [
@@ -84,12 +93,12 @@ def _with_static_columns(
     return finished.where(F.col("is_alive") | has_static).select(*keys, *values, *kept)
 
 
-def _finished_row(key: RecordDecoder, value: RecordDecoder) -> tuple[Column, Column]:
+def _checked_row(key: RecordDecoder, value: RecordDecoder) -> tuple[Column, Column]:
     """Key and value after `try_decode`; what could not be decoded is an error that names the message."""
     place = F.col("place")
     return (
-        key.finish_tried(F.col("key"), "key", place, F.col("key_version")).alias("key"),
-        value.finish_tried(F.col("value"), "value", place, F.col("value_version")).alias("value"),
+        key.checked(F.col("key"), "key", place, F.col("key_version")).alias("key"),
+        value.checked(F.col("value"), "value", place, F.col("value_version")).alias("value"),
     )
 
 

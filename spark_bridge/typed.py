@@ -26,8 +26,8 @@ _DECODED: Final = "__cdc_decoded"
 class RecordDecoder:
     """Decodes the keys, or the values, of one topic. Spark refuses the columns by name when spark-avro is not loaded.
 
-    In two steps, each of which belongs in a projection of its own, so that Spark decodes a record once and not once
-    for each of its columns.
+    In steps, each of which belongs in a projection of its own, so that Spark decodes a record once and not once for
+    each of its columns: `decode` and `finish`, or `try_decode`, `checked` (or `kept`) and `finish`.
     """
 
     def __init__(self, topic: str, schemas: Sequence[tuple[int, AvroRecord]], numbers: Numbers) -> None:
@@ -47,7 +47,7 @@ class RecordDecoder:
         return self._by_writer(version, lambda writer: _from_avro(data, writer, reader))
 
     def try_decode(self, data: Column, version: Column) -> Column:
-        """As `decode`, but bytes that cannot be decoded give a struct of nulls, which `finish_tried` knows."""
+        """As `decode`, but bytes that cannot be decoded give a struct of nulls, which `checked` knows."""
         newest = self._schemas[-1][1]
         fields = newest["fields"]
         assert isinstance(fields, list)
@@ -58,18 +58,18 @@ class RecordDecoder:
         )
 
     def finish(self, record: Column) -> Column:
-        """Second step: numbers in their final types."""
+        """Last step: numbers in their final types."""
         return self._columns.converted(record)
 
-    def finish_tried(self, record: Column, what: str, place: Column, version: Column) -> Column:
-        """Second step after `try_decode`; what could not be decoded fails the query, by its `place` in the topic."""
+    def checked(self, record: Column, what: str, place: Column, version: Column) -> Column:
+        """Between `try_decode` and `finish`; what could not be decoded fails the query, by its `place` in the topic."""
         return F.when(is_corrupt(record), F.raise_error(self.complaint(what, place, version))).otherwise(
-            self.finish(record.dropFields(_DECODED))
+            record.dropFields(_DECODED)
         )
 
     def kept(self, record: Column) -> Column:
-        """Second step after `try_decode`; null for what could not be decoded."""
-        return F.when(~is_corrupt(record), self.finish(record.dropFields(_DECODED)))
+        """Between `try_decode` and `finish`; null for what could not be decoded."""
+        return F.when(~is_corrupt(record), record.dropFields(_DECODED))
 
     def complaint(self, what: str, place: Column, version: Column) -> Column:
         """Why a record could not be decoded."""
@@ -133,20 +133,22 @@ def typed_rows(raw: DataFrame, schemas: TopicSchemas, options: BridgeOptions) ->
     version, place = F.col("schema_version"), F.col("message_id")
     tried = {"key": key.try_decode(F.col("key"), version), "value": value.try_decode(F.col("value"), version)}
     if options.corrupt_rows == "fail":
-        return raw.withColumns(tried).withColumns({
-            "key": key.finish_tried(F.col("key"), "key", place, version),
-            "value": value.finish_tried(F.col("value"), "value", place, version),
+        checked = raw.withColumns(tried).withColumns({
+            "key": key.checked(F.col("key"), "key", place, version),
+            "value": value.checked(F.col("value"), "value", place, version),
         })  # fmt: skip
-    bytes_kept = raw.withColumns({**tried, "_corrupt": F.struct(F.col("key"), F.col("value"))})
-    reason = F.when(is_corrupt(F.col("key")), key.complaint("key", place, version)).when(
-        is_corrupt(F.col("value")), value.complaint("value", place, version)
-    )
-    corrupt = F.struct(reason.alias("reason"), F.col("_corrupt.key"), F.col("_corrupt.value"))
-    return bytes_kept.withColumns({
-        "key": key.kept(F.col("key")),
-        "value": value.kept(F.col("value")),
-        "_corrupt": F.when(reason.isNotNull(), corrupt),
-    })  # fmt: skip
+    else:
+        bytes_kept = raw.withColumns({**tried, "_corrupt": F.struct(F.col("key"), F.col("value"))})
+        reason = F.when(is_corrupt(F.col("key")), key.complaint("key", place, version)).when(
+            is_corrupt(F.col("value")), value.complaint("value", place, version)
+        )
+        corrupt = F.struct(reason.alias("reason"), F.col("_corrupt.key"), F.col("_corrupt.value"))
+        checked = bytes_kept.withColumns({
+            "key": key.kept(F.col("key")),
+            "value": value.kept(F.col("value")),
+            "_corrupt": F.when(reason.isNotNull(), corrupt),
+        })  # fmt: skip
+    return checked.withColumns({"key": key.finish(F.col("key")), "value": value.finish(F.col("value"))})
 
 
 def _from_avro(data: Column, writer: str, reader: str) -> Column:

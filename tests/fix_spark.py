@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,10 +27,11 @@ from schemas.cql_value import AvroValue
 from schemas.row_record import AvroSchema, data_key_schema, data_value_schema, record_writer, schema_text
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge import register, session_builder
-from tests.servers import PulsarServer
+from tests.servers import REPOSITORY, PulsarServer
 
 _SOURCE = Path(__file__).parent / "java" / "KeyValueWriter.java"
 _NAMESPACE = "public/spark"
+_PATIENCE_S: Final = 180
 # py4j closes its connections when they are collected as garbage: every test that uses Spark is marked with this.
 PY4J_LEAVES_SOCKETS_OPEN: Final = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 
@@ -45,10 +47,12 @@ def spark() -> Iterator[SparkSession]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
+        "spark.python.authenticate.socketTimeout": f"{_PATIENCE_S}s",  # 15 s are short on a loaded machine
         "spark.databricks.delta.snapshotPartitions": "1",  # small tables: a task a file of the log would be idle work
         # many short queries: the second compiler would cost more than it saves
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
+    os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = str(_PATIENCE_S)  # of Spark's Python processes
     jars = [*artifacts.ensure("spark-avro"), *artifacts.ensure("spark-delta")]
     builder = session_builder(jars, delta=True).master("local[2]")
     for name, value in settings.items():
@@ -60,6 +64,18 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
         gc.collect()  # what py4j left, so that no later test is blamed for it
+
+
+def killed_driver(what: str, master: str, arguments: Mapping[str, object]) -> int:
+    """Run `tests/spark_kill_driver.py` until it is dead; its exit code, -9 when it was killed."""
+    jars = [str(each) for each in artifacts.ensure("spark-avro")]
+    command = [sys.executable, "-m", "tests.spark_kill_driver", what, master, json.dumps(jars), json.dumps(arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=environment, cwd=REPOSITORY, check=False
+    )
+    assert ended.returncode < 0, ended.stderr[-3000:]
+    return ended.returncode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,13 @@ class Spark35:
     def environment() -> dict[str, str]:
         """For processes of this environment."""
         kept = {name: each for name, each in os.environ.items() if name not in ("PYSPARK_PYTHON", "SPARK_HOME")}
-        return {**kept, "PYTHONPATH": str(REPOSITORY), "JAVA_HOME": str(java_home())}
+        # 15 s, the default, are short on a loaded machine
+        return {
+            **kept,
+            "PYTHONPATH": str(REPOSITORY),
+            "JAVA_HOME": str(java_home()),
+            "SPARK_AUTH_SOCKET_TIMEOUT": "180",
+        }
 
     def call(self, function: str, **arguments: object) -> Any:
         """The answer of `function(spark, **arguments)`; `module:function` outside the driver's module."""

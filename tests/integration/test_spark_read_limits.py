@@ -57,7 +57,7 @@ class Batches:
         frame = self._spark.readStream.format("cassandra_cdc").options(**self._options, **more).load()
         stream = frame.writeStream.foreachBatch(lambda batch, _: seen.append(names(batch)))
         query = stream.option("checkpointLocation", self._checkpoint).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
         return [each for each in seen if each]
 
 
@@ -195,7 +195,7 @@ def test_the_progress_of_a_query_tells_its_offsets(spark: SparkSession, data_top
     frame = spark.readStream.format("cassandra_cdc").options(**topic.options).load()
     stream = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
     query = stream.start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
     (progress,) = [each for each in query.recentProgress if each["numInputRows"]]
     assert progress["numInputRows"] == 7
     (source,) = cast("list[Mapping[str, str]]", progress["sources"])

@@ -295,7 +295,7 @@ def test_typed_columns_in_a_stream(spark: SparkSession, data_topic: MakeTopic, t
     raw = spark.readStream.format("cassandra_cdc").options(**topic.options).load()
     rows = typed(raw, topic.options).select("key.id", "op", "value.c")
     stream = rows.writeStream.format("memory").queryName("typed_rows").option("checkpointLocation", str(tmp_path))
-    assert stream.trigger(availableNow=True).start().awaitTermination(60)
+    assert stream.trigger(availableNow=True).start().awaitTermination(300)
     assert spark.table("typed_rows").orderBy(F.col("id")).collect() == [
         Row(id=1, op="u", c=[Decimal("1.5")]),
         Row(id=2, op="d", c=None),

@@ -524,6 +524,8 @@ def test_a_node_that_wants_a_password_and_a_certificate_gets_both(
     log = guest.log.read_text()
     assert "open seed" not in log
     assert _NODE_PASSWORD not in log
+
+
 @pytest.mark.parametrize("by", ["token", "certificate"])
 def test_a_data_topic_is_read_with_the_rights_of_a_role(
     servers: Sandbox, authority: CertificateAuthority, tmp_path: Path, by: str

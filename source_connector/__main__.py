@@ -14,7 +14,7 @@ from schemas.errors import CdcError, ConfigError
 from source_connector.assembly import assemble
 from source_connector.config import SourceConfig
 from source_connector.errors import DeploymentError
-from source_connector.host_connection import HostConnection, HostLogHandler
+from source_connector.host_connection import HostConnection, LogLines
 from source_connector.host_protocol import OpenRequest, encode_error, encode_opened
 from source_connector.source import CassandraSource, Inbox
 from source_connector.tls import tls_context
@@ -32,7 +32,7 @@ def main() -> None:
     faulthandler.enable()
     inbox = Inbox()
     host = HostConnection(inbox.put)
-    _log_to(host)
+    _log_to_standard_error()
     code = 1
     try:
         host.start()
@@ -62,7 +62,7 @@ def _build(request: OpenRequest, inbox: Inbox, host: HostConnection) -> Cassandr
             f"processingGuarantees: {guarantee} is not supported; deploy the source with ATLEAST_ONCE, the default, for "
             "an event is acknowledged only after the data topic has its record"
         )
-    config, warnings = SourceConfig.from_mapping(request.config, request.pulsar)
+    config, warnings = SourceConfig.from_mapping(request.config, request.pulsar, os.environ)
     if config.suppress_unchanged and request.instance.get("instances", "1") != "1":
         raise ConfigError.of(
             "suppress.unchanged",
@@ -71,12 +71,12 @@ def _build(request: OpenRequest, inbox: Inbox, host: HostConnection) -> Cassandr
     ssl_context = tls_context(config)
     for warning in warnings:
         _log.warning("%s", warning)
-    return assemble(config, ssl_context, inbox, host)
+    return assemble(config, ssl_context, inbox, host, request.instance.get("outputTopic", ""))
 
 
-def _log_to(host: HostConnection) -> None:
-    handler = HostLogHandler(host)
-    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+def _log_to_standard_error() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogLines("%(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("cassandra").setLevel(logging.ERROR)
 

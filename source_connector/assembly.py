@@ -13,6 +13,7 @@ from source_connector.host_connection import HostConnection
 from source_connector.last_rows import LastRows
 from source_connector.metrics import Metrics
 from source_connector.mutation_cache import MutationCache
+from source_connector.newest_schema import NewestSchemas
 from source_connector.outbox import Outbox
 from source_connector.pulsar_access import PulsarConnection, PulsarOptions
 from source_connector.row_fetcher import RowFetcher
@@ -23,14 +24,14 @@ from source_connector.stages import Limits, Stages
 from source_connector.timers import Timers
 from source_connector.topic_reader import Subscription
 
-__all__ = ["assemble"]
+__all__ = ["assemble", "cassandra_options"]
 
 
 def assemble(
-    config: SourceConfig, ssl_context: ssl.SSLContext | None, inbox: Inbox, host: HostConnection
+    config: SourceConfig, ssl_context: ssl.SSLContext | None, inbox: Inbox, host: HostConnection, output_topic: str
 ) -> CassandraSource:
     """A source whose stages all post to the inbox; nothing is connected yet."""
-    client = CassandraClient(_cassandra_options(config, ssl_context))
+    client = CassandraClient(cassandra_options(config, ssl_context))
     pulsar = _pulsar_options(config)
     connection = PulsarConnection(pulsar)
     timers = Timers()
@@ -66,6 +67,7 @@ def assemble(
             reading=Reading(proves=config.proves_reads, only_by_event_node=config.only_if_coordinator_match),
         ),
         send=host.send,
+        look_at_schema=NewestSchemas(connection, output_topic, inbox.put).look,
         new_schema_id=itertools.count(1).__next__,
     )
     return CassandraSource(
@@ -82,7 +84,8 @@ def assemble(
     )
 
 
-def _cassandra_options(config: SourceConfig, ssl_context: ssl.SSLContext | None) -> CassandraOptions:
+def cassandra_options(config: SourceConfig, ssl_context: ssl.SSLContext | None) -> CassandraOptions:
+    """How the driver reaches and enters the cluster."""
     enters = config.auth_provider == "PLAIN"
     return CassandraOptions(
         contact_points=config.contact_points,

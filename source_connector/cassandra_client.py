@@ -164,7 +164,7 @@ class CassandraClient:
         try:
             cluster = self._new_cluster()
         except (DriverException, OSError, ValueError, KeyError) as error:
-            raise self._bundle_error(error) from error
+            raise self._new_cluster_error(error) from error
         try:
             session = cluster.connect()
         except (NoHostAvailable, DriverException, OSError) as error:
@@ -279,8 +279,14 @@ class CassandraClient:
             "contact_points": list(options.contact_points), "port": options.port, "ssl_context": options.ssl_context,
         }  # fmt: skip
 
-    def _bundle_error(self, error: Exception) -> Exception:
-        """A file that is no bundle, or a service that does not answer: either is told, and tried again."""
+    def _new_cluster_error(self, error: Exception) -> Exception:
+        """A bundle that is none, a service that does not answer, contact points that no name server knows."""
+        if not self._options.secure_connect_bundle:
+            return self._connect_error(error)
+        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | ValueError | KeyError):
+            return DeploymentError(
+                f"cloud.secureConnectBundle: cannot be used ({reason_of(error)}); give the zip file as it was downloaded"
+            )
         return FetchError("the cluster of cloud.secureConnectBundle", reason_of(error))
 
     def _connect_error(self, error: Exception) -> Exception:

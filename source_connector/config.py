@@ -21,6 +21,7 @@ from schemas.topics import (
 from source_connector.datastax_options import known_name, take_out_foreign
 from source_connector.private_files import is_content, is_readable_content
 from source_connector.row_encoder import DataFormat
+from source_connector.secret_options import FILE_OPTIONS, SECRET_OPTIONS, take_secrets
 from source_connector.table_selection import TablePlace, TableSelection, is_table_name, is_template
 
 __all__ = ["ConsistencyName", "SourceConfig", "flattened"]
@@ -34,9 +35,8 @@ _FILES: Final = (
     "cloud.secureConnectBundle", "ssl.keystore.path", "ssl.truststore.path", "ssl.openssl.keyCertChain",
     "ssl.openssl.privateKey",
 )  # fmt: skip
-_SECRETS: Final = frozenset({
-    "auth.password", "pulsarAuthParams", "ssl.keystore.password", "ssl.truststore.password", *_FILES,
-})  # fmt: skip
+_TLS_STORES: Final = frozenset(each for each in _FILES if each.startswith("ssl."))
+_SECRETS: Final = frozenset({*SECRET_OPTIONS, *_FILES})
 
 
 def _parts(value: object) -> object:
@@ -97,7 +97,7 @@ class SourceConfig(BaseModel):
     max_reads_in_flight: int = Field(default=32, alias="query.maxInFlight", ge=1, le=1024)
     backoff_ms: int = Field(default=100, alias="query.backoffInMs", ge=1)
     max_backoff_s: int = Field(default=60, alias="query.maxBackoffInSec", ge=1)
-    read_timeout_s: float = Field(default=30, alias="queryExecutionTimeout", gt=0)
+    read_timeout_s: float = Field(default=30, alias="queryExecutionTimeout", gt=0, allow_inf_nan=False)
 
     auth_provider: Annotated[Literal["None", "PLAIN"], known_name("None", "PLAIN")] = Field(
         default="None", alias="auth.provider"
@@ -127,14 +127,18 @@ class SourceConfig(BaseModel):
 
     @classmethod
     def from_mapping(
-        cls, options: Mapping[str, object], pulsar: Mapping[str, str] | None = None
+        cls,
+        options: Mapping[str, object],
+        pulsar: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> tuple[Self, tuple[str, ...]]:
-        """The options of `--source-config` (nested or dotted) and what the host found out about Pulsar.
+        """The options of `--source-config` (nested or dotted), secrets of the environment, and what the host found out.
 
         Returns the configuration and warnings for the log, a line each. Raises ConfigError with every problem.
         """
         known = dict(flattened(options))
         problems, warnings = take_out_foreign(known)
+        problems += take_secrets(known, environment or {})
         for option, name in _PULSAR_OPTIONS.items():
             if pulsar and name in pulsar:
                 known.setdefault(option, pulsar[name])
@@ -152,14 +156,22 @@ class SourceConfig(BaseModel):
                 f"events.subscription.type: {config.subscription_type} is for topics of DataStax's agents; events of "
                 "ours are read with a Failover subscription, which keeps the order of each topic partition"
             )
+        if config.auth_provider == "None" and config.auth_username:
+            warnings.append("auth.username: has no effect without auth.provider PLAIN")
+        if config.ssl_provider == "None" and any(value for name, value in known.items() if name in _TLS_STORES):
+            warnings.append(
+                "ssl.*: has no effect without ssl.provider JDK or OpenSSL; Cassandra is spoken to in plain text"
+            )
         return config, tuple(warnings)
 
     @property
     def selection(self) -> TableSelection:
         """The tables that are served."""
         if self.tables:
-            template = self.events_topics[0] if self.events_topics else f"{DEFAULT_EVENTS_PREFIX}{{keyspace}}.{{table}}"
-            return TableSelection(entries=self.tables, events_template=template, destination_template=self.destination)
+            templates = self.events_topics or (f"{DEFAULT_EVENTS_PREFIX}{{keyspace}}.{{table}}",)
+            return TableSelection(
+                entries=self.tables, events_templates=templates, destination_template=self.destination
+            )
         return TableSelection(only=TablePlace(keyspace=self.keyspace, table=self.table, events_topics=self.topics))
 
     @property
@@ -201,12 +213,12 @@ class SourceConfig(BaseModel):
 
 # Option -> name in the host's OPEN document, which serves as its default.
 _PULSAR_OPTIONS: Final = {
-    "pulsarServiceUrl": "serviceUrl",
-    "pulsarAuthPluginClassName": "authPluginClassName",
-    "pulsarAuthParams": "authParams",
-    "tlsTrustCertsFilePath": "tlsTrustCertsFilePath",
-    "sslAllowInsecureConnection": "tlsAllowInsecureConnection",
-    "sslHostnameVerificationEnable": "tlsHostnameVerificationEnable",
+    "pulsarServiceUrl": "getServiceUrl",
+    "pulsarAuthPluginClassName": "getAuthPluginClassName",
+    "pulsarAuthParams": "getAuthParams",
+    "tlsTrustCertsFilePath": "getTlsTrustCertsFilePath",
+    "sslAllowInsecureConnection": "isTlsAllowInsecureConnection",
+    "sslHostnameVerificationEnable": "isTlsHostnameVerificationEnable",
 }
 
 
@@ -234,7 +246,7 @@ def _problem(detail: ErrorDetails) -> ConfigProblem:
 
 
 def _suggestion(option: str) -> str:
-    names = [field.alias or name for name, field in SourceConfig.model_fields.items()]
+    names = [*(field.alias or name for name, field in SourceConfig.model_fields.items()), *FILE_OPTIONS]
     by_lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(option.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[close[0]]}?" if close else ""
@@ -274,6 +286,9 @@ def _table_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
         for option in ("keyspace", "table"):
             if not given.get(option):
                 yield ConfigProblem(option=option, reason="is required")
+        if given.get("destination"):
+            reason = "has a meaning with tables only; one table's records go where the source is deployed to"
+            yield ConfigProblem(option="destination", reason=reason)
         return
     for option in ("keyspace", "table"):
         if given.get(option):
@@ -282,11 +297,11 @@ def _table_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
         if not is_table_name(str(entry)):
             reason = f"each entry is keyspace.table, where * and ? stand for any characters (got {entry!r})"
             yield ConfigProblem(option="tables", reason=reason)
-    reason = "with tables it is a template, one topic that holds {keyspace} and {table}"
+    reason = "with tables it is a template, a topic that holds {keyspace} and {table}"
     if "destination" in given and not is_template(str(given["destination"])):
         yield ConfigProblem(option="destination", reason=reason)
     topics = _parts(given.get("events.topic", ()))
-    if isinstance(topics, list | tuple) and topics and (len(topics) > 1 or not is_template(str(topics[0]))):
+    if isinstance(topics, list | tuple) and not all(is_template(str(each)) for each in topics):
         yield ConfigProblem(option="events.topic", reason=reason)
 
 
@@ -296,6 +311,11 @@ def _place_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
         for option in ("contactPoints", "loadBalancing.localDc"):
             if not given.get(option):
                 yield ConfigProblem(option=option, reason="is required")
+        points = _parts(given.get("contactPoints", ()))
+        for point in points if isinstance(points, list | tuple) else ():
+            if str(point).count(":") == 1:
+                reason = f"each entry is a name or an address, the port is an option of its own (got {point!r})"
+                yield ConfigProblem(option="contactPoints", reason=reason)
         return
     for option, value in sorted(given.items()):
         if value and (option in ("contactPoints", "loadBalancing.localDc") or option.startswith("ssl.")):

@@ -68,6 +68,10 @@ _IDLE: Final[Mapping[str, TypeAdapter[Any]]] = {
 }
 
 
+_NO_KERBEROS: Final = (
+    "GSSAPI (Kerberos, of DataStax Enterprise only) is not spoken here; use PLAIN, or None with a certificate (ssl.*)"
+)
+
 IDLE_OPTIONS: Final = frozenset(_IDLE)
 """Names that are accepted and left aside."""
 
@@ -80,6 +84,9 @@ def take_out_foreign(given: dict[str, object]) -> tuple[list[ConfigProblem], lis
     problems: list[ConfigProblem] = []
     idle: list[str] = []
     _use_driver_options(given, problems)
+    if str(given.get("auth.provider")).upper() == "GSSAPI":
+        del given["auth.provider"]
+        problems.append(ConfigProblem(option="auth.provider", reason=_NO_KERBEROS))
     for name in sorted(given):
         if name.startswith(DRIVER_PREFIX):
             idle.append(name)

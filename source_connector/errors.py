@@ -3,6 +3,7 @@
 CdcError
 ├─ ConfigError              the operator: an option is wrong (schemas.errors)
 ├─ DeploymentError          the operator: the way it was deployed cannot work; the instance stops
+│  └─ EventsTopicError      the same, of one events topic: one of several tables waits, the instance goes on
 ├─ HostProtocolError        nobody: the child process ends, Pulsar starts the instance again
 ├─ FetchError               the loop: read again after a pause; `refresh_schema` when the table has changed
 ├─ TableNotFoundError       the loop: wait until the table exists
@@ -18,6 +19,7 @@ from schemas.errors import CdcError
 __all__ = [
     "DeadLettersError",
     "DeploymentError",
+    "EventsTopicError",
     "FetchError",
     "HostProtocolError",
     "RowConversionError",
@@ -32,6 +34,14 @@ class DeadLettersError(CdcError):
 
 class DeploymentError(CdcError):
     """What was found at run time makes work impossible until an operator changes it; restarting does not help."""
+
+
+class EventsTopicError(DeploymentError):
+    """A topic among `events.topic` that no agent wrote: it has a schema of another kind."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        self.topic = topic
+        super().__init__(f"events.topic: {topic} {reason}")
 
 
 class HostProtocolError(CdcError):

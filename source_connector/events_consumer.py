@@ -35,6 +35,10 @@ class EventsConsumer:
         if topic in self._readers:
             return
         self._limits.topics += 1
+        self.again(topic)
+
+    def again(self, topic: str) -> None:
+        """Read a topic whose reader has ended with an error."""
         client = self._connection.client()
         reader = self._readers[topic] = TopicReader(client, topic, self._subscription, self._limits, self._post)
         reader.start()

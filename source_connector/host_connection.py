@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 
 from source_connector.errors import HostProtocolError
-from source_connector.host_protocol import FrameDecoder, HostFrame, encode_log
+from source_connector.host_protocol import FrameDecoder, HostFrame
 
-__all__ = ["HostConnection", "HostLogHandler"]
+__all__ = ["HostConnection", "LogLines"]
 
 _READ_SIZE = 1 << 16
 
@@ -65,15 +65,10 @@ class HostConnection:
         os._exit(0)
 
 
-class HostLogHandler(logging.Handler):
-    """Log records as LOG frames, a line each."""
+class LogLines(logging.Formatter):
+    """Log records as lines of standard error, each with its level before it as systemd has them: `<4>` is a warning."""
 
-    def __init__(self, host: HostConnection) -> None:
-        super().__init__()
-        self._host = host
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send one record at once."""
-        for line in self.format(record).splitlines():
-            self._host.send(encode_log(record.levelno, line))
-        self._host.flush()
+    def format(self, record: logging.LogRecord) -> str:
+        """One line for each of the text's."""
+        mark = "<3>" if record.levelno >= logging.ERROR else "<4>" if record.levelno >= logging.WARNING else "<6>"
+        return "\n".join(mark + line for line in super().format(record).splitlines())

@@ -1,37 +1,38 @@
 """Frames between the Java host inside Pulsar and this process: the specification, and its Python side.
 
 The host starts the process and owns two pipes: its standard input carries frames from the host, its standard output
-frames to the host. Standard error is text, a log line each. End of standard input ends the process at once.
+frames to the host. Standard error is the log, see `host_connection.LogLines`. End of standard input ends the process at
+once.
 
     Frame  => Length Type Body          all numbers big-endian
       Length => Uint32                  bytes of Type and Body together, 1 .. 67,108,864
       Type   => Uint8
     Text   => Uint32 and that many bytes of UTF-8
     Bytes  => Uint32 and that many bytes
+    Rest   => UTF-8 to the end of the frame
 
     host to child
-      1 OPEN    => JSON text to the end of the frame: one object, see `OpenRequest`
-      2 ACK     => Seq (Uint64)               the data topic has the record
-      3 FAIL    => Seq (Uint64)               the data topic refused the record
-      4 CLOSE   =>                            stop, answer nothing more, end
-      5 TAKEN   => Id (Uint32)                the registry has the schema
-      6 REFUSED => Id (Uint32) Text           the registry does not take the schema, and why
+      0 OPEN    => JSON (Rest): one object, see `OpenRequest`
+      1 ACK     => Seq (Uint64) Rest (empty)  the data topic has the record
+      2 FAIL    => Seq (Uint64) Rest (empty)  the data topic refused the record
+      3 CLOSE   =>                            stop, answer nothing more, end
+      4 TAKEN   => Id (Uint64) Rest (empty)   the registry has the schema
+      5 REFUSED => Id (Uint64) Reason (Rest)  the registry does not take the schema, and why
 
     child to host
-      16 OPENED =>                            the configuration is right; records will follow
-      17 SCHEMA => Id (Uint32) Format (Uint8: 0 key-value-avro, 1 key-value-json, 2 json)
-                   Name (Text) KeySchema (Text) ValueSchema (Text)
-                   Topic (Text; where its records go; empty for the source's own destination)
-      18 RECORD => Seq (Uint64) SchemaId (Uint32) EventTime (Int64, milliseconds, -1 for none)
-                   Key (Bytes) HasValue (Uint8: 0 or 1) Value (Bytes; empty when HasValue is 0)
-                   Count (Uint16) Count times: Name (Text) Value (Text)
-      19 LOG    => Level (Uint8: 10 debug, 20 info, 30 warning, 40 error) Text
-      20 METRIC => Value (Float64) Name (Text)
-      21 ERROR  => Text                       why it cannot go on; the host throws it, the process ends
+      6 OPENED =>                             the configuration is right; records will follow
+      7 SCHEMA => Id (Uint32) Format (Uint8: 0 key-value-avro, 1 key-value-json, 2 json)
+                  Name (Text) KeySchema (Text) ValueSchema (Text)
+                  Topic (Text; where its records go; empty for the source's own destination)
+      8 RECORD => Seq (Uint64) SchemaId (Uint32) EventTime (Int64, milliseconds, -1 for none)
+                  Key (Bytes) HasValue (Uint8: 0, or 1 and then) Value (Bytes)
+                  Count (Uint16) Count times: Name (Text) Value (Text)
+      9 METRIC => Name (Text) Value (Float64)
+      10 ERROR => Text                        why it cannot go on; the host throws it, the process ends
 
 Every SCHEMA is answered by TAKEN or REFUSED; the first RECORD that names its id follows TAKEN. An id stands
 for one schema and may be announced again after REFUSED. Seq counts up from 1. Every
-RECORD is answered by exactly one ACK or FAIL, in any order. The Java side is `nar/.../Frames.java`; both are tested
+RECORD is answered by exactly one ACK or FAIL, in any order. The Java side is `nar/Frames.java`; both are tested
 against the same golden frames.
 """
 
@@ -39,7 +40,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -61,7 +62,6 @@ __all__ = [
     "SchemaRefused",
     "SchemaTaken",
     "encode_error",
-    "encode_log",
     "encode_metric",
     "encode_opened",
     "encode_record",
@@ -81,26 +81,26 @@ _RECORD_HEAD: Final = struct.Struct(">QIqI")
 class FrameType(IntEnum):
     """The type byte."""
 
-    OPEN = 1
-    ACK = 2
-    FAIL = 3
-    CLOSE = 4
-    TAKEN = 5
-    REFUSED = 6
-    OPENED = 16
-    SCHEMA = 17
-    RECORD = 18
-    LOG = 19
-    METRIC = 20
-    ERROR = 21
+    OPEN = 0
+    ACK = 1
+    FAIL = 2
+    CLOSE = 3
+    TAKEN = 4
+    REFUSED = 5
+    OPENED = 6
+    SCHEMA = 7
+    RECORD = 8
+    METRIC = 9
+    ERROR = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRequest:
     """What the host knows: the source's options as given, and how it reaches Pulsar itself.
 
-    JSON: `{"config": {...}, "pulsar": {"serviceUrl": ..., ...}, "instance": {"name": ..., "guarantee": ..., ...}}`.
-    `config` is nested as the user wrote it; the other two map names to text (never shown: they hold secrets).
+    JSON: `{"config": {...}, "instance": {"instances": 1, "outputTopic": ..., "guarantee": ...}, "pulsar": {...}}`.
+    `config` is nested as the user wrote it, secrets among it; `pulsar` has what the getters of the host's client return
+    (never shown: it holds secrets). What the host does not know is null there and left out here.
     """
 
     config: Mapping[str, object]
@@ -144,6 +144,13 @@ class SchemaRefused:
 
 HostFrame = OpenRequest | Ack | Fail | Close | SchemaTaken | SchemaRefused
 
+_ANSWERS: Final[Mapping[int, Callable[[int], HostFrame]]] = {
+    FrameType.ACK: Ack,
+    FrameType.FAIL: Fail,
+    FrameType.TAKEN: SchemaTaken,
+    FrameType.REFUSED: lambda schema_id: SchemaRefused(schema_id, ""),
+}
+
 
 class FrameDecoder:
     """Bytes of standard input -> frames from the host, whatever way they are cut."""
@@ -171,29 +178,18 @@ class FrameDecoder:
 
 
 def _host_frame(kind: int, body: bytes) -> HostFrame:
-    if kind in (FrameType.ACK, FrameType.FAIL):
-        if len(body) != _SEQ.size:
-            raise HostProtocolError(f"{len(body)} bytes instead of 8", frame=kind)
-        (seq,) = _SEQ.unpack(body)
-        return Ack(seq) if kind == FrameType.ACK else Fail(seq)
-    if kind == FrameType.CLOSE:
-        return Close()
-    if kind in (FrameType.TAKEN, FrameType.REFUSED):
-        return _schema_answer(kind, body)
     if kind == FrameType.OPEN:
         return _open_request(body)
-    raise HostProtocolError("not a frame that a host sends", frame=kind)
-
-
-def _schema_answer(kind: int, body: bytes) -> SchemaTaken | SchemaRefused:
-    schema_id, rest = int.from_bytes(body[:4], "big"), body[4:]
-    if len(body) < 4 or (kind == FrameType.TAKEN and rest):
-        raise HostProtocolError(f"{len(body)} bytes", frame=kind)
-    if kind == FrameType.TAKEN:
-        return SchemaTaken(schema_id)
-    if len(rest) != 4 + int.from_bytes(rest[:4], "big"):
-        raise HostProtocolError(f"a text of {len(rest)} bytes", frame=kind)
-    return SchemaRefused(schema_id, rest[4:].decode("utf-8", "replace"))
+    if kind == FrameType.CLOSE:
+        return Close()
+    if kind not in _ANSWERS:
+        raise HostProtocolError("not a frame that a host sends", frame=kind)
+    if len(body) < _SEQ.size or (len(body) > _SEQ.size and kind != FrameType.REFUSED):
+        raise HostProtocolError(f"{len(body)} bytes instead of 8", frame=kind)
+    (number,) = _SEQ.unpack_from(body)
+    if kind == FrameType.REFUSED:
+        return SchemaRefused(number, body[_SEQ.size :].decode("utf-8", "replace"))
+    return _ANSWERS[kind](number)
 
 
 def _open_request(body: bytes) -> OpenRequest:
@@ -207,8 +203,8 @@ def _open_request(body: bytes) -> OpenRequest:
         raise HostProtocolError("config, pulsar and instance must be objects", frame=FrameType.OPEN)
     return OpenRequest(
         config=config,
-        pulsar={str(name): str(value) for name, value in pulsar.items()},
-        instance={str(name): str(value) for name, value in instance.items()},
+        pulsar={str(name): str(value) for name, value in pulsar.items() if value is not None},
+        instance={str(name): str(value) for name, value in instance.items() if value is not None},
     )
 
 
@@ -230,8 +226,7 @@ def encode_record(seq: int, record: SourceRecord) -> bytes:
     parts = [
         _RECORD_HEAD.pack(seq, record.schema_id, -1 if event_time_ms is None else event_time_ms, len(record.key)),
         record.key,
-        b"\x00" if value is None else b"\x01",
-        _bytes(value or b""),
+        b"\x00" if value is None else b"\x01" + _bytes(value),
         len(record.properties).to_bytes(2, "big"),
     ]
     for name, text in record.properties.items():
@@ -239,14 +234,9 @@ def encode_record(seq: int, record: SourceRecord) -> bytes:
     return _frame(FrameType.RECORD, b"".join(parts))
 
 
-def encode_log(level: int, text: str) -> bytes:
-    """LOG; `level` as in the logging module."""
-    return _frame(FrameType.LOG, bytes([min(level, 255)]) + _text(text))
-
-
 def encode_metric(name: str, value: float) -> bytes:
     """METRIC: one user metric of the source."""
-    return _frame(FrameType.METRIC, struct.pack(">d", value) + _text(name))
+    return _frame(FrameType.METRIC, _text(name) + struct.pack(">d", value))
 
 
 def encode_error(text: str) -> bytes:

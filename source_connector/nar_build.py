@@ -3,7 +3,8 @@
     META-INF/services/pulsar-io.yaml      what Pulsar starts
     META-INF/bundled-dependencies/*.jar   the Java host
     python/                               schemas, source_connector and the wheels they need, unpacked
-    python/ABI                            the kind of Python the wheels are for; the host refuses others
+    python/__main__.py                    refuses an interpreter of another kind, starts the application
+    python/ABI                            the kind of Python the wheels are for
 
 The wheels are those of the Python that builds, in the versions that are installed there. Needs `java`/`javac` 17 and
 `mvn`; the host's class path comes from Maven Central by `nar/pom.xml`.
@@ -116,7 +117,7 @@ def _application(target: Path, wheels: Path) -> None:
     shutil.copytree(wheels, target, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     for package in ("schemas", "source_connector"):
         shutil.copytree(_ROOT / package, target / package, ignore=shutil.ignore_patterns(*_LEFT_OUT, "nar", "nar_*"))
-    (target / "__main__.py").write_text("from source_connector.__main__ import main\n\nmain()\n")
+    shutil.copy(_PACKAGE / "nar_start.py", target / "__main__.py")
     (target / "ABI").write_text(_abi() + "\n")
     # Checked by hash, not by time: an archive carries no times that could be trusted.
     compiled = compileall.compile_dir(

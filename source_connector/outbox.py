@@ -42,5 +42,6 @@ class Outbox:
         task, size = self._unanswered.pop(seq)
         self._bytes -= size
         task.unanswered -= 1
-        task.was_refused |= refused
+        if refused:
+            task.was_refused, task.refused_bytes = True, size
         return task

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import _pulsar
     import pulsar
 
-__all__ = ["PulsarConnection", "PulsarOptions", "new_client", "schema_of_bytes"]
+__all__ = ["PulsarConnection", "PulsarOptions", "new_client", "schema_bytes", "schema_info", "schema_of_bytes"]
+
+_NEWEST: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,3 +93,18 @@ def schema_of_bytes(kind: str, name: str, text: str) -> pulsar.schema.Schema:
     schema = OfBytes(bytes, getattr(_pulsar.SchemaType, kind), {"type": "record"}, kind)
     schema._schema_info = _pulsar.SchemaInfo(getattr(_pulsar.SchemaType, kind), name, text)  # noqa: SLF001  # as it does
     return schema
+
+
+def schema_info(client: pulsar.Client, topic: str, version: int = _NEWEST) -> _pulsar.SchemaInfo:
+    """From the registry; creates nothing. Raises pulsar.PulsarException, TopicNotFound where there is none."""
+    return client._client.get_schema_info(topic, version)  # noqa: SLF001  # the wrapper leaves it out
+
+
+def schema_bytes(client: pulsar.Client, topic: str, version: int = _NEWEST) -> bytes:
+    """What `schema_info` has as the schema's data. Raises pulsar.PulsarException."""
+    try:
+        text: str = schema_info(client, topic, version).schema()
+    except UnicodeDecodeError as error:
+        # The client takes every schema for text, and one of KEY_VALUE has binary lengths.
+        return error.object
+    return text.encode()

@@ -39,6 +39,8 @@ class Task(Protocol):
     unanswered: int
     """Records that were handed over and neither acknowledged nor refused."""
     was_refused: bool
+    refused_bytes: int
+    """Of the last record that was refused: its frame to the host, which is the record and some 200 bytes of properties."""
 
     @property
     def desk(self) -> Desk:
@@ -102,6 +104,7 @@ class RowTask:
         self.failures = 0
         self.unanswered = 0
         self.was_refused = False
+        self.refused_bytes = 0
         self.desk: Final = desk
         self._projection = desk.projection
         self._schema_id = desk.schema_id

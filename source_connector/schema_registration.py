@@ -7,9 +7,11 @@ again with growing pauses, for an operator may change the topic's compatibility 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from source_connector.host_protocol import SchemaRefused, SchemaTaken, encode_schema
+from source_connector.newest_schema import SchemaLookedAt, marked
 from source_connector.notices import Notices
 from source_connector.record import DataSchema
 from source_connector.timers import Timers, backoff_s
@@ -20,13 +22,21 @@ _LONGEST_PAUSE_S: Final = 30.0
 
 
 class SchemaRegistration:
-    """Announces each new schema to the host by `send`, and knows whether records may be written by it."""
+    """Announces each new schema to the host by `send`, and knows whether records may be written by it.
 
-    def __init__(self, send: Callable[[bytes], None], timers: Timers, notices: Notices) -> None:
+    `look` asks whether it is the registry's newest one, then; the answer comes by `looked_at`.
+    """
+
+    def __init__(
+        self, send: Callable[[bytes], None], look: Callable[[DataSchema], None], timers: Timers, notices: Notices
+    ) -> None:
         self._send = send
+        self._look = look
         self._timers = timers
         self._notices = notices
+        self._plain: DataSchema | None = None
         self._wanted: DataSchema | None = None
+        self._mark = 0
         self._refusals = 0
         self.is_taken = False
         """True when the registry has the latest schema."""
@@ -38,8 +48,14 @@ class SchemaRegistration:
 
     def announce(self, schema: DataSchema) -> None:
         """From here on records are written by this schema."""
-        self._wanted, self._refusals, self.is_taken = schema, 0, False
+        self._plain = self._wanted = schema
+        self._mark, self._refusals, self.is_taken = 0, 0, False
         self._send(encode_schema(schema))
+
+    def ask_again(self) -> None:
+        """Announce the schema that is taken once more: the answer tells whether the data topic takes anything now."""
+        if self._wanted is not None and self.is_taken:
+            self._send(encode_schema(self._wanted))
 
     def answered(self, answer: SchemaTaken | SchemaRefused, table: str) -> None:
         """The host's answer; one about an earlier schema means nothing any more."""
@@ -47,8 +63,11 @@ class SchemaRegistration:
         if schema is None or answer.schema_id != schema.schema_id:
             return
         if isinstance(answer, SchemaTaken):
-            self._refusals, self.is_taken = 0, True
+            self._refusals = 0
+            if not self.is_taken:
+                self._look(schema)
             return
+        self.is_taken = False
         pause_s = backoff_s(self._refusals, 1.0, _LONGEST_PAUSE_S)
         self._refusals += 1
         self._notices.say(
@@ -58,6 +77,17 @@ class SchemaRegistration:
             f"one that allows the change, or use another destination topic; next attempt in {pause_s:.1f} s",
         )
         self._timers.after(pause_s, lambda: self._again(schema))
+
+    def looked_at(self, found: SchemaLookedAt) -> None:
+        """An older version of the same text was taken: another mark makes another text, until it is the newest one."""
+        if self._plain is None or found.schema_id != self._plain.schema_id or self.is_taken:
+            return
+        if found.is_newest:
+            self.is_taken = True
+            return
+        self._mark += 1
+        self._wanted = replace(self._plain, value_schema=marked(self._plain.value_schema, self._mark))
+        self._send(encode_schema(self._wanted))
 
     def _again(self, schema: DataSchema) -> None:
         if schema is self._wanted and not self.is_taken:

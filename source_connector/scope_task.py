@@ -28,6 +28,7 @@ class ScopeTask:
         self.failures = 0
         self.unanswered = 0
         self.was_refused = False
+        self.refused_bytes = 0
         self.desk: Final = desk
         self._pending: Final = work.newest
         self._projection = desk.projection

@@ -17,12 +17,13 @@ import logging
 import queue
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, cast
 from uuid import UUID
 
 from schemas.errors import CdcError
 from source_connector.dead_letters import DeadLettersWritten
-from source_connector.errors import DeploymentError, FetchError
+from source_connector.errors import EventsTopicError, FetchError
 from source_connector.events_consumer import EventsConsumer
 from source_connector.events_message import DataStaxMessage, EventsMessage, UnreadableMessage
 from source_connector.host_connection import HostConnection
@@ -35,6 +36,7 @@ from source_connector.host_protocol import (
     SchemaTaken,
     encode_metric,
 )
+from source_connector.newest_schema import SchemaLookedAt
 from source_connector.notices import Notices
 from source_connector.read_request import Rows
 from source_connector.row_fetcher import Answer
@@ -52,9 +54,10 @@ _log = logging.getLogger(__name__)
 _SCHEMA_LOOK_S: Final = 5.0
 _METRICS_S: Final = 5.0
 _BEAT_S: Final = 1.0
+_TOPIC_LOOK_S: Final = 10.0
 _HANDLED_AT_ONCE: Final = 200
 
-Posted = ReceivedMessage | Answer | HostFrame | DeadLettersWritten | Exception
+Posted = ReceivedMessage | Answer | HostFrame | SchemaLookedAt | DeadLettersWritten | Exception
 Inbox = queue.SimpleQueue[Posted]
 
 
@@ -78,6 +81,7 @@ class CassandraSource:
         self._lines: dict[tuple[str, str], TableLine] = {}
         self._by_topic: dict[str, TableLine] = {}
         self._turns: deque[TableLine] = deque()
+        self._unreadable: set[str] = set()
         self._tables_seen_at: UUID | None = None
         self._notices = Notices(_log)
         self._is_closing = False
@@ -146,7 +150,7 @@ class CassandraSource:
                 self._host_answered(seq, refused=False)
             case Fail(seq=seq):
                 self._host_answered(seq, refused=True)
-            case SchemaTaken() | SchemaRefused():
+            case SchemaTaken() | SchemaRefused() | SchemaLookedAt():
                 for line in self._turns:
                     line.schema_answered(item)
             case UnreadableMessage():
@@ -155,8 +159,8 @@ class CassandraSource:
                 self._written(item.ticket)
             case Close():
                 self._is_closing = True
-            case DeploymentError() if self._selection.only is None:
-                _log.error("one table's events are not read until the source is started again: %s", item)
+            case EventsTopicError() if self._selection.only is None:
+                self._cannot_read(item)
             case Exception():
                 raise item
 
@@ -176,6 +180,18 @@ class CassandraSource:
         else:
             line, task = cast("tuple[TableLine, Task]", ticket)
             line.letters_written(task)
+
+    def _cannot_read(self, error: EventsTopicError) -> None:
+        """One of many tables: an operator may mend its topic, and the others go on meanwhile."""
+        self._unreadable.add(error.topic)
+        self._notices.say(
+            error.topic, f"{error}; it is looked at again every {_TOPIC_LOOK_S:.0f} s, other tables go on"
+        )
+        self._stages.timers.after(_TOPIC_LOOK_S, partial(self._read_again, error.topic))
+
+    def _read_again(self, topic: str) -> None:
+        self._unreadable.discard(topic)
+        self._consumer.again(topic)
 
     # Waiting, metrics.
 
@@ -227,6 +243,7 @@ class CassandraSource:
             "partitions_in_work": sum(line.partitions_in_work for line in lines),
             "tables": len(lines),
             "tables_parked": sum(line.is_parked for line in lines),
+            "events_topics_refused": len(self._unreadable),
         }
         for name, value in stages.metrics.to_tell(measured):
             self._host.send(encode_metric(name, value))

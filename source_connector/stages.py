@@ -13,6 +13,7 @@ from source_connector.last_rows import LastRows
 from source_connector.metrics import Metrics
 from source_connector.mutation_cache import MutationCache
 from source_connector.outbox import Outbox
+from source_connector.record import DataSchema
 from source_connector.row_encoder import DataFormat
 from source_connector.row_fetcher import RowFetcher
 from source_connector.row_task import Reading
@@ -52,6 +53,8 @@ class Stages:
     limits: Limits
     send: Callable[[bytes], None]
     """To the host."""
+    look_at_schema: Callable[[DataSchema], None]
+    """Whether it is its topic's newest one; answered by a `SchemaLookedAt`."""
     new_schema_id: Callable[[], int]
 
     def set_aside(self, message: UnreadableMessage) -> None:

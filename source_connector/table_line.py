@@ -25,6 +25,7 @@ from source_connector.events_message import DataStaxMessage, EventsMessage, Pend
 from source_connector.guessed_events import GuessedEvents, task_for
 from source_connector.host_protocol import SchemaRefused, SchemaTaken
 from source_connector.last_rows import LastRows
+from source_connector.newest_schema import SchemaLookedAt
 from source_connector.notices import Notices
 from source_connector.partition_lanes import PartitionLanes, Work
 from source_connector.projection import Projection
@@ -74,7 +75,7 @@ class TableLine:
         self._taken = 0
         self._taken_at_refusal: dict[Task, int] = {}
         self._notices = Notices(_log)
-        self._registration = SchemaRegistration(stages.send, stages.timers, self._notices)
+        self._registration = SchemaRegistration(stages.send, stages.look_at_schema, stages.timers, self._notices)
         self._guessed = GuessedEvents(self._table, self._notices)
         self._watch = SchemaWatch(
             self._table, stages.timers, self._notices,
@@ -183,9 +184,12 @@ class TableLine:
         else:
             self._guarded(task, task.on_all_acknowledged)
 
-    def schema_answered(self, answer: SchemaTaken | SchemaRefused) -> None:
+    def schema_answered(self, answer: SchemaTaken | SchemaRefused | SchemaLookedAt) -> None:
         """The registry's answer about a schema of any table."""
-        if answer.schema_id == self.schema_id:
+        if isinstance(answer, SchemaLookedAt):
+            self._registration.looked_at(answer)
+        elif answer.schema_id == self.schema_id:
+            self._taken += isinstance(answer, SchemaTaken)
             self._registration.answered(answer, self.projection.table.full_name)
 
     def letters_written(self, task: Task) -> None:
@@ -256,11 +260,18 @@ class TableLine:
             self._failed(task, str(UnexpectedError(error)))
 
     def _refused(self, task: Task) -> None:
-        """Nobody says why. Where other records of the table are taken meanwhile, it is this record's fault."""
+        """Nobody says why. Where the topic takes others of the table meanwhile, it is this record's fault.
+
+        On a quiet table there are none; there the host makes a producer again, which a sound topic lets it.
+        """
         self._stages.metrics.counters["records_refused"] += 1
-        reason = "the data topic refused its record; the instance's log says why"
+        reason = (
+            f"the data topic refused its record of {task.refused_bytes:,} bytes; the instance's log says why, and brokers "
+            "take 5 MiB unless their maxMessageSize says otherwise"
+        )
         before = self._taken_at_refusal.get(task)
         self._taken_at_refusal[task] = self._taken
+        self._registration.ask_again()
         if before is None or before == self._taken:
             self._retry(task, reason)
         else:

@@ -33,7 +33,7 @@ class TableSelection:
 
     only: TablePlace | None = None
     entries: Sequence[str] = ()
-    events_template: str = ""
+    events_templates: Sequence[str] = ()
     destination_template: str = ""
 
     @property
@@ -60,7 +60,7 @@ class TableSelection:
         return TablePlace(
             keyspace=keyspace,
             table=table,
-            events_topics=(full_topic_name(self.events_template.format(**names)),),
+            events_topics=tuple(full_topic_name(each.format(**names)) for each in self.events_templates),
             destination=full_topic_name(self.destination_template.format(**names)),
         )
 

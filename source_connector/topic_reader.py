@@ -17,20 +17,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-import _pulsar
 import fastavro
 import pulsar
 
 from schemas.mutation_event import MalformedEventsError, decode_events
 from source_connector.datastax_events import DataStaxSchema
-from source_connector.errors import DeploymentError
+from source_connector.errors import EventsTopicError
 from source_connector.events_message import DataStaxMessage, EventsMessage, RawMessage, UnreadableMessage
+from source_connector.pulsar_access import schema_bytes, schema_info
 
 __all__ = ["ReaderLimits", "ReceivedMessage", "Subscription", "TopicReader"]
 
 _log = logging.getLogger(__name__)
 
-_LATEST: Final = -1
 _WAIT_S: Final = (0.5, 1, 2, 5)
 _SAY_AGAIN_AFTER_S: Final = 30.0
 _RECEIVE_TIMEOUT_MS: Final = 500
@@ -204,11 +203,12 @@ class TopicReader:
         return self._consumer
 
     def _check_topic(self) -> None:
-        self._kind = _schema_info(self._client, self.topic, _LATEST).schema_type().name
+        self._kind = schema_info(self._client, self.topic).schema_type().name
         if self._kind not in (_OURS, _DATASTAX):
-            raise DeploymentError(
-                f"events.topic: {self.topic} has a schema of type {self._kind}; events of our agents have {_OURS}, "
-                f"those of DataStax's agents {_DATASTAX}"
+            raise EventsTopicError(
+                self.topic,
+                f"has a schema of type {self._kind}; events of our agents have {_OURS}, those of DataStax's agents "
+                f"{_DATASTAX}",
             )
 
     def _open(self) -> None:
@@ -262,7 +262,7 @@ class TopicReader:
         found: list[bytes] = []
 
         def look() -> None:
-            found.append(_schema_bytes(self._client, self.topic, version))
+            found.append(schema_bytes(self._client, self.topic, version))
 
         self._patiently(f"schema {version} of {self.topic}", look)
         return found[0] if found else b"{}"
@@ -276,17 +276,3 @@ _CONSUMER_TYPES: Final = {
     "Failover": pulsar.ConsumerType.Failover,
     "Key_Shared": pulsar.ConsumerType.KeyShared,
 }
-
-
-def _schema_info(client: pulsar.Client, topic: str, version: int) -> _pulsar.SchemaInfo:
-    """From the registry; creates nothing. Raises pulsar.TopicNotFound where there is none."""
-    return client._client.get_schema_info(topic, version)  # noqa: SLF001  # the wrapper leaves it out
-
-
-def _schema_bytes(client: pulsar.Client, topic: str, version: int) -> bytes:
-    try:
-        text: str = _schema_info(client, topic, version).schema()
-    except UnicodeDecodeError as error:
-        # The client takes every schema for text, and one of KEY_VALUE has binary lengths.
-        return error.object
-    return text.encode()

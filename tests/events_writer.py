@@ -79,6 +79,7 @@ class EventsWriter:
             f"{path}/partitions", content=str(partitions), headers={"content-type": "application/json"}
         ).raise_for_status()
         httpx.put(f"{path}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
+        self.partitions = partitions
         self._client = pulsar.Client(service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
         self._producers = [
             self._client.create_producer(f"{self.topic}-partition-{index}", schema=_AvroBytes())

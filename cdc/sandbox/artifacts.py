@@ -34,6 +34,7 @@ ARTIFACT_SETS: Final = (
     *(f"cassandra-{line}" for line in CASSANDRA_VERSIONS),
     "jolokia",
     "pulsar",
+    "pulsar-io-jdbc-sqlite",
     "spark-avro",
     "spark-delta",
     "spark35",

@@ -5,10 +5,8 @@ import java.io.BufferedReader;
 import java.io.DataInputStream;
 import java.io.File;
 import java.io.IOException;
-import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -17,9 +15,9 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
-import java.util.function.BiConsumer;
 import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.Schema;
+import org.apache.pulsar.io.core.SourceContext;
 import org.slf4j.Logger;
 
 /**
@@ -29,12 +27,10 @@ import org.slf4j.Logger;
 final class ChildProcess {
     private static final int WAITING_RECORDS = 500;
     private static final int CLOSE_SECONDS = 10;
+    private static final byte[] END = {};
 
-    private final List<String> command;
-    private final File directory;
-    private final Logger log;
-    private final BiConsumer<String, Double> metrics;
-    private final Registry registry;
+    private final ProcessBuilder builder;
+    private final SourceContext context;
     private final BlockingQueue<Object> records = new ArrayBlockingQueue<>(WAITING_RECORDS);
     private final BlockingQueue<byte[]> outgoing = new LinkedBlockingQueue<>();
     private final CompletableFuture<Void> opened = new CompletableFuture<>();
@@ -42,26 +38,17 @@ final class ChildProcess {
     private volatile Process process;
     private volatile boolean closing;
 
-    /** Makes sure that a data topic has a schema; no topic is the source's own one. */
-    interface Registry {
-        void register(Schema<?> schema, String topic) throws PulsarClientException;
+    private record Destination(Schema<Object> schema, String topic) {
     }
 
-    private record Destination(Schema<?> schema, String topic) {
-    }
-
-    ChildProcess(List<String> command, File directory, Logger log, BiConsumer<String, Double> metrics,
-            Registry registry) {
-        this.command = command;
-        this.directory = directory;
-        this.log = log;
-        this.metrics = metrics;
-        this.registry = registry;
+    ChildProcess(List<String> command, File directory, SourceContext context) {
+        this.builder = new ProcessBuilder(command).directory(directory);
+        this.context = context;
     }
 
     /** Starts the child; completes when it has taken its configuration, fails with its reason when it has not. */
     CompletableFuture<Void> start(String openDocument) {
-        outgoing.add(Frames.open(openDocument));
+        outgoing.add(Frames.frame(Frames.Type.OPEN, openDocument.getBytes(StandardCharsets.UTF_8)));
         // The child asks to be killed when the thread that started it ends, so that thread is the pump itself.
         thread("pump", this::pump);
         return opened;
@@ -77,26 +64,22 @@ final class ChildProcess {
         throw (Exception) next;
     }
 
-    void send(byte[] frame) {
-        outgoing.add(frame);
-    }
-
     /** Asks the child to end and waits for it; kills it when it does not. */
     void close() throws InterruptedException {
         closing = true;
-        send(Frames.empty(Frames.CLOSE));
+        outgoing.add(Frames.frame(Frames.Type.CLOSE, END));
         Process child = process;
         if (child != null && !child.waitFor(CLOSE_SECONDS, TimeUnit.SECONDS)) {
             child.destroyForcibly().waitFor();
         }
-        outgoing.add(new byte[0]);
+        outgoing.add(END);
     }
 
     private void pump() {
         Exception end;
         try {
-            process = new ProcessBuilder(command).directory(directory).start();
-            thread("stderr", this::logErrors);
+            process = builder.start();
+            thread("stderr", this::logLines);
             thread("writer", this::write);
             end = readFrames(new DataInputStream(new BufferedInputStream(process.getInputStream(), 1 << 16)));
         } catch (IOException | InterruptedException | RuntimeException e) {
@@ -105,106 +88,82 @@ final class ChildProcess {
         if (process != null) {
             process.destroyForcibly();
         }
-        outgoing.add(new byte[0]);
+        outgoing.add(END);
         opened.completeExceptionally(end);
-        fail(end);
-    }
-
-    private Exception readFrames(DataInputStream in) throws IOException, InterruptedException {
-        while (true) {
-            Frames.Frame frame = Frames.read(in);
-            if (frame == null) {
-                return new IOException("the connector's Python process has ended with exit code " + process.waitFor());
-            }
-            switch (frame.type()) {
-                case Frames.OPENED -> opened.complete(null);
-                case Frames.SCHEMA -> register(Frames.SchemaFrame.of(frame.body()));
-                case Frames.RECORD -> put(Frames.RecordFrame.of(frame.body()));
-                case Frames.LOG -> log(frame.body().get() & 0xFF, Frames.text(frame.body()));
-                case Frames.METRIC -> {
-                    double value = frame.body().getDouble();
-                    metrics.accept(Frames.text(frame.body()), value);
-                }
-                case Frames.ERROR -> {
-                    return new IllegalStateException(Frames.text(frame.body()));
-                }
-                default -> throw new IOException("the child wrote a frame of unknown type " + frame.type());
-            }
-        }
-    }
-
-    private void register(Frames.SchemaFrame frame) {
-        Schema<?> schema = DataSchema.of(frame);
         try {
-            registry.register(schema, frame.topic());
-            destinations.put(frame.id(), new Destination(schema, frame.topic()));
-            send(Frames.taken(frame.id()));
-        } catch (PulsarClientException e) {
-            send(Frames.refused(frame.id(), String.valueOf(e.getMessage())));
-        }
-    }
-
-    private void put(Frames.RecordFrame frame) throws IOException, InterruptedException {
-        Destination to = destinations.get(frame.schemaId());
-        if (to == null) {
-            throw new IOException("the child wrote a record of unknown schema " + frame.schemaId());
-        }
-        DataRecord record = new DataRecord(frame, to.schema(), to.topic(), this);
-        while (!closing && !records.offer(record, 1, TimeUnit.SECONDS)) {
-            continue; // back-pressure: the pipe fills and the child waits
-        }
-    }
-
-    private void fail(Exception end) {
-        try {
-            while (!closing && !records.offer(end, 1, TimeUnit.SECONDS)) {
-                continue;
-            }
+            put(end);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         }
     }
 
-    private void write() {
-        List<byte[]> batch = new ArrayList<>();
-        try (OutputStream out = process.getOutputStream()) {
-            while (true) {
-                batch.clear();
-                batch.add(outgoing.take());
-                outgoing.drainTo(batch);
-                for (byte[] frame : batch) {
-                    if (frame.length == 0) {
-                        return;
-                    }
-                    out.write(frame);
+    private Exception readFrames(DataInputStream in) throws IOException, InterruptedException {
+        for (Frames.Frame frame = Frames.read(in); frame != null; frame = Frames.read(in)) {
+            switch (frame.type()) {
+                case OPENED -> opened.complete(null);
+                case SCHEMA -> register(Frames.SchemaFrame.of(frame.body()));
+                case RECORD -> {
+                    Frames.RecordFrame record = Frames.RecordFrame.of(frame.body());
+                    Destination to = destinations.get(record.schemaId());
+                    put(DataRecord.of(record, to.schema(), to.topic(), outgoing::add));
                 }
-                out.flush();
+                case METRIC -> context.recordMetric(Frames.text(frame.body()), frame.body().getDouble());
+                case ERROR -> {
+                    return new IllegalStateException(Frames.text(frame.body()));
+                }
+                default -> throw new IOException("the child wrote a frame of unknown type " + frame.type());
             }
-        } catch (IOException | InterruptedException e) {
-            log.debug("the connector's Python process takes no more frames", e); // its end is reported by the pump
+        }
+        return new IOException("the connector's Python process has ended with exit code " + process.waitFor());
+    }
+
+    /** A producer that is made registers its schema, or tells why it cannot. */
+    private void register(Frames.SchemaFrame frame) {
+        Schema<Object> schema = DataSchema.of(frame);
+        String topic = frame.topic().isEmpty() ? context.getOutputTopic() : frame.topic();
+        try {
+            context.getPulsarClient().newProducer(schema).topic(topic).create().close();
+            destinations.put(frame.id(), new Destination(schema, frame.topic()));
+            outgoing.add(Frames.answer(Frames.Type.TAKEN, frame.id(), ""));
+        } catch (PulsarClientException e) {
+            outgoing.add(Frames.answer(Frames.Type.REFUSED, frame.id(), String.valueOf(e.getMessage())));
         }
     }
 
-    private void logErrors() {
-        try (BufferedReader lines = new BufferedReader(
-                new InputStreamReader(process.getErrorStream(), StandardCharsets.UTF_8))) {
+    private void put(Object next) throws InterruptedException {
+        while (!closing && !records.offer(next, 1, TimeUnit.SECONDS)) {
+            continue; // back-pressure: the pipe fills and the child waits
+        }
+    }
+
+    private void write() {
+        try (OutputStream out = process.getOutputStream()) {
+            for (byte[] frame = outgoing.take(); frame != END; frame = outgoing.take()) {
+                out.write(frame);
+                if (outgoing.isEmpty()) {
+                    out.flush();
+                }
+            }
+        } catch (IOException | InterruptedException e) {
+            // The child takes no more frames; its end is reported by the pump.
+            context.getLogger().debug("the connector's Python process", e);
+        }
+    }
+
+    /** A line of the child's log begins with its level, 3 to 6 in angle brackets; any other comes from below it. */
+    private void logLines() {
+        Logger log = context.getLogger();
+        try (BufferedReader lines = process.errorReader(StandardCharsets.UTF_8)) {
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-                log.info(line);
+                String text = line.replaceFirst("^<[3-6]>", "");
+                switch (line.length() == text.length() ? '6' : line.charAt(1)) {
+                    case '3' -> log.error(text);
+                    case '4' -> log.warn(text);
+                    default -> log.info(text);
+                }
             }
         } catch (IOException e) {
             log.debug("standard error of the connector's Python process", e);
-        }
-    }
-
-    private void log(int level, String line) {
-        if (level >= 40) {
-            log.error(line);
-        } else if (level >= 30) {
-            log.warn(line);
-        } else if (level >= 20) {
-            log.info(line);
-        } else {
-            log.debug(line);
         }
     }
 

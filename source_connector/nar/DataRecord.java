@@ -3,66 +3,32 @@ package org.cassandracdc.source;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.Optional;
+import java.util.function.Consumer;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.common.schema.KeyValue;
 import org.apache.pulsar.functions.api.Record;
 
-/** One message for the data topic; what became of it is told to the child. */
-final class DataRecord implements Record<Object> {
-    private final Frames.RecordFrame frame;
-    private final Schema<?> schema;
-    private final String topic;
-    private final ChildProcess child;
-
-    DataRecord(Frames.RecordFrame frame, Schema<?> schema, String topic, ChildProcess child) {
-        this.frame = frame;
-        this.schema = schema;
-        this.topic = topic;
-        this.child = child;
-    }
-
-    @Override
-    public Optional<String> getKey() {
-        return isOneValue() ? Optional.of(new String(frame.key(), StandardCharsets.UTF_8)) : Optional.empty();
-    }
-
-    @Override
-    public Object getValue() {
-        return isOneValue() ? frame.value() : new KeyValue<>(frame.key(), frame.value());
-    }
-
-    @Override
-    @SuppressWarnings("unchecked")
-    public Schema<Object> getSchema() {
-        return (Schema<Object>) schema;
-    }
-
-    @Override
-    public Optional<String> getDestinationTopic() {
-        return topic.isEmpty() ? Optional.empty() : Optional.of(topic);
-    }
-
-    private boolean isOneValue() {
-        return schema instanceof DataSchema;
-    }
-
-    @Override
-    public Map<String, String> getProperties() {
-        return frame.properties();
-    }
-
-    @Override
-    public Optional<Long> getEventTime() {
-        return frame.eventTime() > 0 ? Optional.of(frame.eventTime()) : Optional.empty();
+/** One message for the data topic, as what Pulsar asks of it; what became of it is told to the child. */
+record DataRecord(Optional<String> getKey, Object getValue, Schema<Object> getSchema, Map<String, String> getProperties,
+        Optional<Long> getEventTime, Optional<String> getDestinationTopic, long seq, Consumer<byte[]> child)
+        implements Record<Object> {
+    /** Without a topic it goes to the source's own one. */
+    static DataRecord of(Frames.RecordFrame frame, Schema<Object> schema, String topic, Consumer<byte[]> child) {
+        boolean isOneValue = (Schema<?>) schema instanceof DataSchema;
+        return new DataRecord(
+                isOneValue ? Optional.of(new String(frame.key(), StandardCharsets.UTF_8)) : Optional.empty(),
+                isOneValue ? frame.value() : new KeyValue<>(frame.key(), frame.value()), schema, frame.properties(),
+                frame.eventTime() > 0 ? Optional.of(frame.eventTime()) : Optional.empty(),
+                topic.isEmpty() ? Optional.empty() : Optional.of(topic), frame.seq(), child);
     }
 
     @Override
     public void ack() {
-        child.send(Frames.seq(Frames.ACK, frame.seq()));
+        child.accept(Frames.answer(Frames.Type.ACK, seq, ""));
     }
 
     @Override
     public void fail() {
-        child.send(Frames.seq(Frames.FAIL, frame.seq()));
+        child.accept(Frames.answer(Frames.Type.FAIL, seq, ""));
     }
 }

@@ -8,25 +8,17 @@ import org.apache.pulsar.common.schema.SchemaInfo;
 import org.apache.pulsar.common.schema.SchemaType;
 
 /** A schema whose values are Avro or JSON already: what it registers is the schema, what it writes are the bytes. */
-final class DataSchema implements Schema<byte[]> {
-    private final SchemaInfo info;
-
-    private DataSchema(SchemaInfo info) {
-        this.info = info;
+record DataSchema(SchemaInfo getSchemaInfo) implements Schema<byte[]> {
+    @SuppressWarnings("unchecked")
+    static Schema<Object> of(Frames.SchemaFrame frame) {
+        DataSchema value = of(frame, frame.valueSchema());
+        return (Schema<Object>) (frame.format() == 2 ? value
+                : Schema.KeyValue(of(frame, frame.keySchema()), value, KeyValueEncodingType.SEPARATED));
     }
 
-    static Schema<?> of(Frames.SchemaFrame frame) {
-        SchemaType type = frame.format() == 0 ? SchemaType.AVRO : SchemaType.JSON;
-        DataSchema value = new DataSchema(frame.name(), type, frame.valueSchema());
-        if (frame.format() == 2) {
-            return value;
-        }
-        DataSchema key = new DataSchema(frame.name(), type, frame.keySchema());
-        return Schema.KeyValue(key, value, KeyValueEncodingType.SEPARATED);
-    }
-
-    private DataSchema(String name, SchemaType type, String json) {
-        this(SchemaInfo.builder().name(name).type(type).properties(Map.of())
+    private static DataSchema of(Frames.SchemaFrame frame, String json) {
+        return new DataSchema(SchemaInfo.builder().name(frame.name()).properties(Map.of())
+                .type(frame.format() == 0 ? SchemaType.AVRO : SchemaType.JSON)
                 .schema(json.getBytes(StandardCharsets.UTF_8)).build());
     }
 
@@ -36,17 +28,7 @@ final class DataSchema implements Schema<byte[]> {
     }
 
     @Override
-    public byte[] decode(byte[] bytes) {
-        return bytes;
-    }
-
-    @Override
-    public SchemaInfo getSchemaInfo() {
-        return info;
-    }
-
-    @Override
     public Schema<byte[]> clone() {
-        return new DataSchema(info);
+        return this;
     }
 }

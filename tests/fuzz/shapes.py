@@ -156,9 +156,9 @@ def frame_seeds() -> Iterator[bytes]:
     """One frame of each kind that a host sends, and two behind each other."""
     opened = b'{"config":{"events":{"topic":["a","b"]}},"instance":{"id":0},"pulsar":{}}'
     frames = [
-        (len(opened) + 1).to_bytes(4, "big") + b"\1" + opened,
-        *map(bytes.fromhex, ("00000009020000000000000102", "00000009030000000000000001", "0000000104")),
-        *map(bytes.fromhex, ("000000050500000007", "0000000b060000000700000002c3a9")),
+        (len(opened) + 1).to_bytes(4, "big") + b"\0" + opened,
+        *map(bytes.fromhex, ("00000009010000000000000102", "00000009020000000000000001", "0000000103")),
+        *map(bytes.fromhex, ("00000009040000000000000007", "0000000b050000000000000007c3a9")),
     ]
     yield from frames
     yield b"".join(frames[1:])
@@ -238,4 +238,4 @@ def source_options_seeds() -> Iterator[bytes]:
         "loadBalancing": {"localDc": "dc1"}, "query.backoffInMs": 5, "outputFormat": "json", "auth.provider": "plain",
     }  # fmt: skip
     for each in (config, {"tables": "ks.*,a.b", "destination": "d-{keyspace}-{table}"}, {"datastax-java-driver.x": 1}):
-        yield json.dumps({"config": each, "instance": {"id": 0}, "pulsar": {"serviceUrl": "pulsar://h:1"}}).encode()
+        yield json.dumps({"config": each, "instance": {"id": 0}, "pulsar": {"getServiceUrl": "pulsar://h:1"}}).encode()

@@ -257,10 +257,10 @@ def _agent_options() -> Callable[[bytes], str]:
 
 
 def _source_options() -> Callable[[bytes], str]:
-    pulsar: Mapping[str, str] = {"serviceUrl": "pulsar://localhost:6650"}
+    pulsar: Mapping[str, str] = {"getServiceUrl": "pulsar://localhost:6650"}
 
     def take(data: bytes) -> str:
-        frame = (len(data) + 1).to_bytes(4, "big") + b"\1" + data
+        frame = (len(data) + 1).to_bytes(4, "big") + b"\0" + data
         try:
             (request,) = FrameDecoder().feed(frame)
             config, warnings = SourceConfig.from_mapping(getattr(request, "config"), pulsar)  # noqa: B009

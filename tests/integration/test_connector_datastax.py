@@ -174,14 +174,23 @@ def test_rows_are_found_by_keys_that_a_datastax_agent_wrote_without_sign_or_cut(
     record_writer_process: RecordWriter,
     deploy_connector: DeployConnector,
     open_data_topic: OpenDataTopic,
+    open_events_writer: OpenEventsWriter,
 ) -> None:
-    """Every type in a key: tinyint -5 came as 251, 123456789 ns as 123456 us; there the other connector tells a delete."""
+    """Every type in a key: tinyint -5 came as 251, 123456789 ns as 123456 us; there the other connector tells a delete.
+
+    One source has both tables of a cluster that moves: one told by their agent still, the other one by ours.
+    """
     for statement in statements:
         if "into ks2.pkt" in statement:
             cql.execute(statement)
-    topic = open_data_topic("ks2.pkt")
+    topic, moved = open_data_topic("ks2.pkt"), open_data_topic("ks2.sem")
     _publish(record_writer_process, "ks2.pkt", "all-key-types-events.txt")
-    deploy_connector("ks2", "pkt", events={"topic": "events-ks2.pkt"})
+    templates = ["events-{keyspace}.{table}", "moved-events-{keyspace}.{table}"]
+    deploy_connector("", "", tables="ks2.pkt,ks2.sem", events={"topic": templates})
+    ours = open_events_writer("ks2", "sem", prefix="persistent://public/default/moved-events-")
+    cql.execute("INSERT INTO ks2.sem (a, b, c) VALUES ('moved', 1, 'by our agent') USING TIMESTAMP 5")
+    ours.send(ours.event(b"moved", b"\0\0\0\1", writetime_us=5, columns=("c",)))
+    assert [record.key for record in moved.next()] == [{"a": "moved", "b": 1}]
     records = sorted(topic.next(3), key=lambda record: (record.key["ktext"], record.value is not None))
     one, absent, two = records
     assert (one.key["ktext"], one.key["ktiny"], one.key["ksmall"], one.value) == ("t1", 5, 300, {"v": "v"})

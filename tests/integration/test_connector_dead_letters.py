@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from click.testing import CliRunner
@@ -69,3 +70,31 @@ def test_a_dead_letter_that_is_sent_again_leads_to_the_row_as_it_is_by_then(
     assert (again["key"], again["place"]) == (sent["key"], sent["place"])
     assert again["message_id"] != sent["message_id"]
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+
+
+def test_a_record_larger_than_the_broker_takes_is_set_aside_on_a_quiet_table(
+    connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
+) -> None:
+    """Nothing else of the table shows that its topic is sound; the reason tells the size, and the row is there later."""
+    blobs = [f"b{number}" for number in range(12)]
+    line = connector_line(f"id int PRIMARY KEY, {', '.join(f'{each} blob' for each in blobs)}")
+    options = {"deadLetter__topic": f"dead-{line.keyspace}", "deadLetter__maxAttempts": 2}
+    deploy_connector(line.keyspace, "t", **options)
+    noise = random.Random(5)  # Pulsar compresses
+    for name in blobs:  # together more than 5 MiB, and no single write is larger than Cassandra takes here
+        update = line.cql.prepare(f"UPDATE {line.keyspace}.t USING TIMESTAMP 5 SET {name} = ? WHERE id = 1")
+        line.cql.execute(update, [noise.randbytes(460_000)])
+    large = line.writer.event(int32(1), writetime_us=5, columns=blobs)
+    line.writer.send(large)
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    assert line.topic.records == []
+    (letter,) = _letters(pulsar, line)
+    assert str(letter["reason"]).startswith("the data topic refused its record of 5,520,")
+    assert letter["key"] == "00000001"
+    line.writer.send(line.change("INSERT INTO {t} (id, b0) VALUES (2, 0x00) USING {ts}", int32(2), columns=("b0",)))
+    assert line.topic.next()[0].key == {"id": 2}
+    line.run("DELETE b0, b1 FROM {t} USING {ts} WHERE id = 1")
+    _letters(pulsar, line, "resend")
+    (record,) = line.topic.next()
+    assert record.value is not None
+    assert (record.key, record.value["b0"], len(record.value["b2"])) == ({"id": 1}, None, 460_000)

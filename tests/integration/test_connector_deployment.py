@@ -29,6 +29,8 @@ from tests.local_run import LocalRun
 from tests.servers import CassandraServer, PulsarServer
 
 _JAVA = Path(__file__).parent.parent / "java" / "AutoConsume.java"
+# `localrun` starts two JVMs and unpacks the archive; on a busy machine that is not fast.
+_START_S = 240
 
 
 def test_deployed_by_pulsar_admin_a_java_consumer_reads_key_value_records(
@@ -92,9 +94,12 @@ def _datastax_options(keyspace: str) -> dict[str, object]:
 def test_every_wrong_option_is_named_at_once(deploy_connector: DeployConnector) -> None:
     """The source's status shows a line that names each option and what to do."""
     connector = deploy_connector(
-        "ks", "t", port="many", outputFormat="xml", evnts={"topic": "x"}, loadBalancing={"localDc": ""}
-    )
+        "ks", "t", port="many", outputFormat="xml", evnts={"topic": "x"}, loadBalancing={"localDc": ""},
+        settings={"secrets": {"auth.pasword": "hunter2"}},
+    )  # fmt: skip
     error = connector.wait_for_error()
+    assert "auth.pasword: is not an option of this connector; did you mean auth.password?" in error
+    assert "hunter2" not in error
     assert "port: input should be a valid integer, unable to parse string as an integer (got 'many')" in error
     assert "outputFormat: input should be 'key-value-avro', 'key-value-json' or 'json' (got 'xml')" in error
     assert "evnts.topic: is not an option of this connector; did you mean events.topic?" in error
@@ -193,16 +198,16 @@ def test_nothing_is_lost_when_the_child_and_the_host_are_killed_in_mid_stream(
         line.writer.send(*_rows(line, first, 1000), partition=first // 1000 % 2)
     local_run.start()
     child = local_run.child()
-    line.topic.wait_for(1000)
+    line.topic.wait_for(1000, _START_S)
     child.kill()
     local_run.kill()
     seen = len(line.topic.records)
     local_run.start()
-    line.topic.wait_for(seen + 1500)
+    line.topic.wait_for(seen + 1500, _START_S)
     local_run.kill()
     local_run.start()
     while len(values := {record.key["id"]: record.value for record in line.topic.records}) < 8_000:
-        line.topic.next(min(500, 8_000 - len(values)))
+        line.topic.next(min(500, 8_000 - len(values)), _START_S)
     assert values == {number: {"a": number} for number in range(8_000)}
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
 

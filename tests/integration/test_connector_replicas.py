@@ -15,6 +15,7 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import SimpleStatement
 
 from cdc.sandbox import Sandbox
+from cdc.sandbox.cassandra_node import CassandraNode
 from schemas.mutation_event import MutationEvent
 from tests.connector_line import int32
 from tests.data_topic import DataTopic
@@ -35,7 +36,7 @@ class Lagging:
         self.keyspace = keyspace
         self.writer = writer
         self._session = session
-        self.behind = nodes.nodes[1]
+        self.contact, self.behind = nodes.nodes
         hosts = {host.address: host for host in session.cluster.metadata.all_hosts()}
         self._node = hosts[self.behind.address].host_id
         session.cluster.refresh_schema_metadata()
@@ -51,15 +52,14 @@ class Lagging:
         time.sleep(_MESSAGES_EXPIRE_S)
         self.resume()
 
-    def suspend(self) -> None:
-        """The node answers nothing."""
-        assert self.behind.pid is not None
-        os.kill(self.behind.pid, signal.SIGSTOP)
+    def suspend(self, node: CassandraNode | None = None) -> None:
+        """The node answers nothing; by default the one that is behind."""
+        self._signal(node or self.behind, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """And goes on; returns when it serves reads."""
-        assert self.behind.pid is not None
-        os.kill(self.behind.pid, signal.SIGCONT)
+        """Both go on; returns when they serve reads."""
+        self._signal(self.behind, signal.SIGCONT)
+        self._signal(self.contact, signal.SIGCONT)
         select = f"SELECT v FROM {self.keyspace}.t WHERE id = {self.keys[0]}"
 
         def serves_all() -> bool:
@@ -70,6 +70,11 @@ class Lagging:
             return True
 
         wait_until(serves_all, "all replicas answering")
+
+    @staticmethod
+    def _signal(node: CassandraNode, number: signal.Signals) -> None:
+        assert node.pid is not None
+        os.kill(node.pid, number)
 
     def send(self, keys: Sequence[int], column: str, *, is_live: bool = True) -> None:
         """Events of the new state that name the node that is behind: it is asked first."""
@@ -164,10 +169,13 @@ def test_what_a_replica_does_not_have_yet_is_read_from_the_others(
 def test_a_replica_that_stands_still_holds_up_nothing_for_ever_and_never_silently(
     lagging: Lagging, deploy: DeployOnTwo, open_data_topic: OpenDataTopic
 ) -> None:
-    """SIGSTOP of one node: what needs it is read at the fallback level, counted, and suppresses no later copy."""
+    """SIGSTOP of one node: what needs it is read at the fallback level, counted, and suppresses no later copy.
+
+    Then of the other one, by which the connector came in: no instance ends.
+    """
     topic = open_data_topic(f"{lagging.keyspace}.t")
     connector = deploy(query__maxBackoffInSec=2, queryExecutionTimeout=3)
-    first, second = lagging.keys[:2]
+    first, second, third = lagging.keys[:3]
     lagging.send([first], "v")
     topic.next()
     lagging.suspend()
@@ -181,3 +189,12 @@ def test_a_replica_that_stands_still_holds_up_nothing_for_ever_and_never_silentl
     value = topic.next()[0].value
     assert value is not None
     assert value["w"] is None
+    lagging.suspend(lagging.contact)
+    try:
+        lagging.send([third], "v")
+        assert topic.next()[0].key == {"id": third}
+    finally:
+        lagging.resume()
+    lagging.send([third], "v")
+    assert _values(topic, 1, "v") == {third: "new"}
+    assert connector.status()["numRestarts"] == 0

@@ -177,3 +177,33 @@ def test_old_and_new_records_stand_side_by_side_after_a_redelivery(
         assert record.schema_version == 1
         last[record.key["id"]] = record.value
     assert last == {0: {"a": 0, "b": None}, 1: {"a": 1, "b": 7}, 2: {"a": 2, "b": None}}
+
+
+def test_a_column_that_is_dropped_and_added_again_is_in_the_newest_version_of_the_schema(
+    connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
+) -> None:
+    """A registry gives the old version again for the old text; who looks at the newest one would miss the column."""
+    line = connector_line("id int PRIMARY KEY, a int, b int")
+    connector = deploy_connector(line.keyspace, "t")
+    line.writer.send(
+        line.change("INSERT INTO {t} (id, a, b) VALUES (1, 1, 1) USING {ts}", int32(1), columns=("a", "b"))
+    )
+    versions = [line.topic.next()[0].schema_version]
+    for number in range(2, 6):
+        line.run("ALTER TABLE {t} DROP a" if number % 2 == 0 else "ALTER TABLE {t} ADD a int")
+        line.writer.refresh()
+        insert = f"INSERT INTO {{t}} (id, b) VALUES ({number}, {number}) USING {{ts}}"
+        record: dict[str, object] | None = None
+        while record is None or (number % 2 == 1) is not ("a" in record):  # the change is seen within some seconds
+            line.writer.send(line.change(insert, int32(number), columns=("b",)))
+            record = dict(line.topic.next()[0].value or {})
+        versions.append(line.topic.records[-1].schema_version)
+    assert versions == [0, 1, 2, 3, 4]
+    names = [[each["name"] for each in json.loads(line.topic.schema(n)["data"])["value"]["fields"]] for n in versions]
+    assert names == [["a", "b"], ["b"], ["a", "b"], ["b"], ["a", "b"]]
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    # Another instance finds the same version.
+    connector.delete()
+    deploy_connector(line.keyspace, "t")
+    line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (9, 9) USING {ts}", int32(9), columns=("a",)))
+    assert line.topic.next()[0].schema_version == 4

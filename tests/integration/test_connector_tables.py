@@ -11,8 +11,9 @@ from cassandra.cluster import Session
 
 from tests.connector_line import int32
 from tests.data_topic import DataTopic
+from tests.events_topic import wait_until
 from tests.events_writer import EventsWriter
-from tests.fix_connector import DeployConnector, OpenDataTopic, OpenEventsWriter, wait_until_acknowledged
+from tests.fix_connector import Connector, DeployConnector, OpenDataTopic, OpenEventsWriter, wait_until_acknowledged
 from tests.servers import PulsarServer
 
 # Not the agents' prefix: one that runs beside the node is not to publish the same changes a second time.
@@ -28,13 +29,15 @@ class TableLine:
         self.writer = writer
         self.topic = topic
 
-    def insert(self, number: int) -> None:
-        """A row and its event."""
-        self._cql.execute(f"INSERT INTO {self.name} (id, a) VALUES ({number}, {number}) USING TIMESTAMP 5")
-        self.writer.send(self.writer.event(int32(number), writetime_us=5, columns=("a",)))
+    def insert(self, number: int, value: int | None = None) -> None:
+        """A row and its event, on the partition that has this key; a later value has a later time."""
+        value = number if value is None else value
+        self._cql.execute(f"INSERT INTO {self.name} (id, a) VALUES ({number}, {value}) USING TIMESTAMP {value + 5}")
+        event = self.writer.event(int32(number), writetime_us=value + 5, columns=("a",))
+        self.writer.send(event, partition=number % self.writer.partitions)
 
 
-CreateTable = Callable[[str], TableLine]
+CreateTable = Callable[..., TableLine]
 
 
 @pytest.fixture
@@ -43,22 +46,22 @@ def create_table(
 ) -> CreateTable:
     """A table of the test's keyspace with CDC, its events topic and its data topic."""
 
-    def create(name: str) -> TableLine:
+    def create(name: str, partitions: int = 1) -> TableLine:
         cql.execute(f"CREATE TABLE {keyspace}.{name} (id int PRIMARY KEY, a int) WITH cdc = true")
-        writer = open_events_writer(keyspace, name, partitions=1, prefix=_EVENTS)
+        writer = open_events_writer(keyspace, name, partitions=partitions, prefix=_EVENTS)
         return TableLine(cql, keyspace, name, writer, open_data_topic(f"{keyspace}.{name}"))
 
     return create
 
 
-def _serve_keyspace(deploy_connector: DeployConnector, keyspace: str) -> None:
+def _serve_keyspace(deploy_connector: DeployConnector, keyspace: str, parallelism: int = 1) -> Connector:
     options = {
         "tables": f"{keyspace}.*",
         "events__topic": f"{_EVENTS}{{keyspace}}.{{table}}",
         "deadLetter__topic": f"dead-{keyspace}",
         "deadLetter__maxAttempts": 2,
     }
-    deploy_connector("", "", **options)
+    return deploy_connector("", "", settings={"parallelism": parallelism}, **options)
 
 
 def test_each_table_of_a_pattern_has_its_records_on_its_own_topic_and_one_may_be_added(
@@ -78,15 +81,114 @@ def test_each_table_of_a_pattern_has_its_records_on_its_own_topic_and_one_may_be
         wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
 
 
-def test_one_tables_trouble_parks_its_events_and_no_others(
+def _active_readers(line: TableLine, pulsar: PulsarServer) -> list[str]:
+    """Which consumer has each partition of a table's events topic; empty until both instances are there."""
+    url = f"{pulsar.admin_url}/admin/v2/{line.writer.topic.replace('://', '/')}/partitioned-stats"
+    stats = httpx.get(url, params={"perPartition": "true"}, timeout=30).raise_for_status().json()["partitions"]
+    subscriptions = [each["subscriptions"]["sub"] for each in stats.values()]
+    if any(len(each["consumers"]) < 2 for each in subscriptions):
+        return []
+    return [each["activeConsumerName"] for each in subscriptions]
+
+
+def test_two_instances_share_the_partitions_of_all_tables(
     create_table: CreateTable, deploy_connector: DeployConnector, keyspace: str, pulsar: PulsarServer
 ) -> None:
-    """A schema that the registry refuses, bytes that are no events: the other table goes on, the first one later."""
+    """`--parallelism 2`: each partition has one reader, each event leads to one record, a key never goes back."""
+    lines = [create_table(f"shared{number}", partitions=4) for number in range(3)]
+    _serve_keyspace(deploy_connector, keyspace, parallelism=2)
+    for line in lines:
+        wait_until(lambda line=line: bool(_active_readers(line, pulsar)), f"two readers of {line.name}", 120)  # type: ignore[misc]
+        readers = _active_readers(line, pulsar)
+        assert sorted(readers.count(each) for each in set(readers)) == [2, 2]
+    for number in range(40):
+        for line in lines:
+            line.insert(number, 0)
+    for line in lines:
+        assert sorted(record.key["id"] for record in line.topic.wait_for(40)) == list(range(40))
+        wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    for value in range(1, 6):
+        for line in lines:
+            for number in range(8):
+                line.insert(number, value)
+    for line in lines:
+        wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+        values: dict[int, list[int]] = {number: [0] for number in range(8)}
+        while any(each[-1] < 5 for each in values.values()):
+            (record,) = line.topic.next()
+            assert record.value is not None
+            values[record.key["id"]].append(record.value["a"])
+        line.topic.expect_silence(0.3)
+        assert all(each == sorted(set(each)) for each in values.values()), values
+
+
+_STRATEGIES = (
+    "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE",
+    "ALWAYS_INCOMPATIBLE",
+)  # fmt: skip
+
+
+def test_each_compatibility_strategy_ends_with_the_record_or_with_a_parked_table(
+    create_table: CreateTable, deploy_connector: DeployConnector, cql: Session, keyspace: str, pulsar: PulsarServer
+) -> None:
+    """A column more, a column less: all take both but ALWAYS_INCOMPATIBLE, where the table waits until that is changed."""
+    lines = {strategy: create_table(f"t_{strategy.lower()}") for strategy in _STRATEGIES}
+    policy = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{keyspace}.t_{{}}/schemaCompatibilityStrategy"
+    for strategy in _STRATEGIES:
+        httpx.put(policy.format(strategy.lower()), json=strategy, timeout=30).raise_for_status()
+    connector = _serve_keyspace(deploy_connector, keyspace)
+    for line in lines.values():
+        line.insert(1)
+    for line in lines.values():
+        assert line.topic.next()[0].value == {"a": 1}
+    *taking, refusing = _STRATEGIES
+
+    def change(alter: str, column: str) -> None:
+        for line in lines.values():
+            cql.execute(f"ALTER TABLE {line.name} {alter}")
+        for line in lines.values():
+            line.writer.refresh()
+            cql.execute(f"UPDATE {line.name} USING TIMESTAMP 50 SET {column} = 7 WHERE id = 1")
+            line.writer.send(line.writer.event(int32(1), writetime_us=50, columns=(column,)))
+
+    change("ADD b int", "b")
+    for strategy in taking:
+        (record,) = lines[strategy].topic.next()
+        assert (record.value, record.schema_version) == ({"a": 1, "b": 7}, 1), strategy
+    wait_until(lambda: connector.metric("tables_parked") > 0, "the parked table in the metrics")
+    lines[refusing].topic.expect_silence(0.2)
+    httpx.put(policy.format(refusing.lower()), json="FULL", timeout=30).raise_for_status()
+    assert lines[refusing].topic.next(timeout_s=120)[0].value == {"a": 1, "b": 7}
+    change("DROP a", "b")
+    for strategy, line in lines.items():
+        (record,) = line.topic.next()
+        while record.value != {"b": 7}:  # read just before the change was seen
+            line.writer.send(line.writer.event(int32(1), writetime_us=50, columns=("b",)))
+            (record,) = line.topic.next()
+        assert record.schema_version == 2, strategy
+
+
+def test_one_tables_trouble_parks_its_events_and_no_others(
+    create_table: CreateTable,
+    deploy_connector: DeployConnector,
+    cql: Session,
+    open_events_writer: OpenEventsWriter,
+    open_data_topic: OpenDataTopic,
+    keyspace: str,
+    pulsar: PulsarServer,
+) -> None:
+    """A schema that the registry refuses, bytes that are no events, an events topic of another kind: other tables go on.
+
+    When its cause is gone, each of them goes on, too.
+    """
     troubled, sound = create_table("troubled"), create_table("sound")
     schemas = f"{pulsar.admin_url}/admin/v2/schemas/public/default/{troubled.topic.name}/schema"
     other = {"type": "STRING", "schema": "", "properties": {}}
     httpx.post(schemas, json=other).raise_for_status()
-    _serve_keyspace(deploy_connector, keyspace)
+    foreign = f"{pulsar.admin_url}/admin/v2/schemas/public/default/tables-events-{keyspace}.foreign/schema"
+    httpx.post(foreign, json=other).raise_for_status()
+    cql.execute(f"CREATE TABLE {keyspace}.foreign (id int PRIMARY KEY, a int) WITH cdc = true")
+    connector = _serve_keyspace(deploy_connector, keyspace)
     troubled.writer.send_bytes(b"\xff\xff")
     for number in range(50):
         troubled.insert(number)
@@ -95,6 +197,14 @@ def test_one_tables_trouble_parks_its_events_and_no_others(
     sound.insert(2)
     assert sound.topic.next()[0].value == {"a": 2}
     wait_until_acknowledged(sound.writer.topic, pulsar.admin_url)
+    # Of what is measured the sum grows with every time that it is told.
+    wait_until(lambda: connector.metric("events_topics_refused") > 0, "the refused events topic in the metrics")
+    wait_until(lambda: connector.metric("tables_parked") > 0, "the parked table in the metrics")
+    httpx.delete(foreign, params={"force": "true"}).raise_for_status()
+    writer = open_events_writer(keyspace, "foreign", partitions=1, prefix=_EVENTS)
+    mended = TableLine(cql, keyspace, "foreign", writer, open_data_topic(f"{keyspace}.foreign"))
+    mended.insert(3)
+    assert mended.topic.next()[0].value == {"a": 3}
     httpx.delete(schemas, params={"force": "true"}).raise_for_status()
     assert sorted(record.key["id"] for record in troubled.topic.next(50)) == list(range(50))
     wait_until_acknowledged(troubled.writer.topic, pulsar.admin_url)

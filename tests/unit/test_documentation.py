@@ -20,6 +20,7 @@ from schemas.row_record import data_value_schema, schema_text
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.config import SourceConfig
 from source_connector.datastax_options import IDLE_OPTIONS
+from source_connector.secret_options import FILE_OPTIONS
 
 _ROOT = Path(__file__).parent.parent.parent
 _DOCUMENTS = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
@@ -93,7 +94,7 @@ def test_a_connector_is_deployed_with_options_that_it_takes(command: str) -> Non
     """The JSON of `--source-config` is a whole and right configuration."""
     words = shlex.split(command, comments=True)
     options = json.loads(words[words.index("--source-config") + 1])
-    SourceConfig.from_mapping(options, {"serviceUrl": "pulsar://broker:6650"})
+    SourceConfig.from_mapping(options, {"getServiceUrl": "pulsar://broker:6650"})
 
 
 @pytest.mark.parametrize("block", [block for _, block in _blocks("yaml") if "cdcWorkingDir" in block])
@@ -139,7 +140,7 @@ def _first_cells(heading: str) -> list[str]:
 def test_the_connectors_options_are_all_documented_and_none_else() -> None:
     """The table's first column is the model; what has no meaning is listed behind it."""
     options = [field.alias or name for name, field in SourceConfig.model_fields.items()]
-    assert sorted(_first_cells("Options")) == sorted(options)
+    assert sorted(_first_cells("Options")) == sorted([*options, *FILE_OPTIONS])
     without_meaning = _section("Options").partition("Accepted without effect")[2].partition("Of the Java driver")[0]
     listed = set(re.findall(r"`([^`]+)`", without_meaning)) - {"auth.gssapi.*", "datastax-java-driver."}
     assert listed == {name for name in IDLE_OPTIONS if not name.startswith("auth.gssapi.")}

@@ -50,6 +50,7 @@ def test_pulsar_and_the_tools_are_pinned() -> None:
     """Another version is a decision, not an accident."""
     assert _pinned("pulsar") == {"pulsar-server-distribution": "4.0.8"}
     assert PULSAR_VERSION == "4.0.8"
+    assert _pinned("pulsar-io-jdbc-sqlite") == {"pulsar-io-jdbc-sqlite": PULSAR_VERSION}
     assert _pinned("jolokia") == {"jolokia-jvm": "1.7.2"}
     assert _pinned("spark-avro") == {"spark-avro_2.13": "4.1.1"}
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from schemas.errors import ConfigError
 from source_connector.config import SourceConfig
 
-PULSAR = {"serviceUrl": "pulsar://broker:6650", "authParams": "token:secret"}
+PULSAR = {"getServiceUrl": "pulsar://broker:6650", "getAuthParams": "token:secret"}
 NEEDED: dict[str, object] = {
     "contactPoints": "10.0.0.1, 10.0.0.2",
     "loadBalancing": {"localDc": "dc1"},
@@ -136,6 +138,66 @@ def test_secrets_are_not_shown() -> None:
     assert "hunter2" not in repr(found) and "token:secret" not in repr(found)
     wrong = problems({**NEEDED, "auth.password": ["hunter2"], "auth.provider": "none"})
     assert len(wrong) == 1 and "hunter2" not in wrong[0]
+
+
+_LOGIN: dict[str, object] = {**NEEDED, "auth": {"provider": "PLAIN", "username": "u"}}
+
+
+def test_a_secret_may_stand_in_a_file_of_its_own_or_in_the_environment(tmp_path: Path) -> None:
+    """By the agent's words: the option's name and `File`; `CDC_` and the name in capitals. An option wins over both."""
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    environment = {
+        "CDC_AUTH_PASSWORD": "of the worker", "CDC_PULSAR_AUTH_PARAMS": "token:worker",
+        "CDC_SSL_KEYSTORE_PASSWORD": "k", "CDC_SSL_TRUSTSTORE_PASSWORD": "t",
+    }  # fmt: skip
+    from_file, _ = SourceConfig.from_mapping({**_LOGIN, "auth.passwordFile": str(file)}, PULSAR, environment)
+    assert from_file.auth_password.get_secret_value() == "hunter2"
+    from_worker, _ = SourceConfig.from_mapping(_LOGIN, PULSAR, environment)
+    found = [
+        from_worker.auth_password, from_worker.pulsar_auth_params, from_worker.ssl_key_store_password,
+        from_worker.ssl_trust_store_password,
+    ]  # fmt: skip
+    assert [each.get_secret_value() for each in found] == ["of the worker", "token:worker", "k", "t"]
+    given, _ = SourceConfig.from_mapping({**_LOGIN, "auth.password": "mine"}, PULSAR, environment)
+    assert given.auth_password.get_secret_value() == "mine"
+    assert "hunter2" not in repr(from_file) and "worker" not in repr(from_worker)
+
+
+def test_a_secret_that_cannot_be_read_is_told_by_its_file_option(tmp_path: Path) -> None:
+    """No file, no text, or the secret twice; never what stands in it."""
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    assert problems({**_LOGIN, "auth.passwordFile": "/no/such"}) == [
+        "auth.passwordFile: /no/such cannot be read (No such file or directory)"
+    ]
+    assert problems({**_LOGIN, "auth.passwordFile": str(binary)}) == [
+        f"auth.passwordFile: {binary} cannot be read (it is not UTF-8 text)"
+    ]
+    assert problems({**_LOGIN, "auth.password": "hunter2", "auth.passwordFile": "x", "auth.paswordFile": "y"}) == [
+        "auth.passwordFile: has no meaning beside auth.password; set one of the two",
+        "auth.paswordFile: is not an option of this connector; did you mean auth.passwordFile?",
+    ]
+
+
+def test_what_would_be_left_aside_in_silence_is_told() -> None:
+    """A login or certificates without a provider give a warning; what can only be a mistake is refused."""
+    assert parsed(auth__username="u", ssl__truststore__path="/t.jks")[1] == (
+        "auth.username: has no effect without auth.provider PLAIN",
+        "ssl.*: has no effect without ssl.provider JDK or OpenSSL; Cassandra is spoken to in plain text",
+    )
+    wrong = {
+        **NEEDED,
+        "destination": "x-{keyspace}.{table}",
+        "queryExecutionTimeout": "inf",
+        "contactPoints": "a,b:9042",
+    }
+    assert sorted(problems(wrong)) == [
+        "contactPoints: each entry is a name or an address, the port is an option of its own (got 'b:9042')",
+        "destination: has a meaning with tables only; one table's records go where the source is deployed to",
+        "queryExecutionTimeout: input should be a finite number (got 'inf')",
+    ]
+    assert config(contactPoints="::1").contact_points == ("::1",)
 
 
 def test_a_broker_that_is_not_told_is_asked_for() -> None:

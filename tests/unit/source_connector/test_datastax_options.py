@@ -277,7 +277,13 @@ def test_a_key_store_that_cannot_be_used_is_named(option: str, file: str, passwo
 
 def test_should_unpack_base64_auth_keytab() -> None:
     """Kerberos is for DSE only and not spoken here: refused by the provider's name, the key tab is not looked at."""
-    assert refused(_PLACE | {"auth.provider": "GSSAPI", "auth.gssapi.keyTab": "base64:AAAA"}) == ["auth.provider"]
+    kerberos = {"auth.provider": "gssapi", "auth.gssapi": {"keyTab": "base64:AAAA", "principal": "p", "service": "dse"}}
+    with pytest.raises(ConfigError) as raised:
+        accepted(_PLACE | kerberos)
+    assert str(raised.value) == (
+        "auth.provider: GSSAPI (Kerberos, of DataStax Enterprise only) is not spoken here; use PLAIN, or None with a "
+        "certificate (ssl.*)"
+    )
 
 
 def test_names_of_cipher_suites_may_be_those_of_java() -> None:

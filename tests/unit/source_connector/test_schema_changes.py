@@ -14,6 +14,7 @@ from schemas.cql_type import NativeType, UserType
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from schemas.topics import schema_changes_topic
 from source_connector.host_protocol import SchemaRefused, SchemaTaken, encode_schema
+from source_connector.newest_schema import SchemaLookedAt
 from source_connector.notices import Notices
 from source_connector.record import DataSchema
 from source_connector.row_encoder import DataFormat
@@ -95,7 +96,15 @@ class Registry:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.timers = Timers()
-        self.registration = SchemaRegistration(self.sent.append, self.timers, Notices(logging.getLogger("registry")))
+        self.looked_for: list[DataSchema] = []
+        self.registration = SchemaRegistration(
+            self.sent.append, self.looked_for.append, self.timers, Notices(logging.getLogger("registry"))
+        )
+
+    def take(self, schema_id: int, *, is_newest: bool = True) -> None:
+        """The registry has the schema, as its newest one or as an older one."""
+        self.registration.answered(SchemaTaken(schema_id), "ks.t")
+        self.registration.looked_at(SchemaLookedAt(schema_id=schema_id, is_newest=is_newest))
 
     def run_timers(self) -> None:
         for _, _, action in list(self.timers._heap):
@@ -104,7 +113,7 @@ class Registry:
 
 def _schema(number: int) -> DataSchema:
     return DataSchema(
-        schema_id=number, data_format=DataFormat.JSON, name="t", key_schema="", value_schema=f'"{number}"'
+        schema_id=number, data_format=DataFormat.JSON, name="t", key_schema="", value_schema=f'{{"doc":"{number}"}}'
     )
 
 
@@ -114,9 +123,9 @@ def test_a_schema_counts_when_the_registry_has_it() -> None:
     registry.registration.announce(_schema(1))
     assert not registry.registration.is_taken
     registry.registration.announce(_schema(2))
-    registry.registration.answered(SchemaTaken(1), "ks.t")
+    registry.take(1)
     assert not registry.registration.is_taken
-    registry.registration.answered(SchemaTaken(2), "ks.t")
+    registry.take(2)
     assert registry.registration.is_taken
     assert registry.sent == [encode_schema(_schema(1)), encode_schema(_schema(2))]
 
@@ -134,8 +143,25 @@ def test_a_schema_that_is_refused_parks_the_table_and_is_tried_again(caplog: pyt
     )
     registry.run_timers()
     assert registry.sent == [encode_schema(_schema(1))] * 2
-    registry.registration.answered(SchemaTaken(1), "ks.t")
+    registry.take(1)
     assert registry.registration.is_taken and not registry.registration.is_refused
+
+
+def test_a_schema_of_which_the_registry_has_an_older_version_is_announced_with_a_mark() -> None:
+    """Until it is the newest one; Avro ignores the mark. A look at one that is taken asks for nothing more."""
+    registry = Registry()
+    registry.registration.announce(_schema(1))
+    registry.take(1, is_newest=False)
+    registry.take(1, is_newest=False)
+    assert not registry.registration.is_taken
+    registry.take(1)
+    assert registry.registration.is_taken
+    texts = ['{"doc":"1"}', '{"doc":"1","cql_registration":1}', '{"doc":"1","cql_registration":2}']
+    assert [each.value_schema for each in registry.looked_for] == texts
+    assert registry.sent == [encode_schema(replace(_schema(1), value_schema=text)) for text in texts]
+    registry.registration.ask_again()
+    registry.take(1)
+    assert registry.sent[3:] == registry.sent[2:3] and len(registry.looked_for) == 3
 
 
 def test_a_refused_schema_is_given_up_for_a_newer_one() -> None:

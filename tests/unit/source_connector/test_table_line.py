@@ -19,6 +19,7 @@ from source_connector.host_connection import HostConnection
 from source_connector.host_protocol import SchemaTaken
 from source_connector.metrics import Metrics
 from source_connector.mutation_cache import MutationCache
+from source_connector.newest_schema import SchemaLookedAt
 from source_connector.outbox import Outbox
 from source_connector.projection import Projection
 from source_connector.read_request import RawRow, ReadRequest, Rows
@@ -108,12 +109,14 @@ class Case:
             last_rows=None,
             limits=limits,
             send=self.around.send,
+            look_at_schema=lambda schema: None,
             new_schema_id=itertools.count(1).__next__,
         )
         self.line = TableLine(stages, cast("TableSchemaReader", self.around), lambda: None)
         self.line.open()
         self.timers.run_due()
         self.line.schema_answered(SchemaTaken(1))
+        self.line.schema_answered(SchemaLookedAt(schema_id=1, is_newest=True))
 
     def receive(self, *events: MutationEvent) -> None:
         content = MutationEvents(

@@ -13,7 +13,7 @@ _PLACE = {"contactPoints": "c", "loadBalancing.localDc": "dc1"}
 
 def selection(**options: object) -> TableSelection:
     given = {name.replace("__", "."): value for name, value in options.items()}
-    return SourceConfig.from_mapping({**_PLACE, **given}, {"serviceUrl": "pulsar://b:6650"})[0].selection
+    return SourceConfig.from_mapping({**_PLACE, **given}, {"getServiceUrl": "pulsar://b:6650"})[0].selection
 
 
 def test_one_table_goes_where_the_source_was_deployed_to() -> None:
@@ -33,6 +33,10 @@ def test_names_are_served_at_once_and_patterns_when_a_table_with_cdc_matches() -
         ("system", "local", True),
     ])  # fmt: skip
     assert [(place.keyspace, place.table) for place in found] == [("shop", "line_items"), ("stop", "x")]
+    mixed = selection(tables="shop.orders", events__topic=["events-{keyspace}.{table}", "t/n/ours-{keyspace}.{table}"])
+    assert mixed.named()[0].events_topics == (
+        "persistent://public/default/events-shop.orders", "persistent://t/n/ours-shop.orders",
+    )  # fmt: skip
     assert [*selection(tables=["*.*"]).found([("system", "local", True)])] == []
 
 
@@ -42,7 +46,7 @@ def test_names_are_served_at_once_and_patterns_when_a_table_with_cdc_matches() -
         ({"tables": "orders"}, "tables: each entry is keyspace.table, where * and ? stand for any characters (got 'o"),
         ({"tables": "a.b.c"}, "tables: each entry"),
         ({"tables": "a.*", "table": "t"}, "table: cannot be given together with tables"),
-        ({"tables": "a.*", "destination": "data"}, "destination: with tables it is a template, one topic that holds {"),
+        ({"tables": "a.*", "destination": "data"}, "destination: with tables it is a template, a topic that holds {"),
         ({"tables": "a.*", "destination": "data-{table"}, "destination: with tables it is a template"),
         ({"tables": "a.*", "destination": "data-{keyspace}"}, "destination: with tables it is a template"),
         ({"tables": "a.*", "events.topic": "x"}, "events.topic: with tables it is a template"),
@@ -53,5 +57,5 @@ def test_names_are_served_at_once_and_patterns_when_a_table_with_cdc_matches() -
 def test_a_selection_that_cannot_work_is_refused(options: dict[str, object], problem: str) -> None:
     """With what is expected instead."""
     with pytest.raises(ConfigError) as raised:
-        SourceConfig.from_mapping({**_PLACE, **options}, {"serviceUrl": "pulsar://b:6650"})
+        SourceConfig.from_mapping({**_PLACE, **options}, {"getServiceUrl": "pulsar://b:6650"})
     assert problem in str(raised.value)

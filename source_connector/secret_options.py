@@ -1,0 +1,44 @@
+"""Secrets that stand elsewhere than among the options: in a file of their own, or in the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from schemas.errors import ConfigProblem
+
+__all__ = ["FILE_OPTIONS", "SECRET_OPTIONS", "take_secrets", "variable_of"]
+
+SECRET_OPTIONS: Final = ("auth.password", "pulsarAuthParams", "ssl.keystore.password", "ssl.truststore.password")
+FILE_OPTIONS: Final = tuple(f"{option}File" for option in SECRET_OPTIONS)
+
+
+def variable_of(option: str) -> str:
+    """The environment's name of an option, by the agent's rule: `auth.password` is `CDC_AUTH_PASSWORD`."""
+    return "CDC_" + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", option).replace(".", "_").upper()
+
+
+def take_secrets(given: dict[str, object], environment: Mapping[str, str]) -> list[ConfigProblem]:
+    """Put each secret whose file is named, or that the environment has, among the options; what is wrong with that.
+
+    An option wins over the environment, which the whole functions worker shares; beside a file it is a mistake.
+    """
+    problems = []
+    for option, file_option in zip(SECRET_OPTIONS, FILE_OPTIONS, strict=True):
+        path = given.pop(file_option, None)
+        if path and given.get(option):
+            reason = f"has no meaning beside {option}; set one of the two"
+            problems.append(ConfigProblem(option=file_option, reason=reason))
+        elif path:
+            try:
+                given[option] = Path(str(path)).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                reason = str(error.strerror) if isinstance(error, OSError) else "it is not UTF-8 text"
+                problems.append(ConfigProblem(option=file_option, reason=f"{path} cannot be read ({reason})"))
+                # Told already; the option that it stands for is not missing beside that.
+                given[option] = "unreadable"
+        elif not given.get(option) and environment.get(variable_of(option)):
+            given[option] = environment[variable_of(option)]
+    return problems

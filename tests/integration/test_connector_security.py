@@ -1,0 +1,176 @@
+"""A Cassandra that lets nobody in without a password and a certificate; where secrets stand, and where they never do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import httpx
+import pytest
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
+from cassandra.policies import WhiteListRoundRobinPolicy
+
+from cdc.sandbox import Sandbox, SandboxOptions
+from cdc.sandbox.native_protocol import DEFAULT_LOGIN
+from source_connector.assembly import cassandra_options
+from source_connector.cassandra_client import CassandraClient
+from source_connector.config import SourceConfig
+from source_connector.errors import DeploymentError, FetchError
+from source_connector.tls import tls_context
+from tests.certificates import STORE_PASSWORD, CertificateAuthority
+from tests.connector_line import int32
+from tests.events_topic import wait_until
+from tests.events_writer import EventsWriter
+from tests.fix_connector import Connector, OpenDataTopic, connector_options, data_topic_name
+from tests.servers import PulsarServer
+
+_PASSWORD = "open sesame"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    """Certificates of the node and of the connector."""
+    made = CertificateAuthority(tmp_path_factory.mktemp("certificates"))
+    for name in ("node", "connector"):
+        made.issue(name)
+    return made
+
+
+@pytest.fixture(scope="module")
+def strict(authority: CertificateAuthority) -> Iterator[Sandbox]:
+    """A node that takes TLS with a certificate of its authority, and asks for a password over it or without."""
+    encryption = {
+        "enabled": True,
+        "optional": True,
+        "keystore": str(authority.folder / "node.p12"),
+        "keystore_password": STORE_PASSWORD,
+        "truststore": str(authority.folder / "ca.p12"),
+        "truststore_password": STORE_PASSWORD,
+        "store_type": "PKCS12",
+        "require_client_auth": True,
+    }
+    options = SandboxOptions(
+        pulsar=False, cassandra_passwords=True, cassandra_settings={"client_encryption_options": encryption}
+    )
+    with Sandbox(options) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def session(strict: Sandbox) -> Iterator[Session]:
+    """The superuser's session; the connector's role may log in, and nothing more."""
+    node = strict.node
+    profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([node.address]), request_timeout=60)
+    with Cluster(
+        [node.address],
+        port=node.native_port,
+        connect_timeout=20,
+        auth_provider=PlainTextAuthProvider(*DEFAULT_LOGIN),
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+    ) as cluster:
+        session = cluster.connect()
+        session.execute(f"CREATE ROLE connector WITH LOGIN = true AND PASSWORD = '{_PASSWORD}'")
+        yield session
+
+
+def _options(strict: Sandbox, authority: CertificateAuthority, **options: object) -> dict[str, object]:
+    """Name, password and PKCS12 stores; a name with dots for underscores overrides, None takes away."""
+    stores = {
+        "auth.provider": "PLAIN", "auth.username": "connector", "auth.password": _PASSWORD,
+        "ssl.provider": "JDK", "ssl.hostnameValidation": False,
+        "ssl.truststore.path": str(authority.folder / "ca.p12"), "ssl.truststore.password": STORE_PASSWORD,
+        "ssl.keystore.path": str(authority.folder / "connector.p12"), "ssl.keystore.password": STORE_PASSWORD,
+    }  # fmt: skip
+    given = {name.replace("__", "."): value for name, value in options.items()}
+    merged = connector_options(strict.node, "ks", "t") | stores | given
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _connect(options: dict[str, object]) -> None:
+    config, _ = SourceConfig.from_mapping({**options, "pulsarServiceUrl": "pulsar://nobody:6650"})
+    client = CassandraClient(cassandra_options(config, tls_context(config)))
+    try:
+        client.connect()
+        assert isinstance(client.schema_version(), UUID)
+    finally:
+        client.close()
+
+
+def test_each_way_to_enter_works_on_a_real_server(
+    strict: Sandbox, session: Session, authority: CertificateAuthority
+) -> None:
+    """The password alone where TLS is optional; with PKCS12 stores; with PEM files."""
+    plain = _options(strict, authority)
+    _connect({name: value for name, value in plain.items() if not name.startswith("ssl.")})
+    _connect(_options(strict, authority))
+    pem = {
+        "ssl__provider": "OpenSSL", "ssl__truststore__path": str(authority.trusted), "ssl__truststore__password": None,
+        "ssl__keystore__path": None, "ssl__keystore__password": None,
+        "ssl__openssl__keyCertChain": str(authority.folder / "connector.pem"),
+        "ssl__openssl__privateKey": str(authority.folder / "connector.key"),
+        "ssl__cipherSuites": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    }  # fmt: skip
+    _connect(_options(strict, authority, **pem))
+
+
+def test_who_may_not_enter_is_told_why(
+    strict: Sandbox, session: Session, authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    """A wrong password ends the source; certificates that do not fit are waited for, for a server may get another one."""
+    wrong = "auth.username, auth.password: Cassandra refused them; correct them or auth.provider"
+    with pytest.raises(DeploymentError, match=wrong) as refused:
+        _connect(_options(strict, authority, auth__password="hunter2"))
+    assert "hunter2" not in str(refused.value)
+    with pytest.raises(DeploymentError, match=wrong):
+        _connect(_options(strict, authority, auth__provider="None", auth__username=None, auth__password=None))
+    stranger = CertificateAuthority(tmp_path / "stranger")
+    stranger.issue("connector")
+    with pytest.raises(FetchError, match="certificate verify failed"):
+        _connect(_options(strict, authority, ssl__truststore__path=str(stranger.trusted)))
+    with pytest.raises(FetchError, match=r"Hostname mismatch|IP address mismatch"):
+        _connect(_options(strict, authority, ssl__hostnameValidation=True))
+    for path in (None, str(stranger.folder / "connector.p12")):
+        password = None if path is None else STORE_PASSWORD
+        with pytest.raises(FetchError):
+            _connect(_options(strict, authority, ssl__keystore__path=path, ssl__keystore__password=password))
+
+
+def test_rows_come_through_and_secrets_are_shown_nowhere(
+    strict: Sandbox,
+    session: Session,
+    authority: CertificateAuthority,
+    connector_archive: Path,
+    pulsar: PulsarServer,
+    open_data_topic: OpenDataTopic,
+    tmp_path: Path,
+) -> None:
+    """One secret by `--secrets`, one in a file; the role gets the right to read after the first event, and that waits."""
+    session.execute("CREATE KEYSPACE secret WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    session.execute("CREATE TABLE secret.t (id int PRIMARY KEY, a int)")
+    session.execute("INSERT INTO secret.t (id, a) VALUES (1, 7) USING TIMESTAMP 5")
+    (tmp_path / "password").write_text(f"{_PASSWORD}\n")
+    options = _options(strict, authority, keyspace="secret", auth__passwordFile=str(tmp_path / "password"))
+    options = {name: value for name, value in options.items() if name not in ("auth.password", "ssl.keystore.password")}
+    writer = EventsWriter(session, pulsar.service_url, pulsar.admin_url, "secret", "t", prefix=_EVENTS)
+    topic = open_data_topic("secret.t")
+    connector = Connector(pulsar.admin_url, "connector-strict")
+    connector.create(
+        connector_archive, data_topic_name("secret", "t"), options | {"events.topic": f"{_EVENTS}secret.t"},
+        secrets={"ssl.keystore.password": STORE_PASSWORD},
+    )  # fmt: skip
+    try:
+        writer.send(writer.event(int32(1), writetime_us=5, columns=("a",)))
+        wait_until(lambda: connector.metric("retries") > 0, "the event that may not be read yet")
+        session.execute("GRANT SELECT ON secret.t TO connector")
+        assert topic.next()[0].value == {"a": 7}
+        url = f"{pulsar.admin_url}/admin/v3/sources/public/default/connector-strict"
+        shown = httpx.get(url, timeout=60).raise_for_status().text + str(connector.status())
+        assert "passwordFile" in shown and _PASSWORD not in shown
+    finally:
+        connector.delete()
+        writer.close()
+
+
+_EVENTS = "persistent://public/default/strict-events-"

@@ -1,0 +1,60 @@
+"""How the driver is told where the cluster is; the driver itself runs, no server does."""
+
+from __future__ import annotations
+
+import base64
+import zipfile
+from pathlib import Path
+
+import pytest
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import Cluster
+
+from source_connector.assembly import cassandra_options
+from source_connector.cassandra_client import CassandraClient
+from source_connector.config import SourceConfig
+from source_connector.errors import DeploymentError, FetchError
+
+_LOGIN = {"auth.provider": "PLAIN", "auth.username": "u", "auth.password": "p"}
+
+
+def client(**options: object) -> CassandraClient:
+    given = {name.replace("__", "."): value for name, value in options.items()}
+    place = {"keyspace": "ks", "table": "t", "pulsarServiceUrl": "pulsar://broker:6650"}
+    return CassandraClient(cassandra_options(SourceConfig.from_mapping({**place, **_LOGIN, **given})[0], None))
+
+
+def test_a_secure_connect_bundle_reaches_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file with its content, beside the login, and with nothing else that says where the cluster is."""
+    told: dict[str, object] = {}
+
+    def note(cluster: Cluster, **options: object) -> None:
+        cloud = options["cloud"]
+        assert isinstance(cloud, dict)
+        told.update(options, content=Path(cloud["secure_connect_bundle"]).read_bytes())
+        raise ConnectionRefusedError("the service is away")
+
+    monkeypatch.setattr(Cluster, "__init__", note)
+    content = "base64:" + base64.b64encode(b"zip").decode()
+    with pytest.raises(FetchError, match=r"the cluster of cloud\.secureConnectBundle: ConnectionRefusedError"):
+        client(cloud__secureConnectBundle=content).connect()
+    assert told["content"] == b"zip"
+    assert isinstance(told["auth_provider"], PlainTextAuthProvider)
+    assert not {"contact_points", "port", "ssl_context"} & told.keys()
+
+
+def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
+    """No file, no zip, a zip of other things: nothing that waiting could mend."""
+    text, other = tmp_path / "text", tmp_path / "other.zip"
+    text.write_text("no zip")
+    with zipfile.ZipFile(other, "w") as archive:
+        archive.writestr("x", "y")
+    for path in (tmp_path / "nothing", text, other):
+        with pytest.raises(DeploymentError, match=r"^cloud\.secureConnectBundle: cannot be used \("):
+            client(cloud__secureConnectBundle=str(path)).connect()
+
+
+def test_a_contact_point_that_no_name_server_knows_is_waited_for() -> None:
+    """By its name, for a name may come later."""
+    with pytest.raises(FetchError, match=r"Cassandra at nosuch\.invalid port 9042: UnresolvableContactPoints"):
+        client(contactPoints="nosuch.invalid", loadBalancing__localDc="dc1").connect()

@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+# The jar of DataStax's agent, to measure it beside ours; without, its figures are constants.
+RIVAL_AGENT ?=
+RIVAL := $(if $(RIVAL_AGENT),--rival-agent $(RIVAL_AGENT))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-compose test-spark35 test-multinode bench bench-agent bench-connector bench-decode compile faults soak fuzz nar lint fmt prerequisites clean
@@ -40,11 +43,11 @@ test-compose: compile ## Integration tests on the servers of docker-compose.yml 
 	    code=$$?; $(COMPOSE) down --volumes; rm -rf build/compose; exit $$code
 
 bench: compile ## Time, memory and rates of every stage, beside the machine's load
-	@$(BIN)/python -m benchmarks.stages $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks.stages $(RIVAL) $(BENCH_ARGS)
 
 bench-agent: compile ## The agent: backlog to events topic, delay, what Cassandra feels of it, its idle CPU
-	@$(BIN)/python -m benchmarks.drain $(BENCH_ARGS)
-	@$(BIN)/python -m benchmarks.delay $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks.drain $(RIVAL) $(DRAIN_ARGS)
+	@$(BIN)/python -m benchmarks.delay $(DELAY_ARGS)
 
 bench-connector: compile ## The connector: backlogs to the data topic by shape of table, many tables, delay; some 20 minutes
 	@$(BIN)/python -m benchmarks.connector $(BENCH_ARGS)

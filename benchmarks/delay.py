@@ -30,7 +30,7 @@ from cassandra.cluster import Cluster, Session
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from change_agent.cdc_raw.cdc_index import parse_cdc_index
-from schemas.mutation_event import decode_events
+from schemas.mutation_event import MutationEvents, decode_events
 from schemas.topics import events_topic
 
 _LOOK_S: Final = 0.002
@@ -127,22 +127,43 @@ def _delays(sandbox: Sandbox, session: Session, seconds: float, rate: float) -> 
         began_ms = time.time() * 1000
         _write(session, "bench.delay", seconds, rate)
         time.sleep(2)
-    client = pulsar.Client(sandbox.pulsar.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
     delays = []
+    for message, events in _messages(sandbox, "bench.delay", began_ms):
+        for event in events.events:
+            synced_s = syncs.of(events.segment_id, event.position)
+            if synced_s is not None:
+                delays.append(message.publish_timestamp() / 1000 - synced_s)
+    return Spread.of(delays)
+
+
+def write_to_publish(sandbox: Sandbox, session: Session, table: str, *, seconds: float, rate: float) -> Spread:
+    """From the write time of each row, given by the coordinator, to the broker's time of publication; the agent runs."""
+    _write(session, table, 2, 50)
+    time.sleep(1)
+    began_ms = time.time() * 1000
+    _write(session, table, seconds, rate)
+    time.sleep(3)
+    return Spread.of(
+        [
+            message.publish_timestamp() / 1000 - event.writetime_us / 1e6
+            for message, events in _messages(sandbox, table, began_ms)
+            for event in events.events
+            if event.writetime_us is not None and event.writetime_us / 1000 >= began_ms
+        ]
+    )
+
+
+def _messages(sandbox: Sandbox, table: str, began_ms: float) -> Iterator[tuple[pulsar.Message, MutationEvents]]:
+    """Of the table's topic, published since then."""
+    client = pulsar.Client(sandbox.pulsar.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
     for partition in range(_PARTITIONS):
-        topic = f"{events_topic('bench', 'delay')}-partition-{partition}"
+        topic = f"{events_topic(*table.split('.'))}-partition-{partition}"
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         while reader.has_message_available():
             message = reader.read_next(5_000)
-            if message.publish_timestamp() < began_ms:
-                continue
-            events = decode_events(message.data())
-            for event in events.events:
-                synced_s = syncs.of(events.segment_id, event.position)
-                if synced_s is not None:
-                    delays.append(message.publish_timestamp() / 1000 - synced_s)
+            if message.publish_timestamp() >= began_ms:
+                yield message, decode_events(message.data())
     client.close()
-    return Spread.of(delays)
 
 
 @click.command()

@@ -3,7 +3,7 @@
 One run: real servers, one table as in the published figures of other systems (text and int key, five columns). The
 backlog is written first, then each stage drains it alone, so that a stage is measured and not its neighbours.
 
-    python -m benchmarks.stages [--rows 30000] [--no-demo] [--json]
+    python -m benchmarks.stages [--rows 30000] [--no-demo] [--rival-agent JAR] [--json]
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Final
 
 import click
@@ -22,6 +23,8 @@ import psutil
 from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 
+from benchmarks.delay import write_to_publish
+from benchmarks.rival import CONSTANTS, RIVAL_DELAY, measure_rival
 from cdc.demo.line import Line
 from cdc.demo.spark_job import local_session
 from cdc.progress import progress_display
@@ -179,7 +182,10 @@ def _demo() -> tuple[list[str], dict[str, object]]:
 @click.option("--rows", default=30_000, show_default=True, type=click.IntRange(1), help="Rows of the backlog.")
 @click.option("--demo/--no-demo", default=True, help="Run the demo too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of lines.")
-def main(rows: int, demo: bool, as_json: bool) -> None:
+@click.option(
+    "--rival-agent", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Jar of DataStax's agent."
+)
+def main(rows: int, demo: bool, as_json: bool, rival_agent: Path | None) -> None:
     """Measure every stage."""
     lines, report = _demo() if demo else ([], {})
     # Segments of Cassandra's own size, and no limit that a backlog could meet.
@@ -190,10 +196,15 @@ def main(rows: int, demo: bool, as_json: bool) -> None:
         _write_backlog(line.session, rows)
         time.sleep(1)  # more than one sync period: all of it can be read
         measured = [_decode(line), _agent(line, rows), _connector(line, rows), _spark(line, rows)]
+        line.session.execute(f"CREATE TABLE {_KEYSPACE}.delay (pk int PRIMARY KEY, v text) WITH cdc = true")
+        delay = write_to_publish(line.sandbox, line.session, f"{_KEYSPACE}.delay", seconds=10, rate=1_000)
+        rival = CONSTANTS if rival_agent is None else measure_rival(rival_agent, line.sandbox, max(rows, 60_000))
     if as_json:
-        click.echo(json.dumps({"demo": report, "stages": [asdict(each) for each in measured]}))
+        compared = {"delay": asdict(delay), "rival": asdict(rival)}
+        click.echo(json.dumps({"demo": report, "stages": [asdict(each) for each in measured], **compared}))
         return
-    click.echo("\n".join([*lines, *(each.line for each in measured)]))
+    delays = f"agent, write to publication at 1,000 writes/s: {delay} (sync period {options.commitlog_sync_ms} ms)"
+    click.echo("\n".join([*lines, *(each.line for each in measured), delays, str(rival), RIVAL_DELAY]))
 
 
 if __name__ == "__main__":

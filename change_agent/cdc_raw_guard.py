@@ -38,6 +38,10 @@ _HIGH: Final = 0.75
 _RISING: Final = 0.25
 _LOW: Final = 0.5
 _MIB: Final = 1024 * 1024
+_STARTED_ON_FULL: Final = (
+    "cdc_raw holds %s of %s at the agent's start, and with cdc_block_writes: false Cassandra removes its oldest segments then:"
+    " some may be gone that no agent ever saw; verify the tables, or read them again"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,8 @@ class CdcRawGuard:
         self._spilled_bytes = 0
         self._settings: Mapping[str, object] = yaml_settings
         self._settings_at = 0.0
+        self._settings_known = False
+        self._has_looked = False
         self._alarmed = False
         self._stuck: str | None = None
         self._stopping: Final = threading.Event()
@@ -125,7 +131,7 @@ class CdcRawGuard:
             self.failure = error
 
     def _ask_settings(self) -> None:
-        if self._limits.total_bytes is not None or time.monotonic() < self._settings_at:
+        if time.monotonic() < self._settings_at:
             return
         try:
             # What the node runs with, over what its file says now.
@@ -134,6 +140,7 @@ class CdcRawGuard:
             self._settings_at = time.monotonic() + _SETTINGS_RETRY_S
         else:
             self._settings_at = time.monotonic() + _SETTINGS_INTERVAL_S
+            self._settings_known = True
 
     def _look(self) -> None:
         disk = shutil.disk_usage(self._cdc_raw)
@@ -149,6 +156,11 @@ class CdcRawGuard:
         metrics.cdc_raw_seconds_to_full = -1 if seconds is None else int(seconds)
         metrics.spilled_bytes = _folder_bytes(self._spill_directory) if self._spill_directory.exists() else 0
         counted = used + space.segment_bytes
+        if not self._has_looked and self._settings_known:
+            self._has_looked = True
+            if space.blocks_writes is False and counted + space.segment_bytes > limit:
+                metrics.started_on_full = 1
+                _log.error(_STARTED_ON_FULL, _mib(used), _mib(limit))
         soon = seconds is not None and seconds < self._limits.soon_s
         if counted > _HIGH * limit or (soon and counted > _RISING * limit):
             self._off_load(counted, limit, seconds)

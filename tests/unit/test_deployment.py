@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -55,6 +56,39 @@ def test_the_unit_gives_the_agent_time_to_drain_and_does_not_repeat_a_wrong_conf
     assert int(_values("TimeoutStopSec")[0]) >= 10
     assert _values("ExecReload") == ["/bin/kill -HUP $MAINPID"]
     assert (_values("Restart"), _values("RestartPreventExitStatus")) == (["always"], ["2"])
+
+
+@pytest.mark.exhaustive
+def test_what_the_image_installs_is_a_whole_agent(tmp_path: Path) -> None:
+    """The copied folders make a wheel; what is installed from it alone checks a configuration and runs `cdc agent`."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    for line in re.findall(r"^COPY (?!--from)(.*)$", _IMAGE.read_text(encoding="utf-8"), re.MULTILINE):
+        *names, place = line.split()
+        for name in names:
+            copy = tmp_path / place.strip("/") / ("" if (_ROOT / name).is_dir() else name)
+            if (_ROOT / name).is_dir():
+                shutil.copytree(_ROOT / name, copy, ignore=shutil.ignore_patterns("_compiled", "__pycache__"))
+            else:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(_ROOT / name, copy)
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    _python(*install, "--target", str(target), str(source))
+    config = tmp_path / "agent.yaml"
+    config.write_text(f"cdcRawDirectory: {tmp_path}\ncdcWorkingDir: {tmp_path / 'work'}\n")
+    where = _python("-c", "import cdc.main, change_agent; print(change_agent.__file__)", path=target)
+    assert where.startswith(str(target))
+    assert "no problems found" in _python("-m", "cdc.main", "agent", "--config", str(config), "--check", path=target)
+    assert "--config" in _python("-m", "cdc.main", "agent", "--help", path=target)
+
+
+def _python(*arguments: str, path: Path | None = None) -> str:
+    """What it prints, in a folder that has nothing of ours."""
+    environment = {**os.environ, "PYTHONPATH": "" if path is None else str(path)}
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, cwd="/", env=environment, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_the_image_copies_what_there_is_and_sets_options_that_there_are() -> None:

@@ -97,6 +97,53 @@ def test_the_oldest_finished_segments_go_until_half_is_free(
     assert metrics.cdc_raw_limit_bytes == 8 * _MIB
 
 
+@pytest.mark.parametrize(("segments", "moved"), [(4, 0), (5, 3)])
+def test_a_segment_is_counted_in_advance_as_cassandra_counts_it(
+    cdc_raw: Path, running: tuple[CdcRawGuard, AgentMetrics], segments: int, moved: int
+) -> None:
+    """Writes fail one segment before the limit: five of eight MiB are below three quarters, but six are counted."""
+    guard, metrics = running
+    _fill(cdc_raw, segments)
+    guard.start()
+    wait_until(lambda: metrics.cdc_raw_limit_bytes > 0, "it has looked")
+    wait_until(lambda: metrics.segments_spilled >= moved, "segments are moved")
+    time.sleep(1.5)
+    assert metrics.segments_spilled == moved
+
+
+@pytest.mark.parametrize(("segments", "blocks", "told"), [(7, "false", 1), (7, "true", 0), (3, "false", 0)])
+def test_a_start_on_a_full_cdc_raw_says_what_may_have_gone_before(
+    cdc_raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, segments: int, blocks: str, told: int
+) -> None:
+    """Of segments that no agent ever saw no gap can be told: only that Cassandra removes the oldest when it is full."""
+    metrics = AgentMetrics()
+    settings = {
+        "cdc_total_space": "8MiB", "commitlog_segment_size": "1MiB", "cdc_block_writes": blocks,
+    }  # fmt: skip
+    guard = _guard(cdc_raw, tmp_path / "spill", metrics, node=_Node(settings))
+    _fill(cdc_raw, segments)
+    guard.start()
+    wait_until(lambda: metrics.cdc_raw_bytes > 0, "it has looked")
+    guard.stop()
+    assert guard.failure is None
+    assert metrics.started_on_full == told
+    assert caplog.text.count("some may be gone that no agent ever saw") == told
+
+
+def test_files_that_go_while_the_folder_is_measured_are_left_out(cdc_raw: Path, tmp_path: Path) -> None:
+    """The archiver deletes while the guard looks: neither fails."""
+    metrics = AgentMetrics()
+    guard = _guard(cdc_raw, tmp_path / "spill", metrics, total_mb=1000)
+    for number in range(300):
+        (cdc_raw / f"CommitLog-7-{_ID + number}.log").write_bytes(b"x")
+    guard.start()
+    for path in list(cdc_raw.iterdir()):
+        path.unlink()
+    wait_until(lambda: metrics.cdc_raw_limit_bytes > 0, "it has looked")
+    guard.stop()
+    assert guard.failure is None
+
+
 def test_segments_that_cassandra_still_writes_are_never_moved(
     cdc_raw: Path, running: tuple[CdcRawGuard, AgentMetrics], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -155,12 +155,16 @@ _DATASTAX_VARIABLES = {
 
 def test_every_variable_of_datastax_agent_is_taken_over(tmp_path: Path) -> None:
     """What means the same is used; what means nothing here is told once each; nothing shows a secret."""
-    config = AgentConfig.from_mapping({"cdcRawDirectory": str(tmp_path)}, _DATASTAX_VARIABLES)
+    trusted = tmp_path / "trust.pem"
+    trusted.touch()
+    variables = _DATASTAX_VARIABLES | {"CDC_TLS_TRUST_CERTS_FILE_PATH": str(trusted)}
+    config = AgentConfig.from_mapping({"cdcRawDirectory": str(tmp_path)}, variables)
     assert (config.topic_prefix, str(config.cdc_working_dir)) == ("events-", "/var/lib/cdc")
     assert (config.cdc_poll_interval_ms, config.pulsar_service_url) == (60_000, "pulsar://broker:6650")
     assert config.pulsar_auth_params is not None
     assert config.pulsar_auth_params.get_secret_value() == "token:geheim"
     assert (config.ssl_allow_insecure_connection, config.ssl_hostname_verification_enable) == (True, False)
+    assert config.tls_trust_certs_file_path == trusted
     told = [note.split()[0] for note in config.notes]
     assert sorted(told) == [
         "cdcConcurrentProcessors", "errorCommitLogReprocessEnabled", "maxInflightMessagesPerTask",

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from change_agent.db.mutation import MutationDecoder
 from change_agent.errors import Damage
 from change_agent.parked import read_parked
 from tests.events_topic import wait_until
@@ -240,6 +241,28 @@ def test_what_a_killed_agent_had_parked_is_published_by_the_next(tables: MemoryT
     wait_until(lambda: second.files() == [], "all segments go")
     second.stop()
     assert [each.header.segment_id for each in second.published] == [_ID + 1, _ID, _ID]
+
+
+def test_no_value_of_a_row_reaches_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Published, parked, skipped for its checksum, set aside: the log names places, at INFO and above."""
+    caplog.set_level("INFO")
+    unknown = UUID(bytes=ENTRIES[0].payload[1:17])
+    known = {table_id: table for table_id, table in GOLDEN.tables().items() if table_id != unknown}
+    agent = StagedAgent(tmp_path, MemoryTables(known))
+    whole = segment_bytes(_ID, [[each.payload for each in ENTRIES]])
+    agent.segment(_ID, whole, "9\nCOMPLETED")
+    damaged = bytearray(segment_bytes(_ID + 1, [[each.payload for each in ENTRIES]]))
+    damaged[-20] ^= 1
+    agent.segment(_ID + 1, bytes(damaged), "9\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: agent.metrics.segments_set_aside == 1, "both are read")
+    agent.stop()
+    decoder = MutationDecoder(GOLDEN.tables())
+    updates = [update for each in ENTRIES for update in decoder.decode(each.payload, 7).updates]
+    cells = [cell.value for update in updates for row in update.rows for cell in row.cells if cell.value]
+    values = {each for each in (*cells, *(update.partition_key for update in updates)) if len(each) > 4}
+    assert len(values) > 5 and len(caplog.records) >= 3
+    assert [each for each in values if each.hex() in caplog.text or each.decode("latin1") in caplog.text] == []
 
 
 def test_a_table_that_the_second_look_finds_is_published(agent: StagedAgent, tables: MemoryTables) -> None:

@@ -8,7 +8,7 @@ RIVAL_AGENT ?=
 RIVAL := $(if $(RIVAL_AGENT),--rival-agent $(RIVAL_AGENT))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-compose test-spark35 test-multinode bench bench-agent bench-connector bench-decode compile faults soak fuzz nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-compose test-spark35 test-multinode bench bench-agent bench-connector bench-decode compile faults soak fuzz audit nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-14s %s\n' "$$name" "$$text"; done
@@ -59,6 +59,10 @@ FUZZ_ARGS ?= --inputs 500000
 
 fuzz: compile ## Ten million wrong inputs for everything that reads bytes (FUZZ_ARGS="mutation --seconds 3600")
 	@$(BIN)/python -m tests.fuzz.run $(FUZZ_ARGS)
+
+audit: $(VENV)/.ready ## Known weaknesses of the pinned packages (pip-audit; needs a network)
+	@$(BIN)/python -m pip install --quiet 'pip-audit>=2.7,<3'
+	@$(BIN)/pip-audit --require-hashes --disable-pip -r requirements.lock
 
 compile: $(VENV)/.ready ## Compile the decoder where there is a C compiler; all works without, slower
 	@$(BIN)/cdc compile --if-possible

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -30,6 +31,7 @@ def run_agent(config: AgentConfig, *, path: Path | None = None, parent: int | No
     At SIGHUP `path` and the environment are read again. With `parent`, the agent also stops when that process is not
     its parent any more.
     """
+    _keep_private()
     set_up_log(config.log_level, config.log_format)
     _log.info("decoder: %s", running().description)
     agent = ChangeAgent(config)
@@ -52,6 +54,12 @@ def run_agent(config: AgentConfig, *, path: Path | None = None, parent: int | No
         agent.wait(until=look)
     finally:
         agent.stop()
+
+
+def _keep_private() -> None:
+    """Row data and credentials are in this process: nobody else reads its files, and it leaves no core behind."""
+    os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _reload(agent: ChangeAgent, path: Path | None) -> None:

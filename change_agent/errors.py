@@ -3,6 +3,7 @@
     CdcError
     ├─ PublishError                  topic, reason: try again, later
     │  └─ PartitionsChangedError     the operator has to do something; other topics go on
+    ├─ StateFormatError              the operator: stored state is a newer version's; run that one
     ├─ KeyStoreError                 reason: the key store, or a password, of encrypted commit logs is wrong
     └─ CommitLogReadError            reason, segment, position
        ├─ SegmentFileError           the file cannot be opened or read now (rights, disk): try again, later
@@ -39,6 +40,7 @@ __all__ = [
     "PublishError",
     "SegmentFileError",
     "SegmentKeyError",
+    "StateFormatError",
     "UnknownColumnError",
     "UnknownTableError",
     "UnsupportedEncodingError",
@@ -74,6 +76,16 @@ class PublishError(CdcError):
 
 class PartitionsChangedError(PublishError):
     """A topic has another number of partitions than when it was first published to."""
+
+
+class StateFormatError(CdcError):
+    """Stored state of a format that this version does not know: a newer version wrote it. Nothing of it was changed."""
+
+    def __init__(self, path: str, found: object, known: int) -> None:
+        super().__init__(
+            f"{path} is of format {found}, and this version knows {known}: a newer version of the agent wrote it; run that"
+            " version, or move the working directory away and every segment in cdc_raw is read again"
+        )
 
 
 class KeyStoreError(CdcError):

@@ -2,7 +2,9 @@
 
     positions-a.json, positions-b.json => Checksum "\\n" Json
       Checksum => 8 hex digits, CRC32 of Json
-      Json     => {"generation": n, "segments": {"<id>": {"position": n, "keep": bool}}, "finished": [id, ...]}
+      Json     => {"format": 1, "generation": n, "segments": {"<id>": {"position": n, "keep": bool}}, "finished": [id, ...]}
+
+`format` is missing in what the first versions wrote, and 1 then. What is not known of format 1 is passed over.
 
 A store writes over the older of the two: temporary file, fsync, rename, fsync of the folder. So a crash at any moment
 leaves at least one whole generation, and a damaged newest one falls back to the one before it.
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypedDict, cast
 
+from change_agent.errors import StateFormatError
 from schemas.errors import CdcError, ConfigError
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
 ]
 
 _NAMES: Final = ("positions-a.json", "positions-b.json")
+_FORMAT: Final = 1
 # A segment that was deleted may be linked again when Cassandra replays; ids are kept for far more than that can bring.
 _FINISHED_KEPT: Final = 20_000
 
@@ -99,12 +103,12 @@ class OffsetStore:
     def load(self) -> StoredPositions:
         """What was stored last, or the generation before it where that is damaged; empty at the first start.
 
-        Raises DamagedPositionsError when files are there and none is whole.
+        Raises DamagedPositionsError when files are there and none is whole, StateFormatError for a newer version's.
         """
         found = []
         present = [name for name in _NAMES if (self._directory / name).exists()]
         for name in present:
-            loaded = parse_positions((self._directory / name).read_bytes())
+            loaded = parse_positions((self._directory / name).read_bytes(), str(self._directory / name))
             if loaded is not None:
                 found.append((*loaded, name))
         if not found:
@@ -145,6 +149,7 @@ def format_positions(generation: int, positions: StoredPositions) -> bytes:
     """A checksum, and JSON behind it."""
     body = json.dumps(
         {
+            "format": _FORMAT,
             "generation": generation,
             "segments": {
                 str(segment_id): {"position": segment.position, "keep": segment.keep, "fault": segment.fault}
@@ -168,12 +173,14 @@ def _ranges(ids: Iterable[int]) -> list[list[int]]:
     return ranges
 
 
-def parse_positions(content: bytes) -> tuple[int, StoredPositions] | None:
-    """Generation and positions; None when the file is damaged."""
+def parse_positions(content: bytes, where: str) -> tuple[int, StoredPositions] | None:
+    """Generation and positions; None when the file is damaged. Raises StateFormatError, which says where."""
     checksum, _, body = content.partition(b"\n")
     if checksum != b"%08x" % zlib.crc32(body):
         return None
     stored = cast("dict[str, object]", json.loads(body))
+    if stored.get("format", _FORMAT) != _FORMAT:
+        raise StateFormatError(where, stored["format"], _FORMAT)
     segments = cast("dict[str, _StoredJson]", stored["segments"])
     return cast("int", stored["generation"]), StoredPositions(
         until_ms=cast("int", stored["until_ms"]),

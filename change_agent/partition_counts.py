@@ -49,11 +49,11 @@ class PartitionCounts:
         # Read each time: the operator may have removed a line.
         try:
             loaded = json.loads(self.path.read_text(encoding="utf-8"))
+            return {str(topic): int(count) for topic, count in loaded.items()}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise PublishError(str(self.path), f"cannot be read ({error}); mend it, or delete it") from error
-        return {str(topic): int(count) for topic, count in loaded.items()}
 
     def _write(self, known: dict[str, int]) -> None:
         temporary = self.path.with_suffix(".tmp")

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from change_agent.errors import PublishError
+from change_agent.errors import PublishError, StateFormatError
 from change_agent.offsets import StoredPositions, format_positions, parse_positions
 
 __all__ = ["PositionsCopy"]
@@ -71,7 +71,11 @@ class PositionsCopy:
         return None
 
     def _parsed(self, payload: bytes) -> StoredPositions | None:
-        parsed = parse_positions(payload)
+        try:
+            parsed = parse_positions(payload, "the copy of this node's positions")
+        except StateFormatError as error:
+            _log.error("%s; everything in cdc_raw is read", error)
+            return None
         if parsed is None:
             _log.error("the copy of this node's positions is damaged; everything in cdc_raw is read")
             return None

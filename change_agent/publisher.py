@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
+from urllib.parse import quote, unquote
 
 import tenacity
 
@@ -122,7 +123,7 @@ class MutationPublisher:
         try:
             for path in sorted(self._held_directory.rglob(f"*{HELD_SUFFIX}")):
                 # Held by an earlier process; the name of a table has no dot.
-                keyspace, _, table = path.name.removesuffix(HELD_SUFFIX).partition(".")
+                keyspace, _, table = unquote(path.name.removesuffix(HELD_SUFFIX)).partition(".")
                 self._topic(keyspace, table)
             while self._handle_some():
                 disk_has_room = self._held_bytes() < self._hold_limits.max_held_bytes
@@ -176,10 +177,12 @@ class MutationPublisher:
     def _topic(self, keyspace: str, table: str) -> TopicQueue:
         topic = self._topics.get((keyspace, table))
         if topic is None:
+            # Cassandra allows letters, digits and _; whatever the log says, the file stays in its folder.
+            held = quote(f"{keyspace}.{table}{HELD_SUFFIX}", safe="")
             topic = self._topics[keyspace, table] = TopicQueue(
                 events_topic(keyspace, table, self._topic_prefix),
-                HeldEvents(self._held_directory / f"{keyspace}.{table}{HELD_SUFFIX}"),
-                HeldEvents(self._held_directory / TOO_LARGE / f"{keyspace}.{table}{HELD_SUFFIX}"),
+                HeldEvents(self._held_directory / held),
+                HeldEvents(self._held_directory / TOO_LARGE / held),
                 self._positions,
                 self._packing,
                 self._metrics.table(f"{keyspace}.{table}"),

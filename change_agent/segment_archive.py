@@ -70,6 +70,9 @@ class SegmentArchive:
         # An object appears when it is complete; a file must be given its name then.
         written_to = f"{target}.tmp" if is_local else target
         store.makedirs(folder, exist_ok=True)
+        if is_local:
+            # What an earlier try left; or a link that somebody else put there, which would lead out of the folder.
+            Path(written_to).unlink(missing_ok=True)
         size = 0
         with log.open("rb") as reading, store.open(written_to, "wb") as writing:
             for chunk in _chunks(reading):
@@ -100,7 +103,8 @@ def fetch_segment(source: str, folder: Path) -> Path:
             content = reading.read()
         if match[2]:
             content = bytes(cramjam.zstd.decompress(content))
-        with temporary.open("wb") as writing:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as writing:
             writing.write(content)
             writing.flush()
             os.fsync(writing.fileno())

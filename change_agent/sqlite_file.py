@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from change_agent.errors import StateFormatError
 from schemas.errors import CdcError
 
 __all__ = [
@@ -34,7 +35,7 @@ _SUFFIXES: Final = ("", "-wal", "-shm")
 
 
 class DamagedFileError(CdcError):
-    """The file is no whole database, or of a format that this version does not know."""
+    """The file is no whole database."""
 
 
 class UnwritableFileError(CdcError):
@@ -56,7 +57,8 @@ def open_database(path: Path, format_version: int, statements: Sequence[str]) ->
     """Open a database for its one writer, check it, and make it, by these statements, where there is none.
 
     A transaction is durable when its commit returns. Only one thread may use the connection at a time.
-    Raises DamagedFileError, and UnwritableFileError when the disk is full or the file is not ours.
+    Raises DamagedFileError, StateFormatError for the file of a newer version, and UnwritableFileError when the disk is
+    full or the file is not ours.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,11 +70,12 @@ def open_database(path: Path, format_version: int, statements: Sequence[str]) ->
         found = str(database.execute("PRAGMA integrity_check(1)").fetchone()[0])
         if found != "ok":
             raise DamagedFileError(" ".join(found.split()))
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
         stored = int(database.execute("PRAGMA user_version").fetchone()[0])
         if stored not in {0, format_version}:
-            raise DamagedFileError(f"format {stored}, this version knows {format_version}")
+            database.close()
+            raise StateFormatError(str(path), stored, format_version)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
         with database:
             for statement in statements:
                 database.execute(statement)

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple, cast
 from uuid import UUID
 
 import fastavro
+from fastavro.read import SchemaResolutionError
+from fastavro.schema import SchemaParseException
 
 from schemas.errors import CdcError
 from schemas.row_record import AvroSchema, schema_text
@@ -156,6 +158,7 @@ MUTATION_EVENTS_SCHEMA: Final[AvroSchema] = {
 }
 MUTATION_EVENTS_SCHEMA_TEXT: Final = schema_text(MUTATION_EVENTS_SCHEMA)
 
+_AVRO_ERRORS: Final = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
 _PARSED: Final = fastavro.parse_schema(cast("dict[str, object]", MUTATION_EVENTS_SCHEMA))
 
 
@@ -197,8 +200,8 @@ def decode_events(data: bytes, writer_schema: Mapping[str, object] | None = None
             key_schema=cast("str", message["key_schema"]),
             events=tuple(_event(record, column_sets) for record in records),
         )
-    # What fastavro lets through on bytes that are no such record.
-    except (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
+    # What fastavro lets through on bytes that are no such record, or of a schema that has too little or too much for us.
+    except (*_AVRO_ERRORS, SchemaResolutionError, SchemaParseException) as error:
         raise MalformedEventsError(f"{len(data)} bytes are no MutationEvents record ({error})") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -37,11 +38,12 @@ class CertificateAuthority:
         protection = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
         (folder / "ca.p12").write_bytes(pkcs12.serialize_java_truststore(trusted, protection))
 
-    def issue(self, name: str) -> None:
-        """A certificate with this common name."""
+    def issue(self, name: str, address: str | None = None) -> None:
+        """A certificate with this common name, of a host with this address where one is given."""
         key = rsa.generate_private_key(65537, 2048)
+        hosts = [] if address is None else [x509.IPAddress(ipaddress.ip_address(address))]
         builder = self._builder(_name(name), key).add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(name)]), False
+            x509.SubjectAlternativeName([x509.DNSName(name), *hosts]), False
         )
         certificate = builder.sign(self._key, hashes.SHA256())
         (self.folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

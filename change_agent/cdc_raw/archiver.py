@@ -88,8 +88,10 @@ def move_file(source: Path, target: Path) -> None:
 
 def _copy_durably(source: Path, target: Path) -> None:
     temporary = target.with_name(target.name + ".tmp")
+    # What an earlier try left; or a link that somebody else put there, which would lead out of the folder.
+    temporary.unlink(missing_ok=True)
     try:
-        with source.open("rb") as reading, temporary.open("wb") as writing:
+        with source.open("rb") as reading, temporary.open("xb") as writing:
             shutil.copyfileobj(reading, writing, 1024 * 1024)
             writing.flush()
             os.fsync(writing.fileno())

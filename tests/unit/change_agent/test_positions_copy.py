@@ -73,7 +73,7 @@ def test_what_is_stored_is_copied_under_the_nodes_id(agent: _Agent, topic: _Topi
     """Whole, with its checksum."""
     wait_until(lambda: topic.payload is not None, "a copy is made")
     assert topic.payload is not None
-    parsed = parse_positions(topic.payload)
+    parsed = parse_positions(topic.payload, "the copy")
     assert parsed is not None and parsed[1] == _STORED
     assert agent.opened == ["node-1"]
 

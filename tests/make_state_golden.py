@@ -65,7 +65,7 @@ def main() -> None:
     history.add(golden_schema())
     history.confirm(1_795_000_000_000)
     history.close()
-    parked = ParkedMutations(folder)
+    parked = ParkedMutations(folder, lambda: None)
     parked.park(PARKED)
     parked.close()
     PartitionCounts(folder).check(TOPIC, 4)

@@ -67,7 +67,7 @@ def test_the_schema_history_of_every_version_is_read(state: Path) -> None:
 
 def test_parked_mutations_of_every_version_are_read(state: Path) -> None:
     """With all that is needed to try again."""
-    parked = ParkedMutations(state)
+    parked = ParkedMutations(state, lambda: None)
     assert parked.waiting(0, 10) == [PARKED]
     parked.close()
 
@@ -129,7 +129,10 @@ def test_what_is_not_known_of_this_format_is_passed_over(newest: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "open_store"),
-    [("parked.sqlite", ParkedMutations), ("schema.sqlite", lambda folder: SchemaHistory(folder).load())],
+    [
+        ("parked.sqlite", lambda folder: ParkedMutations(folder, lambda: None)),
+        ("schema.sqlite", lambda folder: SchemaHistory(folder).load()),
+    ],
 )
 def test_a_database_of_a_newer_format_is_refused_and_left(
     name: str, open_store: Callable[[Path], object], newest: Path

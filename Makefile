@@ -64,7 +64,7 @@ audit: $(VENV)/.ready ## Known weaknesses of the pinned packages (pip-audit; nee
 	@$(BIN)/python -m pip install --quiet 'pip-audit>=2.7,<3'
 	@$(BIN)/pip-audit --require-hashes --disable-pip -r requirements.lock
 
-compile: $(VENV)/.ready ## Compile the decoder where there is a C compiler; all works without, slower
+compile: $(VENV)/.ready ## Compile the decoder and the connector's row path where there is a C compiler; all works without, slower
 	@$(BIN)/cdc compile --if-possible
 
 faults: compile ## Break everything on purpose, and compare every row (FAULTS_ARGS='--seed 7 --minutes 60'; docs/faults.md)
@@ -73,7 +73,7 @@ faults: compile ## Break everything on purpose, and compare every row (FAULTS_AR
 soak: compile ## 30 minutes of load: memory, files, threads, lag, and a plot (SOAK_ARGS='--minutes 480' for 8 hours)
 	@$(BIN)/cdc faults soak $(SOAK_ARGS)
 
-nar: $(VENV)/.ready ## Build the connector's archive: build/cassandra-cdc-source-*.nar
+nar: compile ## Build the connector's archive: build/cassandra-cdc-source-*.nar
 	@$(BIN)/python -m source_connector.nar_build
 
 lint: $(VENV)/.ready ## ruff, mypy strict, import rules
@@ -98,4 +98,4 @@ $(VENV)/.ready: pyproject.toml | prerequisites
 	@touch $@
 
 clean: ## Remove what was built here (not the cache of servers)
-	rm -rf build change_agent/_compiled .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info
+	rm -rf build change_agent/_compiled source_connector/_compiled .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info

@@ -21,7 +21,7 @@ __all__ = ["cli", "main"]
 # subcommand -> (module, attribute, help); a table, so that `cdc --help` imports no client library
 _COMMANDS: Final = {
     "agent": ("cdc.commands.agent", "agent", "Read a node's cdc_raw and publish its changes."),
-    "compile": ("cdc.commands.compile", "compile_decoder", "Compile the decoder, for speed."),
+    "compile": ("cdc.commands.compile", "compile_decoder", "Compile the decoder and the row path, for speed."),
     "connector": ("cdc.commands.connector", "connector", "List a connector's dead letters, and send them again."),
     "decode": ("cdc.commands.decode", "decode", "Print what a commit log segment holds."),
     "demo": ("cdc.commands.demo", "demo", "Run the whole line on the sandbox and check every row."),

@@ -1,4 +1,4 @@
-"""Compiles the decoder: mypyc makes C of its sources, and the C compiler makes modules that Python loads.
+"""Compiles the decoder, or other modules: mypyc makes C of their sources, and the C compiler makes modules that Python loads.
 
 Where a compiler is missing nothing is lost but speed; :func:`obstacle` says what to install.
 """
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -18,10 +19,9 @@ from typing import Final
 from change_agent.decoder import COMPILED_MODULES, GROUP, compiled_folder
 from schemas.errors import CdcError
 
-__all__ = ["DecoderBuildError", "build_decoder", "obstacle"]
+__all__ = ["DecoderBuildError", "build_decoder", "build_modules", "obstacle"]
 
 _ROOT: Final = Path(__file__).parent.parent
-_PACKAGES: Final = ("schemas", "change_agent")
 _SHOWN_LINES: Final = 20
 
 # The group makes one library of all modules, so that they call each other as C functions do.
@@ -62,20 +62,25 @@ def build_decoder(target: Path | None = None) -> Path:
     The folder appears at once, whole, and older ones of the same interpreter go: a process that runs keeps its own.
     """
     found = compiled_folder() if target is None else target
-    if found.is_dir():
-        return found
-    with tempfile.TemporaryDirectory(prefix="cdc-compile-") as folder:
-        work = Path(folder)
-        _compile(work)
-        _move(work / "out", found)
+    build_modules(GROUP, COMPILED_MODULES, found)
     return found
 
 
-def _compile(work: Path) -> None:
-    for package in _PACKAGES:
+def build_modules(group: str, modules: Sequence[str], target: Path) -> None:
+    """Compile these modules of ours together, unless `target` is there already. Raises DecoderBuildError."""
+    if target.is_dir():
+        return
+    with tempfile.TemporaryDirectory(prefix="cdc-compile-") as folder:
+        work = Path(folder)
+        _compile(work, group, modules)
+        _move(work / "out", target)
+
+
+def _compile(work: Path, group: str, modules: Sequence[str]) -> None:
+    for package in dict.fromkeys(("schemas", *(name.partition(".")[0] for name in modules))):
         shutil.copytree(_ROOT / package, work / package, ignore=shutil.ignore_patterns("_compiled", "__pycache__"))
-    files = [f"{name.replace('.', '/')}.py" for name in COMPILED_MODULES]
-    (work / "setup.py").write_text(_SETUP.format(group=GROUP, files=files))
+    files = [f"{name.replace('.', '/')}.py" for name in modules]
+    (work / "setup.py").write_text(_SETUP.format(group=group, files=files))
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", "out", "--build-temp", "temp"],
         cwd=work, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -83,7 +88,7 @@ def _compile(work: Path) -> None:
     )  # fmt: skip
     if done.returncode:
         last = "\n".join(done.stdout.splitlines()[-_SHOWN_LINES:])
-        raise DecoderBuildError(f"the decoder could not be compiled, and runs as plain Python:\n{last}")
+        raise DecoderBuildError(f"{group} could not be compiled, and runs as plain Python:\n{last}")
 
 
 def _move(built: Path, target: Path) -> None:

@@ -31,6 +31,7 @@ from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 
 __all__ = [
     "AvroSchema",
+    "RecordWriter",
     "data_key_schema",
     "data_row_schema",
     "data_value_schema",

@@ -13,6 +13,7 @@ import sys
 
 from schemas.errors import CdcError, ConfigError
 from source_connector.assembly import assemble
+from source_connector.compiled import row_path
 from source_connector.config import SourceConfig
 from source_connector.errors import DeploymentError
 from source_connector.host_connection import HostConnection, LogLines
@@ -43,6 +44,7 @@ def main() -> None:
         request = inbox.get()
         assert isinstance(request, OpenRequest), "OPEN is the first frame"
         source = _build(request, inbox, host)
+        _log.info("the row path runs %s", row_path())
         host.send(encode_opened())
         host.flush()
         _collect_rarely()

@@ -23,7 +23,7 @@ from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
 from source_connector.errors import DeploymentError, FetchError
 from source_connector.private_files import as_file
-from source_connector.read_request import RawRow
+from source_connector.raw_page import RawPage
 
 __all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead", "reason_of"]
 
@@ -65,38 +65,6 @@ class RowRead:
     event_node: UUID | None
     paging_state: bytes | None = None
     page_size: int | None = None
-
-
-class RawPage:
-    """Rows of one page, not yet parsed: iterating gives the columns' CQL bytes (None: null)."""
-
-    __slots__ = ("_columns", "_count", "_data", "coordinator", "paging_state")
-
-    def __init__(self, data: bytes, count: int, columns: int, paging_state: bytes | None) -> None:
-        self._data = data
-        self._count = count
-        self._columns = columns
-        self.coordinator: UUID | None = None
-        """The node that answered, where the reader tells."""
-        self.paging_state = paging_state
-        """Where the next page starts; None when this is the last one."""
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[RawRow]:
-        data, at = self._data, 0
-        for _ in range(self._count):
-            row: list[bytes | None] = []
-            for _ in range(self._columns):
-                (size,) = _SIZE.unpack_from(data, at)
-                at += 4
-                if size < 0:
-                    row.append(None)
-                else:
-                    row.append(data[at : at + size])
-                    at += size
-            yield tuple(row)
 
 
 class _Readable(Protocol):

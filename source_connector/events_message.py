@@ -69,6 +69,10 @@ class EventsMessage:
         self.pending = [PendingEvent(event, self) for event in content.events]
         self.unsettled = len(content.events)
 
+    def column_names(self) -> frozenset[str]:
+        """All columns that the events name, before they are taken."""
+        return frozenset[str]().union(*{pending.event.columns for pending in self.pending})
+
     def take_events(self) -> list[PendingEvent]:
         """The events, once: whoever settles them holds them from here on."""
         events, self.pending = self.pending, []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from source_connector.errors import HostProtocolError
@@ -26,8 +27,8 @@ class HostConnection:
         self._in = os.dup(0)
         self._out = os.dup(1)
         os.dup2(2, 1)
-        self._unsent: list[bytes] = []
-        self._unsent_lock = threading.Lock()
+        # A deque takes from one end and adds at the other in any threads, without a lock for every record.
+        self._unsent: deque[bytes] = deque()
         self._write_lock = threading.Lock()
         self._thread = threading.Thread(target=self._read, name="host-reader", daemon=True)
 
@@ -37,15 +38,13 @@ class HostConnection:
 
     def send(self, frame: bytes) -> None:
         """Queue a frame behind the others."""
-        with self._unsent_lock:
-            self._unsent.append(frame)
+        self._unsent.append(frame)
 
     def flush(self) -> None:
         """Write what is queued; waits while the host does not read, which is how it holds us back."""
         with self._write_lock:
-            with self._unsent_lock:
-                data, self._unsent = b"".join(self._unsent), []
-            view = memoryview(data)
+            unsent = self._unsent
+            view = memoryview(b"".join([unsent.popleft() for _ in range(len(unsent))]))
             try:
                 while view:
                     view = view[os.write(self._out, view) :]

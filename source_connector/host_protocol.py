@@ -43,12 +43,11 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
-from schemas import record_properties as names
 from source_connector.errors import HostProtocolError
-from source_connector.record import DataSchema, SourceRecord
+from source_connector.record import DataSchema
+from source_connector.record_frame import MAX_FRAME_LENGTH
 from source_connector.row_encoder import DataFormat
 
 __all__ = [
@@ -64,18 +63,15 @@ __all__ = [
     "encode_error",
     "encode_metric",
     "encode_opened",
-    "encode_record",
     "encode_schema",
 ]
 
-MAX_FRAME_LENGTH: Final = 64 * 1024 * 1024
-
 _HEADER: Final = struct.Struct(">IB")
 _SEQ: Final = struct.Struct(">Q")
+_ACK: Final = struct.Struct(">IBQ")
+_ACK_LENGTH: Final = 9
 _SIZE: Final = struct.Struct(">I")
 _FORMATS: Final = (DataFormat.KEY_VALUE_AVRO, DataFormat.KEY_VALUE_JSON, DataFormat.JSON)
-_REPEATED: Final = frozenset({names.KIND, names.TABLE_ID, names.NODE, names.STATIC_COLUMNS})
-_RECORD_HEAD: Final = struct.Struct(">QIqI")
 
 
 class FrameType(IntEnum):
@@ -108,9 +104,8 @@ class OpenRequest:
     instance: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """The data topic has the record."""
+class Ack(NamedTuple):
+    """The data topic has the record. A named tuple, for one comes for every row."""
 
     seq: int
 
@@ -165,6 +160,10 @@ class FrameDecoder:
         try:
             while len(self._buffer) - at >= _HEADER.size:
                 length, kind = _HEADER.unpack_from(self._buffer, at)
+                if kind == FrameType.ACK and length == _ACK_LENGTH and len(self._buffer) - at >= _ACK.size:
+                    yield Ack(_ACK.unpack_from(self._buffer, at)[2])  # as below, sooner
+                    at += _ACK.size
+                    continue
                 if not 1 <= length <= MAX_FRAME_LENGTH:
                     raise HostProtocolError(f"a length of {length}", frame=kind)
                 end = at + 4 + length
@@ -220,20 +219,6 @@ def encode_schema(schema: DataSchema) -> bytes:
     return _frame(FrameType.SCHEMA, head + b"".join(map(_text, texts)))
 
 
-def encode_record(seq: int, record: SourceRecord) -> bytes:
-    """RECORD. Raises HostProtocolError for a record that is larger than a frame may be."""
-    value, event_time_ms = record.value, record.event_time_ms
-    parts = [
-        _RECORD_HEAD.pack(seq, record.schema_id, -1 if event_time_ms is None else event_time_ms, len(record.key)),
-        record.key,
-        b"\x00" if value is None else b"\x01" + _bytes(value),
-        len(record.properties).to_bytes(2, "big"),
-    ]
-    for name, text in record.properties.items():
-        parts += (_name(name), _name(text) if name in _REPEATED else _text(text))
-    return _frame(FrameType.RECORD, b"".join(parts))
-
-
 def encode_metric(name: str, value: float) -> bytes:
     """METRIC: one user metric of the source."""
     return _frame(FrameType.METRIC, _text(name) + struct.pack(">d", value))
@@ -248,12 +233,6 @@ def _frame(kind: FrameType, body: bytes) -> bytes:
     if len(body) >= MAX_FRAME_LENGTH:
         raise HostProtocolError(f"{len(body)} bytes are more than a frame holds", frame=kind)
     return _HEADER.pack(len(body) + 1, kind) + body
-
-
-@lru_cache(maxsize=1024)
-def _name(name: str) -> bytes:
-    """Names of properties are few, and so are some of their values; records are many."""
-    return _text(name)
 
 
 def _text(text: str) -> bytes:

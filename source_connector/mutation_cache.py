@@ -10,6 +10,16 @@ from cachetools import TTLCache
 __all__ = ["MutationCache"]
 
 
+class _Digests(TTLCache[bytes, tuple[bytes, ...]]):
+    """Counts what gives way to others; how many there are now costs a walk along those that have expired."""
+
+    evicted = 0
+
+    def popitem(self) -> tuple[bytes, tuple[bytes, ...]]:
+        self.evicted += 1
+        return super().popitem()
+
+
 class MutationCache:
     """Remembers up to `max_digests` digests for each of `max_capacity` keys, for `expire_after_s` after the last one.
 
@@ -25,24 +35,26 @@ class MutationCache:
         expire_after_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._digests: TTLCache[bytes, tuple[bytes, ...]] = TTLCache(max_capacity, expire_after_s, clock)
+        self._digests = _Digests(max_capacity, expire_after_s, clock)
         self._max_digests = max_digests
-        self.evictions = 0
+
+    @property
+    def evictions(self) -> int:
         """How many keys gave way to others."""
+        return self._digests.evicted
 
     def __len__(self) -> int:
         return len(self._digests)
 
     def is_published(self, key: bytes, digest: bytes) -> bool:
         """True when a record that holds this change is on the data topic."""
-        return digest in self._digests.get(key, ())
+        digests = self._digests
+        return key in digests and digest in digests.get(key, ())
 
     def remember(self, key: bytes, digest: bytes) -> None:
         """This change has been published; the oldest of the key's digests gives way."""
-        known = self._digests.get(key)
-        if known is None:
-            self.evictions += len(self._digests) >= self._digests.maxsize
-            known = ()
-        elif digest in known:
+        digests = self._digests
+        known = digests.get(key, ()) if key in digests else ()
+        if digest in known:
             known = tuple(each for each in known if each != digest)
-        self._digests[key] = (*known, digest)[-self._max_digests :]
+        digests[key] = (*known, digest)[-self._max_digests :] if known else (digest,)

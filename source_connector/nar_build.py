@@ -2,7 +2,8 @@
 
     META-INF/services/pulsar-io.yaml      what Pulsar starts
     META-INF/bundled-dependencies/*.jar   the Java host
-    python/                               schemas, source_connector and the wheels they need, unpacked
+    python/                               schemas, source_connector and the wheels they need, unpacked; the row path
+                                          compiled, where `cdc compile` has made that of these sources
     python/__main__.py                    refuses an interpreter of another kind, starts the application
     python/ABI                            the kind of Python the wheels are for
 
@@ -30,6 +31,7 @@ from typing import Final
 import click
 
 from schemas.errors import CdcError
+from source_connector.compiled import compiled_folder
 
 __all__ = ["NarBuildError", "build_nar"]
 
@@ -115,8 +117,12 @@ def _application(target: Path, wheels: Path) -> None:
         _run(*pip, "--no-deps", "--only-binary=:all:", "--target", wheels, *pinned)
         stamp.write_text(wanted)
     shutil.copytree(wheels, target, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    left_out = shutil.ignore_patterns(*_LEFT_OUT, "nar", "nar_*", "_compiled")
     for package in ("schemas", "source_connector"):
-        shutil.copytree(_ROOT / package, target / package, ignore=shutil.ignore_patterns(*_LEFT_OUT, "nar", "nar_*"))
+        shutil.copytree(_ROOT / package, target / package, ignore=left_out)
+    row_path = compiled_folder()
+    if row_path.is_dir():
+        shutil.copytree(row_path, target / row_path.relative_to(_ROOT))
     shutil.copy(_PACKAGE / "nar_start.py", target / "__main__.py")
     (target / "ABI").write_text(_abi() + "\n")
     # Checked by hash, not by time: an archive carries no times that could be trusted.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from source_connector.host_connection import HostConnection
-from source_connector.host_protocol import encode_record
 from source_connector.record import SourceRecord
+from source_connector.record_frame import encode_record
 from source_connector.row_task import Task
 
 __all__ = ["Outbox"]

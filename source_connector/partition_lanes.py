@@ -9,14 +9,17 @@ partition deletion): such an event waits for everything before it in its partiti
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, final
+from typing import final
 
 from schemas.mutation_event import MutationKind
 from source_connector.events_message import PendingEvent
 
 __all__ = ["PartitionLanes", "Work"]
 
-_OF_ONE_ROW: Final = frozenset({MutationKind.ROW, MutationKind.ROW_DELETION})
+
+def _is_of_one_row(pending: PendingEvent) -> bool:
+    kind = pending.event.kind
+    return kind is MutationKind.ROW or kind is MutationKind.ROW_DELETION
 
 
 @final
@@ -42,7 +45,7 @@ class Work:
     @property
     def is_of_one_row(self) -> bool:
         """False when the whole partition is concerned."""
-        return self.newest.event.kind in _OF_ONE_ROW
+        return _is_of_one_row(self.newest)
 
 
 @final
@@ -99,7 +102,7 @@ class PartitionLanes:
     def _advance(self, lane: _Lane) -> None:
         while lane.held_back and not lane.is_exclusive:
             pending = lane.held_back[0]
-            if pending.event.kind not in _OF_ONE_ROW:
+            if not _is_of_one_row(pending):
                 if lane.behind:
                     return
                 lane.is_exclusive = True

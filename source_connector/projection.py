@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from schemas.cql_type import is_multi_cell
@@ -29,6 +29,12 @@ class Selection:
     key_columns: tuple[ColumnMetadata, ...]
     value_columns: tuple[ColumnMetadata, ...]
     timed_columns: tuple[str, ...]
+    timed_places: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    """Where in a row the write time of a column stands."""
+
+    def __post_init__(self) -> None:
+        first = len(self.key_columns) + len(self.value_columns)
+        object.__setattr__(self, "timed_places", {name: first + at for at, name in enumerate(self.timed_columns)})
 
     @property
     def text(self) -> str:
@@ -129,6 +135,18 @@ class Projection:
         values = row[len(selection.key_columns) :]
         return self._converted(key_values, lambda: self._encoder.value(columns, values, key_values))
 
+    def row_value(
+        self, selection: Selection, row: RawValues, partition_key: bytes, clustering: Sequence[bytes | None]
+    ) -> bytes:
+        """The same for one row by the parts of its key. Raises RowConversionError."""
+        transcoder = self._encoder.transcoder
+        if transcoder is None or selection.value_columns is not self.value_columns:
+            return self.record_value(selection, row, self.row_key_values(partition_key, clustering))
+        try:
+            return transcoder.write(row, len(selection.key_columns))
+        except (CqlValueError, *_AVRO_ERRORS) as error:
+            raise self._error(self.row_key_values(partition_key, clustering), error) from error
+
     def static_value(self, selection: Selection, row: RawValues, key_values: RawValues) -> bytes:
         """The value of a partition's static row, from a row of a wider selection. Raises RowConversionError."""
         columns = self.static_selection.value_columns
@@ -169,8 +187,11 @@ class Projection:
         try:
             return convert()
         except (CqlValueError, *_AVRO_ERRORS) as error:
-            key = " ".join("null" if each is None else each.hex() for each in key_values)
-            raise RowConversionError(self.table.full_name, key, " ".join(str(error).split())) from error
+            raise self._error(key_values, error) from error
+
+    def _error(self, key_values: RawValues, error: Exception) -> RowConversionError:
+        key = " ".join("null" if each is None else each.hex() for each in key_values)
+        return RowConversionError(self.table.full_name, key, " ".join(str(error).split()))
 
 
 # What fastavro raises for a value that does not fit its schema.

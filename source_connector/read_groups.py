@@ -24,7 +24,6 @@ GROUP_SIZE: Final = 20
 _LOOK_AHEAD: Final = 4 * GROUP_SIZE
 _WORTH_IT: Final = GROUP_SIZE // 2
 _SIZE: Final = struct.Struct(">i")
-_OF_ONE_ROW: Final = (MutationKind.ROW, MutationKind.ROW_DELETION)
 # Types with two serialized forms of one value: the row may be stored under the other one.
 _SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "float"})
 
@@ -92,14 +91,15 @@ def _head(waiting: deque[WaitingRead]) -> Iterator[WaitingRead]:
 
 
 def _is_groupable(request: ReadRequest) -> bool:
-    return request.kind in _OF_ONE_ROW and None not in request.clustering
+    kind = request.kind
+    return (kind is MutationKind.ROW or kind is MutationKind.ROW_DELETION) and None not in request.clustering
 
 
 def _goes_with(first: ReadRequest, other: ReadRequest) -> bool:
     return (
         other.projection is first.projection
         and other.level is first.level
-        and other.node == first.node
+        and (other.node is first.node or other.node == first.node)
         and _is_groupable(other)
     )
 

@@ -12,10 +12,9 @@ from uuid import UUID
 
 from schemas.mutation_event import MutationKind, RangeBounds
 from source_connector.projection import Projection
+from source_connector.raw_page import RawRow
 
 __all__ = ["RawRow", "ReadLevel", "ReadRequest", "Rows"]
-
-RawRow = tuple[bytes | None, ...]
 
 
 class ReadLevel(Enum):

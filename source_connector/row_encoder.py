@@ -11,14 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import cache
 from typing import Final, Protocol, TypeVar
 
 from schemas.avro_names import avro_names
 from schemas.cql_type import CqlType
 from schemas.cql_value import AvroValue, value_reader
 from schemas.json_value import json_text
-from schemas.row_record import data_key_schema, data_row_schema, data_value_schema, record_writer, schema_text
+from schemas.row_record import (
+    RecordWriter,
+    data_key_schema,
+    data_row_schema,
+    data_value_schema,
+    record_writer,
+    schema_text,
+)
 from schemas.table_metadata import ColumnMetadata, TableMetadata
+from source_connector.avro_transcoder import FieldWriter, RecordTranscoder
 
 __all__ = ["DataFormat", "RawValues", "RowEncoder", "row_encoder"]
 
@@ -49,6 +58,10 @@ class RowEncoder(Protocol):
     def deleted(self) -> bytes | None:
         """The value of a row that does not exist."""
 
+    @property
+    def transcoder(self) -> RecordTranscoder | None:
+        """Gives the same as `value` for all value columns, sooner; None where there is none."""
+
     def key(self, key_values: RawValues) -> bytes:
         """From the CQL bytes of the primary key's columns; those that are missing at the end are null."""
 
@@ -74,6 +87,7 @@ class _AvroEncoder:
         self._write_value = record_writer(value)
         self._key_fields = _fields(table.primary_key, value_reader)
         self._value_fields = dict(zip((each.name for each in columns), _fields(columns, value_reader), strict=True))
+        self.transcoder: Final = RecordTranscoder([FieldWriter(each.type, _converter(table, each)) for each in columns])
 
     def key(self, key_values: RawValues) -> bytes:
         return self._write_key(self._key_record(key_values))
@@ -94,7 +108,24 @@ class _AvroEncoder:
         return record
 
 
+def _converter(table: TableMetadata, column: ColumnMetadata) -> Callable[[bytes], bytes]:
+    """The Avro field of one column by fastavro; made when it is needed, for most columns never need it."""
+
+    @cache
+    def made() -> tuple[str, Callable[[bytes], AvroValue], RecordWriter]:
+        ((name, read),) = _fields([column], value_reader)
+        return name, read, record_writer(data_value_schema(table, [column]))
+
+    def convert(data: bytes) -> bytes:
+        name, read, write = made()
+        return write({name: read(data)})
+
+    return convert
+
+
 class _JsonEncoder:
+    transcoder: Final = None
+
     def __init__(self, table: TableMetadata, columns: Sequence[ColumnMetadata], *, is_one_object: bool) -> None:
         self.deleted: Final = _NO_FIELDS if is_one_object else None
         self._is_one_object = is_one_object

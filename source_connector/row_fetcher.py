@@ -10,20 +10,20 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
 
 from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind, RangeBounds
-from source_connector.cassandra_client import RawPage, RowRead, reason_of
+from source_connector.cassandra_client import RowRead, reason_of
 from source_connector.errors import FetchError, UnexpectedError
 from source_connector.in_flight_limit import InFlightLimit
 from source_connector.metrics import Metrics
 from source_connector.notices import Notices
 from source_connector.projection import Projection, RawValues, quoted
+from source_connector.raw_page import RawPage
 from source_connector.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
 from source_connector.read_request import RawRow, ReadLevel, ReadRequest, Rows
 
@@ -43,8 +43,7 @@ _MAX_SURPLUS: Final = 3.0
 _SURPLUS_FADES: Final = 0.98
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """What the driver said to one attempt of one statement."""
 
     reads: Sequence[WaitingRead]
@@ -143,15 +142,20 @@ class RowFetcher:
     def _deliver(self, answer: Answer, page: RawPage) -> list[tuple[object, Rows | CdcError]]:
         consistency = self._levels[answer.reads[0].request.level][answer.attempt]
         if len(answer.reads) == 1:
-            return [(answer.reads[0].ticket, _rows(answer, answer.reads[0], tuple(page), consistency, page))]
+            return [(answer.reads[0].ticket, _rows(answer, answer.reads[0], page.rows(), consistency, page))]
         projection = answer.reads[0].request.projection
         width = len(projection.table.primary_key)
-        found: dict[RawRow, RawRow] = {row[:width]: row[width:] for row in page}
+        found: dict[RawRow, RawRow] = {row[:width]: row[width:] for row in page.rows()}
+        has_one_component = len(projection.table.partition_key) == 1
         self._surplus += (len(page) / len(answer.reads) - self._surplus) * (1 - _SURPLUS_FADES)
         is_exact = is_exact_by_bytes(projection)
         over: list[tuple[object, Rows | CdcError]] = []
         for read in answer.reads:
-            key = tuple(projection.row_key_values(read.request.partition_key, read.request.clustering))
+            request = read.request
+            if has_one_component:
+                key: RawRow = (request.partition_key, *request.clustering)
+            else:
+                key = tuple(projection.row_key_values(request.partition_key, request.clustering))
             row = found.get(key)
             if row is None and not is_exact:
                 over += self._send([read], 0)  # it may be there under another form of the same clustering value
@@ -237,14 +241,10 @@ def _allows_next_level(level: ReadLevel, error: Exception, attempt: int) -> bool
 
 
 def _rows(answer: Answer, read: WaitingRead, rows: Sequence[RawRow], consistency: str, page: RawPage | None) -> Rows:
-    return Rows(
-        request=read.request,
-        rows=rows,
-        consistency=consistency,
-        is_fallback=answer.attempt > 0,
-        coordinator=answer.outcome.coordinator if isinstance(answer.outcome, RawPage) else None,
-        paging_state=None if page is None else page.paging_state,
-    )
+    outcome = answer.outcome
+    coordinator = outcome.coordinator if isinstance(outcome, RawPage) else None
+    paging_state = None if page is None else page.paging_state
+    return Rows(read.request, rows, consistency, answer.attempt > 0, coordinator, paging_state)
 
 
 def _condition(request: ReadRequest) -> tuple[str, RawValues]:

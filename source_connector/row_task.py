@@ -9,6 +9,7 @@ by a record that may not hold the change.
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -27,6 +28,7 @@ __all__ = ["Desk", "Reading", "RowTask", "Task"]
 
 # Pulsar does not fence a source: an instance that was suspended may publish a row that another has overtaken.
 _STALE_AFTER_S: Final = 5.0
+_WRITETIME: Final = struct.Struct(">q")
 
 
 class Task(Protocol):
@@ -129,8 +131,7 @@ class RowTask:
     def on_rows(self, rows: Rows) -> None:
         """Publish the row, unless a higher level may know better."""
         row = rows.rows[0] if rows.rows else None
-        writetimes = {} if row is None else self._selection.writetimes_us(row)
-        self._proven = [each for each in self.work.events if self._is_proven(each, rows, writetimes)]
+        self._proven = [each for each in self.work.events if self._is_proven(each, rows, row)]
         needs_more = self.desk.reading.proves and len(self._proven) < len(self.work.events)
         if needs_more and rows.request.level is ReadLevel.FIRST and not rows.is_fallback:
             self._read(ReadLevel.HIGHER)
@@ -163,32 +164,33 @@ class RowTask:
 
     def _value(self, row: RawRow) -> bytes:
         newest = self.work.newest.event
-        key_values = self._projection.row_key_values(newest.partition_key, newest.clustering)
-        return self._projection.record_value(self._selection, row, key_values)
+        return self._projection.row_value(self._selection, row, newest.partition_key, newest.clustering)
 
     def _read(self, level: ReadLevel) -> None:
         newest = self.work.newest
         self._read_at = time.monotonic()
+        event = newest.event
         request = ReadRequest(
-            projection=self._projection,
-            kind=newest.event.kind,
-            partition_key=self.work.partition_key,
-            clustering=newest.event.clustering,
-            level=level,
-            node=newest.message.node_id,
+            self._projection, event.kind, self.work.partition_key, level, newest.message.node_id, event.clustering
         )
         self.desk.read(self, request)
 
-    def _is_proven(self, pending: PendingEvent, rows: Rows, writetimes: Mapping[str, int]) -> bool:
+    def _is_proven(self, pending: PendingEvent, rows: Rows, row: RawRow | None) -> bool:
         if rows.is_fallback:
             return False
-        if self.desk.reading.only_by_event_node and rows.coordinator != pending.message.node_id:
+        reading = self.desk.reading
+        if reading.only_by_event_node and rows.coordinator != pending.message.node_id:
             return False
-        if not self.desk.reading.proves:
+        if not reading.proves:
             return True
         if rows.consistency == "ALL" and self.desk.knows(pending.message.node_id):
             return True
-        return holds_change(pending.event, writetimes)
+        event = pending.event
+        if row is None or event.live_cell_writetime_us is None:
+            return False
+        return _has_its_write_time(event, self._selection, row) or holds_change(
+            event, self._selection.writetimes_us(row)
+        )
 
 
 def is_provable(event: MutationEvent, selection: Selection) -> bool:
@@ -196,6 +198,16 @@ def is_provable(event: MutationEvent, selection: Selection) -> bool:
     if event.live_cell_writetime_us is None or event.kind is MutationKind.ROW_DELETION:
         return False
     return any(name in selection.timed_columns for name in event.columns)
+
+
+def _has_its_write_time(event: MutationEvent, selection: Selection, row: RawRow) -> bool:
+    """The usual case of `holds_change`, by the bytes of one column's write time: nothing was written since."""
+    places, wanted = selection.timed_places, _WRITETIME.pack(event.live_cell_writetime_us)
+    for name in event.columns:
+        at = places.get(name)
+        if at is not None and row[at] == wanted:
+            return True
+    return False
 
 
 def holds_change(event: MutationEvent, writetimes: Mapping[str, int]) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from schemas.errors import CdcError
 from source_connector.cassandra_client import CassandraClient
 from source_connector.dead_letters import DeadLetter, DeadLetterWriter
 from source_connector.events_message import UnreadableMessage
@@ -13,9 +15,11 @@ from source_connector.last_rows import LastRows
 from source_connector.metrics import Metrics
 from source_connector.mutation_cache import MutationCache
 from source_connector.outbox import Outbox
+from source_connector.projection import Projection
+from source_connector.read_request import ReadRequest, Rows
 from source_connector.record import DataSchema
 from source_connector.row_encoder import DataFormat
-from source_connector.row_fetcher import RowFetcher
+from source_connector.row_fetcher import Answer
 from source_connector.row_task import Reading
 from source_connector.schema_changes import SchemaChangeTopic
 from source_connector.timers import Timers
@@ -37,12 +41,36 @@ class Limits:
     reading: Reading
 
 
+class Fetcher(Protocol):
+    """What `source_connector.row_fetcher.RowFetcher` is to the others."""
+
+    @property
+    def has_room(self) -> bool:
+        """False when enough reads wait."""
+
+    @property
+    def in_flight_limit(self) -> int:
+        """How many statements may be under way now."""
+
+    def prepare(self, projection: Projection) -> None:
+        """Prepare for a projection."""
+
+    def start(self, ticket: object, request: ReadRequest) -> None:
+        """Queue a read."""
+
+    def flush(self) -> list[tuple[object, Rows | CdcError]]:
+        """Send what may be sent; reads that failed before."""
+
+    def answered(self, answer: Answer) -> list[tuple[object, Rows | CdcError]]:
+        """The reads that are over with this answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
     """What the tables of a source share."""
 
     client: CassandraClient
-    fetcher: RowFetcher
+    fetcher: Fetcher
     cache: MutationCache
     outbox: Outbox
     timers: Timers

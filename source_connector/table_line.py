@@ -154,8 +154,8 @@ class TableLine:
             self._drop(message)
         else:
             self._stages.metrics.counters["events_received"] += message.unsettled
+            self._table.meet_columns(message.column_names())
             for pending in message.take_events():
-                self._table.meet_columns(pending.event.columns)
                 self._lanes.add(pending)
 
     def work(self) -> None:

@@ -20,16 +20,19 @@ from typing import Final, cast
 import fastavro
 import pulsar
 
-from schemas.mutation_event import MalformedEventsError, decode_events
+from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MalformedEventsError, decode_events
 from source_connector.datastax_events import DataStaxSchema
 from source_connector.errors import EventsTopicError
 from source_connector.events_message import DataStaxMessage, EventsMessage, RawMessage, UnreadableMessage
+from source_connector.events_reader import read_events
 from source_connector.pulsar_access import schema_bytes, schema_info
 
 __all__ = ["ReaderLimits", "ReceivedMessage", "Subscription", "TopicReader"]
 
 _log = logging.getLogger(__name__)
 
+# The thread that receives is told of room for so many events at once, and of each message that is done.
+_SETTLED_TOGETHER: Final = 50
 _WAIT_S: Final = (0.5, 1, 2, 5)
 _SAY_AGAIN_AFTER_S: Final = 30.0
 _RECEIVE_TIMEOUT_MS: Final = 500
@@ -90,9 +93,13 @@ class TopicReader:
         self._post = post
         self._kind = _OURS
         self._schemas: dict[int, Mapping[str, object]] = {}
+        self._of_today: set[int] = set()
+        """Versions that are this program's own schema."""
         self._datastax_schemas: dict[int, DataStaxSchema] = {}
         self._held: set[bytes] = set()
         self._waiting = 0
+        self._settled = 0
+        """Not counted off from those that wait; used in the owner's thread only."""
         self._room = threading.Condition()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"reader of {topic}", daemon=True)
@@ -105,9 +112,12 @@ class TopicReader:
     def settled(self, message: ReceivedMessage, events: int) -> None:
         """So many events of the message need nothing more; the last one acknowledges it."""
         message.unsettled -= events
-        with self._room:
-            self._waiting -= events
-            self._room.notify()
+        self._settled += events
+        if message.unsettled == 0 or self._settled >= min(_SETTLED_TOGETHER, self._limits.max_waiting_events // 8):
+            with self._room:
+                self._waiting -= self._settled
+                self._settled = 0
+                self._room.notify()
         if message.unsettled == 0:
             self._acknowledge(message)
 
@@ -173,7 +183,9 @@ class TopicReader:
         topic, message_id = message.topic_name(), message.message_id()
         try:
             if self._kind == _OURS:
-                content = decode_events(raw.data, self._writer_schema(version))
+                writer_schema = self._writer_schema(version)
+                is_todays = version in self._of_today
+                content = read_events(raw.data) if is_todays else decode_events(raw.data, writer_schema)
                 return EventsMessage(
                     identity=identity, message_id=message_id, content=content, topic=topic, origin=self
                 )
@@ -244,11 +256,14 @@ class TopicReader:
         """The parsed schema that a message was written with, from the registry. Raises MalformedEventsError."""
         known = self._schemas.get(version)
         if known is None:
+            text = self._registered(version)
             try:
-                known = cast("Mapping[str, object]", fastavro.parse_schema(json.loads(self._registered(version))))
+                known = cast("Mapping[str, object]", fastavro.parse_schema(json.loads(text)))
             except (*_SCHEMA_ERRORS, fastavro.schema.SchemaParseException) as error:
                 reason = f"{self.topic}: schema version {version} is no Avro schema ({error})"
                 raise MalformedEventsError(reason) from error
+            if text == MUTATION_EVENTS_SCHEMA_TEXT.encode():
+                self._of_today.add(version)
             self._schemas[version] = known
         return known
 

@@ -16,8 +16,9 @@ from cassandra.cluster import Cluster
 
 from cdc.sandbox import CassandraNode, Sandbox, SandboxOptions
 from schemas.system_schema import SELECTS, tables_of
-from source_connector.cassandra_client import CassandraClient, CassandraOptions, RawPage, RowRead
+from source_connector.cassandra_client import CassandraClient, CassandraOptions, RowRead
 from source_connector.projection import Projection, quoted
+from source_connector.raw_page import RawPage
 
 GOLDEN = Path(__file__).parent / "golden" / "datastax"
 _LISTS = ("tables", "columns", "types", "dropped_columns")

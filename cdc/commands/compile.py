@@ -1,13 +1,15 @@
-"""`cdc compile`: compile the decoder for this machine's Python."""
+"""`cdc compile`: compile the decoder and the connector's row path for this machine's Python."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import click
 
 from change_agent.decoder import compiled_folder
-from change_agent.decoder_build import build_decoder, obstacle
+from change_agent.decoder_build import build_decoder, build_modules, obstacle
+from source_connector import compiled as row_path
 
 __all__ = ["compile_decoder"]
 
@@ -15,18 +17,24 @@ __all__ = ["compile_decoder"]
 @click.command(name="compile")
 @click.option("--if-possible", is_flag=True, help="Exit with 0 where it cannot be done, and only say what is missing.")
 def compile_decoder(if_possible: bool) -> None:
-    """Compile the commit log decoder, which then decodes several times as fast.
+    """Compile the commit log decoder and the connector's row path, which then run several times as fast.
 
-    Needs a C compiler, Python's headers, mypy and setuptools. Everything works without: the same decoder then runs as plain
-    Python. After a change of its sources it has to be compiled again.
+    Needs a C compiler, Python's headers, mypy and setuptools. Everything works without: the same sources then run as plain
+    Python. After a change of them they have to be compiled again, and the connector's archive built again.
     """
-    if compiled_folder().is_dir():
-        click.echo("decoder: compiled")
-        return
     missing = obstacle()
-    if missing is not None:
-        click.echo(f"decoder: runs uncompiled, which is slower: {missing}", err=True)
+    _compile("decoder", compiled_folder().is_dir(), missing, build_decoder)
+    rows = row_path.compiled_folder()
+    _compile("row path", rows.is_dir(), missing, lambda: build_modules(row_path.GROUP, row_path.COMPILED_MODULES, rows))
+    if missing is not None and not (compiled_folder().is_dir() and rows.is_dir()):
         sys.exit(0 if if_possible else 1)
-    click.echo("decoder: compiling (once, about a minute)", err=True)
-    build_decoder()
-    click.echo("decoder: compiled")
+
+
+def _compile(name: str, is_there: bool, missing: str | None, build: Callable[[], object]) -> None:
+    if not is_there and missing is not None:
+        click.echo(f"{name}: runs uncompiled, which is slower: {missing}", err=True)
+        return
+    if not is_there:
+        click.echo(f"{name}: compiling (once, about a minute)", err=True)
+        build()
+    click.echo(f"{name}: compiled")

@@ -99,19 +99,18 @@ def test_a_changed_source_is_not_shadowed_by_what_was_compiled(tmp_path: Path) -
 
 
 def test_without_a_compiler_the_command_says_what_to_install(tmp_path: Path) -> None:
-    """One line; `make` goes on, who asked for it by hand gets exit code 1."""
-    for package in ("schemas", "change_agent", "cdc"):
+    """A line each; `make` goes on, who asked for it by hand gets exit code 1."""
+    for package in ("schemas", "change_agent", "source_connector", "cdc"):
         shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "_compiled"))
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "CC": "no-such-compiler"}
     command = [sys.executable, "-m", "cdc.main", "compile"]
-    line = (
-        "decoder: runs uncompiled, which is slower: there is no C compiler (on Debian: apt install gcc python3-dev)\n"
-    )
+    missing = "runs uncompiled, which is slower: there is no C compiler (on Debian: apt install gcc python3-dev)\n"
+    lines = f"decoder: {missing}row path: {missing}"
     for arguments, code in (([], 1), (["--if-possible"], 0)):
         done = subprocess.run(
             [*command, *arguments], check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
         )
-        assert (done.returncode, done.stderr) == (code, line)
+        assert (done.returncode, done.stderr) == (code, lines)
 
 
 @pytest.mark.parametrize("module", COMPILED_MODULES)

@@ -27,11 +27,11 @@ from source_connector.host_protocol import (
     encode_error,
     encode_metric,
     encode_opened,
-    encode_record,
     encode_schema,
 )
 from source_connector.nar_start import refusal
 from source_connector.record import DataSchema, SourceRecord
+from source_connector.record_frame import encode_record
 from source_connector.row_encoder import DataFormat
 
 _REPOSITORY: Final = Path(__file__).parents[3]

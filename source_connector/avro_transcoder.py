@@ -1,0 +1,199 @@
+"""CQL bytes of columns straight to Avro: no values of Python in between where the two forms are near to each other.
+
+    Value => {Field}
+      Field => 0, null | 2, Avro of the column's type             (a union with null, zigzag vint of the branch)
+
+Types whose forms differ too much, and bytes that do not look as they should, go the long way over `schemas.cql_value` and
+fastavro, which is the reference, and raises the errors. Every row is written here, so it is compiled. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, final
+
+from schemas.cql_type import CqlType, ListType, NativeType, SetType
+
+__all__ = ["FieldWriter", "RecordTranscoder"]
+
+_OTHER: Final = 0
+_TEXT: Final = 1
+_BYTES: Final = 2
+_SIGNED: Final = 3
+_DATE: Final = 4
+_UUID: Final = 5
+_BOOLEAN: Final = 6
+_FLOATING: Final = 7
+_VARINT: Final = 8
+_TIME: Final = 9
+_LIST: Final = 10
+
+# type -> how it is copied, and how many bytes its values have then (0: any)
+_COPIED: Final[Mapping[str, tuple[int, int]]] = {
+    "ascii": (_TEXT, 0),
+    "bigint": (_SIGNED, 8),
+    "blob": (_BYTES, 0),
+    "boolean": (_BOOLEAN, 1),
+    "counter": (_SIGNED, 8),
+    "date": (_DATE, 4),
+    "double": (_FLOATING, 8),
+    "float": (_FLOATING, 4),
+    "int": (_SIGNED, 4),
+    "smallint": (_SIGNED, 2),
+    "text": (_TEXT, 0),
+    "time": (_TIME, 8),
+    "timestamp": (_SIGNED, 8),
+    "timeuuid": (_UUID, 16),
+    "tinyint": (_SIGNED, 1),
+    "uuid": (_UUID, 16),
+    "varint": (_VARINT, 0),
+}
+
+_DATE_EPOCH: Final = 0x8000_0000
+_NULL: Final = b"\0"
+_NOT_NULL: Final = b"\2"
+_END: Final = b"\0"
+_UUID_LENGTH: Final = b"\x48"  # 36, as a zigzag vint
+
+
+def _short(value: int) -> bytes:
+    """The bytes of a number below 2**14, at its end."""
+    return bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7))
+
+
+# The end of a number, and two bytes of its beginning, by 14 bits.
+_ENDS: Final = [_short(each) for each in range(0x4000)]
+_PAIRS: Final = [bytes((each & 0x7F | 0x80, each >> 7 | 0x80)) for each in range(0x4000)]
+_from_bytes: Final = int.from_bytes
+
+
+@final
+class FieldWriter:
+    """One nullable column. `convert` gives the same bytes the long way, the union's branch included."""
+
+    __slots__ = ("_convert", "_copied_as", "_element", "_length")
+
+    def __init__(self, cql_type: CqlType, convert: Callable[[bytes], bytes]) -> None:
+        self._convert: Callable[[bytes], bytes] = convert
+        self._copied_as: int
+        self._length: int
+        self._copied_as, self._length = _copied(cql_type)
+        self._element: FieldWriter | None = None
+        if isinstance(cql_type, ListType | SetType):
+            # Of a list within a list, too: what an element cannot be copied as makes the whole go the long way.
+            self._element = FieldWriter(cql_type.element, convert)
+            self._copied_as = _LIST
+
+    def write(self, value: bytes) -> bytes:
+        """Avro of the column's CQL bytes. Raises what `convert` raises."""
+        copied = self.copied(value)
+        return self._convert(value) if copied is None else _NOT_NULL + copied
+
+    def copied(self, value: bytes) -> bytes | None:  # one line a type
+        """Avro of bytes that are as the type has them, without the branch; None for those that have to be converted."""
+        copied_as, length = self._copied_as, len(value)
+        if copied_as == _TEXT:
+            return _vint(2 * length) + value if _is_text(value) else None
+        if copied_as == _BYTES:
+            return _vint(2 * length) + value
+        if copied_as == _LIST:
+            return self._list(value, length)
+        if copied_as == _VARINT:
+            if length == 0 or (length > 1 and (value[0] == 0 or value[0] == 0xFF)):
+                return None  # a null, or perhaps not the shortest form
+            return _vint(2 * length) + value
+        if copied_as == _OTHER or length != self._length:
+            return None
+        if copied_as == _SIGNED:
+            number = _from_bytes(value, "big")
+            sign = 1 << (8 * length - 1)
+            return _zigzag(number if number < sign else number - 2 * sign)
+        if copied_as == _FLOATING:
+            # A float that is no number may change on its way through Python, as the long way has it.
+            return None if length == 4 and value[0] & 0x7F == 0x7F and value[1] >= 0x80 else value[::-1]
+        if copied_as == _DATE:
+            return _zigzag(_from_bytes(value, "big") - _DATE_EPOCH)
+        if copied_as == _TIME:
+            return None if value[0] >= 0x80 else _zigzag(_from_bytes(value, "big") // 1000)
+        if copied_as == _UUID:
+            text = value.hex()
+            dashed = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+            return _UUID_LENGTH + dashed.encode()
+        assert copied_as == _BOOLEAN
+        return b"\1" if value[0] else b"\0"
+
+    def _list(self, value: bytes, length: int) -> bytes | None:
+        element = self._element
+        if element is None or length < 4:
+            return None
+        count, at = _size(value, 0), 4
+        if count > length // 4:
+            return None
+        parts: list[bytes] = [] if count == 0 else [_vint(2 * count)]
+        for _ in range(count):
+            if at + 4 > length:
+                return None
+            end = at + 4 + _size(value, at)
+            if end > length:  # a null element has a size of more than there is
+                return None
+            copied = element.copied(value[at + 4 : end])
+            if copied is None:
+                return None
+            parts.append(copied)
+            at = end
+        parts.append(_END)
+        return b"".join(parts)
+
+
+@final
+class RecordTranscoder:
+    """Writes records of nullable fields, one for each column."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Sequence[FieldWriter]) -> None:
+        self._fields: list[FieldWriter] = list(fields)
+
+    def write(self, values: Sequence[bytes | None], start: int) -> bytes:
+        """The record whose columns' CQL bytes begin at `start`. Raises CqlValueError, and what fastavro raises."""
+        parts: list[bytes] = []
+        at = start
+        for field in self._fields:
+            value = values[at]
+            at += 1
+            parts.append(_NULL if value is None else field.write(value))
+        return b"".join(parts)
+
+
+def _copied(cql_type: CqlType) -> tuple[int, int]:
+    return _COPIED.get(cql_type.name, (_OTHER, 0)) if isinstance(cql_type, NativeType) else (_OTHER, 0)
+
+
+def _is_text(value: bytes) -> bool:
+    if value.isascii():
+        return True
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _size(data: bytes, at: int) -> int:
+    return data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
+
+
+def _zigzag(value: int) -> bytes:
+    """Avro's int and long."""
+    return _vint(2 * value if value >= 0 else -2 * value - 1)
+
+
+def _vint(value: int) -> bytes:
+    if value < 0x4000:
+        return _ENDS[value]
+    parts: list[bytes] = []
+    while value > 0x3FFF:
+        parts.append(_PAIRS[value & 0x3FFF])
+        value >>= 14
+    parts.append(_ENDS[value])
+    return b"".join(parts)

@@ -1,0 +1,208 @@
+"""The fast ways of the row path give what the long ways give: equal bytes, equal events, equal errors; compiled or not."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from change_agent.decoder_build import obstacle
+from schemas.cql_type import parse_cql_type
+from schemas.cql_value import CqlValueError
+from schemas.mutation_event import (
+    MalformedEventsError,
+    MutationEvent,
+    MutationEvents,
+    MutationKind,
+    RangeBounds,
+    decode_events,
+    encode_events,
+)
+from schemas.system_schema import tables_of
+from schemas.table_metadata import ColumnMetadata, TableMetadata
+from source_connector.compiled import COMPILED_MODULES, compiled_folder, row_path
+from source_connector.events_reader import read_events
+from source_connector.row_encoder import DataFormat, row_encoder
+from tests.unit.source_connector.events import column, table
+
+_ROOT = Path(__file__).parents[3]
+_GOLDEN = _ROOT / "tests" / "golden" / "datastax" / "types-rows.json"
+_NATIVE = (
+    "ascii", "bigint", "blob", "boolean", "date", "decimal", "double", "duration", "float", "inet", "int", "smallint",
+    "text", "time", "timestamp", "timeuuid", "tinyint", "uuid", "varint",
+)  # fmt: skip
+_TYPES = (
+    "counter", *_NATIVE, *(f"list<{each}>" for each in _NATIVE), *(f"frozen<set<{each}>>" for each in _NATIVE),
+    "list<frozen<list<int>>>",
+)  # fmt: skip
+_TRIES = 150
+
+needs_compiled = pytest.mark.skipif(
+    not compiled_folder().is_dir(), reason=f"the row path is not compiled: {obstacle() or 'run `make compile`'}"
+)
+
+
+def _run(choice: str, *arguments: str, root: Path = _ROOT) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"CDC_CONNECTOR": choice, "PYTHONPATH": str(root)}
+    return subprocess.run(
+        [sys.executable, *arguments], check=False, capture_output=True, text=True, cwd=root, env=environment
+    )
+
+
+def _outcome(write: Callable[[], bytes]) -> bytes | str:
+    try:
+        return write()
+    except (CqlValueError, ValueError, TypeError, OverflowError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _ways(
+    metadata: TableMetadata, columns: tuple[ColumnMetadata, ...], values: tuple[bytes | None, ...]
+) -> tuple[bytes | str, bytes | str]:
+    encoder = row_encoder(DataFormat.KEY_VALUE_AVRO, metadata, columns)
+    transcoder = encoder.transcoder
+    assert transcoder is not None
+    return _outcome(lambda: transcoder.write(values, 0)), _outcome(lambda: encoder.value(columns, values, ()))
+
+
+def _value(chance: random.Random, cql_type: str, depth: int = 0) -> bytes:
+    """Bytes of the type mostly; sometimes of any other length, or what looks like a list and is none."""
+    if chance.random() < 0.1:
+        return chance.randbytes(chance.choice((0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 40)))
+    inner = cql_type.removeprefix("frozen<").removeprefix("list<").removeprefix("set<").rstrip(">")
+    if depth < 2 and cql_type.startswith(("list<", "frozen<list<", "frozen<set<")):
+        items = [_value(chance, inner, depth + 1) for _ in range(chance.choice((0, 1, 2, 70)))]
+        return len(items).to_bytes(4, "big") + b"".join(len(each).to_bytes(4, "big") + each for each in items)
+    lengths = {"bigint": 8, "counter": 8, "timestamp": 8, "time": 8, "double": 8, "int": 4, "float": 4, "date": 4}
+    lengths |= {"smallint": 2, "tinyint": 1, "boolean": 1, "uuid": 16, "timeuuid": 16}
+    if inner in ("text", "ascii"):
+        return chance.choice(("", "a", "käse", "x" * 9_000)).encode()
+    size = lengths.get(inner, chance.choice((1, 2, 4, 16)))
+    edge = chance.choice((b"\0", b"\x7f", b"\x80", b"\xff"))
+    return edge + chance.randbytes(size - 1) if chance.random() < 0.5 else chance.randbytes(size)
+
+
+@pytest.mark.parametrize("cql_type", _TYPES)
+def test_bytes_transcoded_are_those_of_fastavro_and_so_are_the_errors(cql_type: str) -> None:
+    """Nulls, values of every length, damaged ones."""
+    chance, metadata = random.Random(cql_type), table()
+    one = column("v", cql_type="int")
+    columns = (ColumnMetadata(name="v", kind=one.kind, type=parse_cql_type(cql_type, {}), position=-1, reversed=False),)
+    encoder = row_encoder(DataFormat.KEY_VALUE_AVRO, metadata, columns)
+    transcoder = encoder.transcoder
+    assert transcoder is not None
+    assert transcoder.write((None,), 0) == b"\0" == encoder.value(columns, (None,), ())
+    good = 0
+    for _ in range(_TRIES):
+        data = _value(chance, cql_type)
+        fast = _outcome(lambda data=data: transcoder.write((data,), 0))  # type: ignore[misc]  # mypy and defaults
+        slow = _outcome(lambda data=data: encoder.value(columns, (data,), ()))  # type: ignore[misc]
+        assert fast == slow, data.hex()
+        good += isinstance(fast, bytes)
+    assert good > 0
+
+
+def test_rows_of_every_type_that_cassandra_stored_are_transcoded_to_the_same_bytes() -> None:
+    """The golden rows, whose records are those of DataStax's connector."""
+    golden = json.loads(_GOLDEN.read_text())
+    tables = {each.name: each for each in tables_of(golden["schema"]).values()}
+    compared = 0
+    for name, rows in golden["rows"].items():
+        metadata = tables[name]
+        width = len(metadata.primary_key)
+        for row in rows:
+            values = tuple(None if each is None else bytes.fromhex(each) for each in row)
+            columns = metadata.value_columns
+            if columns:
+                fast, slow = _ways(metadata, columns, values[width : width + len(columns)])
+                assert fast == slow
+                compared += isinstance(fast, bytes)
+    assert compared > 100
+
+
+def _message() -> bytes:
+    bounds = RangeBounds(start=(b"\1", b""), start_inclusive=True, end=(), end_inclusive=False)
+    events = (
+        MutationEvent(
+            100, 0, MutationKind.ROW, b"k", b"pk", bytes(16), (b"c", None), 1 << 50, -5, None, 77, None, ("v", "ä")
+        ),
+        MutationEvent(70_000, 1, MutationKind.ROW_DELETION, b"", b"", bytes(range(16)), (), None, None, -1 << 40),
+        MutationEvent(
+            2**31 - 1, 2, MutationKind.RANGE_DELETION, b"k" * 200, b"p", bytes(16), bounds=bounds, columns=()
+        ),
+        MutationEvent(0, 3, MutationKind.STATIC_ROW, b"k", b"p", bytes(16), columns=("v", "ä")),
+        MutationEvent(0, 4, MutationKind.PARTITION_DELETION, b"k", b"p", bytes(16), deletion_time_us=3),
+    )
+    content = MutationEvents(
+        node_id=UUID(int=3), segment_id=1 << 44, keyspace="ks", table="T", table_id=UUID(int=9), key_schema="{}" * 99,
+        events=events,
+    )  # fmt: skip
+    return encode_events(content)
+
+
+def _read(read: Callable[[bytes], MutationEvents], data: bytes) -> MutationEvents | str:
+    try:
+        return read(data)
+    except MalformedEventsError as error:
+        return str(error)
+
+
+def test_events_read_by_hand_are_those_that_fastavro_reads() -> None:
+    """Every kind, with and without each nullable field; cut at every byte, every byte changed."""
+    data = _message()
+    assert read_events(data) == decode_events(data)
+    assert len(read_events(data).events) == 5
+    chance = random.Random(6)
+    damaged = [data[:at] for at in range(len(data))]
+    damaged += [data[:at] + chance.randbytes(1) + data[at + 1 :] for at in range(len(data))]
+    for each in damaged:
+        assert _read(read_events, each) == _read(decode_events, each), each.hex()
+
+
+@needs_compiled
+def test_the_choice_is_what_runs() -> None:
+    """The modules come from where the program says; a wrong choice is refused."""
+    print_it = "import source_connector.table_line as t; from source_connector.compiled import row_path\n"
+    print_it += "print(t.__file__.rpartition('.')[2], row_path())"
+    assert _run("auto", "-c", print_it).stdout == "so compiled\n"
+    assert _run("python", "-c", print_it).stdout == "py plain Python (CDC_CONNECTOR=python)\n"
+    assert "CDC_CONNECTOR: 'rust' is not one of auto, compiled, python" in _run("rust", "-c", print_it).stderr
+
+
+@needs_compiled
+def test_a_changed_source_is_not_shadowed_by_what_was_compiled(tmp_path: Path) -> None:
+    """The edited source runs; asked for the compiled one, the program refuses."""
+    for package in ("schemas", "source_connector"):
+        shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "source_connector" / "row_task.py").open("a") as source:
+        source.write("EDITED = True\n")
+    print_it = "import source_connector.row_task as t; print(t.EDITED)"
+    assert _run("auto", "-c", print_it, root=tmp_path).stdout == "True\n"
+    assert "run `cdc compile`" in _run("compiled", "-c", print_it, root=tmp_path).stderr
+
+
+@pytest.mark.exhaustive
+@needs_compiled
+def test_the_other_row_path_passes_the_same_tests() -> None:
+    """The tests of this run are those of one row path; here they run over the other one."""
+    other = "python" if row_path() == "compiled" else "compiled"
+    names = ("row_path", "row_task", "table_line", "row_fetcher", "read_groups", "partition_lanes", "publication")
+    files = [f"tests/unit/source_connector/test_{name}.py" for name in names]
+    done = _run(other, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not other_row_path", *files)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("module", COMPILED_MODULES)
+def test_a_compiled_module_keeps_to_what_the_compiler_knows(module: str) -> None:
+    """mypyc leaves out the `from` of a `raise`."""
+    tree = ast.parse(_ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text())
+    assert not [each.lineno for each in ast.walk(tree) if isinstance(each, ast.Raise) and each.cause is not None]

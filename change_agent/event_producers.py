@@ -78,6 +78,7 @@ class EventProducers:
     ) -> None:
         self._topics: Final = topics
         self._counts: Final = counts
+        self._auth: Final = auth
         self._client: Final = pulsar.Client(
             service_url,
             authentication=_authentication(auth),
@@ -145,7 +146,8 @@ class EventProducers:
                 batching_enabled=False,
             )
         except pulsar.PulsarException as error:
-            raise PublishError(topic, f"no producer for {name}: {error}") from error
+            hint = "" if self._auth is None else self._auth.problem()
+            raise PublishError(topic, f"no producer for {name}: {error}{hint}") from error
         return _Producer(producer)
 
 

@@ -89,7 +89,8 @@ class EventsTopics:
         if response.status_code == httpx.codes.NOT_FOUND and method == "GET":
             raise PublishError(topic, "does not exist; create it, or let createTopics be true")
         if response.status_code not in _DONE:
-            raise PublishError(topic, f"{method} {path}: {response.status_code} {_reason(response)}")
+            hint = "" if self._auth is None else self._auth.problem()
+            raise PublishError(topic, f"{method} {path}: {response.status_code} {_reason(response)}{hint}")
         return response
 
 

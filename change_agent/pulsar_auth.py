@@ -14,6 +14,7 @@ from typing import Final, cast
 import httpx
 
 from schemas.errors import ConfigError
+from schemas.token_end import ended_token
 
 __all__ = ["PulsarAuth"]
 
@@ -51,6 +52,14 @@ class PulsarAuth:
     def is_oauth2(self) -> bool:
         """True for the plugin of OAuth2, which the Pulsar client makes in a way of its own."""
         return self._kind == "oauth2"
+
+    def problem(self) -> str:
+        """Why a broker may refuse, to be put behind its answer; empty when nothing is known."""
+        try:
+            ended = ended_token(self._token(), time.time()) if self._kind == "token" else None
+        except (OSError, ValueError) as error:
+            ended = f"the token cannot be read: {error}"
+        return "" if ended is None else f" ({ended})"
 
     def http_headers(self) -> dict[str, str]:
         """What the admin interface wants to see. A token's file is read each time: it may be replaced.

@@ -30,6 +30,7 @@ from change_agent.sqlite_file import (
     UnwritableFileError,
     open_database,
     open_to_read,
+    raise_unless_damaged,
     set_aside,
     stored_bytes,
     transaction,
@@ -143,11 +144,15 @@ class ParkedMutations:
             self._recount()
 
     def waiting(self, after: int, limit: int) -> list[ParkedMutation]:
-        """Up to `limit` parked mutations with a greater number than `after`, in the order they were parked."""
+        """Up to `limit` parked mutations with a greater number than `after`, in the order they were parked.
+
+        Raises DamagedParkedError, UnwritableFileError.
+        """
         try:
             rows = self._database.execute(f"{_SELECT} WHERE id > ? ORDER BY id LIMIT ?", (after, limit)).fetchall()
             return [_parked(row) for row in rows]
         except sqlite3.DatabaseError as error:
+            raise_unless_damaged(self._path, error)
             raise _damaged(self._path, str(error)) from error
 
     def note_tries(self, reasons: Collection[tuple[str, int]]) -> None:
@@ -170,13 +175,14 @@ class ParkedMutations:
 
 
 def _open_whole(path: Path) -> sqlite3.Connection:
-    """The database, every row of it looked at. Raises DamagedFileError."""
+    """The database, every row of it looked at. Raises DamagedFileError, UnwritableFileError."""
     database = open_database(path, _FORMAT, [_TABLE])
     try:
         for row in database.execute(_SELECT):
             _parked(row)
     except (sqlite3.DatabaseError, ValueError) as error:
         database.close()
+        raise_unless_damaged(path, error)
         raise DamagedFileError(str(error)) from error
     return database
 

@@ -64,9 +64,15 @@ class SchemaHistory:
         self.places: list[LogPlace] = []
 
     def load(self) -> None:
-        """Read what was stored. A damaged store is set aside and begun anew, which is told."""
+        """Read what was stored. A damaged store is set aside and begun anew, which is told.
+
+        Raises UnwritableFileError, for a full disk says nothing about what is stored; may be called again then.
+        """
         try:
             self._load()
+        except UnwritableFileError:
+            self._forget()
+            raise
         except (DamagedFileError, SystemSchemaError, ValueError, KeyError, TypeError) as error:
             self._begin_anew(str(error))
         if self.node_id is None:
@@ -194,7 +200,7 @@ class SchemaHistory:
         self.confirmed_at_ms = self._stored_confirmed_ms = int(store.meta("confirmed_ms") or 0)
         self._derive(self._definitions)
 
-    def _begin_anew(self, reason: str) -> None:
+    def _forget(self) -> None:
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -203,6 +209,9 @@ class SchemaHistory:
         self._types.clear()
         self.places, self.node_id, self.confirmed_at_ms = [], None, 0
         self.tables, self.versions = {}, {}
+
+    def _begin_anew(self, reason: str) -> None:
+        self._forget()
         path = self._directory / "schema.sqlite"
         set_aside(path)
         self._opened()

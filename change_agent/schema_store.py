@@ -26,7 +26,14 @@ from pathlib import Path
 from typing import Final, cast
 from uuid import UUID
 
-from change_agent.sqlite_file import DamagedFileError, open_database, open_to_read, stored_bytes, transaction
+from change_agent.sqlite_file import (
+    DamagedFileError,
+    open_database,
+    open_to_read,
+    raise_unless_damaged,
+    stored_bytes,
+    transaction,
+)
 from schemas.system_schema import Row, SystemSchema
 
 __all__ = ["Definition", "LogPlace", "SchemaStore", "UserTypeRow", "read_definitions", "schema_bytes"]
@@ -217,6 +224,7 @@ def _selected(database: sqlite3.Connection, statement: str) -> list[object]:
     try:
         return database.execute(statement).fetchall()
     except sqlite3.DatabaseError as error:
+        raise_unless_damaged(Path(_NAME), error)
         raise DamagedFileError(str(error)) from error
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "UnwritableFileError",
     "open_database",
     "open_to_read",
+    "raise_unless_damaged",
     "set_aside",
     "stored_bytes",
     "transaction",
@@ -82,10 +83,15 @@ def open_database(path: Path, format_version: int, statements: Sequence[str]) ->
             database.execute(f"PRAGMA user_version = {format_version}")
     except (sqlite3.DatabaseError, DamagedFileError) as error:
         database.close()
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_DAMAGED:
-            raise UnwritableFileError(f"{path} cannot be written ({error}); trying again") from error
+        raise_unless_damaged(path, error)
         raise DamagedFileError(str(error)) from error
     return database
+
+
+def raise_unless_damaged(path: Path, error: Exception) -> None:
+    """Return when the content is what is wrong; raises UnwritableFileError when it is the disk, or a right."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_DAMAGED:
+        raise UnwritableFileError(f"{path} cannot be written ({error}); trying again") from error
 
 
 def set_aside(path: Path) -> Path:

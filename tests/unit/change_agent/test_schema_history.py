@@ -297,3 +297,23 @@ def test_what_was_added_survives_kill_9(tmp_path: Path) -> None:
     history = _reopened(tmp_path)
     assert {UUID(int=at) for at in range(1, count + 1)} <= set(history.tables)
     history.close()
+
+
+def test_a_disk_that_is_full_at_the_start_is_not_taken_for_damage(tmp_path: Path) -> None:
+    """Nothing is set aside; when there is room the same call reads what was stored, once."""
+    history = SchemaHistory(tmp_path)
+    history.add(_schema(_table(_OLD, "t")))
+    history.close()
+    script = (
+        "import resource, sys; from pathlib import Path; from change_agent.schema_history import SchemaHistory\n"
+        "from change_agent.sqlite_file import UnwritableFileError\n"
+        "history = SchemaHistory(Path(sys.argv[1]))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))\n"
+        "try:\n    history.load()\nexcept UnwritableFileError:\n    print('unwritable')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
+        "history.load()\nprint(sorted(each.name for each in history.tables.values()))\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
+    assert done.stdout == "unwritable\n['t']\n"
+    assert not (tmp_path / "schema.sqlite.damaged").exists()

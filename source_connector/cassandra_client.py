@@ -111,6 +111,12 @@ class _EventNodeFirst(DCAwareRoundRobinPolicy):  # type: ignore[misc]  # the dri
         return iter(plan)
 
 
+class _WideReads(Cluster.connection_class):  # type: ignore[misc]  # the driver has no types
+    """The driver reads 4 KiB at a time, and 20 rows of a wide table have a hundred KiB and more."""
+
+    in_buffer_size = 1 << 16
+
+
 class _NextHostOnError(FallthroughRetryPolicy):  # type: ignore[misc]  # the driver has no types
     """A broken connection is tried on the next node; answers of the cluster are the caller's to judge."""
 
@@ -228,6 +234,7 @@ class CassandraClient:
             return Cluster(
                 **self._place(bundle),
                 protocol_version=_PROTOCOL_VERSION,
+                connection_class=_WideReads,
                 execution_profiles={EXEC_PROFILE_DEFAULT: raw, _SYSTEM_PROFILE: system},
                 auth_provider=auth,
                 # We read the schema of one table ourselves; the driver's copy of all of it would only cost memory.

@@ -64,7 +64,7 @@ def test_no_input_is_more_than_read_or_refused(name: str) -> None:
     """For some seconds, guided by coverage where atheris can be had; an input may take 30 s, and all of it 2 GiB."""
     run: FuzzRun = fuzz(name, ENGINE, seconds=SECONDS.get(name, 4), seed=SEED)
     print(run.text)
-    assert run.inputs > 100
+    assert run.inputs > 10
 
 
 def test_the_java_side_reads_or_refuses_every_frame(tmp_path: Path) -> None:

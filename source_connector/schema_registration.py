@@ -19,6 +19,7 @@ from source_connector.timers import Timers, backoff_s
 __all__ = ["SchemaRegistration"]
 
 _LONGEST_PAUSE_S: Final = 30.0
+_MOST_MARKS: Final = 100
 
 
 class SchemaRegistration:
@@ -37,6 +38,7 @@ class SchemaRegistration:
         self._plain: DataSchema | None = None
         self._wanted: DataSchema | None = None
         self._mark = 0
+        self._is_marking = True
         self._refusals = 0
         self.is_taken = False
         """True when the registry has the latest schema."""
@@ -49,7 +51,7 @@ class SchemaRegistration:
     def announce(self, schema: DataSchema) -> None:
         """From here on records are written by this schema."""
         self._plain = self._wanted = schema
-        self._mark, self._refusals, self.is_taken = 0, 0, False
+        self._mark, self._is_marking, self._refusals, self.is_taken = 0, True, 0, False
         self._send(encode_schema(schema))
 
     def ask_again(self) -> None:
@@ -64,10 +66,15 @@ class SchemaRegistration:
             return
         if isinstance(answer, SchemaTaken):
             self._refusals = 0
-            if not self.is_taken:
+            if self._is_marking and not self.is_taken:
                 self._look(schema)
+            else:
+                self.is_taken = True
             return
         self.is_taken = False
+        if self._is_marking and self._mark:
+            self._use_older_version(table, answer.reason)
+            return
         pause_s = backoff_s(self._refusals, 1.0, _LONGEST_PAUSE_S)
         self._refusals += 1
         self._notices.say(
@@ -86,8 +93,20 @@ class SchemaRegistration:
             self.is_taken = True
             return
         self._mark += 1
+        if self._mark > _MOST_MARKS:
+            self._use_older_version(self._plain.name, f"{_MOST_MARKS} marks did not make it the newest")
+            return
         self._wanted = replace(self._plain, value_schema=marked(self._plain.value_schema, self._mark))
         self._send(encode_schema(self._wanted))
+
+    def _use_older_version(self, table: str, reason: str) -> None:
+        """Records by it can be read all the same."""
+        assert self._plain is not None
+        self._notices.say(
+            "older", f"{table}: records are written by an older version of the data topic's schema ({reason})"
+        )
+        self._wanted, self._is_marking = self._plain, False
+        self._send(encode_schema(self._plain))
 
     def _again(self, schema: DataSchema) -> None:
         if schema is self._wanted and not self.is_taken:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import re
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, ConfigProblem
 from source_connector.config import SourceConfig
 from source_connector.java_key_store import KeyStoreError, read_key_store
 from source_connector.private_files import as_file
@@ -20,26 +20,46 @@ _PEM_MARK: Final = b"-----BEGIN"
 
 
 def tls_context(config: SourceConfig) -> ssl.SSLContext | None:
-    """The context for the driver; None without `ssl.provider`. Raises ConfigError with the option's name."""
+    """The context for the driver; None without `ssl.provider`. Raises ConfigError with every option that is wrong."""
     if config.ssl_provider == "None":
         return None
-    option = "ssl.truststore.path"
-    try:
-        context = ssl.create_default_context(cadata=_trusted(config))
-        context.check_hostname = config.ssl_hostname_validation
-        option = "ssl.cipherSuites"
-        if config.ssl_ciphers:
-            context.set_ciphers(":".join(openssl_ciphers(config.ssl_ciphers)))
-        option = "ssl.openssl.keyCertChain"
-        if config.ssl_certificate_chain:
-            with as_file(config.ssl_certificate_chain) as chain, as_file(config.ssl_private_key) as key:
-                context.load_cert_chain(chain, key)
-        option = "ssl.keystore.path"
-        if config.ssl_key_store:
-            _use_key_store(config, context)
-    except (ssl.SSLError, OSError, KeyStoreError) as error:
-        raise ConfigError.of(option, f"cannot be used ({error}); it must be PEM, PKCS12 or JKS") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    steps: tuple[tuple[str, Callable[[SourceConfig, ssl.SSLContext], None]], ...] = (
+        ("ssl.truststore.path", _use_trust_store),
+        ("ssl.cipherSuites", _use_ciphers),
+        ("ssl.openssl.keyCertChain", _use_chain),
+        ("ssl.keystore.path", _use_key_store),
+    )
+    problems = []
+    for option, step in steps:
+        try:
+            step(config, context)
+        except (ssl.SSLError, OSError, KeyStoreError) as error:
+            what = "no suite of these is known" if option == "ssl.cipherSuites" else "it must be PEM, PKCS12 or JKS"
+            problems.append(ConfigProblem(option=option, reason=f"cannot be used ({error}); {what}"))
+    if problems:
+        raise ConfigError(problems)
     return context
+
+
+def _use_trust_store(config: SourceConfig, context: ssl.SSLContext) -> None:
+    context.check_hostname = config.ssl_hostname_validation
+    trusted = _trusted(config)
+    if trusted is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        context.load_verify_locations(cadata=trusted)
+
+
+def _use_ciphers(config: SourceConfig, context: ssl.SSLContext) -> None:
+    if config.ssl_ciphers:
+        context.set_ciphers(":".join(openssl_ciphers(config.ssl_ciphers)))
+
+
+def _use_chain(config: SourceConfig, context: ssl.SSLContext) -> None:
+    if config.ssl_certificate_chain:
+        with as_file(config.ssl_certificate_chain) as chain, as_file(config.ssl_private_key) as key:
+            context.load_cert_chain(chain, key)
 
 
 def _trusted(config: SourceConfig) -> str | None:
@@ -57,6 +77,8 @@ def _trusted(config: SourceConfig) -> str | None:
 
 
 def _use_key_store(config: SourceConfig, context: ssl.SSLContext) -> None:
+    if not config.ssl_key_store:
+        return
     with as_file(config.ssl_key_store) as path:
         data = Path(path).read_bytes()
     store = read_key_store(data, config.ssl_key_store_password.get_secret_value())

@@ -144,6 +144,9 @@ def test_the_cases_of_datastax_in_all_three_formats_beside_two_replicas(
     _settle(table["clustering"], {(str(n), days[n], _UUID): {"d": n} for n in (1, 2, 3)}, "a", "b", "c")
     _settle(table["only_pk"], {("k", n): {"a": "k", "b": n} for n in (1, 2)}, "a", "b")
     _settle(table["compound"], {("k", n): {"c": n} for n in (1, 2)}, "a", "b")
+    for topic in table["static_column"].values():
+        while not {("k", 1), ("gone", 1)} <= _folded(topic).keys():
+            topic.next(timeout_s=_TIMEOUT_S)
     for statement in (
         "ALTER TABLE cases.single_pk ADD c int",
         "ALTER TABLE cases.clustering ADD e text",
@@ -171,8 +174,9 @@ def test_the_cases_of_datastax_in_all_three_formats_beside_two_replicas(
             topic.next(timeout_s=_TIMEOUT_S)
         while ("gone", 1) in _folded(topic):
             topic.next(timeout_s=_TIMEOUT_S)
+        # A copy of the other replica may come late, and is the row as it is then.
         row = {"a": "k", "b": 1} if output == "json" else {}
-        assert _folded(topic)["k", 1] == {**row, "c": "c", "d": "d"}
+        assert _folded(topic)["k", 1] in ({**row, "c": "c", "d": "d"}, {**row, "c": "c", "d": "alone"})
     inserts = [f"INSERT INTO batches.t (id, a) VALUES ({n}, {n});" for n in range(_BATCH_ROWS)]
     batches = [f"BEGIN UNLOGGED BATCH {''.join(inserts[n : n + 100])} APPLY BATCH" for n in range(0, _BATCH_ROWS, 100)]
     execute_concurrent(session, [(each, None) for each in batches], concurrency=4)

@@ -29,9 +29,13 @@ _DEFINITION = (
 
 @pytest.fixture
 def sink(pulsar: PulsarServer, keyspace: str, tmp_path: Path) -> Iterator[Rows]:
-    """The sink for table `t`; its own table's rows, in order."""
+    """The sink for table `t`; its own table's rows, in order.
+
+    One for each JVM: Java looks for SQLite's driver once, among the classes of whoever asks first.
+    """
     file = tmp_path / "sink.db"
     with closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA journal_mode = WAL")  # who reads does not hold up the sink
         database.execute(
             "CREATE TABLE t (pk INTEGER, ck TEXT, b BOOLEAN, d DOUBLE, f FLOAT, i TEXT, n BIGINT, u TEXT, v TEXT, "
             "PRIMARY KEY (pk, ck))"

@@ -275,6 +275,22 @@ def test_a_key_store_that_cannot_be_used_is_named(option: str, file: str, passwo
         tls_context(found)
 
 
+def test_every_store_that_cannot_be_used_is_named_at_once() -> None:
+    """Authorities, key and cipher suites together."""
+    found, _ = accepted(
+        _PLACE
+        | {
+            "ssl.provider": "JDK", "ssl.truststore.path": "/no/such", "ssl.keystore.path": "/neither",
+            "ssl.cipherSuites": "NO-SUCH-SUITE",
+        }
+    )  # fmt: skip
+    with pytest.raises(ConfigError) as raised:
+        tls_context(found)
+    assert [problem.option for problem in raised.value.problems] == [
+        "ssl.truststore.path", "ssl.cipherSuites", "ssl.keystore.path",
+    ]  # fmt: skip
+
+
 def test_should_unpack_base64_auth_keytab() -> None:
     """Kerberos is for DSE only and not spoken here: refused by the provider's name, the key tab is not looked at."""
     kerberos = {"auth.provider": "gssapi", "auth.gssapi": {"keyTab": "base64:AAAA", "principal": "p", "service": "dse"}}

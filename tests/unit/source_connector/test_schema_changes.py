@@ -164,6 +164,27 @@ def test_a_schema_of_which_the_registry_has_an_older_version_is_announced_with_a
     assert registry.sent[3:] == registry.sent[2:3] and len(registry.looked_for) == 3
 
 
+def test_where_no_mark_is_taken_the_older_version_serves(caplog: pytest.LogCaptureFixture) -> None:
+    """The newest one is another party's, say: what was published before goes on being published, and the log says so."""
+    registry = Registry()
+    registry.registration.announce(_schema(1))
+    registry.take(1, is_newest=False)
+    registry.registration.answered(SchemaRefused(1, "Incompatible schema"), "ks.t")
+    assert not registry.registration.is_refused
+    registry.take(1, is_newest=False)
+    assert registry.registration.is_taken
+    assert registry.sent[2:] == [encode_schema(_schema(1))]
+    assert caplog.messages == [
+        "ks.t: records are written by an older version of the data topic's schema (Incompatible schema)"
+    ]
+    registry.registration.announce(_schema(2))
+    for _ in range(101):
+        registry.take(2, is_newest=False)
+    assert not registry.registration.is_taken
+    registry.take(2, is_newest=False)
+    assert registry.registration.is_taken and registry.sent[-1] == encode_schema(_schema(2))
+
+
 def test_a_refused_schema_is_given_up_for_a_newer_one() -> None:
     """The table was changed back, say."""
     registry = Registry()

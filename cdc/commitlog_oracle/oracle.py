@@ -11,11 +11,16 @@ from pathlib import Path
 from cdc.sandbox.artifacts import cassandra_class_path
 from cdc.sandbox.cassandra_config import jvm_options
 from cdc.sandbox.prerequisites import java_home
+from schemas.errors import CdcError
 
-__all__ = ["CommitLogOracle", "DamagedOutput", "OracleOutput"]
+__all__ = ["CommitLogOracle", "DamagedOutput", "OracleError", "OracleOutput"]
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 120
+
+
+class OracleError(CdcError):
+    """Cassandra's own reader could not be run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +51,15 @@ class CommitLogOracle:
         subprocess.run([*javac, str(_HERE / "CommitLogOracle.java"), str(names)], check=True, timeout=_TIMEOUT_S)
 
     def read(self, segments: Sequence[Path], node_folder: Path) -> OracleOutput:
-        """Read segments with the schema of a node that was stopped: its data directory must not be in use."""
+        """Read segments with the schema of a node that was stopped: its data directory must not be in use.
+
+        Raises OracleError when the reader does not run.
+        """
         done = self._run(node_folder, *map(str, segments))
         # What else stands on stderr are the complaints of old Cassandras about the JVM.
         errors = [text for text in done.stderr.splitlines() if text.startswith(("CommitLog-", "unknown table "))]
+        if done.returncode != 0 and not errors:
+            raise OracleError(f"Cassandra's reader ended with exit code {done.returncode}:\n{done.stderr[-2000:]}")
         return OracleOutput(lines=done.stdout.splitlines(), errors=errors)
 
     def read_damaged(self, segments: Sequence[Path], node_folder: Path) -> list[DamagedOutput]:

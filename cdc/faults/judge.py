@@ -45,6 +45,6 @@ def _folder_of(kept: KeptSchema, node: CassandraNode) -> Path:
     settings = json.loads(node.cassandra_yaml.read_text())
     settings["data_file_directories"] = [str(kept.folder / "data")]
     for name in ("commitlog_directory", "cdc_raw_directory", "hints_directory", "saved_caches_directory"):
-        settings[name] = str(kept.folder / "tmp")
+        settings[name] = str(kept.folder / "tmp" / name)
     (conf / "cassandra.yaml").write_text(json.dumps(settings))
     return kept.folder

@@ -38,7 +38,7 @@ from schemas.errors import CdcError
 
 __all__ = ["RunOptions", "run_faults"]
 
-_SETTLE_S: Final = 300.0
+_SETTLE_S: Final = 600.0
 _COMPARISONS: Final = 4
 _BURST: Final = 150
 _WARM_UP_S: Final = 4.0

@@ -21,7 +21,7 @@ from cdc.sandbox import SandboxError
 
 __all__ = ["Strikes"]
 
-_START_S: Final = 240.0
+_START_S: Final = 600.0
 _CLOCK_STEPS_S: Final = (-3600.0, -61.0, -0.5, 0.5, 61.0, 3600.0)
 _LATE_S: Final = 0.15
 _NO_LIMIT: Final = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)

@@ -22,7 +22,7 @@ test: lint compile spark35 ## Everything that CI runs: linters, unit tests, inte
 test-fast: compile ## Unit tests, no servers, and not those that try every cut and every flipped bit
 	@$(BIN)/pytest -n 2 --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)
 
-test-multinode: compile ## Clusters that change: nodes down, joining, leaving, repaired, two data centres (some 15 minutes)
+test-multinode: compile ## Two data centres, and an upgrade in place from 3.11 to 5.0 (some 5 minutes)
 	@$(BIN)/pytest --multinode $(PYTEST_ARGS)
 
 test-spark35: compile spark35 ## The tests on PySpark 3.5 (part of `make test`)

@@ -52,14 +52,14 @@ def run(
     seed: int | None, minutes: float | None, count: int | None, names: str, nodes: int, cassandra: str, rate: float,
     folder: Path | None, keep: bool, only_plan: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write, break, and compare. Without --minutes and --faults it strikes what `make test` does (some 6 minutes).
+    """Write, break, and compare. Without --minutes and --faults it strikes 81 faults (some minutes on a quiet machine).
 
     The exit code is 1 when something was lost, invented or out of order, or when the line did not recover.
     """
     seed = secrets.randbelow(10**6) if seed is None else seed
     counts = _counts(_kinds(names), minutes, count)
     if only_plan:
-        for fault in draw_plan(seed, counts, nodes=nodes):
+        for fault in draw_plan(seed, counts, nodes=nodes, pace_s=0.4):
             click.echo(fault)
         return
     options = RunOptions(
@@ -70,6 +70,7 @@ def run(
         cassandra=cassandra,
         rate=rate,
         keep=keep,
+        replay=_replay(seed, names, minutes, count, nodes, cassandra, rate),
     )
     click.echo(f"seed {seed}, evidence in {options.folder}", err=True)
     with progress_display(quiet=as_json) as on_progress:
@@ -97,6 +98,17 @@ def soak(seed: int, minutes: float, rate: float, folder: Path | None) -> None:
     verdict = "flat, every row equal" if report.is_good else "NOT good"
     click.echo(f"soak: {minutes:g} min, {report.statements:,} statements, {verdict}; {options.folder / 'soak.png'}")
     sys.exit(0 if report.is_good else 1)
+
+
+def _replay(
+    seed: int, names: str, minutes: float | None, count: int | None, nodes: int, cassandra: str, rate: float
+) -> str:
+    """The command that draws the same plan and the same statements."""
+    words = ["cdc faults run", f"--seed {seed}", f"--nodes {nodes}", f"--cassandra {cassandra}", f"--rate {rate:g}"]
+    words += [f"--minutes {minutes:g}"] if minutes is not None else []
+    words += [f"--faults {count}"] if count is not None else []
+    words += [f"--kinds {names}"] if names != "all" else []
+    return " ".join(words)
 
 
 def _kinds(names: str) -> list[FaultKind]:

@@ -16,7 +16,7 @@ from schemas.errors import CdcError
 __all__ = ["CommitLogOracle", "DamagedOutput", "OracleError", "OracleOutput"]
 
 _HERE = Path(__file__).parent
-_TIMEOUT_S = 120
+_TIMEOUT_S = 600
 
 
 class OracleError(CdcError):

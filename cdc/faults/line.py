@@ -29,7 +29,8 @@ from source_connector.nar_build import build_nar
 __all__ = ["FaultLine", "wait_for"]
 
 _SOURCE: Final = "faults"
-_ADMIN_TIMEOUT_S: Final = 60
+_ADMIN_TIMEOUT_S: Final = 240
+_AGENT_START_S: Final = 600.0
 _CARE_S: Final = 2.0
 _ATTEMPTS_TO_START: Final = 4
 _CIRCLES: Final = 200
@@ -169,6 +170,18 @@ class FaultLine:
         if not answer.is_success:
             raise FaultRunError(f"the source was refused: {answer.text}")
         threading.Thread(target=self._care, name="care", daemon=True).start()
+
+    def wait_for_agent(self, agent: AgentProcess) -> None:
+        """Until it runs. Raises FaultRunError with its log when it ends by itself."""
+
+        def is_reported() -> bool:
+            if not agent.running:
+                raise FaultRunError(f"an agent ended by itself:\n{agent.log_tail()}")
+            with suppress(FileNotFoundError):
+                return agent.status()["pid"] == agent.pid
+            return False
+
+        wait_for(is_reported, f"the agent of {agent.directory} runs", _AGENT_START_S)
 
     @property
     def _source_url(self) -> str:

@@ -42,6 +42,7 @@ class Report:
     nodes: int
     cassandra: str
     plan: list[Fault]
+    replay: str
     struck: list[Struck] = field(default_factory=list)
     statements: int = 0
     statements_failed: int = 0
@@ -99,7 +100,7 @@ class Report:
             lines.append(f"FAILED: {self.failure}")
         if self.differences:
             lines.append(f"{len(self.differences)} DIFFERENCES, the first: {self.differences[0]}")
-        return [*lines, f"run it again: cdc faults run --seed {self.seed} ..."]
+        return [*lines, f"run it again: {self.replay}"]
 
 
 def _share(part: int, whole: int) -> str:

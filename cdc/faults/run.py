@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -48,7 +49,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What can be chosen. `counts` says how many of each kind; `rate` is in statements a second."""
+    """What can be chosen. `counts` says how many of each kind; `rate` is in statements a second, `pace_s` the mean pause
+    between two faults; `replay` is the command that runs it again."""
 
     seed: int
     counts: Mapping[FaultKind, int]
@@ -56,25 +58,29 @@ class RunOptions:
     nodes: int = 1
     cassandra: str = "5.0"
     rate: float = 60.0
-    pace_s: float = 1.0
+    pace_s: float = 0.4
+    replay: str = ""
     keep: bool = False
 
 
 def run_faults(options: RunOptions, *, say: Say, on_progress: Progress) -> Report:
     """Run it all. What goes wrong is in the report; the run's folder is kept then, and says everything."""
     plan = draw_plan(options.seed, options.counts, nodes=options.nodes, pace_s=options.pace_s)
-    report = Report(seed=options.seed, nodes=options.nodes, cassandra=options.cassandra, plan=plan)
+    replay = options.replay or f"cdc faults run --seed {options.seed} --nodes {options.nodes}"
+    report = Report(seed=options.seed, nodes=options.nodes, cassandra=options.cassandra, plan=plan, replay=replay)
     folder = options.folder
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "plan.txt").write_text("".join(f"{fault}\n" for fault in plan))
     try:
         _Run(options, report, say, on_progress).run()
-    except CdcError as error:
-        report.failure = str(error)
+    except Exception as error:  # noqa: BLE001  # the top of a run: whatever it fails with is told with its seed
+        report.failure = str(error) if isinstance(error, CdcError) else repr(error)
+        (folder / "traceback.txt").write_text(traceback.format_exc())
     (folder / "report.json").write_text(report.as_json())
     if report.is_good and not options.keep:
-        shutil.rmtree(folder / "sandbox", ignore_errors=True)
+        for name in ("sandbox", "kept", "judge"):
+            shutil.rmtree(folder / name, ignore_errors=True)
     return report
 
 
@@ -108,9 +114,10 @@ class _Run:
         line.keep_topics()
         with session_of(line) as session:
             for statement in schema_statements(self.options.nodes, has_vectors=has_vectors):
-                session.execute(statement, timeout=60)
+                session.execute(statement, timeout=240)
         for agent in line.agents:
-            agent.start()
+            agent.launch()
+            line.wait_for_agent(agent)
         line.deploy_source()
         workload = Workload(line.contact, writer, rate=self.options.rate, before_drop=keeper.keep_schema)
         with workload:

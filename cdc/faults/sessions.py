@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
-from cassandra.policies import WhiteListRoundRobinPolicy
+from cassandra import DriverException
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.policies import ConstantReconnectionPolicy, WhiteListRoundRobinPolicy
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from cdc.faults.line import FaultLine
 from cdc.sandbox.cassandra_node import CassandraNode
@@ -15,20 +17,50 @@ from cdc.sandbox.cassandra_node import CassandraNode
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-__all__ = ["host_id", "session_of"]
+__all__ = ["host_id", "open_session", "session_of"]
+
+_TIMEOUT_S: Final = 120.0
+_CONNECT_S: Final = 300.0
+
+
+@contextmanager
+def open_session(contact: tuple[list[str], int], profile: ExecutionProfile) -> Iterator[Session]:
+    """A session that is waited for: a node that has just come back may be slow to answer on a busy machine."""
+    addresses, port = contact
+    cluster = Cluster(
+        addresses,
+        port=port,
+        connect_timeout=_TIMEOUT_S,
+        control_connection_timeout=_TIMEOUT_S,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        reconnection_policy=ConstantReconnectionPolicy(0.5, max_attempts=None),
+    )
+    try:
+        yield _connect(cluster)
+    finally:
+        cluster.shutdown()
+
+
+@retry(
+    retry=retry_if_exception_type((NoHostAvailable, DriverException, OSError)),
+    wait=wait_fixed(1),
+    stop=stop_after_delay(_CONNECT_S),
+    reraise=True,
+)
+def _connect(cluster: Cluster) -> Session:
+    return cluster.connect()
 
 
 @contextmanager
 def session_of(line: FaultLine) -> Iterator[Session]:
     """A session with all nodes."""
-    addresses, port = line.contact
-    with Cluster(addresses, port=port, connect_timeout=20) as cluster:
-        yield cluster.connect()
+    with open_session(line.contact, ExecutionProfile(request_timeout=_TIMEOUT_S)) as session:
+        yield session
 
 
 def host_id(node: CassandraNode) -> str:
     """How agents name the node."""
-    profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([node.address]), request_timeout=60)
-    profiles = {EXEC_PROFILE_DEFAULT: profile}
-    with Cluster([node.address], port=node.native_port, connect_timeout=20, execution_profiles=profiles) as cluster:
-        return str(cluster.connect().execute("SELECT host_id FROM system.local").one().host_id)
+    policy = WhiteListRoundRobinPolicy([node.address])
+    profile = ExecutionProfile(load_balancing_policy=policy, request_timeout=_TIMEOUT_S)
+    with open_session(([node.address], node.native_port), profile) as session:
+        return str(session.execute("SELECT host_id FROM system.local").one().host_id)

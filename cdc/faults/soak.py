@@ -101,9 +101,10 @@ def _load(line: FaultLine, options: SoakOptions, report: SoakReport, say: Callab
     line.keep_topics()
     with session_of(line) as session:
         for statement in schema_statements(1, has_vectors=True):
-            session.execute(statement, timeout=60)
+            session.execute(statement, timeout=240)
     for agent in line.agents:
-        agent.start()
+        agent.launch()
+        line.wait_for_agent(agent)
     line.deploy_source()
     writer = StatementWriter(options.seed, has_vectors=True)
     with Workload(line.contact, writer, rate=options.rate, before_drop=lambda: None) as workload:

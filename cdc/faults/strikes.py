@@ -22,6 +22,7 @@ from cdc.sandbox import SandboxError
 __all__ = ["Strikes"]
 
 _START_S: Final = 600.0
+_STOP_S: Final = 180.0
 _CLOCK_STEPS_S: Final = (-3600.0, -61.0, -0.5, 0.5, 61.0, 3600.0)
 _LATE_S: Final = 0.15
 _NO_LIMIT: Final = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
@@ -83,28 +84,18 @@ class Strikes:
             agent.launch()
             # Sometimes the next fault meets an agent that has just begun to start.
             if fault.choice < 0.7:
-                self._wait_for_agent(agent)
+                self._line.wait_for_agent(agent)
 
     def _restart_agent(self, fault: Fault) -> None:
         agent, lock = self._agent(fault)
         with lock:
             self._struck(fault)
-            code = agent.stop()
+            code = agent.stop(_STOP_S)
             time.sleep(fault.length_s)
             agent.launch()
-            self._wait_for_agent(agent)
+            self._line.wait_for_agent(agent)
         if code not in {0, -signal.SIGTERM, -signal.SIGKILL}:  # the signal may have come before it was ready for it
             raise SandboxError(f"an agent ended with exit code {code} at SIGTERM:\n{agent.log_tail()}")
-
-    def _wait_for_agent(self, agent: AgentProcess) -> None:
-        def is_reported() -> bool:
-            if not agent.running:
-                raise SandboxError(f"an agent ended by itself:\n{agent.log_tail()}")
-            with suppress(FileNotFoundError):
-                return agent.status()["pid"] == agent.pid
-            return False
-
-        wait_for(is_reported, f"the agent of {agent.directory} runs", _START_S)
 
     def _kill_connector(self, fault: Fault, find: Callable[[], psutil.Process | None]) -> None:
         with self._connector_lock:

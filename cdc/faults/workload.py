@@ -6,14 +6,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Self
 
 from cassandra import ConsistencyLevel, DriverException
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture
+from cassandra.cluster import ExecutionProfile, NoHostAvailable, ResponseFuture
 from cassandra.connection import ConnectionException
 from cassandra.policies import FallthroughRetryPolicy
 from cassandra.pool import NoConnectionsAvailable
 
+from cdc.faults.sessions import open_session
 from cdc.faults.statements import Statement, StatementWriter
 
 if TYPE_CHECKING:
@@ -85,15 +87,14 @@ class Workload:
 
     def write_closing_rows(self) -> None:
         """A last row of each table; returns when all are acknowledged."""
-        with _connect(self._contact) as cluster:
-            session = cluster.connect()
+        with _session(self._contact) as session:
             for statement in self._writer.closing():
-                self._until_done(session, statement, time.monotonic() + _SCHEMA_TIMEOUT_S * 3)
+                self._until_done(session, statement, time.monotonic() + _SCHEMA_TIMEOUT_S * 10)
 
     def _run(self) -> None:
         try:
-            with _connect(self._contact) as cluster:
-                self._write(cluster.connect())
+            with _session(self._contact) as session:
+                self._write(session)
         except BaseException as error:  # noqa: BLE001  # told by `finish`
             self._failure = error
 
@@ -164,25 +165,13 @@ class Workload:
                 return
 
 
-def _connect(contact: tuple[list[str], int]) -> Cluster:
-    addresses, port = contact
-    profile = ExecutionProfile(
-        request_timeout=_REQUEST_TIMEOUT_S,
-        retry_policy=FallthroughRetryPolicy(),
-        consistency_level=ConsistencyLevel.ONE,
-        serial_consistency_level=ConsistencyLevel.SERIAL,
+def _session(contact: tuple[list[str], int]) -> AbstractContextManager[Session]:
+    return open_session(
+        contact,
+        ExecutionProfile(
+            request_timeout=_REQUEST_TIMEOUT_S,
+            retry_policy=FallthroughRetryPolicy(),
+            consistency_level=ConsistencyLevel.ONE,
+            serial_consistency_level=ConsistencyLevel.SERIAL,
+        ),
     )
-    return Cluster(
-        addresses,
-        port=port,
-        connect_timeout=20,
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        schema_event_refresh_window=-1,
-        reconnection_policy=_quick_reconnection(),
-    )
-
-
-def _quick_reconnection() -> object:
-    from cassandra.policies import ConstantReconnectionPolicy
-
-    return ConstantReconnectionPolicy(0.5, max_attempts=None)

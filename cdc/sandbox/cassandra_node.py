@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import httpx
 
@@ -32,6 +32,9 @@ _REPAIR_LOOK_S: Final = 0.2
 
 class CassandraNode(Server):
     """A Cassandra node with CDC enabled. Node 1 is the seed."""
+
+    # With no ring delay a node gives up when the seed does not answer its first gossip within a second.
+    start_attempts: ClassVar[int] = 3
 
     def __init__(
         self, number: int, folder: Path, block: AddressBlock, ports: CassandraPorts,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cassandra import ConsistencyLevel
+from cassandra import ConsistencyLevel, DriverException
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, ExecutionProfile, NoHostAvailable
 from cassandra.query import SimpleStatement, dict_factory
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from cdc.faults.oracle.folding import Key, TableShape
 from cdc.faults.oracle.values import Form, form_of_driver
@@ -56,11 +58,8 @@ def select_all(session: Session, keyspace: str, shape: TableShape) -> Stored:
     statement = SimpleStatement(
         f'SELECT * FROM {keyspace}."{shape.name}"', consistency_level=ConsistencyLevel.ALL, fetch_size=_PAGE_ROWS
     )
-    earlier, session.row_factory = session.row_factory, dict_factory
-    try:
-        rows = list(session.execute(statement, timeout=120))
-    finally:
-        session.row_factory = earlier
+    profile = session.execution_profile_clone_update(EXEC_PROFILE_DEFAULT, row_factory=dict_factory)
+    rows = _read(session, statement, profile)
     stored = Stored()
     for row in rows:
         pk = _forms(shape.partition, row)
@@ -76,3 +75,14 @@ def select_all(session: Session, keyspace: str, shape: TableShape) -> Stored:
 
 def _forms(columns: Mapping[str, str], row: Mapping[str, object]) -> Key:
     return tuple(form_of_driver(cql_type, row[name]) for name, cql_type in columns.items())
+
+
+@retry(
+    retry=retry_if_exception_type((DriverException, NoHostAvailable)),
+    wait=wait_fixed(2),
+    stop=stop_after_attempt(10),
+    reraise=True,
+)
+def _read(session: Session, statement: SimpleStatement, profile: ExecutionProfile) -> list[dict[str, object]]:
+    """A busy machine may let a page take longer than Cassandra waits for it."""
+    return list(session.execute(statement, timeout=120, execution_profile=profile))

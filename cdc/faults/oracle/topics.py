@@ -15,8 +15,9 @@ import pulsar
 
 __all__ = ["DataRecord", "Event", "TopicReader"]
 
-_TIMEOUT_MS: Final = 20_000
-_HTTP_TIMEOUT_S: Final = 60
+_TIMEOUT_MS: Final = 120_000
+_OPERATION_TIMEOUT_S: Final = 120
+_HTTP_TIMEOUT_S: Final = 180
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,11 @@ class TopicReader:
 
     def __init__(self, service_url: str, admin_url: str) -> None:
         self._admin_url = admin_url
-        self._client = pulsar.Client(service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+        self._client = pulsar.Client(
+            service_url,
+            operation_timeout_seconds=_OPERATION_TIMEOUT_S,
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -73,7 +73,7 @@ class SegmentKeeper:
             for path in cdc_raw.glob("*.log"):
                 kept = self._folder / f"segments-{number}" / path.name
                 if not kept.exists():
-                    with suppress(FileNotFoundError):
+                    with suppress(FileNotFoundError, FileExistsError):  # two threads may look at once
                         kept.hardlink_to(path)
 
 

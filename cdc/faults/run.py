@@ -217,7 +217,7 @@ class _Run:
                 report.judge_notes += errors
             report.judged_changes += len(judged.changes)
             node_id = host_id(node)
-            report.event_differences += compare_events(node_id, judged, events)
+            report.event_differences += compare_events(node_id, judged, events, columns)
         self._count_in_flight()
 
     def _count_in_flight(self) -> None:

@@ -20,6 +20,7 @@ from cdc.faults.oracle.values import form_of_avro, form_of_driver
 _ID = "11111111-1111-1111-1111-111111111111"
 _OLD_ID = "22222222-2222-2222-2222-222222222222"
 _NODE = "33333333-3333-3333-3333-333333333333"
+_COLUMNS = {"t": {"v", "w"}}
 _SHAPE = TableShape(
     name="t",
     table_id=_ID,
@@ -201,21 +202,29 @@ def _judged(*lines: str, columns: set[str] | None = None) -> Judged:
 def test_events_are_compared_with_what_cassandra_reads() -> None:
     """Missing and invented ones are told; other nodes' events and tables without CDC are not counted."""
     judged = _judged(_line("02"), _line("03", table="untracked", position=20))
-    assert compare_events(_NODE, judged, [_event()]) == []
-    assert compare_events(_NODE, judged, []) == [
+    assert compare_events(_NODE, judged, [_event()], _COLUMNS) == []
+    assert compare_events(_NODE, judged, [], _COLUMNS) == [
         "1 changes are on no events topic",
         f"is on no events topic: {(1, 10, _ID, 'ROW', '01', ('02',), None)}",
     ]
-    invented = compare_events(_NODE, judged, [_event(), _event(11)])
+    invented = compare_events(_NODE, judged, [_event(), _event(11)], _COLUMNS)
     assert invented[0] == "1 events are of no change that Cassandra reads"
-    assert compare_events(_NODE, judged, [_event(), _event(11, node=str(UUID(int=1)))]) == []
+    assert compare_events(_NODE, judged, [_event(), _event(11, node=str(UUID(int=1)))], _COLUMNS) == []
 
 
 def test_a_change_of_which_a_dropped_column_left_nothing_may_be_there_or_not() -> None:
     """The agent may have read it before or behind the ALTER."""
     judged = _judged(_line("02"), columns={"w"})
-    assert compare_events(_NODE, judged, []) == []
-    assert compare_events(_NODE, judged, [_event()]) == []
+    assert compare_events(_NODE, judged, [], _COLUMNS) == []
+    assert compare_events(_NODE, judged, [_event()], _COLUMNS) == []
+
+
+def test_an_event_of_dropped_columns_only_is_not_invented() -> None:
+    """Cassandra's reader finds nothing left of its row; one that has a column still is invented."""
+    judged = _judged()
+    assert compare_events(_NODE, judged, [_event(columns=("gone",))], _COLUMNS) == []
+    assert compare_events(_NODE, judged, [_event(columns=("gone", "v"))], _COLUMNS) != []
+    assert compare_events(_NODE, judged, [_event(columns=())], _COLUMNS) != []
 
 
 def test_an_older_event_behind_a_newer_one_of_its_key_is_out_of_order() -> None:

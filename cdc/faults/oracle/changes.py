@@ -78,16 +78,25 @@ def _change(event: Event) -> Change:
     return event.segment, event.position, event.table_id, kind, event.partition_key, clustering, event.bounds
 
 
-def compare_events(node: str, judged: Judged, events: Iterable[Event]) -> list[str]:
-    """What is missing on the events topics of what a node wrote, and what was invented; the first of each in words."""
+def compare_events(node: str, judged: Judged, events: Iterable[Event], columns: Mapping[str, set[str]]) -> list[str]:
+    """What is missing on the events topics of what a node wrote, and what was invented; the first of each in words.
+
+    An event of dropped columns only is neither: the judge, who reads later, finds nothing left of its row. `columns`: table ->
+    the columns that it has in the end.
+    """
     found = {_change(event): event for event in events if event.node == node}
     missing = sorted(judged.changes - judged.optional - found.keys(), key=repr)
-    invented = sorted(found.keys() - judged.changes, key=repr)
+    unknown = found.keys() - judged.changes
+    invented = sorted((each for each in unknown if not _is_dropped(found[each], columns)), key=repr)
     lines = [f"{len(missing):,} changes are on no events topic"] if missing else []
     lines += [f"is on no events topic: {change}" for change in missing[:_SHOWN]]
     lines += [f"{len(invented):,} events are of no change that Cassandra reads"] if invented else []
     lines += [f"is an event, and no change that Cassandra reads: {found[change]}" for change in invented[:_SHOWN]]
     return lines
+
+
+def _is_dropped(event: Event, columns: Mapping[str, set[str]]) -> bool:
+    return event.kind == "ROW" and bool(event.columns) and not columns[event.table].intersection(event.columns)
 
 
 def order_problems(events: Iterable[Event]) -> list[str]:

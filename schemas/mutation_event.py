@@ -23,6 +23,7 @@ from schemas.row_record import AvroSchema, schema_text
 __all__ = [
     "MUTATION_EVENTS_SCHEMA",
     "MUTATION_EVENTS_SCHEMA_TEXT",
+    "SNAPSHOT_SEGMENT_ID",
     "MalformedEventsError",
     "MutationEvent",
     "MutationEvents",
@@ -31,6 +32,9 @@ __all__ = [
     "decode_events",
     "encode_events",
 ]
+
+SNAPSHOT_SEGMENT_ID: Final = -2
+"""Of events that stand for no change: existing rows that a backfill asks for. No commit log has it."""
 
 
 class MutationKind(Enum):

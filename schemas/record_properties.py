@@ -30,6 +30,7 @@ __all__ = [
     "RANGE_START",
     "RANGE_START_INCLUSIVE",
     "SEGPOS",
+    "SNAPSHOT",
     "STATIC_COLUMNS",
     "TABLE_ID",
     "WRITETIME",
@@ -48,3 +49,4 @@ RANGE_END: Final = "range_end"
 RANGE_START_INCLUSIVE: Final = "range_start_inclusive"
 RANGE_END_INCLUSIVE: Final = "range_end_inclusive"
 RANGE_REVERSED: Final = "range_reversed"
+SNAPSHOT: Final = "snapshot"

@@ -41,9 +41,11 @@ class LastRows:
         self._beat_at = now
 
     def holds(self, record: SourceRecord) -> bool:
-        """True when the data topic has this row as the last one of its key."""
+        """True when the data topic has this row as the last one of its key. Never for a backfilled row: it was asked for."""
         self.beat()
-        return self._rows.get((record.schema_id, record.key)) == _fingerprint(record)
+        return names.SNAPSHOT not in record.properties and self._rows.get(
+            (record.schema_id, record.key)
+        ) == _fingerprint(record)
 
     def is_on_its_way(self, record: SourceRecord) -> None:
         """Nothing is known of the key until the record is acknowledged."""

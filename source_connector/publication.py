@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemas import record_properties as names
-from schemas.mutation_event import MutationEvent, MutationKind, RangeBounds
+from schemas.mutation_event import SNAPSHOT_SEGMENT_ID, MutationEvent, MutationKind, RangeBounds
 from source_connector.events_message import PendingEvent
 from source_connector.projection import Projection
 
@@ -74,12 +74,15 @@ def event_time_ms(properties: dict[str, str]) -> int | None:
 
 def _common(pending: PendingEvent) -> dict[str, str]:
     event, message = pending.event, pending.message
-    return {
+    properties = {
         names.KIND: _KINDS[event.kind],
         names.TABLE_ID: message.table_id_text,
         names.NODE: message.node_text,
         names.SEGPOS: f"{message.segment_id}:{event.position}",
     }
+    if message.segment_id == SNAPSHOT_SEGMENT_ID:
+        properties[names.SNAPSHOT] = "true"
+    return properties
 
 
 def _bounds(projection: Projection, partition_key: bytes, bounds: RangeBounds) -> dict[str, str]:

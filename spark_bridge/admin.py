@@ -109,6 +109,15 @@ class PulsarAdmin:
         moved = self._patiently(lambda: self._http.post(f"{path}/resetcursor", json=body))
         self._checked(path, topic, moved)
 
+    def properties(self, topic: str) -> Mapping[str, str]:
+        """What was noted of a topic, by name."""
+        return cast("Mapping[str, str]", self._get(f"/{self._path(topic)}/properties", topic))
+
+    def set_property(self, topic: str, name: str, value: str) -> None:
+        """Note something of a topic, beside what was noted before."""
+        path = f"/{self._path(topic)}/properties"
+        self._checked(path, topic, self._patiently(lambda: self._http.put(path, json={name: value})))
+
     def schemas(self, topic: str) -> list[Json]:
         """Every version of a topic's schema as the registry gives it: version, type, data, properties."""
         answer = self._get(f"/schemas/{topic.removeprefix('persistent://')}/schemas", topic)

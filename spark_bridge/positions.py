@@ -63,7 +63,10 @@ class Position:
 
 
 def message_id_fields(data: bytes) -> Iterator[tuple[int, int]]:
-    """Numbers and values of the fields of a serialized message id (MessageIdData of Pulsar's protocol: varints)."""
+    """Numbers and values of the fields of a serialized message id (MessageIdData of Pulsar's protocol: varints).
+
+    The id of a message in chunks ends with a field 7 that holds another id: its length comes as value, then its fields.
+    """
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

@@ -28,7 +28,9 @@ __all__ = ["TopicRange", "end_within", "entry_versions", "last_message_propertie
 _ROWS_PER_BATCH: Final = 10_000  # Spark's own spark.sql.execution.arrow.maxRecordsPerBatch
 _BYTES_PER_BATCH: Final = 8 << 20
 _POLL_MS: Final = 1_000
-_BATCH_SIZE: Final = 6  # field of MessageIdData
+_LEDGER: Final = 1  # fields of MessageIdData
+_ENTRY: Final = 2
+_BATCH_SIZE: Final = 6
 
 Place = tuple[int, int]
 """Ledger and entry."""
@@ -164,11 +166,13 @@ def _messages(
 ) -> Iterator[tuple[_pulsar.Message, Place, int]]:
     """The messages of the range with their places and batch indexes (-1: no batch).
 
-    The messages are the client's C++ objects: the wrapper hides the schema version's number.
+    A message in chunks belongs to the range that holds its first chunk; its place is that of the last one. The messages
+    are the client's C++ objects: the wrapper hides the schema version's number.
     """
     # plain tuples: this runs once a message
     start, end = (span.start.ledger, span.start.entry), (span.end.ledger, span.end.entry)
     at = start
+    last = (start, -1)
     is_first = options.fail_on_data_loss and span.first_ledger is not None
     while (message := _next(reader, options, span, at)) is not None:
         message_id = message.message_id()
@@ -178,10 +182,15 @@ def _messages(
                 _refuse_gap(options, span, at)
             is_first = False
         if at > end:
+            if last[0] < _first_chunk(message_id) <= end:
+                yield message, at, -1
             return
-        if at <= start:
+        if at <= start or (last[0] == start and _first_chunk(message_id) <= start):
             continue
         index = message_id.batch_index()
+        if (at, index) <= last:
+            continue  # a client that connects again may be given messages again
+        last = (at, index)
         yield message, at, index
         if at == end and index + 1 >= _batch_size(message_id):
             return
@@ -243,6 +252,15 @@ def _raw_row(message: _pulsar.Message, at: Place, index: int, span: TopicRange) 
         event_time_ms * 1000 if event_time_ms else None,
         message.publish_timestamp() * 1000,
     )
+
+
+def _first_chunk(message_id: _pulsar.MessageId) -> Place:
+    """Where a message begins: for one in chunks its id holds that of its first chunk, behind its own fields."""
+    numbers = {_LEDGER: -1, _ENTRY: -1}
+    for field, value in message_id_fields(message_id.serialize()):
+        if field in numbers:
+            numbers[field] = value
+    return numbers[_LEDGER], numbers[_ENTRY]
 
 
 def _batch_size(message_id: _pulsar.MessageId) -> int:

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import click
 
 from schemas.errors import CdcError, ConfigError
+from schemas.topics import DEFAULT_EVENTS_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["spark"]
 
 _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
-
 
 _Command: TypeAlias = Callable[..., Any]
 
@@ -191,6 +191,16 @@ def verify_command(
 @_BROKER_OPTIONS
 @_CASSANDRA_OPTIONS
 @click.option("--where", help="A CQL predicate: only rows for which it holds (ALLOW FILTERING).")
+@click.option("--tokens", type=(int, int), metavar="START END", help="Only partitions with a token in (START, END].")
+@click.option(
+    "--snapshot",
+    type=click.Choice(["always", "initial"]),
+    default="always",
+    show_default=True,
+    help="initial: nothing, when the whole table was sent once before, by whomever.",
+)
+@click.option("--rebuild", "rebuilt", metavar="TOPIC", help="Fill this emptied data topic again.")
+@click.option("--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="Of the events topics, as in the agent.")
 @click.option("--ranges", default=64, show_default=True, type=click.IntRange(1), help="Token ranges, one task each.")
 @click.option("--rows-per-second", type=float, help="No faster than this, over all tasks.")
 @click.option("--progress-file", help="Keep finished ranges here, and go on after them.")
@@ -207,6 +217,10 @@ def backfill_command(
     username: str | None,
     consistency: str,
     where: str | None,
+    tokens: tuple[int, int] | None,
+    snapshot: str,
+    rebuilt: str | None,
+    events_prefix: str,
     ranges: int,
     rows_per_second: float | None,
     progress_file: str | None,
@@ -219,40 +233,56 @@ def backfill_command(
     from pyspark.errors import PySparkException
     from rich.progress import Progress
 
-    from spark_bridge.jobs.backfill import backfill
+    from spark_bridge.jobs.backfill import backfill, initial_snapshot, rebuild
+    from spark_bridge.jobs.cassandra_rows import ALL_TOKENS
 
     keyspace, name = _table_name(table)
+    partly = {"--where": where, "--tokens": tokens, "--dry-run": dry_run or None}
+    wrong = [option for option, value in partly.items() if value is not None]
+    if wrong and (snapshot == "initial" or rebuilt):
+        raise ConfigError.of(wrong[0], "does not go with --snapshot initial and --rebuild, which send the whole table")
     access = _access(contact_points, port, local_dc, username, consistency)
     options = {"serviceUrl": service_url, "adminUrl": admin_url, **_named(more)}
     session = _session(jars, master)
     try:
         with Progress(transient=True, disable=not sys.stderr.isatty()) as display:
             task = display.add_task(table, total=ranges)
-            report = backfill(
-                session,
-                options,
-                access,
-                keyspace,
-                name,
-                where=where,
-                ranges=ranges,
-                rows_per_second=rows_per_second,
-                progress_file=progress_file,
-                dry_run=dry_run,
-                on_progress=lambda done, ranges, rows: display.update(task, completed=done),
-            )
+            shared = _Shared(
+                ranges=ranges, rows_per_second=rows_per_second, progress_file=progress_file, events_prefix=events_prefix,
+                on_progress=lambda done, ranges, rows: display.update(task, completed=done, total=ranges),
+            )  # fmt: skip
+            if snapshot == "initial":
+                report = initial_snapshot(session, options, access, keyspace, name, **shared)
+            elif rebuilt is not None:
+                report = rebuild(session, {**options, "topic": rebuilt}, access, keyspace, name, **shared)
+            else:
+                report = backfill(
+                    session, options, access, keyspace, name, where=where, tokens=tokens or ALL_TOKENS, dry_run=dry_run,
+                    **shared,
+                )  # fmt: skip
     except PySparkException as error:
         raise SparkJobError(_reason(str(error))) from error
     finally:
         session.stop()
-    if dry_run:
-        click.echo(f"{table}: about {report.rows:,} rows")
-        return
-    before = f", {report.ranges_before} before" if report.ranges_before else ""
-    click.echo(
-        f"{table}: {report.rows:,} events in {report.ranges} token ranges{before}, {report.seconds:.1f} s "
-        f"({report.rows / max(report.seconds, 0.001):,.0f} rows/s)"
-    )
+    if report is None:
+        click.echo(f"{table}: sent once before, nothing to do")
+    elif dry_run:
+        click.echo(f"{table}: about {report.rows:,} rows, {report.seconds:,.0f} s")
+    else:
+        before = f", {report.ranges_before} before" if report.ranges_before else ""
+        rate = report.rows / max(report.seconds, 0.001)
+        ranges_done = f"{report.ranges} token ranges{before}"
+        click.echo(f"{table}: {report.rows:,} events in {ranges_done}, {report.seconds:.1f} s ({rate:,.0f} rows/s)")
+
+
+class _Shared(TypedDict):
+    """What the ways to send rows have in common."""
+
+    ranges: int
+    rows_per_second: float | None
+    progress_file: str | None
+    events_prefix: str
+    on_progress: Callable[[int, int, int], None]
 
 
 def _table_name(text: str) -> tuple[str, str]:

@@ -8,33 +8,33 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
-from uuid import UUID
 
 import fsspec
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from schemas.table_metadata import TableMetadata
 from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic
 from spark_bridge.admin import PulsarAdmin
-from spark_bridge.errors import CheckpointError
-from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, TokenRange, table_metadata, token_ranges
-from spark_bridge.jobs.row_events import RowEvents
+from spark_bridge.errors import CheckpointError, TopicError
+from spark_bridge.jobs.cassandra_rows import ALL_TOKENS, CassandraAccess, TokenRange, table_metadata, token_ranges
+from spark_bridge.jobs.row_sender import RowSender
 from spark_bridge.options import BridgeOptions, option_texts
 
-__all__ = ["BackfillReport", "backfill"]
+__all__ = ["BackfillReport", "backfill", "initial_snapshot", "rebuild"]
 
 Options = Mapping[str, str | int | bool]
 _SAMPLED_RANGES: Final = 4
-_DONE: Final = "low bigint, high bigint, rows bigint"
+_SNAPSHOT_PROPERTY: Final = "cdc-snapshot-of"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillReport:
-    """What a run did: rows whose events were sent (of a dry run: an estimate), ranges done now and before."""
+    """What a run did: rows whose events were sent (of a dry run: an estimate), ranges done now and before.
+
+    `seconds` is how long it took; of a dry run, about how long the whole would read and send.
+    """
 
     rows: int
     ranges: int
@@ -47,12 +47,12 @@ class _Progress:
     """The file with the finished ranges of one backfill of one table; no file: nothing is kept."""
 
     path: str | None
-    table_id: str
-    ranges: int
+    work: Mapping[str, object]
+    """What is done: table id, number of ranges, tokens, predicate."""
     done: set[int] = field(default_factory=set)
 
     def load(self) -> None:
-        """Raises CheckpointError for the file of another table or of another number of ranges."""
+        """Raises CheckpointError for the file of other work."""
         if self.path is None:
             return
         try:
@@ -62,19 +62,25 @@ class _Progress:
             return
         except (OSError, ValueError) as error:
             raise CheckpointError(self.path, f"cannot be read ({error})") from None
-        if (stored.get("table_id"), stored.get("ranges")) != (self.table_id, self.ranges):
-            reason = f"is of table id {stored.get('table_id')} in {stored.get('ranges')} ranges, not {self.ranges}"
-            raise CheckpointError(self.path, reason)
+        found = {name: stored.get(name) for name in self.work}
+        if found != self.work:
+            raise CheckpointError(
+                self.path, f"is of another backfill: {json.dumps(found)}, not {json.dumps(self.work)}"
+            )
         self.done = set(stored["done"])
 
     def add(self, finished: Iterable[int]) -> None:
-        """Keep these as finished, too."""
+        """Keep these as finished, too; the file appears by one rename."""
         self.done |= set(finished)
         if self.path is None:
             return
         system, path = fsspec.core.url_to_fs(self.path)
         with system.transaction, system.open(path, "w") as file:
-            json.dump({"table_id": self.table_id, "ranges": self.ranges, "done": sorted(self.done)}, file)
+            json.dump({**self.work, "done": sorted(self.done)}, file)
+
+
+def _tell_nobody(done: int, ranges: int, rows: int) -> None:
+    pass
 
 
 def backfill(
@@ -85,14 +91,15 @@ def backfill(
     table: str,
     *,
     where: str | None = None,
+    tokens: TokenRange = ALL_TOKENS,
     ranges: int = 64,
     rows_per_second: float | None = None,
     progress_file: str | None = None,
     dry_run: bool = False,
     events_prefix: str = DEFAULT_EVENTS_PREFIX,
-    on_progress: Callable[[int, int, int], None] = lambda done, ranges, rows: None,
+    on_progress: Callable[[int, int, int], None] = _tell_nobody,
 ) -> BackfillReport:
-    """Send an event for every row of a table, or for those of a CQL predicate (`where`).
+    """Send an event for every row of a table, or for those of a CQL predicate (`where`) or of `tokens` (start, end].
 
     With `progress_file` a run that was killed goes on after its last finished ranges. `dry_run` sends nothing and gives
     an estimate from a few ranges. `on_progress` is told ranges done, all ranges, rows sent. Raises ConfigError,
@@ -101,97 +108,115 @@ def backfill(
     """
     started = time.monotonic()
     metadata = table_metadata(access, keyspace, table)
-    topic = events_topic(keyspace, table, events_prefix)
-    given = {**option_texts(options), "topic": topic}
-    parsed = BridgeOptions.from_mapping(given)
+    parsed = _options_of(options, events_topic(keyspace, table, events_prefix))
     with PulsarAdmin(parsed) as admin:
         partitions = admin.topic_partitions()
-    plan = token_ranges(ranges)
-    sender = _Sender(
-        access, metadata, parsed, partitions, where, rows_per_second, spark.sparkContext.defaultParallelism
+    plan = token_ranges(ranges, tokens)
+    step = spark.sparkContext.defaultParallelism
+    sender = RowSender(
+        access, metadata, parsed, partitions, where=where, rows_per_second=rows_per_second, tasks=min(step, len(plan))
     )
     if dry_run:
-        sampled = plan[:: max(1, ranges // _SAMPLED_RANGES)]
-        counted = sum(sender.run(spark, sampled, publish=False).values())
-        rows = round(counted * ranges / len(sampled))
-        return BackfillReport(rows=rows, ranges=0, ranges_before=0, seconds=time.monotonic() - started)
-    progress = _Progress(progress_file, str(metadata.table_id), ranges)
+        return _estimate(spark, sender, plan, rows_per_second)
+    work = {"table_id": str(metadata.table_id), "ranges": len(plan), "tokens": list(tokens), "where": where}
+    progress = _Progress(progress_file, work)
     progress.load()
     before, rows = len(progress.done), 0
-    waiting = [at for at in range(ranges) if at not in progress.done]
-    step = spark.sparkContext.defaultParallelism
+    waiting = [at for at in range(len(plan)) if at not in progress.done]
     for at in range(0, len(waiting), step):
         chosen = waiting[at : at + step]
         sent = sender.run(spark, [plan[each] for each in chosen], publish=True)
         rows += sum(sent.values())
         progress.add(chosen)
-        on_progress(len(progress.done), ranges, rows)
+        on_progress(len(progress.done), len(plan), rows)
     return BackfillReport(rows=rows, ranges=len(waiting), ranges_before=before, seconds=time.monotonic() - started)
 
 
-class _Sender:
-    """Runs ranges on the executors, one task each."""
+def initial_snapshot(
+    spark: SparkSession,
+    options: Options,
+    access: CassandraAccess,
+    keyspace: str,
+    table: str,
+    *,
+    ranges: int = 64,
+    rows_per_second: float | None = None,
+    progress_file: str | None = None,
+    events_prefix: str = DEFAULT_EVENTS_PREFIX,
+    on_progress: Callable[[int, int, int], None] = _tell_nobody,
+) -> BackfillReport | None:
+    """A backfill of the whole table, once for each cluster: None when one has finished before, whoever ran it.
 
-    def __init__(
-        self,
-        access: CassandraAccess,
-        table: TableMetadata,
-        options: BridgeOptions,
-        partitions: Sequence[str],
-        where: str | None,
-        rows_per_second: float | None,
-        tasks: int,
-    ) -> None:
-        self._access = access
-        self._table = table
-        self._options = options
-        self._partitions = list(partitions)
-        self._where = where
-        self._pause_s = 0.0 if rows_per_second is None else tasks / rows_per_second
-        self._node_id = _node_id(access)
-
-    def run(self, spark: SparkSession, ranges: Sequence[TokenRange], *, publish: bool) -> Mapping[TokenRange, int]:
-        """Rows of each range."""
-        plan = spark.createDataFrame(list(ranges), "low bigint, high bigint").repartition(len(ranges))
-        mine = self
-
-        def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for each in batch.to_pylist():
-                    low, high = each["low"], each["high"]
-                    rows = mine.send(low, high) if publish else mine.count(low, high)
-                    yield pa.RecordBatch.from_pydict({"low": [low], "high": [high], "rows": [rows]})
-
-        return {(row.low, row.high): row.rows for row in plan.mapInArrow(work, _DONE).collect()}
-
-    def count(self, low: int, high: int) -> int:
-        """Rows of a range."""
-        return sum(batch.num_rows for batch in self._reader().read([(low, high)]))
-
-    def send(self, low: int, high: int) -> int:
-        """Send the range's events; they are with the broker when this returns."""
-        events = RowEvents(self._options, self._table, self._partitions, self._node_id)
-        started, sent = time.monotonic(), 0
-        try:
-            for batch in self._reader().read([(low, high)]):
-                for row in batch.to_pylist():
-                    events.add(row["key"], row["key_parts"], row["token"], row["has_row"], row["writetime_us"])
-                sent += batch.num_rows
-                time.sleep(max(0.0, started + sent * self._pause_s - time.monotonic()))
-            events.flush()
-        finally:
-            events.close()
-        return sent
-
-    def _reader(self) -> RangeReader:
-        return RangeReader(self._access, self._table, keys_only=True, where=self._where)
+    That it has is a property of the events topic, with the table's id, so a table that was created anew is read anew.
+    Two that start at the same time both run, which only costs time. Raises what `backfill` raises.
+    """
+    table_id = str(table_metadata(access, keyspace, table).table_id)
+    topic = events_topic(keyspace, table, events_prefix)
+    with PulsarAdmin(_options_of(options, topic)) as admin:
+        if admin.properties(topic).get(_SNAPSHOT_PROPERTY) == table_id:
+            return None
+    report = backfill(
+        spark, options, access, keyspace, table, ranges=ranges, rows_per_second=rows_per_second,
+        progress_file=progress_file, events_prefix=events_prefix, on_progress=on_progress,
+    )  # fmt: skip
+    with PulsarAdmin(_options_of(options, topic)) as admin:
+        admin.set_property(topic, _SNAPSHOT_PROPERTY, table_id)
+    return report
 
 
-def _node_id(access: CassandraAccess) -> UUID:
-    cluster, session = access.open()
-    try:
-        found = session.execute("SELECT host_id FROM system.local").one()["host_id"]
-    finally:
-        cluster.shutdown()
-    assert isinstance(found, UUID)
+def rebuild(
+    spark: SparkSession,
+    options: Options,
+    access: CassandraAccess,
+    keyspace: str,
+    table: str,
+    *,
+    ranges: int = 64,
+    rows_per_second: float | None = None,
+    progress_file: str | None = None,
+    events_prefix: str = DEFAULT_EVENTS_PREFIX,
+    on_progress: Callable[[int, int, int], None] = _tell_nobody,
+) -> BackfillReport:
+    """Fill the emptied data topic `options["topic"]` again with every row. Raises what `backfill` raises.
+
+    TopicError, too, when the topic still has records and no progress file tells that they are of this rebuild.
+    """
+    data = BridgeOptions.from_mapping(option_texts(options))
+    with PulsarAdmin(data) as admin:
+        left = sum(each.entries for topic in admin.topic_partitions() for each in admin.ledgers(topic))
+    if left and not (progress_file and _exists(progress_file)):
+        reason = (
+            f"still holds {left} entries: empty it first (pulsar-admin topics truncate), or run a backfill, which adds to "
+            "what is there"
+        )
+        raise TopicError(data.only_topic, reason)
+    return backfill(
+        spark, options, access, keyspace, table, ranges=ranges, rows_per_second=rows_per_second,
+        progress_file=progress_file, events_prefix=events_prefix, on_progress=on_progress,
+    )  # fmt: skip
+
+
+def _estimate(
+    spark: SparkSession, sender: RowSender, plan: list[TokenRange], rows_per_second: float | None
+) -> BackfillReport:
+    """From some ranges, evenly chosen. Sending costs less than reading and runs beside it."""
+    sampled = plan[:: max(1, len(plan) // _SAMPLED_RANGES)]
+    started = time.monotonic()
+    rows = round(sum(sender.run(spark, sampled, publish=False).values()) * len(plan) / len(sampled))
+    seconds = (time.monotonic() - started) * len(plan) / len(sampled)
+    if rows_per_second is not None:
+        seconds = max(seconds, rows / rows_per_second)
+    return BackfillReport(rows=rows, ranges=0, ranges_before=0, seconds=seconds)
+
+
+def _options_of(options: Options, topic: str) -> BridgeOptions:
+    """The options with the events topic in place of theirs."""
+    names = ("topic", "topics", "topicspattern")
+    given = {name: each for name, each in option_texts(options).items() if name.lower() not in names}
+    return BridgeOptions.from_mapping({**given, "topic": topic})
+
+
+def _exists(path: str) -> bool:
+    system, name = fsspec.core.url_to_fs(path)
+    found: bool = system.exists(name)
     return found

@@ -28,7 +28,7 @@ from schemas.system_schema import SELECTS, tables_of
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 from spark_bridge.errors import CassandraReadError
 
-__all__ = ["CassandraAccess", "RangeReader", "TokenRange", "read_rows", "table_metadata", "token_ranges"]
+__all__ = ["ALL_TOKENS", "CassandraAccess", "RangeReader", "TokenRange", "read_rows", "table_metadata", "token_ranges"]
 
 _MIN_TOKEN: Final = -(1 << 63)
 _ROWS_PER_BATCH: Final = 5_000
@@ -46,6 +46,9 @@ RawRow = tuple[bytes, bytes | None, bool, int | None, list[bytes | None], int]
 
 TokenRange = tuple[int, int]
 """Tokens (start, end] of Murmur3Partitioner."""
+
+ALL_TOKENS: Final[TokenRange] = (_MIN_TOKEN, (1 << 63) - 1)
+"""The whole ring: no partition has the smallest token, so it may be left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +115,13 @@ def table_metadata(access: CassandraAccess, keyspace: str, table: str) -> TableM
     raise ConfigError.of("table", f"{keyspace}.{table} does not exist at {access.address}")
 
 
-def token_ranges(count: int) -> list[TokenRange]:
-    """The whole ring in `count` ranges of equal width."""
-    edges = [_MIN_TOKEN + (1 << 64) * at // count for at in range(count)] + [(1 << 63) - 1]
-    # no partition has the smallest token, so the first range may leave it out
-    return list(itertools.pairwise(edges))
+def token_ranges(count: int, tokens: TokenRange = ALL_TOKENS) -> list[TokenRange]:
+    """A range of tokens, by default the whole ring, in at most `count` ranges of equal width. Raises ConfigError."""
+    low, high = tokens
+    if not _MIN_TOKEN <= low < high < -_MIN_TOKEN:
+        raise ConfigError.of("tokens", f"{low} to {high} is no range of tokens: start and end lie in -2^63 to 2^63 - 1")
+    edges = [low + (high - low) * at // count for at in range(count + 1)]
+    return list(itertools.pairwise(sorted(set(edges))))
 
 
 def read_rows(

@@ -1,7 +1,7 @@
 """Events of rows that nobody changed: they make the connector read and publish the row as it is now.
 
-The segment id is -1, which no commit log has, and each event has a digest of its own, so that none is dropped as a
-replica's copy of another.
+The segment id is that of snapshots, so the connector's records carry `snapshot=true`, and each event has a digest of its
+own, so that none is dropped as a replica's copy of another.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from uuid import UUID
 import _pulsar
 import pulsar
 
+from schemas.cql_bytes import joined_partition_key
 from schemas.cql_type import is_multi_cell
 from schemas.mutation_event import (
     MUTATION_EVENTS_SCHEMA_TEXT,
+    SNAPSHOT_SEGMENT_ID,
     MutationEvent,
     MutationEvents,
     MutationKind,
@@ -32,7 +34,6 @@ from spark_bridge.topic_reader import open_client
 __all__ = ["RowEvents"]
 
 _EVENTS_PER_MESSAGE: Final = 500
-_SEGMENT: Final = -1
 
 
 class RowEvents:
@@ -74,7 +75,7 @@ class RowEvents:
             ordinal=0,
             kind=MutationKind.ROW if has_row else MutationKind.STATIC_ROW,
             key=key,
-            partition_key=_partition_key([each or b"" for each in key_parts[:width]]),
+            partition_key=joined_partition_key([each or b"" for each in key_parts[:width]]),
             clustering=tuple(key_parts[width:]) if has_row else (),
             digest=os.urandom(16),
             writetime_us=live_writetime_us,
@@ -108,7 +109,7 @@ class RowEvents:
             return
         message = MutationEvents(
             node_id=self._node_id,
-            segment_id=_SEGMENT,
+            segment_id=SNAPSHOT_SEGMENT_ID,
             keyspace=self._table.keyspace,
             table=self._table.name,
             table_id=self._table.table_id,
@@ -131,9 +132,3 @@ class _AvroBytes(pulsar.schema.Schema):  # type: ignore[misc]  # the client has 
 
     def encode(self, obj: bytes) -> bytes:
         return obj
-
-
-def _partition_key(components: Sequence[bytes]) -> bytes:
-    if len(components) == 1:
-        return components[0]
-    return b"".join(len(each).to_bytes(2, "big") + each + b"\0" for each in components)

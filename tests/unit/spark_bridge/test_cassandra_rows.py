@@ -22,6 +22,15 @@ def test_ranges_cover_the_ring_without_gap_or_overlap(count: int) -> None:
     assert all(low < high for low, high in ranges)
 
 
+def test_a_range_of_tokens_is_divided_alike_and_a_wrong_one_is_refused() -> None:
+    """(start, end]; a range narrower than the count gives fewer parts."""
+    assert token_ranges(2, (-10, 10)) == [(-10, 0), (0, 10)]
+    assert token_ranges(64, (0, 2)) == [(0, 1), (1, 2)]
+    for wrong in ((5, 5), (5, 4), (0, 1 << 63)):
+        with pytest.raises(ConfigError, match="is no range of tokens"):
+            token_ranges(1, wrong)
+
+
 def test_the_password_is_not_shown_and_the_level_is_checked() -> None:
     """`repr` has no password; a wrong consistency level is named before anything is connected."""
     access = CassandraAccess(contact_points=("127.0.0.1",), username="u", password="tell-nobody", consistency="MOST")

@@ -1,0 +1,93 @@
+"""Sends events for the rows of token ranges, on the executors: one task a range, at a bounded rate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from schemas.table_metadata import TableMetadata
+from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, TokenRange
+from spark_bridge.jobs.row_events import RowEvents
+from spark_bridge.options import BridgeOptions
+
+__all__ = ["RowSender"]
+
+_DONE = "low bigint, high bigint, rows bigint"
+
+
+class RowSender:
+    """Of one table. Holds values only, for it is pickled into tasks."""
+
+    def __init__(
+        self,
+        access: CassandraAccess,
+        table: TableMetadata,
+        options: BridgeOptions,
+        partitions: Sequence[str],
+        *,
+        where: str | None,
+        rows_per_second: float | None,
+        tasks: int,
+    ) -> None:
+        """`partitions` of the events topic; `rows_per_second` is shared by `tasks` at a time. Raises CassandraReadError."""
+        self._access = access
+        self._table = table
+        self._options = options
+        self._partitions = list(partitions)
+        self._where = where
+        self._rate = None if rows_per_second is None else rows_per_second / tasks
+        self._node_id = _node_id(access)
+
+    def run(self, spark: SparkSession, ranges: Sequence[TokenRange], *, publish: bool) -> Mapping[TokenRange, int]:
+        """Rows of each range; their events are with the broker when this returns, unless they are only counted."""
+        plan = spark.createDataFrame(list(ranges), "low bigint, high bigint").repartition(len(ranges))
+        mine = self
+
+        def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for each in batch.to_pylist():
+                    low, high = each["low"], each["high"]
+                    rows = mine.send(low, high) if publish else mine.count(low, high)
+                    yield pa.RecordBatch.from_pydict({"low": [low], "high": [high], "rows": [rows]})
+
+        return {(row.low, row.high): row.rows for row in plan.mapInArrow(work, _DONE).collect()}
+
+    def count(self, low: int, high: int) -> int:
+        """Rows of a range. Raises CassandraReadError."""
+        return sum(batch.num_rows for batch in self._reader().read([(low, high)]))
+
+    def send(self, low: int, high: int) -> int:
+        """Send the range's events; they are with the broker when this returns. Raises CassandraReadError, EventSendError."""
+        events = RowEvents(self._options, self._table, self._partitions, self._node_id)
+        started, sent = time.monotonic(), 0
+        burst = None if self._rate is None else max(1, int(self._rate / 5))
+        try:
+            for batch in self._reader().read([(low, high)]):
+                for row in batch.to_pylist():
+                    events.add(row["key"], row["key_parts"], row["token"], row["has_row"], row["writetime_us"])
+                    sent += 1
+                    if burst is not None and self._rate is not None and sent % burst == 0:
+                        events.flush()
+                        time.sleep(max(0.0, started + sent / self._rate - time.monotonic()))
+            events.flush()
+        finally:
+            events.close()
+        return sent
+
+    def _reader(self) -> RangeReader:
+        return RangeReader(self._access, self._table, keys_only=True, where=self._where)
+
+
+def _node_id(access: CassandraAccess) -> UUID:
+    """The host id of a node of the cluster. Raises CassandraReadError."""
+    cluster, session = access.open()
+    try:
+        found = session.execute("SELECT host_id FROM system.local").one()["host_id"]
+    finally:
+        cluster.shutdown()
+    assert isinstance(found, UUID)
+    return found

@@ -1,0 +1,102 @@
+"""Ranges of unusual topics, read without Spark: several ledgers, growing, compacted, with messages in chunks."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable
+
+import pulsar as pulsar_client
+
+from spark_bridge.data_source import CassandraCdcDataSource
+from spark_bridge.options import BridgeOptions
+from spark_bridge.planning import plan_batch
+from spark_bridge.raw_columns import RAW_SCHEMA
+from spark_bridge.topic_reader import TopicRange, read_range
+from tests.events_topic import wait_until
+from tests.fix_spark import DataTopic, Record, table_schemas
+
+MakeTopic = Callable[..., DataTopic]
+KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
+
+
+def numbered(first: int, last: int) -> list[Record]:
+    return [Record(key={"id": n}, value={"name": f"row {n}"}) for n in range(first, last + 1)]
+
+
+def texts(first: int, last: int) -> list[str]:
+    return [f"row {n}" for n in range(first, last + 1)]
+
+
+def values(options: BridgeOptions, spans: Iterable[TopicRange]) -> list[bytes | None]:
+    batches = [batch for span in spans for batch in read_range(options, span)]
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def names(topic: DataTopic, **more: str) -> list[str]:
+    """Of a batch read, in its order."""
+    options = BridgeOptions.from_mapping({**topic.options, **more})
+    return [(value or b"")[2:].decode() for value in values(options, plan_batch(options))]
+
+
+def test_several_ledgers_are_read_once_however_they_are_divided(data_topic: MakeTopic) -> None:
+    """A ledger ends when the topic moves to another broker: ranges go over the seams."""
+    topic = data_topic(*KEY_AND_VALUE)
+    for first in (1, 11, 21):
+        topic.write(*numbered(first, first + 9), batch=3)
+        topic.admin.put(f"/{topic.name.replace('://', '/')}/unload").raise_for_status()
+    topic.write(*numbered(31, 32))
+    for parts in ("1", "2", "7", "100"):
+        assert names(topic, minPartitions=parts) == texts(1, 32)
+
+
+def test_a_stream_takes_up_partitions_that_were_added(data_topic: MakeTopic) -> None:
+    """The topic grows from two partitions to four between two micro-batches: nothing lost, nothing twice."""
+    topic = data_topic(*KEY_AND_VALUE, partitions=2)
+    topic.write(*numbered(1, 20), batch=2)
+    options = BridgeOptions.from_mapping(topic.options)
+    reader = CassandraCdcDataSource(dict(topic.options)).streamReader(RAW_SCHEMA)
+    first, second = reader.initialOffset(), reader.latestOffset()
+    seen = values(options, [each.value for each in reader.partitions(first, second)])
+    topic.admin.post(f"/{topic.name.replace('://', '/')}/partitions", json=4).raise_for_status()
+    # the writer's producer learns of them within a minute; another one at once
+    client = pulsar_client.Client(
+        topic.options["serviceUrl"], logger=pulsar_client.ConsoleLogger(pulsar_client.LoggerLevel.Error)
+    )
+    for number in (2, 3):
+        producer = client.create_producer(f"{topic.name}-partition-{number}")
+        producer.send(f"  row {19 + number}".encode(), partition_key=base64.b64encode(bytes([number])).decode())
+    client.close()
+    third = reader.latestOffset()
+    assert sorted(third) == [f"{topic.name}-partition-{number}" for number in range(4)]
+    seen += values(options, [each.value for each in reader.partitions(second, third)])
+    assert sorted((value or b"")[2:].decode() for value in seen) == sorted(texts(1, 22))
+
+
+def test_a_compacted_topic_still_gives_every_record(data_topic: MakeTopic) -> None:
+    """Compaction drops older rows and tombstones for those who read compacted; this reader sees them all."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 5), *numbered(1, 5), Record(key={"id": 1}))
+    path = f"/{topic.name.replace('://', '/')}/compaction"
+    topic.admin.put(path).raise_for_status()
+    wait_until(lambda: topic.admin.get(path).raise_for_status().json()["status"] == "SUCCESS", "compaction")
+    assert names(topic) == [*texts(1, 5), *texts(1, 5), ""]
+
+
+def test_messages_in_chunks_are_read_once_however_they_are_divided(data_topic: MakeTopic) -> None:
+    """Larger than the broker takes at once; a range may end between two chunks."""
+    topic = data_topic(*KEY_AND_VALUE)
+    client = pulsar_client.Client(
+        topic.options["serviceUrl"], logger=pulsar_client.ConsoleLogger(pulsar_client.LoggerLevel.Error)
+    )
+    producer = client.create_producer(topic.name, chunking_enabled=True, batching_enabled=False)
+    large = [bytes([65 + number]) * (11 << 20) for number in range(3)]
+    for number, value in enumerate(large):
+        producer.send(value, partition_key=base64.b64encode(bytes([number])).decode())
+        producer.send(b"small", partition_key=base64.b64encode(bytes([number])).decode())
+    client.close()
+    wanted = [each for value in large for each in (value, b"small")]
+    for parts in ("1", "2", "3", "5", "100"):
+        options = BridgeOptions.from_mapping({**topic.options, "minPartitions": parts})
+        found = values(options, plan_batch(options))
+        assert [len(each or b"") for each in found] == [len(each) for each in wanted]
+        assert found == wanted

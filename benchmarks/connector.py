@@ -20,7 +20,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import quantiles
@@ -67,13 +67,16 @@ class _Bench:
     def scenario(self, scenario: Scenario, rows: int) -> Drain:
         count = scenario.write(self._line.session, rows)
         self._wait_for_events(count)
-        return self._drain(scenario.table, count, {"table": scenario.table}, events_topic(KEYSPACE, scenario.table))
+        options = {"keyspace": KEYSPACE, "table": scenario.table}
+        return self._drain(scenario.table, count, options, [scenario.table], [f"data-{scenario.table}"])
 
     def many(self, rows: int) -> Drain:
         """One source, `_MANY` tables."""
         write_many_tables(self._line.session, _MANY, rows)
         self._wait_for_events(_MANY * rows)
-        return self._drain("many", _MANY * rows, {"tables": "many_.*"}, events_topic(KEYSPACE, "many_0"))
+        options = {"tables": f"{KEYSPACE}.many_*", "destination": "data-{keyspace}.{table}"}
+        tables = [f"many_{number}" for number in range(_MANY)]
+        return self._drain("many", _MANY * rows, options, tables, [f"data-{KEYSPACE}.{each}" for each in tables])
 
     def delay(self, seconds: float, rate: float) -> tuple[float, float, int]:
         """Milliseconds at p50 and p99, and of how many."""
@@ -81,7 +84,9 @@ class _Bench:
         line.session.execute(f"CREATE TABLE {table} (pk int PRIMARY KEY, v text) WITH cdc = true")
         insert = line.session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, ?)")
         count, warm = int(seconds * rate), int(5 * rate)
-        with deployed(line.sandbox, self._archive, "delay", "data-delay", {**_ours(), "table": "delay"}):
+        with deployed(
+            line.sandbox, self._archive, "delay", "data-delay", {**_ours(), "keyspace": KEYSPACE, "table": "delay"}
+        ):
             started = time.monotonic()
             for number in range(count + warm):
                 line.session.execute(insert, (number, "x" * 100))
@@ -101,12 +106,15 @@ class _Bench:
         client.close()
         return delays
 
-    def _drain(self, name: str, rows: int, options: Mapping[str, object], topic: str) -> Drain:
-        line, destination = self._line, f"data-{name}"
-        with deployed(line.sandbox, self._archive, name, destination, {**_ours(), **options}) as source:
+    def _drain(
+        self, name: str, rows: int, options: Mapping[str, object], tables: Sequence[str], destinations: Sequence[str]
+    ) -> Drain:
+        line = self._line
+        with deployed(line.sandbox, self._archive, name, f"data-{name}", {**_ours(), **options}) as source:
             return drain(
-                line.sandbox, source, name, events_topic=topic, data_topic=destination, rows=rows,
-                warm_up=0 if name == "hot" else min(_WARM_UP_ROWS, rows // 5), reads=lambda: _reads(line.session, name),
+                line.sandbox, source, name, rows=rows, warm_up=0 if name == "hot" else min(_WARM_UP_ROWS, rows // 5),
+                events_topics=[events_topic(KEYSPACE, table) for table in tables], data_topics=destinations,
+                reads=lambda: sum(_reads(line.session, table) for table in tables),
             )  # fmt: skip
 
     def _wait_for_events(self, count: int) -> None:
@@ -115,7 +123,7 @@ class _Bench:
 
 
 def _ours() -> dict[str, object]:
-    return {"keyspace": KEYSPACE, "python": sys.executable}
+    return {"python": sys.executable}
 
 
 @click.command()

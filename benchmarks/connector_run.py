@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +130,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def drain(
-    sandbox: Sandbox, source: Source, name: str, *, events_topic: str, data_topic: str, rows: int, warm_up: int,
+    sandbox: Sandbox, source: Source, name: str, *, events_topics: Sequence[str], data_topics: Sequence[str], rows: int, warm_up: int,
     reads: Callable[[], int],
 ) -> Drain:  # fmt: skip
     """Watch the source until the last event is acknowledged; `reads` gives Cassandra's count of reads of the table."""
@@ -140,12 +140,12 @@ def drain(
     seen: list[tuple[float, int]] = []
     rss = 0
     while True:
-        count = messages_in(sandbox, data_topic)
+        count = sum(messages_in(sandbox, topic) for topic in data_topics)
         rss = max(rss, source.rss_bytes())
         if first is None and count > warm_up:
             first = _Account(source, sandbox, count)
         seen.append((time.monotonic(), count))
-        if count >= rows or (count and _is_drained(sandbox, events_topic)):
+        if count >= rows or (count and all(_is_drained(sandbox, topic) for topic in events_topics)):
             break
         if time.monotonic() > deadline:
             raise click.ClickException(f"{name}: {count:,} of {rows:,} rows within {_WAIT_S} s")

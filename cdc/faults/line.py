@@ -32,8 +32,6 @@ _SOURCE: Final = "faults"
 _ADMIN_TIMEOUT_S: Final = 240
 _AGENT_START_S: Final = 600.0
 _CARE_S: Final = 2.0
-_ATTEMPTS_TO_START: Final = 4
-_CIRCLES: Final = 200
 _LOOK_S: Final = 0.1
 # An instance that is not asked for three times as long ends itself: shorter is no more than a busy machine can keep.
 _SHORT_LIVENESS_MS: Final = 6_000
@@ -214,24 +212,6 @@ class FaultLine:
                 with suppress(psutil.Error, IndexError):
                     if is_wanted(process.cmdline()):
                         yield process
-
-    def start_pulsar(self) -> None:
-        """Starts Pulsar again, and once more when it turns in circles.
-
-        After kill -9 the standalone finds the bookie's registration of its last life, and may delete and make it anew for
-        ever (apache/pulsar issue 17759), so that nothing else gets its turn. An orderly stop removes the registration.
-        """
-        pulsar = self.sandbox.pulsar
-        for _ in range(_ATTEMPTS_TO_START):
-            log_start = pulsar.log.stat().st_size
-            pulsar.start()
-            with pulsar.log.open("rb") as log:
-                log.seek(log_start)
-                if log.read().count(b"was invalidated") < _CIRCLES:
-                    return
-            self._on_progress("Pulsar turned in circles, and is started once more", "ready")
-            pulsar.stop()
-        raise FaultRunError(f"Pulsar turned in circles after each of {_ATTEMPTS_TO_START} starts: {pulsar.log}")
 
     def signal(self, pid: int, number: signal.Signals) -> None:
         """Sends a signal to a process that may have ended."""

@@ -119,7 +119,7 @@ class Strikes:
             self._struck(fault)
             self._line.sandbox.pulsar.kill()
             time.sleep(fault.length_s)
-            self._line.start_pulsar()
+            self._line.sandbox.pulsar.start()
 
     def _kill_cassandra(self, fault: Fault) -> None:
         node = self._line.sandbox.nodes[fault.node - 1]
@@ -150,7 +150,7 @@ class Strikes:
         line = self._line
         servers: dict[str, list[Callable[[], None]]] = {
             "agent": [agent.launch for agent in line.agents],
-            "pulsar": [line.start_pulsar],
+            "pulsar": [line.sandbox.pulsar.start],
             "cassandra": [node.start for node in line.sandbox.nodes],
         }
         failures: list[SandboxError] = []

@@ -31,6 +31,8 @@ _RUNTIME_FACTORIES: Final[dict[FunctionsRuntime, str]] = {
 }
 _FAST_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 _PROBE_TIMEOUT_S: Final = 5.0
+# An orderly life has a few of these lines, one in circles thousands a second.
+_CIRCLES: Final = 200
 
 
 class Pulsar(Server):
@@ -38,7 +40,7 @@ class Pulsar(Server):
 
     # Its parts wait for one another with limits of seconds: after a kill, with ledgers to recover on a loaded machine,
     # one may give up, and Pulsar ends with exit code 1. Its deployments start it again; so does the sandbox.
-    start_attempts: ClassVar[int] = 3
+    start_attempts: ClassVar[int] = 4
 
     def __init__(
         self, folder: Path, block: AddressBlock, ports: PulsarPorts, options: SandboxOptions,
@@ -170,6 +172,16 @@ class Pulsar(Server):
             if answer.status_code != httpx.codes.OK:
                 return f"{path}: status {answer.status_code}"
         return None
+
+    def _why_hopeless(self, log_start: int) -> str | None:
+        # After kill -9 the standalone finds the bookie's registration of its last life, and may delete and make it anew
+        # for ever, so that nothing else gets its turn. An orderly stop removes the registration.
+        with self.log.open("rb") as log:
+            log.seek(log_start)
+            circles = sum(b"was invalidated" in line for line in log)
+        if circles < _CIRCLES:
+            return None
+        return "it makes its bookie's registration anew in circles (apache/pulsar issue 17759)"
 
 
 def _set_properties(file: Path, values: Mapping[str, str]) -> None:

@@ -29,6 +29,7 @@ SANDBOX_VARIABLE: Final = "CDC_SANDBOX"
 """Set in every process of a sandbox to its folder."""
 
 _POLL_INTERVAL_S: Final = 0.1
+_LOOK_INTERVAL_S: Final = 3.0
 _TAIL_LINES: Final = 20
 _TAIL_WIDTH: Final = 240
 _ERROR_LINES: Final = 20
@@ -94,24 +95,35 @@ class Server(ABC):
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Starts the server on its data and returns when it serves clients.
 
-        A server that gives up by itself is started again, ``start_attempts`` times in all, as a service manager would.
-        Raises ServerStartError with the errors and the tail of the server's log when it ends or is not ready in time,
-        in which case it is killed; SandboxError when it runs already.
+        A server that gives up by itself, or gets nowhere, is started again, ``start_attempts`` times in all, as a service
+        manager or an operator would. Raises ServerStartError with the errors and the tail of the server's log when that
+        does not help, or when it is not ready in time, in which case it is killed; SandboxError when it runs already.
         """
-        log_start = self.log.stat().st_size if self.log.exists() else 0
         attempt = 1
+        while (failure := self._try_to_start(timeout_s)) is not None:
+            if attempt == self.start_attempts:
+                raise failure
+            attempt += 1
+            _log.warning("start %d of %d follows, for %s", attempt, self.start_attempts, failure)
+
+    def _try_to_start(self, timeout_s: float) -> ServerStartError | None:
+        """What another start may mend; None when the server is ready."""
+        log_start = self.log.stat().st_size if self.log.exists() else 0
         self._spawn()
         deadline = time.monotonic() + timeout_s
-        while (reason := self._why_not_ready()) is not None:
+        next_look = 0.0
+        while True:
+            reason = self._why_not_ready()
             code = self._supervisor.returncode(self.name)
             if code is not None:
-                failure = ServerStartError(self.name, f"it ended {_ending(code)}", self._log_tail(log_start))
-                if attempt == self.start_attempts or time.monotonic() > deadline:
-                    raise failure
-                attempt += 1
-                _log.warning("start %d of %d follows, for %s", attempt, self.start_attempts, failure)
-                log_start = self.log.stat().st_size
-                self._spawn()
+                return ServerStartError(self.name, f"it ended {_ending(code)}", self._log_tail(log_start))
+            if reason is None or time.monotonic() > next_look:
+                if (trouble := self._why_hopeless(log_start)) is not None:
+                    self.stop()
+                    return ServerStartError(self.name, trouble, self._log_tail(log_start))
+                next_look = time.monotonic() + _LOOK_INTERVAL_S
+            if reason is None:
+                return None
             if time.monotonic() > deadline:
                 self.kill()
                 raise ServerStartError(
@@ -179,6 +191,10 @@ class Server(ABC):
     @abstractmethod
     def _why_not_ready(self) -> str | None:
         """What is missing until the server serves clients; None when it does."""
+
+    def _why_hopeless(self, log_start: int) -> str | None:
+        """Why this start gets nowhere though the process runs, by its log from ``log_start`` on; None if it may get on."""
+        return None
 
 
 def _ending(code: int) -> str:

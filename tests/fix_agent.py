@@ -45,7 +45,10 @@ def cql(cassandra_node: CassandraServer) -> Iterator[Session]:
 @pytest.fixture(scope="session")
 def two_nodes() -> Iterator[Sandbox]:
     """A cluster of two Cassandra nodes, without a Pulsar of its own."""
-    with Sandbox(SandboxOptions(nodes=2, pulsar=False, commitlog_sync_ms=100)) as running:
+    # a node that stood still for a test would be avoided for minutes: the dynamic snitch remembers how slow it was
+    settings = {"dynamic_snitch": False}
+    options = SandboxOptions(nodes=2, pulsar=False, commitlog_sync_ms=100, cassandra_settings=settings)
+    with Sandbox(options) as running:
         yield running
 
 

@@ -9,6 +9,7 @@ CdcError
    ├─ TopicError                the topic is missing, or has no key-value schema
    ├─ TopicReadError            a range of a topic partition could not be read
    ├─ DataLossError             records were dropped before they were read
+   ├─ ProgressFileError         a backfill's progress file cannot be used
    └─ CheckpointError           a query's checkpoint does not tell where the query stands
 """
 
@@ -21,6 +22,7 @@ __all__ = [
     "CheckpointError",
     "DataLossError",
     "EventSendError",
+    "ProgressFileError",
     "PulsarUnreachableError",
     "SparkBridgeError",
     "TopicError",
@@ -84,6 +86,18 @@ class DataLossError(SparkBridgeError):
             "retention (or a message TTL) before it was read; build the result anew, or go on without with "
             "failOnDataLoss=false; the option subscription keeps records until they have been read"
         )
+
+
+class ProgressFileError(SparkBridgeError):
+    """A backfill's progress file cannot be used."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(path, reason)
+
+    def __str__(self) -> str:
+        return f"progress file {self.path}: {self.reason}; give another one, or delete it to start anew"
 
 
 class CheckpointError(SparkBridgeError):

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic
 from spark_bridge.admin import PulsarAdmin
-from spark_bridge.errors import CheckpointError, TopicError
+from spark_bridge.errors import ProgressFileError, TopicError
 from spark_bridge.jobs.cassandra_rows import ALL_TOKENS, CassandraAccess, TokenRange, table_metadata, token_ranges
 from spark_bridge.jobs.row_sender import RowSender
 from spark_bridge.options import BridgeOptions, option_texts
@@ -52,7 +52,7 @@ class _Progress:
     done: set[int] = field(default_factory=set)
 
     def load(self) -> None:
-        """Raises CheckpointError for the file of other work."""
+        """Raises ProgressFileError for the file of other work."""
         if self.path is None:
             return
         try:
@@ -61,10 +61,10 @@ class _Progress:
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
-            raise CheckpointError(self.path, f"cannot be read ({error})") from None
+            raise ProgressFileError(self.path, f"cannot be read ({error})") from None
         found = {name: stored.get(name) for name in self.work}
         if found != self.work:
-            raise CheckpointError(
+            raise ProgressFileError(
                 self.path, f"is of another backfill: {json.dumps(found)}, not {json.dumps(self.work)}"
             )
         self.done = set(stored["done"])
@@ -103,7 +103,7 @@ def backfill(
 
     With `progress_file` a run that was killed goes on after its last finished ranges. `dry_run` sends nothing and gives
     an estimate from a few ranges. `on_progress` is told ranges done, all ranges, rows sent. Raises ConfigError,
-    TopicError when the events topic does not exist, PulsarUnreachableError, CassandraReadError, CheckpointError; a task
+    TopicError when the events topic does not exist, PulsarUnreachableError, CassandraReadError, ProgressFileError; a task
     that fails raises Spark's error with CassandraReadError or EventSendError in it.
     """
     started = time.monotonic()
@@ -186,8 +186,8 @@ def rebuild(
         left = sum(each.entries for topic in admin.topic_partitions() for each in admin.ledgers(topic))
     if left and not (progress_file and _exists(progress_file)):
         reason = (
-            f"still holds {left} entries: empty it first (pulsar-admin topics truncate), or run a backfill, which adds to "
-            "what is there"
+            f"still holds {left} entries: empty it first (pulsar-admin topics unload, then truncate: what its open ledger "
+            "holds stays otherwise), or run a backfill, which adds to what is there"
         )
         raise TopicError(data.only_topic, reason)
     return backfill(

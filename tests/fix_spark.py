@@ -46,7 +46,13 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
+        "spark.driver.memory": "2g",
+        # what a user interface would show of earlier queries: the plans of a mirror are long, and this session is, too
+        "spark.ui.retainedJobs": "10",
+        "spark.ui.retainedStages": "10",
+        "spark.sql.ui.retainedExecutions": "10",
+        "spark.sql.streaming.ui.retainedQueries": "2",
+        "spark.sql.maxPlanStringLength": "10000",
         "spark.python.authenticate.socketTimeout": f"{_PATIENCE_S}s",  # 15 s are short on a loaded machine
         "spark.databricks.delta.snapshotPartitions": "1",  # small tables: a task a file of the log would be idle work
         # many short queries: the second compiler would cost more than it saves

@@ -20,7 +20,7 @@ test: lint compile spark35 ## Everything that CI runs: linters, unit tests, inte
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
 test-fast: compile ## Unit tests, no servers, and not those that try every cut and every flipped bit
-	@$(BIN)/pytest -n 2 --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)
+	@$(BIN)/pytest -n 3 --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)
 
 test-multinode: compile ## Two data centres, and an upgrade in place from 3.11 to 5.0 (some 5 minutes)
 	@$(BIN)/pytest --multinode $(PYTEST_ARGS)

@@ -11,11 +11,13 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
 
 import _pulsar
 import pulsar
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, encode_events
 from source_connector.errors import DeadLettersError
@@ -32,6 +34,9 @@ RESEND_SUBSCRIPTION: Final = "resend"
 _LATEST_SCHEMA: Final = -1
 _LONGEST_PAUSE_S: Final = 30.0
 _RECEIVE_TIMEOUT_MS: Final = 10_000
+# One reader at a time: lists are short, and the connector holds the subscription for a moment when it writes its first letter.
+_LONGEST_TURN_S: Final = 10.0
+_BUSY_PAUSE_S: Final = 0.2
 # A reason may quote a whole value.
 _LONGEST_REASON: Final = 2_000
 # Before the names of the properties that a DataStax agent's message had.
@@ -187,8 +192,9 @@ class DeadLetterWriter:
         if self._producer is None:
             if self._client is None:
                 self._client = new_client(self._options)
-            # What no subscription holds is trimmed at once.
-            _subscribe(self._client, self.topic).close()
+            # What no subscription holds is trimmed at once. Who reads the letters has made it already.
+            with suppress(pulsar.ConsumerBusy):
+                _subscribe(self._client, self.topic).close()
             self._producer = self._client.create_producer(self.topic, batching_enabled=False)
         return self._producer
 
@@ -234,9 +240,24 @@ class _Reading:
         if isinstance(error, pulsar.PulsarException):
             raise DeadLettersError(f"{self._topic}: {error}") from error
 
+    def _subscribe(self) -> pulsar.Consumer:
+        attempts = Retrying(
+            retry=retry_if_exception_type(pulsar.ConsumerBusy),
+            stop=stop_after_delay(_LONGEST_TURN_S),
+            wait=wait_fixed(_BUSY_PAUSE_S),
+            reraise=True,
+        )
+        try:
+            return attempts(_subscribe, self._client, self._topic)
+        except pulsar.ConsumerBusy as error:
+            text = (
+                f"{self._topic}: somebody else lists or resends these letters at the moment; try again when that ended"
+            )
+            raise DeadLettersError(text) from error
+
     def messages(self) -> Iterator[pulsar.Message]:
         """Those that are there now, not those that come meanwhile."""
-        self._consumer = _subscribe(self._client, self._topic)
+        self._consumer = self._subscribe()
         last = self._consumer.get_last_message_id()
         end = last.ledger_id(), last.entry_id()
         while end[1] >= 0:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
+from pulsar import Client, FileLogger, InitialPosition, LoggerLevel
 
 from cdc.main import cli
+from source_connector.dead_letters import RESEND_SUBSCRIPTION
+from source_connector.errors import DeadLettersError
 from tests.connector_line import ConnectorLine, int32
 from tests.events_topic import wait_until
 from tests.fix_connector import CreateLine, DeployConnector, wait_until_acknowledged
@@ -70,6 +74,25 @@ def test_a_dead_letter_that_is_sent_again_leads_to_the_row_as_it_is_by_then(
     assert (again["key"], again["place"]) == (sent["key"], sent["place"])
     assert again["message_id"] != sent["message_id"]
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+
+
+def test_one_reader_of_the_letters_at_a_time_and_the_connector_writes_meanwhile(
+    line: ConnectorLine, pulsar: PulsarServer
+) -> None:
+    """Who comes second waits, then is told; the connector's first letter does not wait for a reader."""
+    topic = f"dead-{line.keyspace}"
+    refused = line.writer.event(int32(9), writetime_us=1)._replace(partition_key=b"\x01\x02")
+    arguments = ["connector", "dead-letters", "--service-url", pulsar.service_url, "--topic", topic]
+    log = FileLogger(LoggerLevel.Error, "/dev/null")
+    with closing(Client(pulsar.service_url, logger=log)) as client:
+        consumer = client.subscribe(topic, RESEND_SUBSCRIPTION, initial_position=InitialPosition.Earliest)
+        line.writer.send(refused)
+        wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+        with pytest.raises(DeadLettersError, match="somebody else lists or resends these letters"):
+            CliRunner().invoke(cli, arguments, catch_exceptions=False)
+        consumer.close()
+    (letter,) = _letters(pulsar, line)
+    assert letter["key"] == "0102"
 
 
 def test_a_record_larger_than_the_broker_takes_is_set_aside_on_a_quiet_table(

@@ -16,7 +16,7 @@ import psutil
 from cdc.schema_source import load_schema
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.db.mutation import MutationDecoder
-from change_agent.mutation_events import MutationEventBuilder
+from change_agent.events.mutation_events import MutationEventBuilder
 
 
 def _mutations(decoder: MutationDecoder, segments: list[Path]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, cast
 from uuid import UUID
 
-from change_agent.schema_history import read_newest_tables
+from change_agent.schema.schema_history import read_newest_tables
 from change_agent.sqlite_file import DamagedFileError
 from schemas.errors import CdcError, ConfigError
 from schemas.system_schema import SELECTS, SystemSchema, SystemSchemaError, tables_of

@@ -20,11 +20,11 @@ from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.db.mutation import MutationDecoder
 from change_agent.db.values import Mutation
-from change_agent.decode_format import mutation_json
 from change_agent.errors import CommitLogReadError, UnknownTableError
-from change_agent.event_format import event_json
-from change_agent.mutation_events import MutationEventBuilder
-from change_agent.pretty_format import pretty_lines
+from change_agent.events.decode_format import mutation_json
+from change_agent.events.event_format import event_json
+from change_agent.events.mutation_events import MutationEventBuilder
+from change_agent.events.pretty_format import pretty_lines
 from schemas.cql_value import CqlValueError
 from schemas.errors import ConfigError
 from schemas.table_metadata import TableMetadata

@@ -9,7 +9,7 @@ from uuid import UUID
 from change_agent.commitlog.descriptor import CommitLogDescriptor
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.db.values import Mutation, PartitionUpdate, Row
-from change_agent.pretty_format import time_text
+from change_agent.events.pretty_format import time_text
 
 __all__ = ["SegmentStats", "TableStats"]
 

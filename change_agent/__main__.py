@@ -15,9 +15,9 @@ from typing import Final
 import click
 
 from change_agent.agent import ChangeAgent
-from change_agent.config import AgentConfig
+from change_agent.configuration.config import AgentConfig
 from change_agent.decoder import running
-from change_agent.logs import set_up_log
+from change_agent.reporting.logs import set_up_log
 from schemas.errors import CdcError, ConfigError
 
 __all__ = ["main", "run_agent"]

@@ -31,34 +31,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from change_agent.archiving import Archiving
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.clients import cdc_raw_guard, event_producers, node_connection, segment_rotation
-from change_agent.config import RELOADABLE, AgentConfig, to_option
-from change_agent.finished_segments import FinishedSegmentFiles
-from change_agent.gaps import GapReporter
-from change_agent.http_endpoint import HttpEndpoint
-from change_agent.inflight import InflightPositions
-from change_agent.logs import set_up_log
-from change_agent.metrics import AgentMetrics
-from change_agent.mutation_interpreter import MutationInterpreter
-from change_agent.offsets import OffsetStore, StoredPositions
-from change_agent.parked import ParkedMutations
-from change_agent.positions_copy import PositionsCopy
-from change_agent.positions_writer import PositionsWriter
-from change_agent.prometheus import CONTENT_TYPE, MetricsPage
-from change_agent.publisher import HoldLimits, MutationPublisher
-from change_agent.reading_again import reading_again
-from change_agent.schema_history import SchemaHistory
-from change_agent.segment_archive import SegmentArchive
-from change_agent.segment_follower import SegmentFollower
+from change_agent.configuration.config import RELOADABLE, AgentConfig, to_option
+from change_agent.configuration.table_filter import TableFilter
+from change_agent.events.mutation_interpreter import MutationInterpreter
+from change_agent.parking.parked import ParkedMutations
+from change_agent.parking.unparking import Unparker
+from change_agent.positions.offsets import OffsetStore, StoredPositions
+from change_agent.positions.positions_copy import PositionsCopy
+from change_agent.positions.positions_writer import PositionsWriter
+from change_agent.positions.reading_again import reading_again
+from change_agent.publishing.inflight import InflightPositions
+from change_agent.publishing.publisher import HoldLimits, MutationPublisher
+from change_agent.publishing.topic_lane import Packing
+from change_agent.reporting.http_endpoint import HttpEndpoint
+from change_agent.reporting.logs import set_up_log
+from change_agent.reporting.metrics import AgentMetrics
+from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
+from change_agent.reporting.status_report import StatusReport
+from change_agent.schema.schema_history import SchemaHistory
+from change_agent.schema.table_metadata import TableMetadataProvider
+from change_agent.segments.archiving import Archiving
+from change_agent.segments.finished_segments import FinishedSegmentFiles
+from change_agent.segments.gaps import GapReporter
+from change_agent.segments.segment_archive import SegmentArchive
+from change_agent.segments.segment_follower import SegmentFollower
 from change_agent.sqlite_file import UnwritableFileError
-from change_agent.status_report import StatusReport
-from change_agent.table_filter import TableFilter
-from change_agent.table_metadata import TableMetadataProvider
-from change_agent.topic_lane import Packing
-from change_agent.unparking import Unparker
 from schemas.errors import CdcError
 from schemas.gap_record import gaps_topic
 from schemas.topics import full_topic_name

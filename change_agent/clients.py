@@ -6,16 +6,16 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from change_agent.cassandra_yaml import settings_of
-from change_agent.cdc_raw_guard import CdcRawGuard, GuardLimits
-from change_agent.config import AgentConfig
-from change_agent.event_producers import EventProducers
-from change_agent.events_topics import EventsTopics
-from change_agent.metrics import AgentMetrics
-from change_agent.node_connection import NodeConnection
-from change_agent.partition_counts import PartitionCounts
-from change_agent.pulsar_auth import PulsarAuth
-from change_agent.segment_rotation import SegmentRotation
+from change_agent.configuration.cassandra_yaml import settings_of
+from change_agent.configuration.config import AgentConfig
+from change_agent.configuration.pulsar_auth import PulsarAuth
+from change_agent.publishing.event_producers import EventProducers
+from change_agent.publishing.events_topics import EventsTopics
+from change_agent.publishing.partition_counts import PartitionCounts
+from change_agent.reporting.metrics import AgentMetrics
+from change_agent.schema.node_connection import NodeConnection
+from change_agent.segments.cdc_raw_guard import CdcRawGuard, GuardLimits
+from change_agent.segments.segment_rotation import SegmentRotation
 from schemas.errors import ConfigError
 
 __all__ = ["cdc_raw_guard", "event_producers", "node_connection", "segment_rotation"]

@@ -41,11 +41,11 @@ COMPILED_MODULES: Final = (
     "change_agent.commitlog.segment",
     "change_agent.commitlog.section_source",
     "change_agent.commitlog.reader",
-    "change_agent.avro_key",
-    "change_agent.digest",
-    "change_agent.mutation_events",
-    "change_agent.events_writer",
-    "change_agent.outgoing",
+    "change_agent.events.avro_key",
+    "change_agent.events.digest",
+    "change_agent.events.mutation_events",
+    "change_agent.events.events_writer",
+    "change_agent.publishing.outgoing",
 )
 """They are compiled together."""
 

@@ -14,12 +14,12 @@ import sys
 from schemas.errors import CdcError, ConfigError
 from source_connector.assembly import assemble
 from source_connector.compiled import row_path
-from source_connector.config import SourceConfig
+from source_connector.configuration.config import SourceConfig
+from source_connector.configuration.tls import tls_context
 from source_connector.errors import DeploymentError
-from source_connector.host_connection import HostConnection, LogLines
-from source_connector.host_protocol import OpenRequest, encode_error, encode_opened
+from source_connector.host.host_connection import HostConnection, LogLines
+from source_connector.host.host_protocol import OpenRequest, encode_error, encode_opened
 from source_connector.source import CassandraSource, Inbox
-from source_connector.tls import tls_context
 
 __all__ = ["main"]
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import itertools
 import ssl
 
-from source_connector.cassandra_client import CassandraClient, CassandraOptions
-from source_connector.config import SourceConfig
-from source_connector.dead_letters import DeadLetterWriter
-from source_connector.events_consumer import EventsConsumer
-from source_connector.host_connection import HostConnection
-from source_connector.last_rows import LastRows
+from source_connector.configuration.config import SourceConfig
+from source_connector.events.dead_letters import DeadLetterWriter
+from source_connector.events.events_consumer import EventsConsumer
+from source_connector.events.mutation_cache import MutationCache
+from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
+from source_connector.events.topic_reader import Subscription
+from source_connector.host.host_connection import HostConnection
+from source_connector.host.outbox import Outbox
 from source_connector.metrics import Metrics
-from source_connector.mutation_cache import MutationCache
-from source_connector.newest_schema import NewestSchemas
-from source_connector.outbox import Outbox
-from source_connector.pulsar_access import PulsarConnection, PulsarOptions
-from source_connector.row_fetcher import RowFetcher
-from source_connector.row_task import Reading
-from source_connector.schema_changes import SchemaChangeTopic
+from source_connector.rows.cassandra_client import CassandraClient, CassandraOptions
+from source_connector.rows.last_rows import LastRows
+from source_connector.rows.row_fetcher import RowFetcher
+from source_connector.rows.row_task import Reading
 from source_connector.source import CassandraSource, Inbox
 from source_connector.stages import Limits, Stages
+from source_connector.tables.newest_schema import NewestSchemas
+from source_connector.tables.schema_changes import SchemaChangeTopic
 from source_connector.timers import Timers
-from source_connector.topic_reader import Subscription
 
 __all__ = ["assemble", "cassandra_options"]
 

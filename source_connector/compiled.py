@@ -31,19 +31,19 @@ __all__ = ["COMPILED_MODULES", "GROUP", "choose", "compiled_folder", "row_path"]
 COMPILED_MODULES: Final = tuple(
     f"source_connector.{name}"
     for name in (
-        "avro_transcoder",
-        "events_message",
-        "events_reader",
-        "guessed_events",
-        "outbox",
-        "partition_lanes",
-        "publication",
-        "raw_page",
-        "read_groups",
-        "record_frame",
-        "row_fetcher",
-        "row_task",
-        "scope_task",
+        "events.events_message",
+        "events.events_reader",
+        "events.guessed_events",
+        "host.outbox",
+        "host.publication",
+        "host.record_frame",
+        "rows.avro_transcoder",
+        "rows.partition_lanes",
+        "rows.raw_page",
+        "rows.read_groups",
+        "rows.row_fetcher",
+        "rows.row_task",
+        "rows.scope_task",
         "source",
         "table_line",
     )
@@ -85,10 +85,11 @@ def choose(choice: str) -> None:
 def compiled_folder() -> Path:
     """Where the compiled modules of these sources, for this interpreter, are or would be."""
     digest = hashlib.sha256()
+    root = _PACKAGE.parent
     for package in _PACKAGES:
-        for source in sorted((_PACKAGE.parent / package).glob("*.py")):
+        for source in sorted((root / package).rglob("*.py")):
             if not source.name.startswith(_OF_THE_BUILD):
-                digest.update(f"{package}/{source.name}\0".encode() + source.read_bytes() + b"\0")
+                digest.update(f"{source.relative_to(root).as_posix()}\0".encode() + source.read_bytes() + b"\0")
     abi = sysconfig.get_config_var("SOABI")
     return _PACKAGE / "_compiled" / f"{abi}-{digest.hexdigest()[:16]}"
 

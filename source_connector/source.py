@@ -22,12 +22,14 @@ from typing import Final, cast
 from uuid import UUID
 
 from schemas.errors import CdcError
-from source_connector.dead_letters import DeadLettersWritten
+from source_connector.configuration.table_selection import TablePlace, TableSelection
 from source_connector.errors import EventsTopicError, FetchError
-from source_connector.events_consumer import EventsConsumer
-from source_connector.events_message import DataStaxMessage, EventsMessage, UnreadableMessage
-from source_connector.host_connection import HostConnection
-from source_connector.host_protocol import (
+from source_connector.events.dead_letters import DeadLettersWritten
+from source_connector.events.events_consumer import EventsConsumer
+from source_connector.events.events_message import DataStaxMessage, EventsMessage, UnreadableMessage
+from source_connector.events.topic_reader import ReceivedMessage
+from source_connector.host.host_connection import HostConnection
+from source_connector.host.host_protocol import (
     Ack,
     Close,
     Fail,
@@ -36,16 +38,14 @@ from source_connector.host_protocol import (
     SchemaTaken,
     encode_metric,
 )
-from source_connector.newest_schema import SchemaLookedAt
 from source_connector.notices import Notices
-from source_connector.read_request import Rows
-from source_connector.row_fetcher import Answer
-from source_connector.row_task import Task
+from source_connector.rows.read_request import Rows
+from source_connector.rows.row_fetcher import Answer
+from source_connector.rows.row_task import Task
 from source_connector.stages import Stages
 from source_connector.table_line import TableLine
-from source_connector.table_schema import TableSchemaReader
-from source_connector.table_selection import TablePlace, TableSelection
-from source_connector.topic_reader import ReceivedMessage
+from source_connector.tables.newest_schema import SchemaLookedAt
+from source_connector.tables.table_schema import TableSchemaReader
 
 __all__ = ["CassandraSource", "Inbox"]
 

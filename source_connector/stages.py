@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from schemas.errors import CdcError
-from source_connector.cassandra_client import CassandraClient
-from source_connector.dead_letters import DeadLetter, DeadLetterWriter
-from source_connector.events_message import UnreadableMessage
-from source_connector.last_rows import LastRows
+from source_connector.events.dead_letters import DeadLetter, DeadLetterWriter
+from source_connector.events.events_message import UnreadableMessage
+from source_connector.events.mutation_cache import MutationCache
+from source_connector.host.outbox import Outbox
+from source_connector.host.record import DataSchema
 from source_connector.metrics import Metrics
-from source_connector.mutation_cache import MutationCache
-from source_connector.outbox import Outbox
-from source_connector.projection import Projection
-from source_connector.read_request import ReadRequest, Rows
-from source_connector.record import DataSchema
-from source_connector.row_encoder import DataFormat
-from source_connector.row_fetcher import Answer
-from source_connector.row_task import Reading
-from source_connector.schema_changes import SchemaChangeTopic
+from source_connector.rows.cassandra_client import CassandraClient
+from source_connector.rows.last_rows import LastRows
+from source_connector.rows.projection import Projection
+from source_connector.rows.read_request import ReadRequest, Rows
+from source_connector.rows.row_encoder import DataFormat
+from source_connector.rows.row_fetcher import Answer
+from source_connector.rows.row_task import Reading
+from source_connector.tables.schema_changes import SchemaChangeTopic
 from source_connector.timers import Timers
 
 __all__ = ["Limits", "Stages"]
@@ -42,7 +42,7 @@ class Limits:
 
 
 class Fetcher(Protocol):
-    """What `source_connector.row_fetcher.RowFetcher` is to the others."""
+    """What `source_connector.rows.row_fetcher.RowFetcher` is to the others."""
 
     @property
     def has_room(self) -> bool:

@@ -19,25 +19,25 @@ from typing import Final
 from uuid import UUID
 
 from schemas.errors import CdcError
-from source_connector.dead_letters import DeadLetter
 from source_connector.errors import FetchError, UnexpectedError
-from source_connector.events_message import DataStaxMessage, EventsMessage, PendingEvent
-from source_connector.guessed_events import GuessedEvents, task_for
-from source_connector.host_protocol import SchemaRefused, SchemaTaken
-from source_connector.last_rows import LastRows
-from source_connector.newest_schema import SchemaLookedAt
+from source_connector.events.dead_letters import DeadLetter
+from source_connector.events.events_message import DataStaxMessage, EventsMessage, PendingEvent
+from source_connector.events.guessed_events import GuessedEvents, task_for
+from source_connector.host.host_protocol import SchemaRefused, SchemaTaken
+from source_connector.host.record import SourceRecord
 from source_connector.notices import Notices
-from source_connector.partition_lanes import PartitionLanes, Work
-from source_connector.projection import Projection
-from source_connector.read_request import ReadRequest, Rows
-from source_connector.record import SourceRecord
-from source_connector.row_task import Reading, Task
-from source_connector.schema_registration import SchemaRegistration
-from source_connector.schema_watch import SchemaWatch
+from source_connector.rows.last_rows import LastRows
+from source_connector.rows.partition_lanes import PartitionLanes, Work
+from source_connector.rows.projection import Projection
+from source_connector.rows.read_request import ReadRequest, Rows
+from source_connector.rows.row_task import Reading, Task
 from source_connector.stages import Stages
-from source_connector.table_definition import definition_of
-from source_connector.table_schema import TableSchemaReader
-from source_connector.table_tracker import Standing, TableTracker
+from source_connector.tables.newest_schema import SchemaLookedAt
+from source_connector.tables.schema_registration import SchemaRegistration
+from source_connector.tables.schema_watch import SchemaWatch
+from source_connector.tables.table_definition import definition_of
+from source_connector.tables.table_schema import TableSchemaReader
+from source_connector.tables.table_tracker import Standing, TableTracker
 from source_connector.timers import backoff_s
 
 __all__ = ["TableLine"]

@@ -15,10 +15,10 @@ from pathlib import Path
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.db.mutation import MutationDecoder
-from change_agent.decode_format import mutation_json
 from change_agent.errors import CommitLogReadError
-from change_agent.event_format import event_json
-from change_agent.mutation_events import MutationEventBuilder
+from change_agent.events.decode_format import mutation_json
+from change_agent.events.event_format import event_json
+from change_agent.events.mutation_events import MutationEventBuilder
 from schemas.errors import CdcError
 from tests.golden_segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
 

@@ -25,7 +25,7 @@ from schemas.row_record import events_key_schema, schema_text
 from schemas.system_schema import SELECTS, tables_of
 from schemas.table_metadata import TableMetadata
 from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic
-from source_connector.projection import Projection
+from source_connector.rows.projection import Projection
 
 __all__ = ["EventsWriter", "table_metadata"]
 

@@ -11,7 +11,7 @@ from cdc.schema_source import load_schema
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
-from change_agent.commitlog_options import load_segment_options
+from change_agent.configuration.commitlog_options import load_segment_options
 from schemas.table_metadata import TableMetadata
 
 __all__ = ["ENCODED_SEGMENTS", "GOLDEN_SEGMENTS", "GoldenSegment"]

@@ -16,9 +16,9 @@ from cassandra.cluster import Cluster
 
 from cdc.sandbox import CassandraNode, Sandbox, SandboxOptions
 from schemas.system_schema import SELECTS, tables_of
-from source_connector.cassandra_client import CassandraClient, CassandraOptions, RowRead
-from source_connector.projection import Projection, quoted
-from source_connector.raw_page import RawPage
+from source_connector.rows.cassandra_client import CassandraClient, CassandraOptions, RowRead
+from source_connector.rows.projection import Projection, quoted
+from source_connector.rows.raw_page import RawPage
 
 GOLDEN = Path(__file__).parent / "golden" / "datastax"
 _LISTS = ("tables", "columns", "types", "dropped_columns")

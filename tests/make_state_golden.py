@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from uuid import UUID
 
-from change_agent.held_events import HeldEvents
-from change_agent.offsets import OffsetStore, StoredPositions, StoredSegment
-from change_agent.parked import ParkedMutation, ParkedMutations
-from change_agent.partition_counts import PartitionCounts
-from change_agent.schema_history import NodeSchema, SchemaHistory
+from change_agent.parking.parked import ParkedMutation, ParkedMutations
+from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
+from change_agent.publishing.held_events import HeldEvents
+from change_agent.publishing.partition_counts import PartitionCounts
+from change_agent.schema.schema_history import NodeSchema, SchemaHistory
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, encode_events
 from tests.golden_segments import GOLDEN_SEGMENTS
 

@@ -10,25 +10,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from change_agent.archiving import Archiving
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.commitlog.section_decoder import SegmentOptions
-from change_agent.finished_segments import FinishedSegmentFiles
-from change_agent.gaps import Gap
-from change_agent.inflight import InflightPositions
-from change_agent.metrics import AgentMetrics
-from change_agent.mutation_interpreter import MutationInterpreter
-from change_agent.offsets import OffsetStore, StoredPositions
-from change_agent.outgoing import OutgoingEvent, TrackedEntry
-from change_agent.parked import ParkedMutations
-from change_agent.positions_writer import PositionsWriter
-from change_agent.reading_again import reading_again
-from change_agent.schema_mutations import SchemaChange
-from change_agent.schema_store import LogPlace
-from change_agent.segment_follower import SegmentFollower
-from change_agent.table_metadata import KnownTables
-from change_agent.unparking import Unparker
+from change_agent.events.mutation_interpreter import MutationInterpreter
+from change_agent.parking.parked import ParkedMutations
+from change_agent.parking.unparking import Unparker
+from change_agent.positions.offsets import OffsetStore, StoredPositions
+from change_agent.positions.positions_writer import PositionsWriter
+from change_agent.positions.reading_again import reading_again
+from change_agent.publishing.inflight import InflightPositions
+from change_agent.publishing.outgoing import OutgoingEvent, TrackedEntry
+from change_agent.reporting.metrics import AgentMetrics
+from change_agent.schema.schema_mutations import SchemaChange
+from change_agent.schema.schema_store import LogPlace
+from change_agent.schema.table_metadata import KnownTables
+from change_agent.segments.archiving import Archiving
+from change_agent.segments.finished_segments import FinishedSegmentFiles
+from change_agent.segments.gaps import Gap
+from change_agent.segments.segment_follower import SegmentFollower
 from schemas.table_metadata import TableMetadata
 from tests.golden_segments import GOLDEN_SEGMENTS
 

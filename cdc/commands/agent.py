@@ -10,7 +10,7 @@ from cdc.commands.agent_options import config_option
 from cdc.commands.agent_reprocess import reprocess
 from cdc.commands.agent_status import status
 from change_agent.__main__ import leave, run_agent
-from change_agent.config import AgentConfig
+from change_agent.configuration.config import AgentConfig
 
 __all__ = ["agent"]
 

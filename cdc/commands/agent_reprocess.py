@@ -9,8 +9,8 @@ import click
 
 from cdc.commands.agent_options import config_option
 from change_agent.cdc_raw.archiver import REASON_SUFFIX
-from change_agent.config import AgentConfig
-from change_agent.segment_archive import ArchiveError, fetch_segment
+from change_agent.configuration.config import AgentConfig
+from change_agent.segments.segment_archive import ArchiveError, fetch_segment
 from schemas.errors import ConfigError
 
 __all__ = ["reprocess"]

@@ -12,7 +12,7 @@ from typing import Final, cast
 import click
 
 from cdc.commands.agent_options import config_option
-from change_agent.config import AgentConfig
+from change_agent.configuration.config import AgentConfig
 from schemas.errors import CdcError
 
 __all__ = ["render", "status"]

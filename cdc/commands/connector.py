@@ -10,8 +10,8 @@ from typing import Final, ParamSpec, TypeVar
 import click
 
 from schemas.topics import full_topic_name
-from source_connector.dead_letters import DeadLetter, dead_letters, resend
-from source_connector.pulsar_access import PulsarOptions
+from source_connector.events.dead_letters import DeadLetter, dead_letters, resend
+from source_connector.events.pulsar_access import PulsarOptions
 
 __all__ = ["connector"]
 

@@ -14,10 +14,10 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from change_agent.config import AgentConfig
-from change_agent.held_events import TooLargeEvent, read_too_large
-from change_agent.parked import ParkedMutation, read_parked
-from change_agent.schema_history import read_newest_tables
+from change_agent.configuration.config import AgentConfig
+from change_agent.parking.parked import ParkedMutation, read_parked
+from change_agent.publishing.held_events import TooLargeEvent, read_too_large
+from change_agent.schema.schema_history import read_newest_tables
 from change_agent.sqlite_file import DamagedFileError
 from schemas.errors import ConfigError
 from schemas.system_schema import SystemSchemaError

@@ -16,8 +16,8 @@ import fastavro
 from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType, VectorType
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, RangeBounds, encode_events
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
-from source_connector.datastax_events import DataStaxSchema
-from source_connector.projection import Projection
+from source_connector.events.datastax_events import DataStaxSchema
+from source_connector.rows.projection import Projection
 from tests.segment_writer import (
     COMPRESSORS,
     encoded_segment_bytes,

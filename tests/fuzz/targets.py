@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from change_agent.avro_key import EventKeys
 from change_agent.cdc_raw.cdc_index import parse_cdc_index
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
-from change_agent.config import AgentConfig
+from change_agent.configuration.config import AgentConfig
 from change_agent.db.mutation import MutationDecoder
-from change_agent.decode_format import mutation_json
-from change_agent.event_format import event_json
-from change_agent.mutation_events import MutationEventBuilder
+from change_agent.events.avro_key import EventKeys
+from change_agent.events.decode_format import mutation_json
+from change_agent.events.event_format import event_json
+from change_agent.events.mutation_events import MutationEventBuilder
 from schemas.cql_value import CqlValueError
 from schemas.errors import CdcError
 from schemas.mutation_event import decode_events
-from source_connector.config import SourceConfig
-from source_connector.datastax_events import DataStaxSchema, as_mutation_events
-from source_connector.host_protocol import FrameDecoder, HostFrame
-from source_connector.projection import Projection
+from source_connector.configuration.config import SourceConfig
+from source_connector.events.datastax_events import DataStaxSchema, as_mutation_events
+from source_connector.host.host_protocol import FrameDecoder, HostFrame
+from source_connector.rows.projection import Projection
 from tests.fuzz import shapes
 from tests.golden_segments import GOLDEN_SEGMENTS
 from tests.segment_writer import COMPRESSORS, encoded_segment_bytes, entry_bytes, segment_bytes

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from pulsar import Client, FileLogger, InitialPosition, LoggerLevel
 
 from cdc.main import cli
-from source_connector.dead_letters import RESEND_SUBSCRIPTION
 from source_connector.errors import DeadLettersError
+from source_connector.events.dead_letters import RESEND_SUBSCRIPTION
 from tests.connector_line import ConnectorLine, int32
 from tests.events_topic import wait_until
 from tests.fix_connector import CreateLine, DeployConnector, wait_until_acknowledged

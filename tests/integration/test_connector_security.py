@@ -15,10 +15,10 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.native_protocol import DEFAULT_LOGIN
 from source_connector.assembly import cassandra_options
-from source_connector.cassandra_client import CassandraClient
-from source_connector.config import SourceConfig
+from source_connector.configuration.config import SourceConfig
+from source_connector.configuration.tls import tls_context
 from source_connector.errors import DeploymentError, FetchError
-from source_connector.tls import tls_context
+from source_connector.rows.cassandra_client import CassandraClient
 from tests.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.connector_line import int32
 from tests.events_topic import wait_until

@@ -27,7 +27,7 @@ from cdc.schema_source import load_schema
 from change_agent.cdc_raw.cdc_index import index_name, parse_cdc_index
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
-from change_agent.commitlog_options import load_segment_options
+from change_agent.configuration.commitlog_options import load_segment_options
 from change_agent.errors import MalformedSegmentError
 from tests.oracle.damage import DamagedReading, read_damaged
 from tests.oracle.features import FEATURES, FeatureCounts, absence, count_features

@@ -24,7 +24,7 @@ from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.schema_source import fetch_schema
 from change_agent.commitlog.reader import SegmentReader
-from change_agent.commitlog_options import load_segment_options
+from change_agent.configuration.commitlog_options import load_segment_options
 from tests.oracle.variants import ENCODED_VARIANTS, PLAIN_VARIANTS, Variant
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "commitlog"

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from cdc.main import cli
-from change_agent.config import option_names
+from change_agent.configuration.config import option_names
 
 _ROOT = Path(__file__).parent.parent.parent
 _UNIT = _ROOT / "deploy" / "cassandra-cdc-agent.service"

@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from cdc.main import cli
-from change_agent.config import AgentConfig
+from change_agent.configuration.config import AgentConfig
 from schemas.cql_type import NATIVE_TYPE_NAMES, NativeType
 from schemas.row_record import data_value_schema, schema_text
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
-from source_connector.config import SourceConfig
-from source_connector.datastax_options import IDLE_OPTIONS
-from source_connector.secret_options import FILE_OPTIONS
+from source_connector.configuration.config import SourceConfig
+from source_connector.configuration.datastax_options import IDLE_OPTIONS
+from source_connector.configuration.secret_options import FILE_OPTIONS
 
 _ROOT = Path(__file__).parent.parent.parent
 _DOCUMENTS = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]

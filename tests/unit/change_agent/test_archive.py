@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from cdc.main import cli
-from change_agent.archiving import Archiving
-from change_agent.segment_archive import ArchiveError, SegmentArchive, archive_problem, fetch_segment
+from change_agent.segments.archiving import Archiving
+from change_agent.segments.segment_archive import ArchiveError, SegmentArchive, archive_problem, fetch_segment
 from tests.events_topic import wait_until
 from tests.golden_segments import GOLDEN_SEGMENTS
 from tests.segment_writer import segment_bytes

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from change_agent.avro_key import EventKeys
+from change_agent.events.avro_key import EventKeys
 from schemas.avro_names import avro_names
 from schemas.cql_type import CqlType, CustomType, ListType, NativeType, TupleType, UserType, VectorType
 from schemas.cql_value import AvroValue, CqlValueError, split_partition_key, value_reader

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from change_agent.commitlog_options import load_segment_options
-from change_agent.config import AgentConfig
+from change_agent.configuration.commitlog_options import load_segment_options
+from change_agent.configuration.config import AgentConfig
 from schemas.errors import ConfigError
 from tests.oracle.variants import STORE_PASSWORD, encryption
 

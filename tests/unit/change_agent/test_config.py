@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from change_agent.config import AgentConfig, option_names
+from change_agent.configuration.config import AgentConfig, option_names
 from schemas.errors import ConfigError
 
 

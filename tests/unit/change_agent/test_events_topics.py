@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from change_agent.configuration.pulsar_auth import PulsarAuth
 from change_agent.errors import PublishError
-from change_agent.events_topics import EventsTopics
-from change_agent.pulsar_auth import PulsarAuth
+from change_agent.publishing.events_topics import EventsTopics
 from schemas.errors import ConfigError
 
 _TOPIC = "persistent://tenant/ns/cdc-events-ks.t"

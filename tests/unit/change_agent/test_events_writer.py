@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from change_agent.events_writer import write_events
+from change_agent.events.events_writer import write_events
 from schemas.mutation_event import (
     MutationEvent,
     MutationEvents,

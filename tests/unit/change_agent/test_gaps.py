@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from change_agent.errors import PublishError
-from change_agent.event_producers import EventProducer, OnResult
-from change_agent.gaps import Gap, GapReporter
+from change_agent.publishing.event_producers import EventProducer, OnResult
+from change_agent.segments.gaps import Gap, GapReporter
 from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, encode_gap, gaps_topic
 from tests.events_topic import wait_until
 from tests.segment_writer import segment_bytes

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from change_agent.held_events import HeldEvents
+from change_agent.publishing.held_events import HeldEvents
 from schemas.mutation_event import MutationEvents, encode_events
 
 

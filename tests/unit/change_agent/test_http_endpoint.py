@@ -13,12 +13,12 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from change_agent.http_endpoint import HttpEndpoint
-from change_agent.inflight import InflightPositions
-from change_agent.metrics import AgentMetrics
-from change_agent.prometheus import CONTENT_TYPE, MetricsPage
-from change_agent.status_report import StatusReport
-from change_agent.topic_queue import TopicStatus
+from change_agent.publishing.inflight import InflightPositions
+from change_agent.publishing.topic_queue import TopicStatus
+from change_agent.reporting.http_endpoint import HttpEndpoint
+from change_agent.reporting.metrics import AgentMetrics
+from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
+from change_agent.reporting.status_report import StatusReport
 from schemas.errors import ConfigError
 
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from change_agent.inflight import InflightPositions
-from change_agent.outgoing import TrackedEntry
+from change_agent.publishing.inflight import InflightPositions
+from change_agent.publishing.outgoing import TrackedEntry
 
 
 @pytest.fixture

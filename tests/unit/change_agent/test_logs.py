@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from change_agent.logs import set_up_log
+from change_agent.reporting.logs import set_up_log
 
 
 @pytest.fixture

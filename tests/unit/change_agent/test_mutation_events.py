@@ -18,8 +18,8 @@ from change_agent.db.values import (
     RangeTombstone,
     Row,
 )
-from change_agent.digest import Digests
-from change_agent.mutation_events import MutationEventBuilder, TableEvent
+from change_agent.events.digest import Digests
+from change_agent.events.mutation_events import MutationEventBuilder, TableEvent
 from schemas.cql_type import NativeType
 from schemas.mutation_event import MutationEvent, MutationKind
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata

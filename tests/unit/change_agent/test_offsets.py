@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from change_agent.offsets import (
+from change_agent.positions.offsets import (
     DamagedPositionsError,
     OffsetStore,
     StoredPositions,
@@ -84,7 +84,7 @@ def test_a_flipped_bit_anywhere_is_noticed(stored: Path) -> None:
 def test_kill_9_at_any_moment_leaves_what_was_stored_last_or_what_was_being_stored(tmp_path: Path) -> None:
     """A process stores without pause and says what it stored; it is killed five times, each in the middle of a store."""
     program = (
-        "import sys; from pathlib import Path; from change_agent.offsets import *\n"
+        "import sys; from pathlib import Path; from change_agent.positions.offsets import *\n"
         "store = OffsetStore(Path(sys.argv[1])); n = store.load().segments.get(1, StoredSegment(position=0)).position\n"
         "while True:\n"
         "    n += 1; store.store(StoredPositions(segments={1: StoredSegment(position=n)})); print(n, flush=True)\n"

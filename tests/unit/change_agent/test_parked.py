@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from cdc.main import cli
-from change_agent.held_events import HeldEvents
-from change_agent.offsets import StoredPositions, StoredSegment
-from change_agent.parked import DamagedParkedError, ParkedMutation, ParkedMutations, read_parked
-from change_agent.reading_again import reading_again
-from change_agent.schema_history import NodeSchema, SchemaHistory
+from change_agent.parking.parked import DamagedParkedError, ParkedMutation, ParkedMutations, read_parked
+from change_agent.positions.offsets import StoredPositions, StoredSegment
+from change_agent.positions.reading_again import reading_again
+from change_agent.publishing.held_events import HeldEvents
+from change_agent.schema.schema_history import NodeSchema, SchemaHistory
 from change_agent.sqlite_file import UnwritableFileError
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, encode_events
 from tests.stages import GOLDEN
@@ -68,7 +68,7 @@ def test_what_was_saved_survives_kill_9(tmp_path: Path) -> None:
     """The process is killed while it goes on parking: everything that `save` returned for is there, the file is whole."""
     script = (
         "import sys; from pathlib import Path; from uuid import UUID\n"
-        "from change_agent.parked import ParkedMutation, ParkedMutations\n"
+        "from change_agent.parking.parked import ParkedMutation, ParkedMutations\n"
         "parked = ParkedMutations(Path(sys.argv[1]), lambda: None)\n"
         "for at in range(1, 100_000):\n"
         "    parked.park(ParkedMutation(segment='s', segment_id=1, position=at, version=7, table_id=UUID(int=5),\n"
@@ -151,7 +151,7 @@ def test_a_file_that_cannot_be_opened_is_not_taken_for_damaged(tmp_path: Path) -
     parked.park(_mutation(10))
     parked.close()
     script = (
-        "import resource, sys; from pathlib import Path; from change_agent.parked import ParkedMutations\n"
+        "import resource, sys; from pathlib import Path; from change_agent.parking.parked import ParkedMutations\n"
         "from change_agent.sqlite_file import UnwritableFileError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))\n"
         "try:\n    ParkedMutations(Path(sys.argv[1]), lambda: print('damaged'))\n"

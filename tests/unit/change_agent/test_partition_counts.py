@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from change_agent.errors import PartitionsChangedError, PublishError
-from change_agent.partition_counts import PartitionCounts
+from change_agent.publishing.partition_counts import PartitionCounts
 
 
 def test_the_first_number_is_the_one_that_counts(tmp_path: Path) -> None:

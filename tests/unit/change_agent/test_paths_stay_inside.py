@@ -10,7 +10,7 @@ import pytest
 
 from change_agent.cdc_raw.archiver import move_file
 from change_agent.cdc_raw.folder import list_folder
-from change_agent.segment_archive import SegmentArchive, fetch_segment
+from change_agent.segments.segment_archive import SegmentArchive, fetch_segment
 
 _LOG = "CommitLog-7-1.log"
 

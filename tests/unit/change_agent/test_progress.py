@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from change_agent.progress import Progress
+from change_agent.reporting.progress import Progress
 
 
 def _look(

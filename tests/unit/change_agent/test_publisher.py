@@ -11,13 +11,13 @@ from uuid import UUID
 import pytest
 
 from change_agent.errors import PartitionsChangedError, PublishError
-from change_agent.event_producers import EventProducer, OnResult
-from change_agent.inflight import InflightPositions
-from change_agent.metrics import AgentMetrics
-from change_agent.node_connection import token_of
-from change_agent.outgoing import MessageHeader, OutgoingEvent, TrackedEntry
-from change_agent.publisher import HoldLimits, MutationPublisher
-from change_agent.topic_lane import Packing
+from change_agent.publishing.event_producers import EventProducer, OnResult
+from change_agent.publishing.inflight import InflightPositions
+from change_agent.publishing.outgoing import MessageHeader, OutgoingEvent, TrackedEntry
+from change_agent.publishing.publisher import HoldLimits, MutationPublisher
+from change_agent.publishing.topic_lane import Packing
+from change_agent.reporting.metrics import AgentMetrics
+from change_agent.schema.node_connection import token_of
 from schemas.mutation_event import MutationEvent, MutationKind, decode_events
 from schemas.topics import partition_of_token
 from tests.events_topic import wait_until

@@ -15,13 +15,13 @@ from uuid import UUID
 import pytest
 
 from change_agent.commitlog.entry import CommitLogEntry
-from change_agent.metrics import AgentMetrics
-from change_agent.mutation_interpreter import MutationInterpreter
-from change_agent.parked import ParkedMutations
-from change_agent.schema_history import NodeSchema, SchemaHistory
-from change_agent.schema_mutations import SchemaChange
-from change_agent.schema_store import LogPlace
-from change_agent.table_metadata import KnownTables
+from change_agent.events.mutation_interpreter import MutationInterpreter
+from change_agent.parking.parked import ParkedMutations
+from change_agent.reporting.metrics import AgentMetrics
+from change_agent.schema.schema_history import NodeSchema, SchemaHistory
+from change_agent.schema.schema_mutations import SchemaChange
+from change_agent.schema.schema_store import LogPlace
+from change_agent.schema.table_metadata import KnownTables
 from schemas.system_schema import SystemSchema
 
 _FOLDER = Path(__file__).parents[2] / "golden" / "schema_mutations"

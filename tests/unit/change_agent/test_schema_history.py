@@ -14,10 +14,10 @@ from uuid import UUID
 import pytest
 
 from cdc.schema_source import load_schema
-from change_agent.schema_history import NodeSchema, SchemaHistory
-from change_agent.schema_mutations import SchemaChange, TableChange, TypeChange
+from change_agent.schema.schema_history import NodeSchema, SchemaHistory
+from change_agent.schema.schema_mutations import SchemaChange, TableChange, TypeChange
+from change_agent.schema.table_versions import LogEvidence, WrittenWhen
 from change_agent.sqlite_file import UnwritableFileError
-from change_agent.table_versions import LogEvidence, WrittenWhen
 from schemas.errors import ConfigError
 from schemas.system_schema import Row, SystemSchema
 from schemas.table_metadata import TableMetadata
@@ -276,8 +276,8 @@ def test_what_was_added_survives_kill_9(tmp_path: Path) -> None:
     """The process is killed while it goes on adding: all that `note` returned for is there."""
     script = (
         "import sys; from pathlib import Path; from uuid import UUID\n"
-        "from change_agent.schema_history import SchemaHistory\n"
-        "from change_agent.schema_mutations import SchemaChange, TableChange\n"
+        "from change_agent.schema.schema_history import SchemaHistory\n"
+        "from change_agent.schema.schema_mutations import SchemaChange, TableChange\n"
         "history = SchemaHistory(Path(sys.argv[1])); history.load()\n"
         "key = {'keyspace_name': 'ks', 'table_name': 't', 'column_name': 'k', 'kind': 'partition_key', 'position': 0,\n"
         "       'clustering_order': 'none', 'type': 'int'}\n"
@@ -305,7 +305,7 @@ def test_a_disk_that_is_full_at_the_start_is_not_taken_for_damage(tmp_path: Path
     history.add(_schema(_table(_OLD, "t")))
     history.close()
     script = (
-        "import resource, sys; from pathlib import Path; from change_agent.schema_history import SchemaHistory\n"
+        "import resource, sys; from pathlib import Path; from change_agent.schema.schema_history import SchemaHistory\n"
         "from change_agent.sqlite_file import UnwritableFileError\n"
         "history = SchemaHistory(Path(sys.argv[1]))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))\n"

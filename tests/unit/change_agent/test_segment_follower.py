@@ -12,7 +12,7 @@ import pytest
 
 from change_agent.db.mutation import MutationDecoder
 from change_agent.errors import Damage
-from change_agent.parked import read_parked
+from change_agent.parking.parked import read_parked
 from tests.events_topic import wait_until
 from tests.golden_segments import ENCODED_SEGMENTS, GoldenSegment
 from tests.segment_writer import entry_bytes, segment_bytes

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from change_agent.cdc_raw.archiver import SegmentArchiver
-from change_agent.offsets import OffsetStore, StoredPositions
+from change_agent.positions.offsets import OffsetStore, StoredPositions
 from tests.events_topic import wait_until
 from tests.golden_segments import GOLDEN_SEGMENTS
 from tests.segment_writer import segment_bytes

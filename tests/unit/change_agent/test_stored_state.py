@@ -17,11 +17,11 @@ import fastavro
 import pytest
 
 from change_agent.errors import PublishError, StateFormatError
-from change_agent.held_events import HeldEvents
-from change_agent.offsets import OffsetStore, parse_positions
-from change_agent.parked import ParkedMutations
-from change_agent.partition_counts import PartitionCounts
-from change_agent.schema_history import SchemaHistory
+from change_agent.parking.parked import ParkedMutations
+from change_agent.positions.offsets import OffsetStore, parse_positions
+from change_agent.publishing.held_events import HeldEvents
+from change_agent.publishing.partition_counts import PartitionCounts
+from change_agent.schema.schema_history import SchemaHistory
 from schemas.mutation_event import (
     MUTATION_EVENTS_SCHEMA_TEXT,
     MalformedEventsError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from change_agent.table_filter import TableFilter
+from change_agent.configuration.table_filter import TableFilter
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from change_agent.table_versions import LogEvidence, TableVersion, TableVersions, WrittenWhen
+from change_agent.schema.table_versions import LogEvidence, TableVersion, TableVersions, WrittenWhen
 from schemas.cql_type import parse_cql_type
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 

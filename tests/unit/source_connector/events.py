@@ -9,7 +9,7 @@ from uuid import UUID
 from schemas.cql_type import parse_cql_type
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, RangeBounds
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
-from source_connector.events_message import EventsMessage, PendingEvent
+from source_connector.events.events_message import EventsMessage, PendingEvent
 
 __all__ = ["NODE", "column", "event", "int32", "pending", "table"]
 

@@ -11,9 +11,9 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster
 
 from source_connector.assembly import cassandra_options
-from source_connector.cassandra_client import CassandraClient
-from source_connector.config import SourceConfig
+from source_connector.configuration.config import SourceConfig
 from source_connector.errors import DeploymentError, FetchError
+from source_connector.rows.cassandra_client import CassandraClient
 
 _LOGIN = {"auth.provider": "PLAIN", "auth.username": "u", "auth.password": "p"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import ConfigError
-from source_connector.config import SourceConfig
+from source_connector.configuration.config import SourceConfig
 
 PULSAR = {"getServiceUrl": "pulsar://broker:6650", "getAuthParams": "token:secret"}
 NEEDED: dict[str, object] = {

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import ConfigError
-from source_connector.config import SourceConfig
-from source_connector.private_files import as_file
-from source_connector.row_encoder import DataFormat
-from source_connector.tls import openssl_ciphers, tls_context
+from source_connector.configuration.config import SourceConfig
+from source_connector.configuration.private_files import as_file
+from source_connector.configuration.tls import openssl_ciphers, tls_context
+from source_connector.rows.row_encoder import DataFormat
 
 _STORES = Path(__file__).parents[2] / "golden" / "key_stores"
 _PLACE: dict[str, object] = {"contactPoints": "10.0.0.1", "loadBalancing.localDc": "dc1"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from source_connector.in_flight_limit import InFlightLimit
+from source_connector.rows.in_flight_limit import InFlightLimit
 
 
 class Case:

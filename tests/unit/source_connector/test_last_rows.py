@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from source_connector.last_rows import LastRows
-from source_connector.record import SourceRecord
+from source_connector.host.record import SourceRecord
+from source_connector.rows.last_rows import LastRows
 
 
 def record(value: bytes | None = b"v", key: bytes = b"k", **properties: str) -> SourceRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from source_connector.mutation_cache import MutationCache
+from source_connector.events.mutation_cache import MutationCache
 
 
 class Clock:

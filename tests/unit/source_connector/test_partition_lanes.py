@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schemas.mutation_event import MutationKind
-from source_connector.partition_lanes import PartitionLanes, Work
+from source_connector.rows.partition_lanes import PartitionLanes, Work
 from tests.unit.source_connector.events import event, pending
 
 

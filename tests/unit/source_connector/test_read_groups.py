@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from schemas.mutation_event import MutationKind, RangeBounds
-from source_connector.projection import Projection
-from source_connector.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
-from source_connector.read_request import ReadLevel, ReadRequest
-from source_connector.row_fetcher import range_condition
+from source_connector.rows.projection import Projection
+from source_connector.rows.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
+from source_connector.rows.read_request import ReadLevel, ReadRequest
+from source_connector.rows.row_fetcher import range_condition
 from tests.unit.source_connector.events import NODE, int32, table
 
 SIMPLE = Projection(table())

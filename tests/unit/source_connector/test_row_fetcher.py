@@ -11,12 +11,12 @@ from cassandra import InvalidRequest, OperationTimedOut, ReadTimeout, Unavailabl
 from cassandra.cluster import NoHostAvailable
 
 from schemas.mutation_event import MutationKind
-from source_connector.cassandra_client import CassandraClient, RowRead
 from source_connector.errors import FetchError
-from source_connector.projection import Projection
-from source_connector.raw_page import RawPage
-from source_connector.read_request import RawRow, ReadLevel, ReadRequest, Rows
-from source_connector.row_fetcher import Answer, RowFetcher
+from source_connector.rows.cassandra_client import CassandraClient, RowRead
+from source_connector.rows.projection import Projection
+from source_connector.rows.raw_page import RawPage
+from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
+from source_connector.rows.row_fetcher import Answer, RowFetcher
 from tests.unit.source_connector.events import NODE, int32, table
 
 SIMPLE = Projection(table())

@@ -30,8 +30,8 @@ from schemas.mutation_event import (
 from schemas.system_schema import tables_of
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 from source_connector.compiled import COMPILED_MODULES, compiled_folder, row_path
-from source_connector.events_reader import read_events
-from source_connector.row_encoder import DataFormat, row_encoder
+from source_connector.events.events_reader import read_events
+from source_connector.rows.row_encoder import DataFormat, row_encoder
 from tests.unit.source_connector.events import column, table
 
 _ROOT = Path(__file__).parents[3]
@@ -183,9 +183,9 @@ def test_a_changed_source_is_not_shadowed_by_what_was_compiled(tmp_path: Path) -
     """The edited source runs; asked for the compiled one, the program refuses."""
     for package in ("schemas", "source_connector"):
         shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "source_connector" / "row_task.py").open("a") as source:
+    with (tmp_path / "source_connector" / "rows" / "row_task.py").open("a") as source:
         source.write("EDITED = True\n")
-    print_it = "import source_connector.row_task as t; print(t.EDITED)"
+    print_it = "import source_connector.rows.row_task as t; print(t.EDITED)"
     assert _run("auto", "-c", print_it, root=tmp_path).stdout == "True\n"
     assert "run `cdc compile`" in _run("compiled", "-c", print_it, root=tmp_path).stderr
 

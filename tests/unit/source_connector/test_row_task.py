@@ -8,13 +8,13 @@ from uuid import UUID
 import pytest
 
 from schemas.mutation_event import MutationEvent, MutationKind
-from source_connector.events_message import PendingEvent
-from source_connector.last_rows import LastRows
-from source_connector.partition_lanes import Work
-from source_connector.projection import Projection
-from source_connector.read_request import RawRow, ReadLevel, ReadRequest, Rows
-from source_connector.record import SourceRecord
-from source_connector.row_task import Reading, RowTask, Task, holds_change
+from source_connector.events.events_message import PendingEvent
+from source_connector.host.record import SourceRecord
+from source_connector.rows.last_rows import LastRows
+from source_connector.rows.partition_lanes import Work
+from source_connector.rows.projection import Projection
+from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
+from source_connector.rows.row_task import Reading, RowTask, Task, holds_change
 from tests.unit.source_connector.events import NODE, event, int32, pending, table
 
 
@@ -184,7 +184,7 @@ def test_events_that_are_settled_together_are_proven_one_by_one() -> None:
 def test_a_record_that_took_long_is_read_again_before_its_event_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another instance may have published meanwhile: an equal row settles, another one is published."""
     now = [0.0]
-    monkeypatch.setattr("source_connector.row_task.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: now[0])
     case = Case(event())
     case.answer(row(5, 10))
     now[0] = 6.0

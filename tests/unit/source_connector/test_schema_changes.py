@@ -13,14 +13,14 @@ import pytest
 from schemas.cql_type import NativeType, UserType
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from schemas.topics import schema_changes_topic
-from source_connector.host_protocol import SchemaRefused, SchemaTaken, encode_schema
-from source_connector.newest_schema import SchemaLookedAt
+from source_connector.host.host_protocol import SchemaRefused, SchemaTaken, encode_schema
+from source_connector.host.record import DataSchema
 from source_connector.notices import Notices
-from source_connector.record import DataSchema
-from source_connector.row_encoder import DataFormat
-from source_connector.schema_changes import SCHEMA_CHANGE_SCHEMA
-from source_connector.schema_registration import SchemaRegistration
-from source_connector.table_definition import changes_between, definition_of
+from source_connector.rows.row_encoder import DataFormat
+from source_connector.tables.newest_schema import SchemaLookedAt
+from source_connector.tables.schema_changes import SCHEMA_CHANGE_SCHEMA
+from source_connector.tables.schema_registration import SchemaRegistration
+from source_connector.tables.table_definition import changes_between, definition_of
 from source_connector.timers import Timers
 from tests.unit.source_connector.events import column, table
 

@@ -11,26 +11,26 @@ import pytest
 
 from schemas.mutation_event import MutationEvent, MutationEvents, decode_events
 from schemas.table_metadata import TableMetadata
-from source_connector.cassandra_client import CassandraClient
-from source_connector.dead_letters import DeadLetter, DeadLetterWriter
 from source_connector.errors import FetchError
-from source_connector.events_message import EventsMessage, UnreadableMessage
-from source_connector.host_connection import HostConnection
-from source_connector.host_protocol import SchemaTaken
+from source_connector.events.dead_letters import DeadLetter, DeadLetterWriter
+from source_connector.events.events_message import EventsMessage, UnreadableMessage
+from source_connector.events.mutation_cache import MutationCache
+from source_connector.host.host_connection import HostConnection
+from source_connector.host.host_protocol import SchemaTaken
+from source_connector.host.outbox import Outbox
 from source_connector.metrics import Metrics
-from source_connector.mutation_cache import MutationCache
-from source_connector.newest_schema import SchemaLookedAt
-from source_connector.outbox import Outbox
-from source_connector.projection import Projection
-from source_connector.read_request import RawRow, ReadRequest, Rows
-from source_connector.row_encoder import DataFormat
-from source_connector.row_fetcher import RowFetcher
-from source_connector.row_task import Reading, Task
-from source_connector.schema_changes import SchemaChangeTopic
+from source_connector.rows.cassandra_client import CassandraClient
+from source_connector.rows.projection import Projection
+from source_connector.rows.read_request import RawRow, ReadRequest, Rows
+from source_connector.rows.row_encoder import DataFormat
+from source_connector.rows.row_fetcher import RowFetcher
+from source_connector.rows.row_task import Reading, Task
 from source_connector.stages import Limits, Stages
-from source_connector.table_definition import TableDefinition
 from source_connector.table_line import TableLine
-from source_connector.table_schema import TableSchemaReader
+from source_connector.tables.newest_schema import SchemaLookedAt
+from source_connector.tables.schema_changes import SchemaChangeTopic
+from source_connector.tables.table_definition import TableDefinition
+from source_connector.tables.table_schema import TableSchemaReader
 from source_connector.timers import Timers
 from tests.unit.source_connector.events import NODE, event, int32, table
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from schemas.errors import ConfigError
-from source_connector.config import SourceConfig
-from source_connector.table_selection import TablePlace, TableSelection
+from source_connector.configuration.config import SourceConfig
+from source_connector.configuration.table_selection import TablePlace, TableSelection
 
 _PLACE = {"contactPoints": "c", "loadBalancing.localDc": "dc1"}
 

@@ -9,10 +9,10 @@ import pytest
 
 from schemas.table_metadata import TableMetadata
 from source_connector.errors import TableNotFoundError
-from source_connector.projection import Projection
-from source_connector.row_encoder import DataFormat
-from source_connector.table_schema import TableSchemaReader
-from source_connector.table_tracker import Standing, TableTracker
+from source_connector.rows.projection import Projection
+from source_connector.rows.row_encoder import DataFormat
+from source_connector.tables.table_schema import TableSchemaReader
+from source_connector.tables.table_tracker import Standing, TableTracker
 from tests.unit.source_connector.events import table
 
 # Time UUIDs in order of time.

@@ -1,0 +1,1 @@
+"""What the agent is told: `agent.yaml`, the environment, `cassandra.yaml`."""

@@ -1,0 +1,337 @@
+"""The agent's configuration: `agent.yaml` and the environment -> AgentConfig, with every problem told at once.
+
+Option names are camelCase, as DataStax's agent has them, so that its users find theirs. Each option may also come from
+the environment, as `CDC_` and the name in capitals with underscores (`topicPrefix` -> `CDC_TOPIC_PREFIX`); the file wins.
+
+To add an option: a field here, under its section, and its line in the table of docs/agent.md (a test compares the two).
+A secret is a `SecretStr` with a field `<name>_file` beside it, and is then taken from either.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self, get_args
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from change_agent.commitlog.section_decoder import SegmentOptions
+from change_agent.configuration.cassandra_yaml import (
+    YAML_ERRORS,
+    CassandraYamlError,
+    cdc_raw_directory_of,
+    yaml_problem,
+)
+from change_agent.configuration.commitlog_options import load_segment_options
+from change_agent.configuration.datastax_options import ENVIRONMENT_NAMES, FOREIGN_NAMES, take_out
+from change_agent.configuration.option_types import (
+    AdminUrl,
+    Names,
+    PemFile,
+    Port,
+    RawDirectory,
+    ServiceUrl,
+    TablePatterns,
+    TopicPrefix,
+)
+from change_agent.segments.segment_archive import Compression, archive_problem
+from schemas.errors import ConfigError, ConfigProblem
+from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION
+
+__all__ = ["RELOADABLE", "AgentConfig", "option_names", "to_option"]
+
+_MIB: Final = 1024 * 1024
+_MIN_ROTATION_MS: Final = 1_000
+
+
+def _off_or_a_second(interval_ms: int) -> int:
+    if 0 < interval_ms < _MIN_ROTATION_MS:
+        raise ValueError(f"must be 0 (off) or at least {_MIN_ROTATION_MS}: each turn flushes every table of the node")
+    return interval_ms
+
+
+def _archive_url(url: str | None) -> str | None:
+    problem = None if url is None else archive_problem(url)
+    if problem is not None:
+        raise ValueError(problem)
+    return url
+
+
+def _outside_cdc_raw(folder: Path | None, info: ValidationInfo) -> Path | None:
+    raw = info.data.get("cdc_raw_directory")
+    if folder is not None and isinstance(raw, Path) and folder.resolve().is_relative_to(raw.resolve()):
+        raise ValueError(f"{folder} lies in cdcRawDirectory, where Cassandra counts it; take a folder elsewhere")
+    return folder
+
+
+RELOADABLE: Final = frozenset({
+    "exclude_tables", "include_tables", "log_format", "log_level", "stats_interval_ms", "unhealthy_after_ms",
+})  # fmt: skip
+"""Fields that a running agent takes over at SIGHUP; the others need a restart."""
+
+
+class AgentConfig(BaseModel):
+    """Everything that can be set for an agent. Built once, by :meth:`load` or :meth:`from_mapping`."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=False, hide_input_in_errors=True
+    )
+
+    # The node
+    cassandra_yaml: Path | None = None
+    commitlog_options: Path | None = None
+    cdc_raw_directory: RawDirectory
+    cdc_working_dir: Path
+    contact_points: Annotated[Names, Field(min_length=1)] = ("127.0.0.1",)
+    port: int = Field(default=9042, ge=1, le=65535)
+    username: str | None = None
+    password: SecretStr | None = None
+    password_file: Path | None = None
+    cassandra_tls: bool = False
+    cassandra_trust_certs_file_path: PemFile | None = None
+    cassandra_certificate_file_path: PemFile | None = None
+    cassandra_key_file_path: PemFile | None = None
+    cassandra_hostname_verification: bool = True
+    schema_refresh_interval_ms: int = Field(default=10_000, ge=100)
+    cdc_poll_interval_ms: int = Field(default=1_000, ge=10)
+    cdc_total_space_bytes: int | None = Field(default=None, ge=_MIB)
+    spill_dir: Annotated[Path | None, AfterValidator(_outside_cdc_raw)] = None
+    spill_when_full_within_ms: int = Field(default=300_000, ge=0)
+    spill_min_free_bytes: int = Field(default=1024 * _MIB, ge=0)
+    archive_url: Annotated[str | None, AfterValidator(_archive_url)] = None
+    archive_compression: Compression = "zstd"
+    segment_rotation_interval_ms: Annotated[int, AfterValidator(_off_or_a_second)] = Field(default=0, ge=0)
+
+    # Tables
+    include_tables: TablePatterns = ()
+    exclude_tables: TablePatterns = ()
+
+    # Pulsar
+    pulsar_service_url: ServiceUrl = "pulsar://localhost:6650"
+    pulsar_admin_url: AdminUrl = "http://localhost:8080"
+    pulsar_auth_plugin_class_name: str | None = None
+    pulsar_auth_params: SecretStr | None = None
+    pulsar_auth_params_file: Path | None = None
+    tls_trust_certs_file_path: PemFile | None = None
+    ssl_allow_insecure_connection: bool = False
+    ssl_hostname_verification_enable: bool = True
+
+    # Events topics
+    topic_prefix: TopicPrefix = DEFAULT_EVENTS_PREFIX
+    events_subscription_name: str = Field(default=DEFAULT_SUBSCRIPTION, min_length=1)
+    create_topics: bool = True
+    events_topic_partitions: int = Field(default=4, ge=1, le=1024)
+    max_events_per_message: int = Field(default=1_000, ge=1, le=100_000)
+    max_message_bytes: int = Field(default=256 * 1024, ge=1024, le=4 * _MIB)
+    max_inflight_events: int = Field(default=20_000, ge=100)
+    max_inflight_bytes: int = Field(default=32 * _MIB, ge=_MIB)
+    max_held_bytes: int = Field(default=1024 * _MIB, ge=0)
+
+    # Seeing it
+    http_address: str = Field(default="127.0.0.1", min_length=1)
+    http_port: Port = 9465
+    unhealthy_after_ms: int = Field(default=60_000, ge=1_000)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    stats_interval_ms: int = Field(default=60_000, ge=1_000)
+
+    # The process
+    positions_topic_prefix: TopicPrefix | None = None
+    positions_interval_ms: int = Field(default=200, ge=10, le=10_000)
+    shutdown_timeout_ms: int = Field(default=3_000, ge=0)
+    _notes: tuple[str, ...] = PrivateAttr(default=())
+    _segment_options: SegmentOptions = PrivateAttr(default_factory=SegmentOptions)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One line for each given option that has no effect here."""
+        return self._notes
+
+    @property
+    def segment_options(self) -> SegmentOptions:
+        """Keys of encrypted segments, from `commitlogOptions`, else from `cassandraYaml`."""
+        return self._segment_options
+
+    def differences(self, other: AgentConfig) -> frozenset[str]:
+        """Names of the fields that have another value there."""
+        return frozenset(name for name in type(self).model_fields if getattr(self, name) != getattr(other, name))
+
+    @field_validator("pulsar_auth_params")
+    @classmethod
+    def _params_need_a_plugin(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is not None and info.data.get("pulsar_auth_plugin_class_name") is None:
+            raise ValueError("has no meaning without pulsarAuthPluginClassName; set that too")
+        return value
+
+    @field_validator("password")
+    @classmethod
+    def _password_needs_a_user(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is not None and info.data.get("username") is None:
+            raise ValueError("has no meaning without username; set that too")
+        return value
+
+    @field_validator("cassandra_trust_certs_file_path", "cassandra_certificate_file_path", "cassandra_key_file_path")
+    @classmethod
+    def _certificates_need_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and not info.data.get("cassandra_tls"):
+            raise ValueError("has no meaning without cassandraTls: true; set that too")
+        return value
+
+    @classmethod
+    def load(cls, path: Path | None, environment: Mapping[str, str] | None = None) -> Self:
+        """Read a configuration file, or the environment alone. Raises ConfigError with all problems."""
+        if path is None:
+            return cls.from_mapping({}, environment)
+        try:
+            loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError.of(str(path), f"cannot be read ({error.strerror}); give the agent's file") from error
+        except YAML_ERRORS as error:
+            raise ConfigError.of(str(path), f"is not YAML ({yaml_problem(error)})") from None
+        if loaded is None:
+            loaded = {}
+        if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
+            raise ConfigError.of(str(path), "must hold options by name, such as `pulsarServiceUrl: pulsar://...`")
+        return cls.from_mapping(loaded, environment)
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Self:
+        """Check options (file over environment, which is the process's by default). Raises ConfigError."""
+        from_environment, notes = _from_environment(os.environ if environment is None else environment)
+        given = from_environment | dict(options)
+        foreign_notes, problems = take_out(given)
+        problems += _read_secrets(given) + _fill_cdc_raw_directory(given)
+        segment_options = SegmentOptions()
+        try:
+            segment_options = _segment_options(given, {problem.option for problem in problems})
+        except ConfigError as error:
+            problems += error.problems
+        try:
+            config = cls.model_validate(given)
+        except ValidationError as error:
+            told = {problem.option for problem in problems}
+            if "cassandraYaml" in told and "cdcRawDirectory" not in given:
+                told.add("cdcRawDirectory")
+            found = [_of_pydantic(each["type"], each["loc"], each["msg"]) for each in error.errors()]
+            problems += [problem for problem in found if problem.option not in told]
+            raise ConfigError(problems) from None
+        if problems:
+            raise ConfigError(problems)
+        config._notes, config._segment_options = (*foreign_notes, *notes), segment_options  # noqa: SLF001  # its own class
+        return config
+
+
+def _problem(option: str, reason: str) -> ConfigProblem:
+    return ConfigProblem(option=option, reason=reason)
+
+
+def to_option(field_name: str) -> str:
+    """The option's name in the file."""
+    return to_camel(field_name)
+
+
+def option_names() -> dict[str, str]:
+    """Every option that is accepted, DataStax's too: name as in the file -> name of the environment variable."""
+    own = [field.alias for field in AgentConfig.model_fields.values() if field.alias]
+    return {name: ENVIRONMENT_NAMES.get(name) or f"CDC_{_snake(name).upper()}" for name in (*own, *FOREIGN_NAMES)}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
+
+
+def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, object], list[str]]:
+    """Options by name, and a note for each variable that looks like one and is none."""
+    names = {variable: name for name, variable in option_names().items()}
+    notes = []
+    for variable in environment:
+        close = difflib.get_close_matches(variable, names, n=1, cutoff=0.85)
+        if variable.startswith("CDC_") and variable not in names and close:
+            notes.append(f"the environment's {variable} is no option and has no effect; did you mean {close[0]}?")
+    # An empty variable is how a container says that one is not set.
+    return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}, notes
+
+
+def _read_secrets(given: dict[str, object]) -> list[ConfigProblem]:
+    """Take each secret whose file is given from there."""
+    problems = []
+    for name, field in AgentConfig.model_fields.items():
+        option, file_option = str(field.alias), f"{field.alias}File"
+        path = given.get(file_option)
+        if SecretStr not in get_args(field.annotation) or not isinstance(path, str):
+            continue
+        assert f"{name}_file" in AgentConfig.model_fields
+        if given.get(option) is not None:
+            problems.append(_problem(file_option, f"has no meaning beside {option}; set one of the two"))
+            continue
+        try:
+            given[option] = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            problems.append(_problem(file_option, f"{path} cannot be read ({reason})"))
+    return problems
+
+
+def _fill_cdc_raw_directory(given: dict[str, object]) -> list[ConfigProblem]:
+    """Take the folder from cassandra.yaml when that is given; what is wrong with it."""
+    path = given.get("cassandraYaml")
+    if path is None:
+        if "cdcRawDirectory" in given:
+            return []
+        return [_problem("cdcRawDirectory", "is missing; set it to the node's cdc_raw_directory, or set cassandraYaml")]
+    try:
+        directory = cdc_raw_directory_of(Path(str(path)))
+    except CassandraYamlError as error:
+        return [_problem("cassandraYaml", str(error))]
+    if directory is not None:
+        given.setdefault("cdcRawDirectory", str(directory))
+    if "cdcRawDirectory" not in given:
+        return [_problem("cdcRawDirectory", f"is missing, and {path} does not name cdc_raw_directory; set it")]
+    return []
+
+
+def _segment_options(given: Mapping[str, object], told: set[str]) -> SegmentOptions:
+    """Of the file that is there for it; one that was complained about is not read again. Raises ConfigError."""
+    for option in ("commitlogOptions", "cassandraYaml"):
+        if given.get(option) is not None and option not in told:
+            return load_segment_options(Path(str(given[option])), option)
+    return SegmentOptions()
+
+
+_REASONS: Final = {
+    "missing": "is missing; set it",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "path_type": "must be a path",
+    "tuple_type": "must be a list of texts",
+}
+
+
+def _of_pydantic(kind: str, location: tuple[int | str, ...], message: str) -> ConfigProblem:
+    option = ".".join(map(str, location))
+    if kind == "extra_forbidden":
+        known = difflib.get_close_matches(option, option_names(), n=1)
+        hint = f"did you mean {known[0]}?" if known else "docs/agent.md lists all options"
+        return _problem(option, f"is no option of the agent; {hint}")
+    if kind == "value_error":
+        return _problem(option, message.removeprefix("Value error, "))
+    return _problem(option, _REASONS.get(kind, message[0].lower() + message[1:]))

@@ -1,0 +1,350 @@
+"""MutationInterpreter: an entry's payload to events, by the schema of its time; parks what stays unreadable."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
+from uuid import UUID
+
+from change_agent.commitlog.entry import CommitLogEntry
+from change_agent.configuration.table_filter import TableFilter
+from change_agent.db.mutation import MutationDecoder
+from change_agent.db.values import Mutation
+from change_agent.errors import CommitLogReadError, UnknownTableError
+from change_agent.events.mutation_events import MutationEventBuilder, TableEvent, is_published
+from change_agent.parking.parked import ParkedMutation, ParkedMutations
+from change_agent.reporting.metrics import AgentMetrics
+from change_agent.schema.schema_moments import SchemaMoments
+from change_agent.schema.schema_mutations import SCHEMA_KEYSPACE, SchemaChange, schema_change_of
+from change_agent.schema.schema_store import LogPlace
+from change_agent.schema.table_metadata import KnownTables
+from change_agent.sqlite_file import UnwritableFileError
+from schemas.cql_value import CqlValueError
+from schemas.system_schema import SystemSchemaError
+from schemas.table_metadata import TableMetadata
+
+__all__ = ["MutationInterpreter", "StoppedError"]
+
+_log: Final = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+# Between two looks at the schema for a mutation that does not fit it.
+_REREAD_PAUSE_S: Final = 2.0
+_ANSWER_TIMEOUT_S: Final = 1.0
+_PAUSE_S: Final = 0.2
+# While the node is away no more than so much is parked: it may know what we do not.
+_MAX_PARKED_UNASKED: Final = 10_000
+
+
+class StoppedError(Exception):
+    """The agent stops; the entry was not interpreted."""
+
+
+class TableSource(Protocol):
+    """Says which tables there are: a TableMetadataProvider."""
+
+    @property
+    def known(self) -> KnownTables | None:
+        """What was known last, sure or not."""
+
+    def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
+        """Tables that are sure for this time since the epoch; None when that could not be said in time."""
+
+    def note(self, change: SchemaChange, segment_id: int, position: int) -> KnownTables | None:
+        """The log changes the schema at this place; what is known then. Raises SystemSchemaError."""
+
+    def settle(self, places: Sequence[LogPlace]) -> None:
+        """From here on in the log the node uses the definitions of these places."""
+
+    def forget_places_before(self, segment_id: int, position: int) -> KnownTables | None:
+        """Something of the log is missing there; what is known then."""
+
+
+class MutationInterpreter:
+    """Used by the reader's thread."""
+
+    def __init__(
+        self,
+        tables: TableSource,
+        parked: ParkedMutations,
+        metrics: AgentMetrics,
+        stopping: threading.Event,
+        *,
+        finished: Iterable[int] = (),
+        reread_pause_s: float = _REREAD_PAUSE_S,
+    ) -> None:
+        self._source: Final = tables
+        self._parked: Final = parked
+        self._metrics: Final = metrics
+        self._stopping: Final = stopping
+        self._reread_pause_s: Final = reread_pause_s
+        self._builder: Final = MutationEventBuilder()
+        self._filter = TableFilter()
+        self._wanted_filter = self._filter
+        self._moments: Final = SchemaMoments(finished)
+        self._version = 0
+        self._wanted_ms = self._confirmed_ms = 0
+        self._is_confirmed = False
+        self._segment_id = 0
+        self._node_id = UUID(int=0)
+        self._tables: Mapping[UUID, TableMetadata] = {}
+        self._decoder = MutationDecoder({})
+        # Tables without events; those of them whose mutations need not be decoded.
+        self._left_out: frozenset[bytes] = frozenset()
+        self._unpublished: frozenset[bytes] = frozenset()
+        # Tables of `system_schema`, `system.local`, and tables whose definitions differ.
+        self._schema_ids: frozenset[bytes] = frozenset()
+        self._local_id = b""
+        self._special: frozenset[bytes] = frozenset()
+        # Tables that two looks at the schema did not find: no more waiting until it changes.
+        self._hopeless: set[bytes] = set()
+        # Tables that the log was told about: one line for each, however many mutations.
+        self._told: Final[set[UUID]] = set()
+
+    @property
+    def node_id(self) -> UUID:
+        """The node whose schema is used."""
+        return self._node_id
+
+    @property
+    def schema_version(self) -> int:
+        """Another number when the schema was read again."""
+        return self._version
+
+    @property
+    def published_tables(self) -> list[TableMetadata]:
+        """Tables whose changes are published, dropped ones first."""
+        return [table for table_id, table in self._tables.items() if table_id.bytes not in self._left_out]
+
+    def save(self) -> None:
+        """Make durable what was parked. To be called before anything behind it may be acknowledged. Raises StoppedError."""
+        self._until_written(self._parked.save)
+
+    def use_filter(self, wanted: TableFilter) -> None:
+        """Publish only tables that this admits, from the next segment's look on; for any thread."""
+        self._wanted_filter = wanted
+
+    def use_schema_of(self, time_ms: int) -> None:
+        """Interpret by what the node says at or after this time (since the epoch), if it answers."""
+        self._wanted_ms = time_ms
+        known = self._source.as_of(time_ms, _ANSWER_TIMEOUT_S)
+        self._is_confirmed = known is not None
+        if (known := known or self._source.known) is not None:
+            self._use(known)
+
+    def begin(self, segment_id: int, latest_ms: int, *, is_resumed: bool) -> None:
+        """The next entries are of this segment, written at or before `latest_ms`. Raises StoppedError.
+
+        Without an answer of the node they can be read where nothing of the log is missing between them and what was read
+        before: then the log itself told every change of the schema. Else this waits for the node.
+        """
+        if not (self._is_confirmed or (self._version and (is_resumed or self._moments.follows(segment_id)))):
+            self._use(self._known(self._wanted_ms))
+            self._is_confirmed = True
+        self._segment_id = segment_id
+        self._moments.begin(segment_id, latest_ms, self._confirmed_ms)
+
+    def end(self, segment_id: int) -> None:
+        """The segment was read to its end."""
+        self._moments.end(segment_id)
+
+    def note_missing(self, segment_id: int, position: int) -> None:
+        """An entry before this place could not be read: it may have been a change of the schema."""
+        if (known := self._until_written(lambda: self._source.forget_places_before(segment_id, position))) is not None:
+            self._use(known)
+
+    def events_of(self, segment: str, segment_id: int, version: int, entry: CommitLogEntry) -> list[TableEvent] | None:
+        """The events of an entry of the segment that was begun; None when it was parked. Raises StoppedError."""
+        payload = entry.payload
+        try:
+            if payload[0] == 1:
+                table = payload[1:17]
+                # One update, of a table without events: most of what a node writes for itself.
+                if table in self._unpublished:
+                    return []
+                if table not in self._special:  # `_interpret` without its call, for every event passes here
+                    return self._builder.events_of(self._decoder.decode(payload, version), entry.position)
+            return self._interpret_with_care(version, entry)
+        except (CommitLogReadError, CqlValueError) as error:
+            return self._try_again(segment, segment_id, version, entry, error)
+
+    def events_of_parked(self, parked: ParkedMutation) -> list[TableEvent] | str:
+        """The events of a parked mutation, or why there are still none."""
+        reason = ""
+        for decoder in self._moments.parked_decoders(parked.payload):
+            try:
+                return self._builder.events_of(decoder.decode(parked.payload, parked.version), parked.position)
+            except (CommitLogReadError, CqlValueError) as error:
+                reason = reason or str(error)
+        return reason
+
+    def _interpret(self, version: int, entry: CommitLogEntry) -> list[TableEvent]:
+        payload = entry.payload
+        if payload[0] != 1 or payload[1:17] in self._special:
+            return self._interpret_with_care(version, entry)
+        return self._builder.events_of(self._decoder.decode(payload, version), entry.position)
+
+    def _interpret_with_care(self, version: int, entry: CommitLogEntry) -> list[TableEvent]:
+        """An entry that changes the schema, or whose tables had definitions that differ."""
+        first = entry.payload[1:17]
+        if first in self._schema_ids:
+            self._note_schema_change(version, entry)
+            return []
+        if first == self._local_id:
+            self._note_schema_version(version, entry)
+            return []
+        failure: CommitLogReadError | CqlValueError | None = None
+        for decoder in self._moments.decoders(entry.payload, entry.position):
+            try:
+                return self._builder.events_of(decoder.decode(entry.payload, version), entry.position)
+            except UnknownTableError:
+                raise
+            except (CommitLogReadError, CqlValueError) as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    def _note_schema_change(self, version: int, entry: CommitLogEntry) -> None:
+        try:
+            change = schema_change_of(self._decode_system_table(version, entry))
+            if change.tables or change.types:
+                known = self._until_written(lambda: self._source.note(change, self._segment_id, entry.position))
+                if known is not None:
+                    self._use(known)
+        except (CommitLogReadError, CqlValueError, SystemSchemaError) as error:
+            # As after an upgrade, of what an earlier Cassandra wrote: the node still tells its schema when it is asked.
+            _log.warning(
+                "segment %d, position %d: a change of the schema cannot be read (%s); going by what the node says",
+                self._segment_id, entry.position, error,
+            )  # fmt: skip
+            self.note_missing(self._segment_id, entry.position)
+
+    def _note_schema_version(self, version: int, entry: CommitLogEntry) -> None:
+        unsettled = self._moments.unsettled(self._segment_id, entry.position)
+        if not unsettled:
+            return
+        try:
+            mutation = self._decode_system_table(version, entry)
+        except CommitLogReadError:
+            return  # it is settled at the end of the segment, too
+        cells = [cell for update in mutation.updates for row in update.rows for cell in row.cells]
+        if any(cell.column.name == "schema_version" for cell in cells):
+            self._until_written(lambda: self._source.settle(unsettled))
+
+    def _decode_system_table(self, version: int, entry: CommitLogEntry) -> Mutation:
+        """By any definition that the table ever had. Raises CommitLogReadError."""
+        failure: CommitLogReadError | None = None
+        for decoder in self._moments.decoders(entry.payload, entry.position):
+            try:
+                return decoder.decode(entry.payload, version)
+            except CommitLogReadError as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    def _try_again(
+        self,
+        segment: str,
+        segment_id: int,
+        version: int,
+        entry: CommitLogEntry,
+        error: CommitLogReadError | CqlValueError,
+    ) -> list[TableEvent] | None:
+        table = error.table_id.bytes if isinstance(error, UnknownTableError) else entry.payload[1:17]
+        if table not in self._hopeless:
+            for pause_s in (0.0, self._reread_pause_s):
+                self._pause(pause_s)
+                self._ask_again()
+                try:
+                    return self._interpret(version, entry)
+                except (CommitLogReadError, CqlValueError) as again:
+                    error = again
+            self._hopeless.add(table)
+        self._park(segment, segment_id, version, entry, UUID(bytes=table.ljust(16, b"\0")), str(error))
+        return None
+
+    def _park(
+        self, segment: str, segment_id: int, version: int, entry: CommitLogEntry, table_id: UUID, reason: str
+    ) -> None:
+        self._parked.park(
+            ParkedMutation(
+                segment=segment, segment_id=segment_id, position=entry.position, version=version, table_id=table_id,
+                reason=reason, payload=entry.payload, parked_at_ms=_now_ms(),
+            )
+        )  # fmt: skip
+        if self._parked.must_save:
+            self.save()
+        self._metrics.mutations_parked += 1
+        if table_id not in self._told:
+            self._told.add(table_id)
+            _log.error(
+                "%s, position %d: parked: %s; it is tried again when the schema changes, `cdc parked` lists what waits",
+                segment, entry.position, reason,
+            )  # fmt: skip
+
+    def _until_written(self, action: Callable[[], _Result]) -> _Result:
+        """What is read may go on only when this is durable. Raises StoppedError."""
+        told = ""
+        while True:
+            try:
+                return action()
+            except UnwritableFileError as error:
+                self._metrics.write_failures += 1
+                _log.log(logging.DEBUG if str(error) == told else logging.ERROR, "%s; reading waits for it", error)
+                told = str(error)
+                self._pause(_PAUSE_S)
+
+    def _pause(self, seconds: float) -> None:
+        if self._stopping.wait(seconds):
+            raise StoppedError
+
+    def _ask_again(self) -> None:
+        now_ms = _now_ms()
+        known = self._source.as_of(now_ms, _ANSWER_TIMEOUT_S, reread=True)
+        if known is None and (self._is_confirmed or self._parked.count > _MAX_PARKED_UNASKED):
+            known = self._known(now_ms, reread=True)
+        if known is not None:
+            self._use(known)
+
+    def _known(self, time_ms: int, *, reread: bool = False) -> KnownTables:
+        while (known := self._source.as_of(time_ms, _ANSWER_TIMEOUT_S, reread=reread)) is None:
+            self._pause(_PAUSE_S)
+        return known
+
+    def _use(self, known: KnownTables) -> None:
+        self._confirmed_ms = known.confirmed_at_ms
+        if known.version == self._version and self._wanted_filter is self._filter:
+            return
+        self._version = known.version
+        self._node_id = known.node_id
+        self._moments.use(known)
+        if known.tables != self._tables:
+            self._use_tables(known)
+        self._filter = self._wanted_filter
+        self._leave_out()
+
+    def _use_tables(self, known: KnownTables) -> None:
+        self._tables = known.tables
+        self._decoder = MutationDecoder(known.tables)
+        tables = known.tables.values()
+        self._schema_ids = frozenset(each.table_id.bytes for each in tables if each.keyspace == SCHEMA_KEYSPACE)
+        self._local_id = next((each.table_id.bytes for each in tables if each.full_name == "system.local"), b"")
+        self._hopeless.clear()
+
+    def _leave_out(self) -> None:
+        """Work out which tables have no events, and which have to be looked at with care."""
+        differing, tables = self._moments.ids, self._tables.values()
+        admitted = [each for each in tables if self._filter.admits(each.keyspace, each.name)]
+        published = {each.table_id.bytes for each in admitted if is_published(each) or each.table_id.bytes in differing}
+        left_out = self._left_out = frozenset(each.table_id.bytes for each in tables) - published
+        self._builder.leave_out(left_out)
+        self._unpublished = left_out - self._schema_ids - {self._local_id}
+        self._special = (differing - left_out) | self._schema_ids | {self._local_id}
+        if not published:
+            _log.warning("waiting for a table WITH cdc = true: there is none yet, or the patterns leave all out")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

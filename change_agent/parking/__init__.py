@@ -1,0 +1,1 @@
+"""Mutations that cannot be read yet: kept, listed, tried again."""

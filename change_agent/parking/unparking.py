@@ -1,0 +1,120 @@
+"""Unparker: tries parked mutations again when the schema changed, and publishes what can be read now.
+
+Their events come late: newer changes of the same rows may be on the topic already. That is safe, for an event only says
+which row changed; whoever reads the row finds it as it is now, with its write time. An item leaves the store when its
+events are with the broker, so a crash publishes it again and never loses it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from change_agent.events.mutation_events import TableEvent
+from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
+from change_agent.parking.parked import ParkedMutation, ParkedMutations
+from change_agent.publishing.inflight import InflightPositions
+from change_agent.publishing.outgoing import OutgoingEvent, TrackedEntry, event_size, header_of
+from change_agent.reporting.metrics import AgentMetrics
+from change_agent.sqlite_file import UnwritableFileError
+
+__all__ = ["Unparker"]
+
+_log: Final = logging.getLogger(__name__)
+# Looked at together.
+_CHUNK: Final = 200
+# No segment's progress waits for these entries.
+_NO_SEGMENT: Final = -1
+
+
+class Publisher(Protocol):
+    """Takes events in order."""
+
+    def publish(self, events: Sequence[OutgoingEvent]) -> None:
+        """Send these behind all others."""
+
+
+class Unparker:
+    """Used by the reader's thread, between two looks at the segments."""
+
+    def __init__(
+        self,
+        parked: ParkedMutations,
+        interpreter: MutationInterpreter,
+        positions: InflightPositions,
+        publisher: Publisher,
+        metrics: AgentMetrics,
+        stopping: threading.Event,
+    ) -> None:
+        self._parked: Final = parked
+        self._interpreter: Final = interpreter
+        self._positions: Final = positions
+        self._publisher: Final = publisher
+        self._metrics: Final = metrics
+        self._stopping: Final = stopping
+        self._tried_with = 0
+        self._is_unwritable = False
+        self._on_their_way: list[tuple[ParkedMutation, TrackedEntry]] = []
+
+    def run(self) -> None:
+        """Forget what arrived; try everything that is parked when the schema is another. Raises StoppedError."""
+        try:
+            self._run()
+        except UnwritableFileError as error:
+            self._metrics.write_failures += 1
+            if not self._is_unwritable:
+                _log.warning("%s", error)
+            self._is_unwritable = True
+            self._tried_with = 0
+        else:
+            self._is_unwritable = False
+
+    def _run(self) -> None:
+        self._forget_arrived()
+        self._metrics.parked = self._parked.count
+        if self._tried_with == self._interpreter.schema_version or not self._parked.count:
+            return
+        self._tried_with = self._interpreter.schema_version
+        after = 0
+        while chunk := self._parked.waiting(after, _CHUNK):
+            after = chunk[-1].number
+            waiting = {each.number for each, _ in self._on_their_way}
+            self._try([each for each in chunk if each.number not in waiting])
+            self._forget_arrived()
+
+    def _forget_arrived(self) -> None:
+        arrived = [each for each, entry in self._on_their_way if entry.outstanding == 0]
+        if arrived:
+            self._parked.remove(arrived)
+            self._on_their_way = [each for each in self._on_their_way if each[1].outstanding]
+            self._metrics.mutations_unparked += len(arrived)
+            _log.info("%d parked mutations are published; %d are left", len(arrived), self._parked.count)
+
+    def _try(self, chunk: Sequence[ParkedMutation]) -> None:
+        in_vain: list[tuple[str, int]] = []
+        for each in chunk:
+            events = self._interpreter.events_of_parked(each)
+            if isinstance(events, str):
+                in_vain.append((events, each.number))
+            else:
+                self._publish(each, events)
+        if in_vain:
+            self._parked.note_tries(in_vain)
+
+    def _publish(self, parked: ParkedMutation, events: Sequence[TableEvent]) -> None:
+        tracked = TrackedEntry(_NO_SEGMENT, parked.position, len(events))
+        outgoing = [self._outgoing(parked, each, tracked) for each in events]
+        size = sum(each.size for each in outgoing)
+        while outgoing and not self._positions.take_room(len(outgoing), size, 1.0):
+            if self._stopping.is_set():
+                raise StoppedError
+        self._on_their_way.append((parked, tracked))
+        if outgoing:
+            self._publisher.publish(outgoing)
+            self._metrics.events_published += len(outgoing)
+
+    def _outgoing(self, parked: ParkedMutation, event: TableEvent, tracked: TrackedEntry) -> OutgoingEvent:
+        header = header_of(event.keys, self._interpreter.node_id, parked.segment_id)
+        return OutgoingEvent(header, event.event, tracked, event_size(event.event))

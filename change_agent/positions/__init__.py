@@ -1,0 +1,1 @@
+"""How far the log is read: stored, copied, taken up again."""

@@ -1,0 +1,149 @@
+"""PositionsWriter: the one thread that stores positions, and then lets finished segments go."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
+from change_agent.publishing.inflight import InflightPositions, SegmentProgress
+from change_agent.reporting.metrics import AgentMetrics
+
+__all__ = ["FinishedSegments", "PositionsWriter"]
+
+_log: Final = logging.getLogger(__name__)
+_STATUS_INTERVAL_S: Final = 1.0
+
+
+class FinishedSegments(Protocol):
+    """What becomes of the files of segments that are done."""
+
+    def let_go(self, finished: frozenset[int], faulty: Mapping[int, str]) -> frozenset[int]:
+        """Delete or archive what is there of `finished`; set `faulty` (id -> fault) aside. The faulty that are, by id."""
+
+    def forgettable(self, finished: frozenset[int]) -> frozenset[int]:
+        """Those of `finished` that can never come back."""
+
+
+class PositionsWriter:
+    """Stores the acknowledged prefix at an interval and once more at the end. A position is stored before a file goes.
+
+    While it cannot be stored (a full disk), no file goes, and it is tried again: a crash then repeats events.
+    """
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        stored: StoredPositions,
+        positions: InflightPositions,
+        finished_segments: FinishedSegments,
+        metrics: AgentMetrics,
+        write_status: Callable[[], None],
+        interval_s: float,
+    ) -> None:
+        self._store: Final = store
+        self._stored = stored
+        self._positions: Final = positions
+        self._finished_segments: Final = finished_segments
+        self._metrics: Final = metrics
+        self._write_status: Final = write_status
+        self._interval_s: Final = interval_s
+        self._lock: Final = threading.Lock()
+        self._set_aside: frozenset[int] = frozenset()
+        self._stopping: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._run, name="positions", daemon=True)
+        self.failure: BaseException | None = None
+        # Stores in a row that failed.
+        self.store_failures = 0
+
+    def start(self) -> None:
+        """Begin to store."""
+        self._thread.start()
+
+    @property
+    def stored(self) -> StoredPositions:
+        """What was stored last."""
+        return self._stored
+
+    def adopt(self, positions: StoredPositions) -> bool:
+        """Go on from these, of another machine, in place of none; False when they cannot be stored now."""
+        with self._lock:
+            try:
+                self._store.store(positions)
+            except OSError as error:
+                self._metrics.write_failures += 1
+                _log.warning("positions cannot be stored (%s); reading waits, trying again", error)
+                return False
+            self._stored = positions
+            return True
+
+    def stop(self) -> None:
+        """Store what is acknowledged by now, and end."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        status_at = 0.0
+        try:
+            while True:
+                stopping = self._stopping.wait(self._interval_s)
+                with self._lock:
+                    self._store_and_let_go()
+                if stopping or time.monotonic() >= status_at:
+                    self._try_to_write_status()
+                    status_at = time.monotonic() + _STATUS_INTERVAL_S
+                if stopping:
+                    return
+        except Exception as error:  # noqa: BLE001  # the top of a thread
+            _log.exception("storing positions failed")
+            self.failure = error
+
+    def _try_to_write_status(self) -> None:
+        try:
+            self._write_status()
+        except OSError as error:
+            # The same full disk stops the positions, which matter more.
+            _log.log(logging.DEBUG if self.store_failures else logging.WARNING, "no status file (%s)", error)
+
+    def _store_and_let_go(self) -> None:
+        progress = self._positions.progress()
+        try:
+            self._store_progress(progress)
+        except OSError as error:
+            self.store_failures += 1
+            self._metrics.write_failures += 1
+            if self.store_failures == 1:
+                _log.error("positions cannot be stored (%s); no segment is deleted until they can, trying again", error)
+            return
+        if self.store_failures:
+            _log.info("positions are stored again")
+            self.store_failures = 0
+        faulty = {each: done.fault for each, done in progress.items() if done.done and done.fault is not None}
+        self._set_aside |= self._finished_segments.let_go(self._stored.finished, faulty)
+
+    def _store_progress(self, progress: Mapping[int, SegmentProgress]) -> None:
+        ended = {
+            segment_id
+            for segment_id, each in progress.items()
+            if (each.done and not each.keep and each.fault is None) or segment_id in self._set_aside
+        }
+        segments = dict(self._stored.segments)
+        segments |= {segment_id: _stored(each) for segment_id, each in progress.items()}
+        for segment_id in ended:
+            del segments[segment_id]
+        until_ms = max(self._stored.until_ms, self._positions.acknowledged_until_ms)
+        finished = (self._stored.finished | ended) - self._finished_segments.forgettable(self._stored.finished)
+        positions = StoredPositions(segments=segments, finished=finished, until_ms=until_ms)
+        if positions != self._stored:
+            self._store.store(positions)
+            self._stored = positions
+        for segment_id in ended:
+            self._positions.forget(segment_id)
+        self._set_aside -= ended
+
+
+def _stored(progress: SegmentProgress) -> StoredSegment:
+    return StoredSegment(position=progress.position, keep=progress.keep, fault=progress.fault)

@@ -1,0 +1,27 @@
+"""Positions by which segments are read once more, from their beginning, when nobody knows what of them is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from change_agent.cdc_raw.folder import list_folder
+from change_agent.positions.offsets import StoredPositions
+
+__all__ = ["reading_again"]
+
+
+def reading_again(stored: StoredPositions, folders: Iterable[Path]) -> StoredPositions:
+    """As if no segment that is still in one of these folders had been read; one that cannot be listed counts as holding
+    all of them. What is gone stays finished."""
+    finished = set(stored.finished)
+    for folder in folders:
+        try:
+            finished -= list_folder(folder).logs.keys()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            finished.clear()
+    segments = {segment_id: replace(each, position=0) for segment_id, each in stored.segments.items()}
+    return StoredPositions(segments=segments, finished=frozenset(finished), until_ms=stored.until_ms)

@@ -1,0 +1,191 @@
+"""EventProducers: one Pulsar producer per topic partition. The only module of the agent that knows pulsar-client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+import _pulsar
+import pulsar
+
+from change_agent.configuration.pulsar_auth import PulsarAuth
+from change_agent.errors import PublishError
+from change_agent.positions.copy_topic import CopyTopic
+from change_agent.publishing.events_topics import EventsTopics
+from change_agent.publishing.partition_counts import PartitionCounts
+from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT
+
+__all__ = ["EventProducer", "EventProducers", "OnResult"]
+
+OnResult = Callable[[str | None], None]
+"""Told once per message, by a thread of the client: None when the broker has it, else what went wrong."""
+
+# The agent bounds what is on its way itself, well below this.
+_MAX_PENDING_MESSAGES: Final = 1_000
+_OPERATION_TIMEOUT_S: Final = 10
+
+
+class EventProducer(Protocol):
+    """Sends to one topic partition, in order."""
+
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+        """Hand a message to the client; never waits for the broker.
+
+        False when the message is larger than the broker takes: then it is not sent, and nothing is told.
+        """
+
+    def is_connected(self) -> bool:
+        """False while the client looks for its broker."""
+
+    def close(self) -> None:
+        """Give up what is on its way; a result may still come."""
+
+
+class _AvroSchema(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships no types
+    """Registers an Avro schema; the bytes are encoded already."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._record_cls = bytes
+        self._schema_info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, name, text)
+
+    def encode(self, obj: bytes) -> bytes:
+        """As it is."""
+        return obj
+
+    def decode(self, data: bytes) -> bytes:
+        """As it is."""
+        return data
+
+
+_EVENTS_SCHEMA: Final = _AvroSchema("MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
+
+
+class EventProducers:
+    """Owns the Pulsar client. `open` and `open_partition` block, and may be called by several threads."""
+
+    def __init__(
+        self,
+        topics: EventsTopics,
+        counts: PartitionCounts,
+        *,
+        service_url: str,
+        auth: PulsarAuth | None,
+        trust_certificates: Path | None,
+        allow_insecure: bool,
+        verify_hostname: bool,
+    ) -> None:
+        self._topics: Final = topics
+        self._counts: Final = counts
+        self._auth: Final = auth
+        self._client: Final = pulsar.Client(
+            service_url,
+            authentication=_authentication(auth),
+            operation_timeout_seconds=_OPERATION_TIMEOUT_S,
+            tls_trust_certs_file_path=None if trust_certificates is None else str(trust_certificates),
+            tls_allow_insecure_connection=allow_insecure,
+            tls_validate_hostname=verify_hostname,
+            # What matters is told by us, in our words. A Python logger would need the interpreter lock in client threads.
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
+            stats_interval_in_seconds=0,
+        )
+
+    def close(self) -> None:
+        """Close all producers and the client without waiting for the broker."""
+        self._client.shutdown()
+        self._topics.close()
+
+    def open(self, topic: str) -> list[EventProducer]:
+        """Producers of all partitions of a topic, which exists then. Raises PublishError."""
+        partitions = self._partitions(topic)
+        names = [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
+        opened: list[EventProducer] = []
+        try:
+            opened.extend(self._producer(topic, name) for name in names)
+        except PublishError:
+            for producer in opened:
+                producer.close()
+            raise
+        return opened
+
+    def open_partition(self, topic: str, index: int) -> EventProducer:
+        """A new producer of one partition, whose old one failed. Raises PublishError."""
+        partitions = self._partitions(topic)
+        return self._producer(topic, f"{topic}-partition-{index}" if partitions else topic)
+
+    def open_for(self, topic: str, record_name: str, schema_text: str) -> EventProducer:
+        """A producer of the agent's own records, of this Avro schema; the topic exists then. Raises PublishError."""
+        partitions = self._topics.ensure(topic)
+        name = f"{topic}-partition-0" if partitions else topic
+        return self._producer(topic, name, _AvroSchema(record_name, schema_text))
+
+    def copy_topic(self, topic: str) -> CopyTopic:
+        """The topic of a node's copy of positions. Raises PublishError."""
+        return CopyTopic(self._client, topic)
+
+    def check(self, topic: str) -> None:
+        """Look whether an open topic still has the partitions it had. Raises PublishError."""
+        self._counts.check(topic, self._topics.partitions(topic))
+
+    def _partitions(self, topic: str) -> int:
+        partitions = self._topics.ensure(topic)
+        self._counts.check(topic, partitions)
+        return partitions
+
+    def _producer(self, topic: str, name: str, schema: _AvroSchema = _EVENTS_SCHEMA) -> EventProducer:
+        try:
+            producer = self._client.create_producer(
+                name,
+                schema=schema,
+                # Never give up on a message by time: the client sends it again, in order, when the broker is back.
+                send_timeout_millis=0,
+                max_pending_messages=_MAX_PENDING_MESSAGES,
+                block_if_queue_full=True,
+                # One message carries many events already.
+                batching_enabled=False,
+            )
+        except pulsar.PulsarException as error:
+            hint = "" if self._auth is None else self._auth.problem()
+            raise PublishError(topic, f"no producer for {name}: {error}{hint}") from error
+        return _Producer(producer)
+
+
+def _authentication(auth: PulsarAuth | None) -> pulsar.Authentication | None:
+    if auth is None:
+        return None
+    if auth.is_oauth2:
+        return pulsar.AuthenticationOauth2(auth.params)
+    return pulsar.Authentication(auth.plugin, auth.params)
+
+
+class _Producer:
+    def __init__(self, producer: pulsar.Producer) -> None:
+        self._producer: Final = producer
+
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+        is_too_large = is_queued = False
+
+        def done(result: _pulsar.Result, message_id: _pulsar.MessageId) -> None:
+            nonlocal is_too_large
+            if result == _pulsar.Result.Ok:
+                on_result(None)
+            elif result == _pulsar.Result.MessageTooBig and not is_queued:
+                # The client looks at the size before it queues the message, and tells at once, on this thread.
+                is_too_large = True
+            else:
+                on_result(str(result).removeprefix("Result."))
+
+        try:
+            self._producer.send_async(payload, done, partition_key=key)
+        except pulsar.PulsarException as error:
+            on_result(str(error))
+        is_queued = True
+        return not is_too_large
+
+    def is_connected(self) -> bool:
+        return bool(self._producer.is_connected())
+
+    def close(self) -> None:
+        # Closing waits for a broker that may be away; nobody here waits for that. When it fails, nothing is left to close.
+        self._producer._producer.close_async(lambda result: None)  # noqa: SLF001  # the wrapper has no such method

@@ -1,0 +1,172 @@
+"""InflightPositions: what was read but is not acknowledged yet, and how far each segment is done without a gap."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from change_agent.publishing.outgoing import SegmentAccount, TrackedEntry, settle
+
+__all__ = ["InflightPositions", "SegmentProgress", "TrackedEntry"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentProgress:
+    """`position`: everything before it is acknowledged. `read_to_end`: nothing more will be read of this segment.
+
+    `done` says that both hold for all of it; `keep` that the file must stay although it is done. `fault` is the first
+    thing in it that could not be read.
+    """
+
+    position: int
+    read_to_end: bool
+    done: bool
+    keep: bool
+    fault: str | None
+
+
+class InflightPositions:
+    """Shared by the reader (tracks, advances, waits for room), the publisher (acknowledges) and the positions' writer.
+
+    The position of a segment only moves over an unbroken prefix of acknowledged entries. Room is bounded by events and
+    by bytes, over all tables: the reader waits when either is used up.
+    """
+
+    def __init__(self, *, max_events: int, max_bytes: int) -> None:
+        self._max_events: Final = max_events
+        self._max_bytes: Final = max_bytes
+        self._changed: Final = threading.Condition()
+        self._segments: Final[dict[int, SegmentAccount]] = {}
+        self._events = 0
+        self._bytes = 0
+        # What `progress` said, until something changes: it is asked several times a second.
+        self._progress: dict[int, SegmentProgress] | None = None
+        self._read_until_ms = 0
+        self._acknowledged_until_ms = 0
+
+    @property
+    def events(self) -> int:
+        """Events that are not acknowledged."""
+        return self._events
+
+    @property
+    def bytes(self) -> int:
+        """Their size, as estimated when room was taken."""
+        return self._bytes
+
+    @property
+    def acknowledged_until_ms(self) -> int:
+        """Everything that Cassandra synced before this time (since the epoch) is with the broker; 0 when unknown."""
+        return self._acknowledged_until_ms
+
+    def note_read_until(self, time_ms: int) -> None:
+        """Everything that Cassandra synced before this time (since the epoch) was read, and is tracked."""
+        with self._changed:
+            self._read_until_ms = max(self._read_until_ms, time_ms)
+            if self._events == 0:
+                self._acknowledged_until_ms = self._read_until_ms
+
+    def open(self, segment_id: int, position: int) -> None:
+        """Begin to account for a segment whose entries up to `position` are done."""
+        with self._changed:
+            self._progress = None
+            self._segments.setdefault(segment_id, SegmentAccount(position))
+
+    def take_room(self, events: int, size: int, timeout_s: float) -> bool:
+        """Wait for room and take it; False when there was none in time. One batch may always travel alone."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._has_room(events, size), timeout_s):
+                return False
+            self._events += events
+            self._bytes += size
+            return True
+
+    def _has_room(self, events: int, size: int) -> bool:
+        if self._events == 0:
+            return True
+        return self._events + events <= self._max_events and self._bytes + size <= self._max_bytes
+
+    def give_room_back(self, events: int, size: int) -> None:
+        """Room that :meth:`take_room` gave is free again."""
+        with self._changed:
+            self._events -= events
+            self._bytes -= size
+            self._changed.notify_all()
+
+    def track(self, entries: Iterable[TrackedEntry]) -> None:
+        """Entries whose events are about to be published, in the order of the log."""
+        with self._changed:
+            self._progress = None
+            for entry in entries:
+                self._segments[entry.segment_id].track(entry)
+
+    def advance(self, segment_id: int, position: int) -> None:
+        """Everything up to `position` was read; what is not tracked has no events."""
+        with self._changed:
+            self._progress = None
+            segment = self._segments[segment_id]
+            segment.read_position = max(segment.read_position, position)
+            segment.move()
+
+    def finish(self, *segment_ids: int) -> None:
+        """Nothing more will be read of these segments."""
+        with self._changed:
+            self._progress = None
+            for segment_id in segment_ids:
+                self._segments[segment_id].read_to_end = True
+
+    def keep(self, segment_id: int) -> None:
+        """The segment's file must stay: something in it could not be published."""
+        with self._changed:
+            self._progress = None
+            self._segments[segment_id].keep = True
+
+    def note_fault(self, segment_id: int, fault: str) -> None:
+        """Something in the segment could not be read; the first fault is remembered."""
+        with self._changed:
+            self._progress = None
+            segment = self._segments[segment_id]
+            segment.fault = segment.fault or fault
+
+    def acknowledge(self, entries: Iterable[TrackedEntry], events: int, size: int) -> None:
+        """One event of each given entry is with the broker (an entry is named once per event)."""
+        with self._changed:
+            self._progress = None
+            for segment_id in settle(entries):
+                # No segment waits for what was parked.
+                if segment_id in self._segments:
+                    self._segments[segment_id].move()
+            self._events -= events
+            self._bytes -= size
+            if self._events == 0:
+                self._acknowledged_until_ms = self._read_until_ms
+            self._changed.notify_all()
+
+    def progress(self) -> Mapping[int, SegmentProgress]:
+        """How far each open segment is, by segment id."""
+        with self._changed:
+            if self._progress is None:
+                self._progress = {
+                    segment_id: SegmentProgress(
+                        position=segment.acknowledged,
+                        read_to_end=segment.read_to_end,
+                        done=segment.read_to_end and not segment.entries,
+                        keep=segment.keep,
+                        fault=segment.fault,
+                    )
+                    for segment_id, segment in self._segments.items()
+                }
+            return self._progress
+
+    def forget(self, segment_id: int) -> None:
+        """A segment that is done and stored as done needs no account any more."""
+        with self._changed:
+            self._progress = None
+            self._segments.pop(segment_id, None)
+
+    def wait_until_empty(self, timeout_s: float) -> bool:
+        """True when every event was acknowledged in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._events == 0, timeout_s)

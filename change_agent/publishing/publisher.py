@@ -1,0 +1,325 @@
+"""MutationPublisher: takes events from the reader, sends them to their topics, and reports what the broker has.
+
+One thread owns all topics; everybody else speaks to it through its inbox: the reader hands over batches, the
+client's threads hand over results, and a short-lived thread per topic that has to be opened hands over its producers.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol
+from urllib.parse import quote, unquote
+
+import tenacity
+
+from change_agent.errors import PartitionsChangedError, PublishError
+from change_agent.publishing.event_producers import EventProducer
+from change_agent.publishing.held_events import HELD_SUFFIX, TOO_LARGE, HeldEvents
+from change_agent.publishing.inflight import InflightPositions
+from change_agent.publishing.outgoing import OutgoingEvent, runs_by_table
+from change_agent.publishing.publisher_inbox import (
+    Batch,
+    Changed,
+    InboxMessage,
+    Opened,
+    Refused,
+    Reopened,
+    Result,
+    Stop,
+)
+from change_agent.publishing.topic_lane import Packing, TopicLane
+from change_agent.publishing.topic_queue import TopicQueue, TopicStatus
+from change_agent.reporting.metrics import AgentMetrics
+from schemas.topics import events_topic
+
+__all__ = ["HoldLimits", "MutationPublisher", "Producers"]
+
+_log: Final = logging.getLogger(__name__)
+# Taken from the inbox before messages are packed; enough to fill them, little enough to keep acknowledgements moving.
+_DRAIN: Final = 64
+_WAIT: Final = tenacity.wait_exponential(multiplier=0.2, max=5) + tenacity.wait_random(0, 0.5)
+# The client's own way back to a broker slows down to a try a minute; after so long without one, a new producer is
+# quicker.
+_CUT_OFF_S: Final = 3.0
+_LOOK_S: Final = 1.0
+# Between two producers of one lane.
+_FIRST_DELAY_S: Final = 0.1
+_MAX_DELAY_S: Final = 10.0
+# Between two looks at the partitions of a topic that is in use.
+_CHECK_S: Final = 60.0
+
+
+class Producers(Protocol):
+    """Opens producers; both block until the topic can be used, or raise PublishError."""
+
+    def open(self, topic: str) -> list[EventProducer]:
+        """Producers of all partitions, in order."""
+
+    def open_partition(self, topic: str, index: int) -> EventProducer:
+        """A new producer of one partition."""
+
+    def check(self, topic: str) -> None:
+        """Raise PublishError when the open topic is not what it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldLimits:
+    """When a topic that cannot be used is held: so many of its events or bytes wait, for so long, and the disk has room."""
+
+    events: int
+    bytes: int
+    seconds: float
+    max_held_bytes: int
+
+
+class MutationPublisher:
+    """`publish` is for the reader's thread; `start` and `stop` for the owner's. Order per lane is kept, always."""
+
+    def __init__(
+        self,
+        producers: Producers,
+        positions: InflightPositions,
+        metrics: AgentMetrics,
+        *,
+        topic_prefix: str,
+        packing: Packing,
+        held_directory: Path,
+        hold_limits: HoldLimits,
+        check_s: float = _CHECK_S,
+    ) -> None:
+        self._producers: Final = producers
+        self._positions: Final = positions
+        self._metrics: Final = metrics
+        self._topic_prefix: Final = topic_prefix
+        self._packing: Final = packing
+        self._held_directory: Final = held_directory
+        self._hold_limits: Final = hold_limits
+        self._inbox: Final[SimpleQueue[InboxMessage]] = SimpleQueue()
+        self._topics: Final[dict[tuple[str, str], TopicQueue]] = {}
+        # Topics with something to do; a dict keeps their order.
+        self._ready: Final[dict[str, TopicQueue]] = {}
+        self._look_at = 0.0
+        self._check_at = time.monotonic() + check_s
+        self._check_s: Final = check_s
+        self._stopping: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self.failure: BaseException | None = None
+        # Replaced as a whole, for other threads: by `keyspace.table`.
+        self.statuses: Mapping[str, TopicStatus] = {}
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def publish(self, events: Sequence[OutgoingEvent]) -> None:
+        """Send these behind all others. Room was taken for them, and their entries are tracked."""
+        self._inbox.put(Batch(events))
+
+    def stop(self) -> None:
+        """End the thread; what is not acknowledged stays so, and is read again by the next start."""
+        self._stopping.set()
+        self._inbox.put(Stop())
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            for path in sorted(self._held_directory.rglob(f"*{HELD_SUFFIX}")):
+                # Held by an earlier process; the name of a table has no dot.
+                keyspace, _, table = unquote(path.name.removesuffix(HELD_SUFFIX)).partition(".")
+                self._topic(keyspace, table)
+            while self._handle_some():
+                disk_has_room = self._held_bytes() < self._hold_limits.max_held_bytes
+                for topic in self._ready.values():
+                    if disk_has_room:
+                        topic.store_held()
+                    self._metrics.messages_sent += topic.send_ready()
+                self._ready.clear()
+                self._look_after_topics()
+        except Exception as error:  # noqa: BLE001  # the top of a thread
+            _log.exception("the publisher failed")
+            self.failure = error
+
+    def _handle_some(self) -> bool:
+        """Handle what is in the inbox, waiting a little for the first; False at the end."""
+        try:
+            message = self._inbox.get(timeout=_LOOK_S)
+        except Empty:
+            return True
+        for left in reversed(range(_DRAIN)):
+            match message:
+                case Stop():
+                    return False
+                case Batch(events):
+                    for run in runs_by_table(events):
+                        header = run[0].header
+                        topic = self._topic(header.keyspace, header.table)
+                        self._ready[topic.name] = topic
+                        topic.add(run)
+                case Result():
+                    self._take_result(message)
+                case Refused(topic, reason):
+                    self._note_problem(topic, reason)
+                case Changed(topic, reason):
+                    self._note_problem(topic, reason)
+                    if not topic.is_held:
+                        self._hold(topic)
+                case Opened(topic, producers):
+                    topic.open(producers)
+                    self._ready[topic.name] = topic
+                case Reopened(topic, lane, producer):
+                    topic.reopen(lane, producer)
+                    self._ready[topic.name] = topic
+            try:
+                if left:
+                    message = self._inbox.get_nowait()
+            except Empty:
+                break
+        return True
+
+    def _topic(self, keyspace: str, table: str) -> TopicQueue:
+        topic = self._topics.get((keyspace, table))
+        if topic is None:
+            # Cassandra allows letters, digits and _; whatever the log says, the file stays in its folder.
+            held = quote(f"{keyspace}.{table}{HELD_SUFFIX}", safe="")
+            topic = self._topics[keyspace, table] = TopicQueue(
+                events_topic(keyspace, table, self._topic_prefix),
+                HeldEvents(self._held_directory / held),
+                HeldEvents(self._held_directory / TOO_LARGE / held),
+                self._positions,
+                self._packing,
+                self._metrics.table(f"{keyspace}.{table}"),
+                lambda *result: self._inbox.put(Result(*result)),
+            )
+            self._open(topic)
+        return topic
+
+    def _open(self, topic: TopicQueue) -> None:
+        self._in_background(topic, topic.name, lambda: self._inbox.put(Opened(topic, self._producers.open(topic.name))))
+
+    @staticmethod
+    def _note_problem(topic: TopicQueue, reason: str) -> None:
+        if topic.note_problem(reason):
+            _log.warning("waiting for %s: %s (attempt %d)", topic.name, reason, topic.attempts)
+
+    def _take_result(self, result: Result) -> None:
+        topic, lane = result.topic, result.lane
+        was_open = lane.is_open
+        message = topic.take_result(lane, result.generation, result.error)
+        if message is not None:
+            self._metrics.events_acknowledged += message.events
+            self._metrics.bytes_sent += len(message.payload)
+            self._metrics.acknowledged_writetime_us = message.writetime_us or 0
+            self._ready[topic.name] = topic
+        elif was_open and not lane.is_open:
+            self._metrics.send_errors += 1
+            self._note_problem(topic, f"a message was refused ({result.error}); it is sent again")
+            self._reopen(topic, lane)
+
+    def _look_after_topics(self) -> None:
+        """Replace producers without connection; hold topics that cannot be used while others can."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_S
+        topics = list(self._topics.values())
+        self.statuses = {f"{keyspace}.{table}": topic.status() for (keyspace, table), topic in self._topics.items()}
+        for topic in topics:
+            for lane in topic.lanes:
+                if lane.is_cut_off(_CUT_OFF_S):
+                    lane.give_up()
+                    self._reopen(topic, lane)
+            if topic.is_held or topic.waits_for_disk:
+                # Room on disk or in flight may have come back.
+                self._ready[topic.name] = topic
+            elif self._must_hold(topic) and any(other.is_usable() for other in topics):
+                self._hold(topic)
+        self._check_partitions(now)
+
+    def _check_partitions(self, now: float) -> None:
+        """Somebody else may change a topic while it is in use."""
+        if now < self._check_at:
+            return
+        self._check_at = now + self._check_s
+        usable = [topic for topic in self._topics.values() if topic.is_usable()]
+
+        def check() -> None:
+            for topic in usable:
+                try:
+                    self._producers.check(topic.name)
+                except PartitionsChangedError as error:
+                    self._inbox.put(Changed(topic, error.reason))
+                except PublishError as error:
+                    _log.debug("looking at its partitions: %s", error)
+
+        threading.Thread(target=check, name="check", daemon=True).start()
+
+    def _must_hold(self, topic: TopicQueue) -> bool:
+        limits = self._hold_limits
+        if topic.is_usable() or topic.unusable_for() < limits.seconds:
+            return False
+        if self._held_bytes() >= limits.max_held_bytes:
+            return False
+        return topic.events > limits.events or topic.bytes > limits.bytes
+
+    def _hold(self, topic: TopicQueue) -> None:
+        _log.warning(
+            "%s cannot be used for %.0f s: its events are held in %s, so that other tables go on",
+            topic.name, topic.unusable_for(), self._held_directory,
+        )  # fmt: skip
+        must_open = bool(topic.lanes)
+        topic.hold()
+        topic.store_held()
+        self._metrics.topics_held += 1
+        if must_open:
+            self._open(topic)
+
+    def _held_bytes(self) -> int:
+        return sum(topic.held_bytes for topic in self._topics.values())
+
+    def _reopen(self, topic: TopicQueue, lane: TopicLane) -> None:
+        index = topic.lanes.index(lane)
+        self._in_background(
+            topic,
+            f"{topic.name} partition {index}",
+            lambda: self._inbox.put(Reopened(topic, lane, self._producers.open_partition(topic.name, index))),
+            # A producer that can be made and cannot send must not be made in a hot loop.
+            delay_s=random.uniform(0.5, 1) * min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** (lane.failures - 1)),
+        )
+
+    def _in_background(self, topic: TopicQueue, what: str, task: Callable[[], None], delay_s: float = 0.0) -> None:
+        """Do what blocks on a thread of its own, until it succeeds or the publisher stops."""
+
+        def tell(state: tenacity.RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome is not None else None
+            if isinstance(error, PublishError):
+                self._inbox.put(Refused(topic, error.reason))
+
+        def run() -> None:
+            retrying = tenacity.Retrying(
+                retry=tenacity.retry_if_exception_type(PublishError),
+                stop=tenacity.stop_when_event_set(self._stopping),
+                wait=_WAIT,
+                sleep=tenacity.sleep_using_event(self._stopping),
+                before_sleep=tell,
+            )
+            self._stopping.wait(delay_s)
+            try:
+                retrying(task)
+            except tenacity.RetryError:
+                # The publisher stops.
+                return
+            except Exception as error:  # noqa: BLE001  # the top of a thread
+                _log.exception("opening %s failed", what)
+                self.failure = error
+            else:
+                attempts = retrying.statistics.get("attempt_number", 1)
+                _log.info("%s is open%s", what, f" after {attempts} attempts" if attempts > 1 else "")
+
+        threading.Thread(target=run, name="open", daemon=True).start()

@@ -1,0 +1,1 @@
+"""How the agent is doing: metrics, health, status, log."""

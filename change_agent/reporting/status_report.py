@@ -1,0 +1,150 @@
+"""StatusReport: how the agent is doing, as `status.json`, `/healthz`, `/readyz` and `cdc agent status` tell it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import UUID
+
+from change_agent.parking.parked import parked_bytes
+from change_agent.publishing.inflight import InflightPositions
+from change_agent.publishing.topic_queue import TopicStatus
+from change_agent.reporting.metrics import AgentMetrics
+from change_agent.reporting.progress import Progress
+from change_agent.schema.schema_store import schema_bytes
+
+__all__ = ["StatusReport"]
+
+_CONNECT_TIMEOUT_S: Final = 1.0
+_JSON: Final = "application/json"
+
+
+class NodeState(Protocol):
+    """What is told about the Cassandra node."""
+
+    @property
+    def node_id(self) -> UUID | None:
+        """Its host id; None before it ever answered."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why it does not answer now; None when it does."""
+
+
+class StatusReport:
+    """`look` is for one thread; what it saw last is for all."""
+
+    def __init__(
+        self,
+        metrics: AgentMetrics,
+        positions: InflightPositions,
+        node: NodeState,
+        *,
+        limits: Callable[[], Mapping[int, int]],
+        topics: Callable[[], Mapping[str, TopicStatus]],
+        path: Path,
+        service_url: str,
+    ) -> None:
+        self._metrics: Final = metrics
+        self._positions: Final = positions
+        self._node: Final = node
+        self._limits: Final = limits
+        self._topics: Final = topics
+        self._path: Final = path
+        self._service_url: Final = service_url
+        self._progress: Final = Progress()
+        self._started_at: Final = _utc_now()
+        self.unhealthy_after_s = 60.0
+        self.http_address: str | None = None
+        self.extra: Mapping[str, object] = {}
+
+    def look(self) -> None:
+        """Measure, and replace the status file."""
+        metrics, positions = self._metrics, self._positions
+        places = {segment_id: each.position for segment_id, each in positions.progress().items()}
+        metrics.inflight_events, metrics.inflight_bytes = positions.events, positions.bytes
+        metrics.parked_bytes = parked_bytes(self._path.parent)
+        metrics.schema_bytes = schema_bytes(self._path.parent)
+        metrics.events_too_large = sum(each.events_too_large for each in list(metrics.tables.values()))
+        self._progress.look(
+            time_s=time.time(),
+            positions=places,
+            limits=self._limits(),
+            acknowledged_writetime_us=metrics.acknowledged_writetime_us,
+            events=metrics.events_acknowledged,
+            size=metrics.bytes_read,
+        )
+        now = self._progress.now
+        metrics.lag_bytes, metrics.lag_seconds, metrics.stuck_seconds = now.lag_bytes, now.lag_s, now.stuck_s
+        status = {
+            "pid": os.getpid(),
+            "time": _utc_now(),
+            "started": self._started_at,
+            "node_id": None if self._node.node_id is None else str(self._node.node_id),
+            "cassandra_problem": self._node.problem,
+            "http": self.http_address,
+            "segments": {str(each): place for each, place in places.items()},
+            "progress": asdict(now),
+            "topics": {table: asdict(topic) for table, topic in self._topics().items()},
+            "metrics": metrics.as_dict(),
+            **self.extra,
+        }
+        _replace(self._path, json.dumps(status, indent=1) + "\n")
+
+    def health(self) -> tuple[bool, bytes, str]:
+        """Red when there has been something to do for long and the position did not move."""
+        stuck_s = self._progress.now.stuck_s
+        is_well = stuck_s < self.unhealthy_after_s
+        reason = None if is_well else f"the log moved and the position did not for {stuck_s:.0f} s"
+        return is_well, _body(is_well, [reason] if reason else []), _JSON
+
+    def readiness(self) -> tuple[bool, bytes, str]:
+        """Red while Cassandra or Pulsar is away."""
+        problems = []
+        if self._node.problem is not None:
+            problems.append(f"cassandra: {self._node.problem}")
+        elif self._node.node_id is None:
+            problems.append("cassandra: the schema is not read yet")
+        topics = self._topics()
+        if topics and not any(each.is_usable for each in topics.values()):
+            problems += [f"pulsar: {each.topic}: {each.problem or 'is being opened'}" for each in topics.values()][:3]
+        elif not topics and not _is_listening(self._service_url):
+            problems.append(f"pulsar: {self._service_url} does not answer")
+        return not problems, _body(not problems, problems), _JSON
+
+
+def _body(is_well: bool, problems: list[str]) -> bytes:
+    return json.dumps({"status": "ok" if is_well else "failing", "problems": problems}).encode() + b"\n"
+
+
+def _utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _is_listening(service_url: str) -> bool:
+    """Whether one of the URL's brokers accepts connections."""
+    default = 6651 if service_url.startswith("pulsar+ssl") else 6650
+    for address in service_url.partition("://")[2].partition("/")[0].split(","):
+        found = re.fullmatch(r"\[?(.*?)\]?(?::(\d+))?", address.strip())
+        assert found is not None
+        try:
+            with socket.create_connection((found[1], int(found[2] or default)), _CONNECT_TIMEOUT_S):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _replace(path: Path, content: str) -> None:
+    """Replace a file that others read, whole at any moment; it need not survive a power loss."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(content, encoding="utf-8")
+    temporary.replace(path)

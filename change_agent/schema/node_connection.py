@@ -1,0 +1,151 @@
+"""NodeConnection: what the agent asks its node over CQL. The only module of the agent that knows cassandra-driver."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, cast
+from uuid import UUID
+
+from cassandra import DriverException, OperationTimedOut, RequestExecutionException, UnresolvableContactPoints
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.metadata import murmur3
+from cassandra.policies import WhiteListRoundRobinPolicy
+from cassandra.query import dict_factory
+
+from change_agent.schema.schema_history import NodeSchema
+from schemas.errors import CdcError
+from schemas.system_schema import SELECTS, Row
+
+__all__ = ["NodeConnection", "NodeUnavailableError", "token_of"]
+
+# Exceptions by which the driver says that the node does not answer (now).
+_UNAVAILABLE: Final = (
+    DriverException, NoHostAvailable, OperationTimedOut, RequestExecutionException, UnresolvableContactPoints, OSError,
+)  # fmt: skip
+_TIMEOUT_S: Final = 10.0
+_FIRST_MAJOR_WITH_SETTINGS: Final = 4
+# A column that every statement which makes or alters the row writes.
+_WRITTEN_WITH: Final = {"tables": "id", "views": "id", "types": "field_names"}
+
+token_of: Final = cast("Callable[[bytes], int]", murmur3)
+"""The Murmur3 token of a serialized partition key, signed 64 bits."""
+
+
+class NodeUnavailableError(CdcError):
+    """The node does not answer; it may later."""
+
+
+class _Session(Protocol):
+    def execute(self, query: str, timeout: float) -> Sequence[Row]: ...
+
+
+class NodeConnection:
+    """A session with this agent's own node. Used by one thread; connects at the first question."""
+
+    def __init__(
+        self,
+        *,
+        contact_points: Sequence[str],
+        port: int,
+        username: str | None,
+        password: str | None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._contact_points: Final = list(contact_points)
+        self._port: Final = port
+        self._auth: Final = None if username is None else PlainTextAuthProvider(username, password or "")
+        self._tls: Final = tls
+        self._cluster: Cluster | None = None
+        self._session: _Session | None = None
+
+    def close(self) -> None:
+        """Close the session; the next question opens another."""
+        if self._cluster is not None:
+            self._cluster.shutdown()
+        self._cluster = self._session = None
+
+    def schema_version(self) -> UUID:
+        """The version of the schema that the node has now. Raises NodeUnavailableError."""
+        [row] = self._ask("SELECT schema_version FROM system.local WHERE key = 'local'")
+        return cast("UUID", row["schema_version"])
+
+    def read_schema(self) -> NodeSchema:
+        """Host id and all of `system_schema`, as plain JSON values. Raises NodeUnavailableError."""
+        [local] = self._ask("SELECT host_id FROM system.local WHERE key = 'local'")
+        schema = {name: [_plain_row(row) for row in self._ask(_dated(name))] for name in SELECTS}
+        return NodeSchema(node_id=cast("UUID", local["host_id"]), schema=schema)
+
+    def settings(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Settings that the node runs with, by name; none before Cassandra 4.0. Raises NodeUnavailableError."""
+        [local] = self._ask("SELECT release_version FROM system.local WHERE key = 'local'")
+        if int(str(local["release_version"]).partition(".")[0]) < _FIRST_MAJOR_WITH_SETTINGS:
+            return {}
+        # One by one: among the others are passwords.
+        asked = [self._ask(f"SELECT name, value FROM system_views.settings WHERE name = '{name}'") for name in names]
+        return {str(row["name"]): str(row["value"]) for rows in asked for row in rows}
+
+    def execute(self, statement: str, timeout_s: float) -> None:
+        """Execute a statement that answers nothing. Raises NodeUnavailableError."""
+        self._ask(statement, timeout_s)
+
+    def _ask(self, query: str, timeout_s: float = _TIMEOUT_S) -> list[Row]:
+        try:
+            return list(self._connected().execute(query, timeout=timeout_s))
+        except _UNAVAILABLE as error:
+            # A session whose node restarted under another address never recovers; a new one does.
+            self.close()
+            addresses = ", ".join(self._contact_points)
+            raise NodeUnavailableError(f"Cassandra at {addresses} port {self._port}: {_first_line(error)}") from error
+
+    def _connected(self) -> _Session:
+        if self._session is None:
+            profile = ExecutionProfile(
+                # system.local must be this node's, so no other host is ever asked.
+                load_balancing_policy=WhiteListRoundRobinPolicy(self._contact_points),
+                row_factory=dict_factory,
+                request_timeout=_TIMEOUT_S,
+            )
+            self._cluster = Cluster(
+                self._contact_points,
+                port=self._port,
+                auth_provider=self._auth,
+                ssl_context=self._tls,
+                execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+                schema_metadata_enabled=False,
+                token_metadata_enabled=False,
+                connect_timeout=_TIMEOUT_S,
+                control_connection_timeout=_TIMEOUT_S,
+            )
+            self._session = cast("_Session", self._cluster.connect())
+        return self._session
+
+
+def _dated(name: str) -> str:
+    """The question for one list, with the write time of its rows as `written_us`."""
+    column = _WRITTEN_WITH.get(name)
+    if column is None:
+        return SELECTS[name]
+    return SELECTS[name].replace(" FROM ", f", writetime({column}) AS written_us FROM ", 1)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _plain_row(row: Row) -> dict[str, object]:
+    return {name: _plain(value) for name, value in row.items()}
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping) or hasattr(value, "items"):
+        items = cast("Mapping[object, object]", value).items()
+        return {str(key): _plain(each) for key, each in items}
+    if isinstance(value, UUID):
+        return str(value)
+    return [_plain(each) for each in cast("Sequence[object]", value)]

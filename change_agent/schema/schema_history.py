@@ -1,0 +1,301 @@
+"""SchemaHistory: every definition of every table the agent has known, by table id and time, also after DROP.
+
+It learns from two sources: what the node says when it is asked, and the mutations of `system_schema` in the log. All is
+kept in the working directory (change_agent.schema.schema_store), so that the next process knows the same without asking.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+from uuid import UUID
+
+from change_agent.schema.schema_mutations import SchemaChange, TableChange
+from change_agent.schema.schema_rows import altered, is_whole, rows_by_table
+from change_agent.schema.schema_store import Definition, LogPlace, SchemaStore, UserTypeRow, read_definitions
+from change_agent.schema.table_versions import TableVersion, TableVersions
+from change_agent.sqlite_file import DamagedFileError, UnwritableFileError, set_aside
+from schemas.system_schema import Row, SystemSchema, SystemSchemaError, tables_of
+from schemas.table_metadata import TableMetadata
+
+__all__ = ["NodeSchema", "SchemaHistory", "read_newest_tables"]
+
+_log: Final = logging.getLogger(__name__)
+# The copy that earlier versions of the agent kept.
+_OLD_COPY: Final = "node-schema.json"
+# An older confirmation is still true; storing each would cost more than it is worth.
+_CONFIRM_INTERVAL_MS: Final = 5_000
+# Of one table: only those behind the oldest segment that is not done can be asked about, and time decides for others.
+_PLACES_KEPT: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSchema:
+    """What a node said about itself: its host id and its schema. Rows may have `written_us`, their write time."""
+
+    node_id: UUID
+    schema: SystemSchema
+
+
+class SchemaHistory:
+    """Keeps definitions. Its owner sees to it that one thread at a time calls.
+
+    `tables` are the newest definitions by id; `versions` all of them, of tables where it matters which one is used.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory: Final = directory
+        self._store: SchemaStore | None = None
+        self._definitions: Final[dict[UUID, list[Definition]]] = defaultdict(list)
+        self._parsed: Final[dict[tuple[UUID, int, int], TableMetadata]] = {}
+        self._types: Final[dict[str, list[UserTypeRow]]] = defaultdict(list)
+        # Definitions to be stored (True) or removed, of an `add` that could not write.
+        self._unstored: Final[list[tuple[Definition, bool]]] = []
+        self._stored_confirmed_ms = 0
+        self.confirmed_at_ms = 0
+        self.node_id: UUID | None = None
+        self.tables: Mapping[UUID, TableMetadata] = {}
+        self.versions: Mapping[UUID, TableVersions] = {}
+        self.places: list[LogPlace] = []
+
+    def load(self) -> None:
+        """Read what was stored. A damaged store is set aside and begun anew, which is told.
+
+        Raises UnwritableFileError, for a full disk says nothing about what is stored; may be called again then.
+        """
+        try:
+            self._load()
+        except UnwritableFileError:
+            self._forget()
+            raise
+        except (DamagedFileError, SystemSchemaError, ValueError, KeyError, TypeError) as error:
+            self._begin_anew(str(error))
+        if self.node_id is None:
+            self._take_over_old_copy()
+
+    def close(self) -> None:
+        """Store the last confirmation, and let go of the file."""
+        if self._store is not None:
+            try:
+                self._store_confirmed()
+            except UnwritableFileError as error:
+                _log.warning("%s; the next start asks the node", error)
+            self._store.close()
+            self._store = None
+
+    def add(self, read: NodeSchema) -> None:
+        """Take what the node says now, keep what it no longer says. Raises SystemSchemaError, UnwritableFileError."""
+        found = rows_by_table(read.schema)
+        parsed = tables_of(read.schema)
+        changed: list[Definition] = []
+        gone: list[Definition] = []
+        for definitions in self._definitions.values():
+            for each in definitions:
+                if each.present and (each.table_id not in found or not _is_same(each, found[each.table_id].rows)):
+                    each.present = False
+                    each.confirmed_ms = self.confirmed_at_ms
+                    changed.append(each)
+        for table_id, rows in found.items():
+            if not any(each.present for each in self._definitions[table_id]):
+                definition = Definition(
+                    table_id=table_id, since_us=rows.since_us, types_since_us=rows.types_since_us, rows=rows.rows,
+                    present=True,
+                )  # fmt: skip
+                gone += self._replace(definition)
+                changed.append(definition)
+                self._parsed[definition.key] = parsed[table_id]
+        self._unstored.extend([(each, True) for each in changed] + [(each, False) for each in gone])
+        self._opened().put_definitions(
+            [each for each, stays in self._unstored if stays], [each for each, stays in self._unstored if not stays]
+        )
+        if read.node_id != self.node_id:
+            self._opened().set_meta("node_id", str(read.node_id))
+            self.node_id = read.node_id
+        self._derive({each.table_id for each, _ in self._unstored})
+        self._unstored.clear()
+
+    def confirm(self, time_ms: int) -> None:
+        """The node says that its schema at `time_ms` (since the epoch) is the latest that was added."""
+        self.confirmed_at_ms = max(time_ms, self.confirmed_at_ms)
+        if self.confirmed_at_ms - self._stored_confirmed_ms >= _CONFIRM_INTERVAL_MS:
+            self._store_confirmed()
+
+    def note(self, change: SchemaChange, segment_id: int, position: int) -> bool:
+        """Take what the log says at this place; durable when it returns. True when it brought definitions.
+
+        Raises SystemSchemaError.
+        """
+        types = [
+            UserTypeRow(keyspace=each.keyspace, name=each.name, since_us=each.since_us, row=each.row)
+            for each in change.types
+        ]
+        if types:
+            self._opened().put_user_types(types)
+            for user_type in types:
+                self._types[user_type.keyspace].append(user_type)
+        definitions = [made for each in change.tables if (made := self._altered(each)) is not None]
+        if definitions:
+            parsed = {each.key: tables_of(each.rows)[each.table_id] for each in definitions}
+            self._opened().put_definitions(definitions)
+            for each in definitions:
+                self._definitions[each.table_id].append(each)
+            self._parsed.update(parsed)
+            self._derive({each.table_id for each in definitions})
+        known = [each for each in change.tables if each.table_id in self._definitions]
+        places = [
+            LogPlace(segment_id=segment_id, position=position, table_id=each.table_id, since_us=each.since_us)
+            for each in known
+        ]
+        self._opened().put_places(places)
+        taken = {(each.segment_id, each.position, each.table_id) for each in places}
+        self.places = [each for each in self.places if (each.segment_id, each.position, each.table_id) not in taken]
+        self.places += places
+        self._leave_newest_places({each.table_id for each in places})
+        return bool(definitions)
+
+    def settle(self, places: Iterable[LogPlace]) -> None:
+        """From here on the node uses the definitions of these places."""
+        for each in places:
+            each.settled = True
+        self._opened().put_places(places)
+
+    def forget_places_before(self, segment_id: int, position: int) -> None:
+        """Something of the log is missing there: places before say nothing about what is behind."""
+        self.places = [each for each in self.places if (each.segment_id, each.position) > (segment_id, position)]
+        self._opened().remove_places_before(segment_id, position)
+
+    def _leave_newest_places(self, table_ids: Iterable[UUID]) -> None:
+        for table_id in table_ids:
+            mine = sorted((each.segment_id, each.position) for each in self.places if each.table_id == table_id)
+            if len(mine) > _PLACES_KEPT:
+                first = mine[-_PLACES_KEPT // 2]
+                old = [
+                    each
+                    for each in self.places
+                    if each.table_id == table_id and (each.segment_id, each.position) < first
+                ]
+                self.places = [each for each in self.places if each not in old]
+                self._opened().remove_places(old)
+
+    def _opened(self) -> SchemaStore:
+        if self._store is None:
+            self._store = SchemaStore(self._directory)
+        return self._store
+
+    def _load(self) -> None:
+        store = self._opened()
+        for definition in store.definitions():
+            self._definitions[definition.table_id].append(definition)
+            self._parse(definition)
+        for user_type in store.user_types():
+            self._types[user_type.keyspace].append(user_type)
+        self.places = store.places()
+        node_id = store.meta("node_id")
+        self.node_id = None if node_id is None else UUID(node_id)
+        self.confirmed_at_ms = self._stored_confirmed_ms = int(store.meta("confirmed_ms") or 0)
+        self._derive(self._definitions)
+
+    def _forget(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        self._definitions.clear()
+        self._parsed.clear()
+        self._types.clear()
+        self.places, self.node_id, self.confirmed_at_ms = [], None, 0
+        self.tables, self.versions = {}, {}
+
+    def _begin_anew(self, reason: str) -> None:
+        self._forget()
+        path = self._directory / "schema.sqlite"
+        set_aside(path)
+        self._opened()
+        _log.error(
+            "%s is damaged (%s): set aside as %s.damaged, the node is asked again; changes of tables that were dropped "
+            "before now may be parked, and changes of tables whose cdc was off for a time may be published",
+            path, reason, path.name,
+        )  # fmt: skip
+
+    def _take_over_old_copy(self) -> None:
+        path = self._directory / _OLD_COPY
+        try:
+            stored = json.loads(path.read_bytes())
+            for schema in (*cast("list[SystemSchema]", stored["dropped"]), cast("SystemSchema", stored["schema"])):
+                self.add(NodeSchema(node_id=UUID(stored["node_id"]), schema=schema))
+            self.confirm(path.stat().st_mtime_ns // 1_000_000)
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError, SystemSchemaError) as error:
+            _log.error("%s is damaged (%s): the node is asked again; delete the file", path, error)
+            return
+        path.unlink()
+        _log.info("took over %s", path)
+
+    def _store_confirmed(self) -> None:
+        if self.confirmed_at_ms != self._stored_confirmed_ms:
+            self._opened().set_meta("confirmed_ms", str(self.confirmed_at_ms))
+            self._stored_confirmed_ms = self.confirmed_at_ms
+
+    def _replace(self, definition: Definition) -> list[Definition]:
+        """Put a definition in its place; those that it stands for from now on."""
+        others = self._definitions[definition.table_id]
+        # One without a time is an earlier version's copy: the node tells the same again, with its time.
+        undated = [each for each in others if each.since_us == 0 and _is_same(each, definition.rows)]
+        gone = [each for each in others if each in undated or each.key == definition.key]
+        self._definitions[definition.table_id] = [*(each for each in others if each not in gone), definition]
+        for each in gone:
+            self._parsed.pop(each.key, None)
+        return [each for each in gone if each.key != definition.key]
+
+    def _altered(self, change: TableChange) -> Definition | None:
+        """The definition behind a change that was not known; None when it is, or when there is too little to go by."""
+        known = sorted(self._definitions.get(change.table_id, ()), key=lambda each: each.since_us)
+        if any(each.since_us == change.since_us for each in known):
+            return None
+        before = [each for each in known if each.since_us < change.since_us]
+        base = None if is_whole(change) else (before or [*reversed(known)])[-1:]
+        if base == []:
+            return None
+        types: dict[str, Row] = {}
+        for each in self._types[change.keyspace]:
+            if each.since_us <= change.since_us or each.name not in types:
+                types[each.name] = each.row
+        rows = altered(None if base is None else base[0].rows, change, types)
+        return Definition(table_id=change.table_id, since_us=change.since_us, types_since_us=0, rows=rows)
+
+    def _parse(self, definition: Definition) -> None:
+        self._parsed[definition.key] = tables_of(definition.rows)[definition.table_id]
+
+    def _derive(self, table_ids: Iterable[UUID]) -> None:
+        tables, versions = dict(self.tables), dict(self.versions)
+        for table_id in table_ids:
+            made = TableVersions([self._version(each) for each in self._definitions[table_id]])
+            tables[table_id] = made.newest
+            versions.pop(table_id, None)
+            if made.differ:
+                versions[table_id] = made
+        self.tables, self.versions = tables, versions
+
+    def _version(self, definition: Definition) -> TableVersion:
+        confirmed_us = None if definition.present else definition.confirmed_ms * 1000
+        return TableVersion(table=self._parsed[definition.key], since_us=definition.since_us, confirmed_us=confirmed_us)
+
+
+def read_newest_tables(path: Path) -> dict[UUID, TableMetadata]:
+    """Every table that an agent has known, by id, by its newest definition; the agent may be running.
+
+    Raises DamagedFileError, SystemSchemaError.
+    """
+    # In the order of time, so that the newest of each stays.
+    return {each.table_id: tables_of(each.rows)[each.table_id] for each in read_definitions(path)}
+
+
+def _is_same(definition: Definition, rows: SystemSchema) -> bool:
+    return {name: each for name, each in definition.rows.items() if each} == {
+        name: each for name, each in rows.items() if each
+    }

@@ -1,0 +1,137 @@
+"""SchemaMoments: by which definitions an entry of the log is read, where its tables had several.
+
+Most entries never come here: their tables had one definition, or all that they had read the same bytes and agree on `cdc`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+from uuid import UUID
+
+from change_agent.db.mutation import MutationDecoder
+from change_agent.db.write_time import lowest_write_time_us
+from change_agent.errors import BufferUnderflowError
+from change_agent.schema.schema_store import LogPlace
+from change_agent.schema.table_metadata import KnownTables
+from change_agent.schema.table_versions import LogEvidence, TableVersions, WrittenWhen
+from schemas.table_metadata import TableMetadata
+
+__all__ = ["SchemaMoments"]
+
+# Sets of definitions whose decoders are kept.
+_KEPT_DECODERS: Final = 64
+# Segments that are looked at when it is asked since when none is missing.
+_LOOK_BACK: Final = 20_000
+_LAST_US: Final = 2**63 - 1
+
+
+class SchemaMoments:
+    """Used by the reader's thread. `ids` are those tables whose entries have to be asked about here."""
+
+    def __init__(self, finished: Iterable[int]) -> None:
+        # Segments that were read to their end: nothing of the log is missing between two of them.
+        self._complete: Final = set(finished)
+        self._tables: Mapping[UUID, TableMetadata] = {}
+        self._versions: Mapping[UUID, TableVersions] = {}
+        self._places: Mapping[UUID, list[LogPlace]] = {}
+        self._decoders: Final[dict[tuple[int, ...], MutationDecoder]] = {}
+        self._segment_id = -1
+        self._unbroken_from = 0
+        self._earliest_us = self._latest_us = self._confirmed_us = 0
+        self.ids: frozenset[bytes] = frozenset()
+
+    def use(self, known: KnownTables) -> None:
+        """Choose among these definitions from now on."""
+        places: dict[UUID, list[LogPlace]] = defaultdict(list)
+        for place in known.places:
+            places[place.table_id].append(place)
+        self._places = places
+        if known.versions is not self._versions or known.tables is not self._tables:
+            self._decoders.clear()
+        self._tables, self._versions = known.tables, known.versions
+        self.ids = frozenset(table_id.bytes for table_id in known.versions)
+
+    def begin(self, segment_id: int, latest_ms: int, confirmed_ms: int) -> None:
+        """The next entries are of this segment, written at or before `latest_ms`; the schema was asked at `confirmed_ms`."""
+        # What is read after something else was written after it, too, unless it stands before that in the log.
+        self._earliest_us = self._latest_us if segment_id >= self._segment_id else 0
+        self._latest_us, self._confirmed_us = latest_ms * 1000, confirmed_ms * 1000
+        if segment_id != self._segment_id:
+            self._segment_id = self._unbroken_from = segment_id
+            while self._unbroken_from - 1 in self._complete and segment_id - self._unbroken_from < _LOOK_BACK:
+                self._unbroken_from -= 1
+
+    def end(self, segment_id: int) -> None:
+        """The segment was read to its end."""
+        self._complete.add(segment_id)
+
+    def follows(self, segment_id: int) -> bool:
+        """True when nothing of the log is missing before this segment."""
+        return segment_id - 1 in self._complete
+
+    def unsettled(self, segment_id: int, position: int) -> list[LogPlace]:
+        """Places before this one behind which the node may still have used the definition before."""
+        here = (segment_id, position)
+        found = [each for places in self._places.values() for each in places if not each.settled]
+        return [each for each in found if (each.segment_id, each.position) < here]
+
+    def decoders(self, payload: bytes, position: int) -> Iterator[MutationDecoder]:
+        """Decoders for an entry that ends at `position`: the right one, then others to try when the bytes do not fit."""
+        yield from self._decoders_of(self._choices(payload, position))
+
+    def parked_decoders(self, payload: bytes) -> Iterator[MutationDecoder]:
+        """The same for a mutation of which only its own write time is known."""
+        when = WrittenWhen(written_us=_written_us(payload), earliest_us=0, latest_us=_LAST_US, confirmed_us=0)
+        yield from self._decoders_of({each: self._versions[each].definitions(when, None) for each in self._versions})
+
+    def _decoders_of(self, choices: Mapping[UUID, tuple[TableMetadata, ...]]) -> Iterator[MutationDecoder]:
+        for attempt in range(max(map(len, choices.values()), default=1)):
+            chosen = {
+                table_id: definitions[min(attempt, len(definitions) - 1)] for table_id, definitions in choices.items()
+            }
+            yield self._decoder(chosen)
+
+    def _choices(self, payload: bytes, position: int) -> dict[UUID, tuple[TableMetadata, ...]]:
+        when = WrittenWhen(
+            written_us=_written_us(payload),
+            earliest_us=self._earliest_us,
+            latest_us=self._latest_us,
+            confirmed_us=self._confirmed_us,
+        )
+        return {
+            table_id: versions.definitions(when, self._evidence(table_id, versions, position, when))
+            for table_id, versions in self._versions.items()
+        }
+
+    def _evidence(
+        self, table_id: UUID, versions: TableVersions, position: int, when: WrittenWhen
+    ) -> LogEvidence | None:
+        here = (self._segment_id, position)
+        last: LogPlace | None = None
+        for place in self._places.get(table_id, ()):
+            if (place.segment_id, place.position) < here and (
+                last is None or (place.segment_id, place.position) > (last.segment_id, last.position)
+            ):
+                last = place
+        if last is None or (last.segment_id < self._unbroken_from and not versions.is_last(last.since_us, when)):
+            return None
+        # The node takes its changes one by one: a segment that ends has the end of them all.
+        return LogEvidence(since_us=last.since_us, settled=last.settled or last.segment_id < self._segment_id)
+
+    def _decoder(self, chosen: Mapping[UUID, TableMetadata]) -> MutationDecoder:
+        key = tuple(map(id, chosen.values()))
+        decoder = self._decoders.get(key)
+        if decoder is None:
+            if len(self._decoders) >= _KEPT_DECODERS:
+                self._decoders.clear()
+            decoder = self._decoders[key] = MutationDecoder({**self._tables, **chosen})
+        return decoder
+
+
+def _written_us(payload: bytes) -> int:
+    try:
+        return lowest_write_time_us(payload)
+    except BufferUnderflowError:
+        return 0

@@ -1,0 +1,110 @@
+"""Rows of `system_schema`, table by table: cut out of a node's answer, or put together from what the log tells. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from change_agent.schema.schema_mutations import TableChange
+from schemas.system_schema import Row, SystemSchema
+
+__all__ = ["TableRows", "altered", "is_whole", "rows_by_table"]
+
+# A name of CQL: quoted, or plain.
+_NAME: Final = re.compile(r'"((?:[^"]|"")+)"|(\w+)')
+# Added to each row that is asked for: write time in microseconds of what says when the row was made.
+_WRITTEN: Final = "written_us"
+
+_TypesByName = Mapping[str, Row]
+
+
+class TableRows(NamedTuple):
+    """The rows of one table with the user types that it uses, and when they were written (microseconds)."""
+
+    rows: SystemSchema
+    since_us: int
+    types_since_us: int
+
+
+def rows_by_table(schema: SystemSchema) -> dict[UUID, TableRows]:
+    """The rows of each table and view, by table id. Rows without a write time count as written at 0."""
+    types: dict[str, dict[str, Row]] = defaultdict(dict)
+    for row in schema.get("types", ()):
+        types[str(row["keyspace_name"])][str(row["type_name"])] = row
+    columns = _grouped(schema.get("columns", ()))
+    dropped = _grouped(schema.get("dropped_columns", ()))
+    found: dict[UUID, TableRows] = {}
+    for list_name, name_column in (("tables", "table_name"), ("views", "view_name")):
+        for row in schema.get(list_name, ()):
+            name = str(row["keyspace_name"]), str(row[name_column])
+            own_types = _used_types([*columns[name], *dropped[name]], types[name[0]])
+            rows = {
+                list_name: [_plain(row)],
+                "columns": [_plain(each) for each in columns[name]],
+                "dropped_columns": [_plain(each) for each in dropped[name]],
+                "types": [_plain(each) for each in own_types],
+            }
+            types_since_us = max((_written_us(each) for each in own_types), default=0)
+            found[UUID(str(row["id"]))] = TableRows(rows, _written_us(row), types_since_us)
+    return found
+
+
+def is_whole(change: TableChange) -> bool:
+    """True when a change says all there is about a table: it is made."""
+    return any(row.get("kind") == "partition_key" for row in change.columns)
+
+
+def altered(base: SystemSchema | None, change: TableChange, types: _TypesByName) -> SystemSchema:
+    """The rows of a table behind a change; `base` has those before it, or there were none.
+
+    `types` are the keyspace's user types at that time, by name.
+    """
+    base = base or {}
+    columns = {
+        str(row["column_name"]): row for row in base.get("columns", ()) if row["column_name"] not in change.removed
+    }
+    columns |= {str(row["column_name"]): row for row in change.columns}
+    dropped = {str(row["column_name"]): row for row in base.get("dropped_columns", ())}
+    dropped |= {str(row["column_name"]): row for row in change.dropped_columns}
+    row = dict(base[change.list_name][0]) if base.get(change.list_name) else {}
+    all_columns = [*columns.values(), *dropped.values()]
+    known_types = {str(each["type_name"]): each for each in base.get("types", ())} | dict(types)
+    return {
+        change.list_name: [row | dict(change.row)],
+        "columns": list(columns.values()),
+        "dropped_columns": list(dropped.values()),
+        "types": _used_types(all_columns, known_types),
+    }
+
+
+def _grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    grouped: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        grouped[str(row["keyspace_name"]), str(row["table_name"])].append(row)
+    return grouped
+
+
+def _used_types(columns: Iterable[Row], types: _TypesByName) -> list[Row]:
+    """The user types that columns use, and those that they use, by name."""
+    used: dict[str, Row] = {}
+    texts = [str(column["type"]) for column in columns] if types else []
+    while texts:
+        for quoted, plain in _NAME.findall(texts.pop()):
+            name = quoted.replace('""', '"') or plain
+            if name in types and name not in used:
+                used[name] = types[name]
+                fields = types[name].get("field_types")
+                texts += map(str, fields if isinstance(fields, Sequence) else ())
+    return [used[name] for name in sorted(used)]
+
+
+def _plain(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != _WRITTEN}
+
+
+def _written_us(row: Row) -> int:
+    written = row.get(_WRITTEN)
+    return written if isinstance(written, int) else 0

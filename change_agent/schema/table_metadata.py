@@ -1,0 +1,209 @@
+"""TableMetadataProvider: all tables of the node, kept fresh by a thread of its own.
+
+An answer that is older than the bytes it explains may be wrong: a table that got `cdc = true` a moment ago would be
+skipped in silence. So the reader asks for metadata "as of" a moment, and learns whether the node confirmed it since.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import UUID
+
+import tenacity
+
+from change_agent.schema.node_connection import NodeConnection
+from change_agent.schema.schema_history import SchemaHistory
+from change_agent.schema.schema_mutations import SchemaChange
+from change_agent.schema.schema_store import LogPlace
+from change_agent.schema.table_versions import TableVersions
+from schemas.errors import CdcError
+from schemas.table_metadata import TableMetadata
+
+__all__ = ["KnownTables", "TableMetadataProvider"]
+
+_log: Final = logging.getLogger(__name__)
+_WAIT: Final = tenacity.wait_exponential(multiplier=0.5, max=10) + tenacity.wait_random(0, 0.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTables:
+    """All tables by id, dropped ones included, by their newest definition. A changed schema has another `version`.
+
+    `versions` has the definitions of tables where it matters which one is used; `places` where the log begins them;
+    `confirmed_at_ms` is when the node was last asked.
+    """
+
+    version: int
+    node_id: UUID
+    tables: Mapping[UUID, TableMetadata]
+    versions: Mapping[UUID, TableVersions] = field(default_factory=dict)
+    places: Sequence[LogPlace] = ()
+    confirmed_at_ms: int = 0
+
+
+class TableMetadataProvider:
+    """Asks the node for its schema: at the interval, and when the reader wants it now. Owns connection and history.
+
+    `known`, `as_of` and what tells of the log are for other threads; the rest happens on the provider's thread. The
+    history is used under the condition's lock.
+    """
+
+    def __init__(self, connection: NodeConnection, history: SchemaHistory, interval_s: float) -> None:
+        self._connection: Final = connection
+        self._history: Final = history
+        self._interval_s: Final = interval_s
+        self._changed: Final = threading.Condition()
+        self._thread: Final = threading.Thread(target=self._run, name="schema", daemon=True)
+        self._stopping = False
+        self._failures = 0
+        self._known: KnownTables | None = None
+        self._confirmed_at_ms = 0
+        self._wanted_at_ms = 0
+        self._reread_wanted = False
+        self._schema_version: UUID | None = None
+        self.failure: BaseException | None = None
+        self.refreshes = 0
+        self.problem: str | None = None
+
+    def start(self) -> None:
+        """Load the copy of the working directory and begin to ask the node."""
+        self._history.load()
+        self._confirmed_at_ms = self._history.confirmed_at_ms
+        self._publish()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a reader that waits gets None."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._connection.close()
+        self._history.close()
+
+    @property
+    def known(self) -> KnownTables | None:
+        """What is known now; None before the first answer of the node, where there is no copy."""
+        return self._known
+
+    @property
+    def node_id(self) -> UUID | None:
+        """The node's host id; None before its first answer, where there is no copy."""
+        return None if self._known is None else self._known.node_id
+
+    def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
+        """Tables that the node confirmed at or after `time_ms`; None when it did not answer in time, at once while it is away.
+
+        `reread` asks for all of the schema even when the node says that its version is the same.
+        """
+        with self._changed:
+            if time_ms > self._confirmed_at_ms or reread:
+                self._wanted_at_ms = max(self._wanted_at_ms, time_ms)
+                self._reread_wanted = self._reread_wanted or reread
+                self._changed.notify_all()
+                self._changed.wait_for(
+                    lambda: self._is_answered(time_ms) or self._stopping or self._failures > 0, timeout_s
+                )
+            return self._known if self._is_answered(time_ms) else None
+
+    def _is_answered(self, time_ms: int) -> bool:
+        return self._confirmed_at_ms >= time_ms and self._known is not None and not self._reread_wanted
+
+    def note(self, change: SchemaChange, segment_id: int, position: int) -> KnownTables | None:
+        """Take what a mutation of `system_schema` at this place says; what is known then. Raises SystemSchemaError."""
+        with self._changed:
+            self._history.note(change, segment_id, position)
+            self._publish()
+            return self._known
+
+    def settle(self, places: Sequence[LogPlace]) -> None:
+        """From here on in the log the node uses the definitions of these places."""
+        with self._changed:
+            self._history.settle(places)
+
+    def forget_places_before(self, segment_id: int, position: int) -> KnownTables | None:
+        """Something of the log is missing there; what is known then."""
+        with self._changed:
+            self._history.forget_places_before(segment_id, position)
+            self._publish()
+            return self._known
+
+    def _publish(self) -> None:
+        history = self._history
+        if history.node_id is not None:
+            self._known = KnownTables(
+                version=1 if self._known is None else self._known.version + 1,
+                node_id=history.node_id,
+                tables=history.tables,
+                versions=history.versions,
+                places=tuple(history.places),
+                confirmed_at_ms=self._confirmed_at_ms,
+            )
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._ask_or_wait()
+        except Exception as error:  # noqa: BLE001  # the top of a thread
+            _log.exception("the schema thread failed")
+            self.failure = error
+
+    def _ask_or_wait(self) -> None:
+        try:
+            self._ask()
+        except (CdcError, sqlite3.Error, OSError) as error:
+            # The node is away, or the disk of the history is full: without either nothing new can be explained.
+            with self._changed:
+                self._failures += 1
+                self.problem = str(error)
+                self._changed.notify_all()
+            if self._failures == 1:
+                _log.warning("waiting for the schema: %s", error)
+            # While the node is away the back-off decides, whatever the reader wants.
+            self._wait(_back_off_s(self._failures), lambda: False)
+        else:
+            if self._failures:
+                _log.info("the node answers again")
+            self._failures = 0
+            self.problem = None
+            self._wait(self._interval_s, self._is_wanted)
+
+    def _wait(self, seconds: float, is_wanted: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or is_wanted(), seconds)
+
+    def _is_wanted(self) -> bool:
+        return self._reread_wanted or self._wanted_at_ms > self._confirmed_at_ms
+
+    def _ask(self) -> None:
+        asked_at_ms = time.time_ns() // 1_000_000
+        with self._changed:
+            reread = self._reread_wanted
+        version = self._connection.schema_version()
+        is_changed = reread or version != self._schema_version
+        read = self._connection.read_schema() if is_changed else None
+        with self._changed:
+            self._confirmed_at_ms = max(self._confirmed_at_ms, asked_at_ms)
+            if read is not None:
+                self._history.add(read)
+                self.refreshes += 1
+                self._publish()
+            self._history.confirm(asked_at_ms)
+            if self._known is not None:
+                self._known = replace(self._known, confirmed_at_ms=self._confirmed_at_ms)
+            if reread:
+                self._reread_wanted = False
+            self._schema_version = version
+            self._changed.notify_all()
+
+
+def _back_off_s(failures: int) -> float:
+    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+    state.attempt_number = failures
+    return _WAIT(state)

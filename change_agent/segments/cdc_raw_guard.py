@@ -1,0 +1,242 @@
+"""CdcRawGuard: keeps `cdc_raw` from filling up, for then Cassandra refuses writes to every table with CDC.
+
+When what waits there grows towards the limit, it moves final segments, the oldest first, to another folder, from which the
+reader takes them in the order of their ids. It never deletes anything, and it needs neither the reader nor the broker: it
+works while both stand still, which is when it is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from change_agent.cdc_raw.archiver import move_file
+from change_agent.cdc_raw.cdc_index import index_name
+from change_agent.cdc_raw.listing import ReadableSegment, SegmentListing
+from change_agent.cdc_raw.space import SpaceForecast, cdc_space_of
+from change_agent.reporting.metrics import AgentMetrics
+from change_agent.schema.node_connection import NodeUnavailableError
+
+__all__ = ["CdcRawGuard", "GuardLimits"]
+
+_log: Final = logging.getLogger(__name__)
+_LOOK_S: Final = 1.0
+# Of the CPU of a look.
+_REST: Final = 200
+_SETTINGS_INTERVAL_S: Final = 600.0
+_SETTINGS_RETRY_S: Final = 10.0
+# Shares of the limit: off-load from the first on, from the second on when it would be full soon, down to the third.
+_HIGH: Final = 0.75
+_RISING: Final = 0.25
+_LOW: Final = 0.5
+_MIB: Final = 1024 * 1024
+_STARTED_ON_FULL: Final = (
+    "cdc_raw holds %s of %s at the agent's start, and with cdc_block_writes: false Cassandra removes its oldest segments then:"
+    " some may be gone that no agent ever saw; verify the tables, or read them again"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardLimits:
+    """`total_bytes` overrides Cassandra's setting. `soon_s`: full within it is soon. `min_free_bytes` of the disk stay."""
+
+    total_bytes: int | None
+    soon_s: float
+    min_free_bytes: int
+
+
+class NodeSettings(Protocol):
+    """A session with the node, of one thread."""
+
+    def settings(self, names: tuple[str, ...]) -> Mapping[str, str]:
+        """Settings of the node by name, none before Cassandra 4.0. Raises NodeUnavailableError."""
+
+    def close(self) -> None:
+        """Close the session."""
+
+
+_SETTINGS: Final = (
+    "cdc_total_space", "cdc_total_space_in_mb", "commitlog_segment_size", "commitlog_segment_size_in_mb",
+    "cdc_block_writes",
+)  # fmt: skip
+
+
+class CdcRawGuard:
+    """Owns the folder `spill_directory` and the moves into it. One thread of its own."""
+
+    def __init__(
+        self,
+        cdc_raw: Path,
+        spill_directory: Path,
+        node: NodeSettings,
+        yaml_settings: Mapping[str, object],
+        limits: GuardLimits,
+        metrics: AgentMetrics,
+        on_moved: Callable[[], None],
+    ) -> None:
+        self._cdc_raw: Final = cdc_raw
+        self._spill_directory: Final = spill_directory
+        self._node: Final = node
+        self._yaml_settings: Final = yaml_settings
+        self._limits: Final = limits
+        self._metrics: Final = metrics
+        self._on_moved: Final = on_moved
+        self._listing: Final = SegmentListing(cdc_raw, quiet=True)
+        self._forecast: Final = SpaceForecast()
+        self._spilled_bytes = 0
+        self._settings: Mapping[str, object] = yaml_settings
+        self._settings_at = 0.0
+        self._settings_known = False
+        self._has_looked = False
+        self._alarmed = False
+        self._stuck: str | None = None
+        self._stopping: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._run, name="guard", daemon=True)
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a move that is under way is finished."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            for left_over in self._spill_directory.glob("*.tmp"):
+                with suppress(OSError):  # it only takes room, until the next start
+                    left_over.unlink()
+            while not self._stopping.is_set():
+                self._ask_settings()
+                began_s = time.thread_time()
+                try:
+                    self._look()
+                except OSError as error:
+                    self._tell_stuck(f"{self._cdc_raw} cannot be watched ({error}); trying again")
+                # Thousands of files cost milliseconds a look: then it looks less often.
+                self._stopping.wait(max(_LOOK_S, _REST * (time.thread_time() - began_s)))
+            self._node.close()
+        except Exception as error:  # noqa: BLE001  # the top of a thread
+            _log.exception("the guard of cdc_raw failed")
+            self.failure = error
+
+    def _ask_settings(self) -> None:
+        if time.monotonic() < self._settings_at:
+            return
+        try:
+            # What the node runs with, over what its file says now.
+            self._settings = {**self._yaml_settings, **self._node.settings(_SETTINGS)}
+        except NodeUnavailableError:
+            self._settings_at = time.monotonic() + _SETTINGS_RETRY_S
+        else:
+            self._settings_at = time.monotonic() + _SETTINGS_INTERVAL_S
+            self._settings_known = True
+
+    def _look(self) -> None:
+        disk = shutil.disk_usage(self._cdc_raw)
+        space = cdc_space_of(self._settings, disk.total)
+        limit = self._limits.total_bytes or space.total_bytes
+        used = _folder_bytes(self._cdc_raw)
+        self._forecast.add(time.monotonic(), used + self._spilled_bytes)
+        # Cassandra counts a segment when it makes it; and the disk itself may be the tighter limit.
+        room = min(limit - used, disk.free) - space.segment_bytes
+        seconds = self._forecast.seconds_until(room)
+        metrics = self._metrics
+        metrics.cdc_raw_bytes, metrics.cdc_raw_limit_bytes = used, limit
+        metrics.cdc_raw_seconds_to_full = -1 if seconds is None else int(seconds)
+        metrics.spilled_bytes = _folder_bytes(self._spill_directory) if self._spill_directory.exists() else 0
+        counted = used + space.segment_bytes
+        if not self._has_looked and self._settings_known:
+            self._has_looked = True
+            if space.blocks_writes is False and counted + space.segment_bytes > limit:
+                metrics.started_on_full = 1
+                _log.error(_STARTED_ON_FULL, _mib(used), _mib(limit))
+        soon = seconds is not None and seconds < self._limits.soon_s
+        if counted > _HIGH * limit or (soon and counted > _RISING * limit):
+            self._off_load(counted, limit, seconds)
+        elif self._alarmed and counted <= _LOW * limit:
+            self._alarmed, self._stuck = False, None
+            _log.info("cdc_raw has room again: %s of %s", _mib(used), _mib(limit))
+
+    def _off_load(self, counted: int, limit: int, seconds: float | None) -> None:
+        final = [each for each in self._listing.segments(time.time_ns() // 1_000_000) or () if _can_go(each)]
+        if not self._alarmed:
+            self._alarmed = True
+            when = "" if seconds is None else f", full in {seconds:.0f} s"
+            _log.warning(
+                "cdc_raw holds %s of %s%s: finished segments that are not sent yet go to %s; see what keeps Pulsar",
+                _mib(counted), _mib(limit), when, self._spill_directory,
+            )  # fmt: skip
+        excess = counted - _LOW * limit
+        for segment in final:
+            if excess <= 0:
+                break
+            size = self._move(segment)
+            if size is None:
+                return
+            excess -= size
+        if counted > _HIGH * limit and not final:
+            self._tell_stuck("cdc_raw is nearly full and none of its segments is finished: Cassandra may refuse writes")
+
+    def _move(self, segment: ReadableSegment) -> int | None:
+        """Bytes that went; None when nothing can be moved now."""
+        target = self._spill_directory / segment.path.name
+        try:
+            self._spill_directory.mkdir(parents=True, exist_ok=True)
+            size = segment.path.stat().st_size
+            free = shutil.disk_usage(self._spill_directory).free
+            if free - size < self._limits.min_free_bytes:
+                self._tell_stuck(
+                    f"cdc_raw is nearly full, and so is {self._spill_directory} ({_mib(free)} free): Cassandra will refuse"
+                    " writes to tables with CDC; make room or get Pulsar going"
+                )
+                return None
+            move_file(segment.path, target)
+            (self._cdc_raw / index_name(segment.path.name)).unlink(missing_ok=True)
+        except FileNotFoundError:
+            # It was finished and deleted meanwhile.
+            return 0
+        except OSError as error:
+            self._tell_stuck(
+                f"cdc_raw is nearly full and {segment.path.name} cannot be moved to {self._spill_directory}"
+                f" ({error.strerror}): Cassandra will refuse writes to tables with CDC"
+            )
+            return None
+        self._spilled_bytes += size
+        self._metrics.segments_spilled += 1
+        self._on_moved()
+        return size
+
+    def _tell_stuck(self, message: str) -> None:
+        if message.partition("(")[0] != self._stuck:
+            self._stuck = message.partition("(")[0]
+            _log.error("%s", message)
+
+
+def _can_go(segment: ReadableSegment) -> bool:
+    return segment.final and segment.log_exists
+
+
+def _folder_bytes(folder: Path | str) -> int:
+    """As Cassandra counts: every file below it."""
+    total = 0
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                is_folder = entry.is_dir(follow_symlinks=False)
+                total += _folder_bytes(entry.path) if is_folder else entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+def _mib(size: float) -> str:
+    return f"{size / _MIB:.1f} MiB"

@@ -1,0 +1,62 @@
+"""FinishedSegmentFiles: what becomes of the files of segments that are done: archived, deleted, set aside when faulty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from change_agent.cdc_raw.archiver import SegmentArchiver
+from change_agent.cdc_raw.listing import ReadableSegment
+from change_agent.parking.parked import ParkedMutations
+from change_agent.reporting.metrics import AgentMetrics
+from change_agent.segments.archiving import Archiving
+from change_agent.segments.segment_follower import SegmentFollower
+
+__all__ = ["FinishedSegmentFiles"]
+
+
+class FinishedSegmentFiles:
+    """Used by the positions' thread: just finished, left over by a crash, or linked again when Cassandra replayed."""
+
+    def __init__(
+        self,
+        follower: SegmentFollower,
+        archiver: SegmentArchiver,
+        parked: ParkedMutations,
+        metrics: AgentMetrics,
+        archiving: Archiving | None = None,
+    ) -> None:
+        self._follower: Final = follower
+        self._archiver: Final = archiver
+        self._parked: Final = parked
+        self._metrics: Final = metrics
+        self._archiving: Final = archiving
+
+    def let_go(self, finished: frozenset[int], faulty: Mapping[int, str]) -> frozenset[int]:
+        """Delete what is listed of `finished`, set `faulty` (id -> fault) aside; those of them that are, by id.
+
+        A segment with parked mutations stays as long as they wait.
+        """
+        # Those that are not listed were moved by an earlier process, which did not live to say so.
+        set_aside = {each for each in faulty.keys() - self._follower.listed.keys() if self._archiver.is_set_aside(each)}
+        for segment_id, segment in self._follower.listed.items():
+            if segment_id in finished:
+                if segment_id not in self._parked.segment_ids and self._is_kept_elsewhere(segment):
+                    self._metrics.segments_deleted += self._archiver.delete(segment.path)
+            elif segment_id in faulty and self._archiver.set_aside(segment.path, faulty[segment_id]):
+                self._metrics.segments_set_aside += 1
+                set_aside.add(segment_id)
+        return frozenset(set_aside)
+
+    def forgettable(self, finished: frozenset[int]) -> frozenset[int]:
+        """Those of `finished` that can never come back: they were read again on request, and are gone."""
+        return frozenset(each for each in finished if each < 0 and each not in self._follower.listed)
+
+    def _is_kept_elsewhere(self, segment: ReadableSegment) -> bool:
+        """True when an archive has it, or none wants it: what is read again on request came from there."""
+        if self._archiving is None or segment.segment_id < 0:
+            return True
+        archived = self._archiving.is_archived(segment.path)
+        self._metrics.segments_archived += archived
+        self._metrics.archive_failures = self._archiving.failures
+        return archived

@@ -1,0 +1,164 @@
+"""GapReporter: tells on the gaps topic which tables may have lost changes, and lets their segments go when it is told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol
+from uuid import UUID
+
+import tenacity
+
+from change_agent.errors import PublishError
+from change_agent.publishing.event_producers import EventProducer
+from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, encode_gap
+from schemas.table_metadata import TableMetadata
+
+__all__ = ["Gap", "GapReporter", "Gaps", "gap_message", "gap_records"]
+
+_log: Final = logging.getLogger(__name__)
+_WAIT: Final = tenacity.wait_exponential(multiplier=0.5, max=30) + tenacity.wait_random(0, 0.5)
+_ANSWER_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """One record for each table that may be concerned, and what is to be done when all of them are with the broker."""
+
+    records: Sequence[GapRecord]
+    on_told: Callable[[], None]
+
+
+def gap_records(
+    segment_ids: Sequence[int],
+    *,
+    first_position: int,
+    from_ms: int | None,
+    to_ms: int,
+    detected_ms: int,
+    node_id: UUID,
+    tables: Iterable[TableMetadata],
+) -> list[GapRecord]:
+    """A record for each table; a table that was made anew under its old name has one."""
+    by_name = {(table.keyspace, table.name): table for table in tables}
+    return [
+        GapRecord(
+            node_id=node_id,
+            keyspace=table.keyspace,
+            table=table.name,
+            table_id=table.table_id,
+            first_segment_id=segment_ids[0],
+            first_position=first_position,
+            last_segment_id=segment_ids[-1],
+            from_ms=from_ms,
+            to_ms=to_ms,
+            detected_ms=detected_ms,
+            reason=f"{len(segment_ids)} commit log segments went from cdc_raw before they were read to their end",
+        )
+        for table in by_name.values()
+    ]
+
+
+def gap_message(segment_ids: Sequence[int], from_ms: int | None, to_ms: int) -> str:
+    """The line of the log."""
+    return (
+        f"{len(segment_ids)} segments ({segment_ids[0]} to {segment_ids[-1]}) went from cdc_raw before they were read to"
+        f" their end: changes written from {_utc(from_ms)} to {_utc(to_ms)} are lost; is cdc_block_writes false, and Pulsar"
+        " away?"
+    )
+
+
+def _utc(time_ms: int | None) -> str:
+    if time_ms is None:
+        return "an unknown time"
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+class Gaps(Protocol):
+    """Tells the world what is lost: a GapReporter."""
+
+    def report(self, gap: Gap) -> None:
+        """Tell this gap, now or later."""
+
+
+class Producers(Protocol):
+    """Opens a producer; blocks until the topic can be used, or raises PublishError."""
+
+    def open_for(self, topic: str, record_name: str, schema_text: str) -> EventProducer:
+        """A producer of records of this Avro schema, in order."""
+
+
+class GapReporter:
+    """One thread, which is idle until there is a gap. `report` may be called by any thread."""
+
+    def __init__(self, producers: Producers, topic: str) -> None:
+        self._producers: Final = producers
+        self._topic: Final = topic
+        self._inbox: Final[SimpleQueue[Gap | None]] = SimpleQueue()
+        self._stopping: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._run, name="gaps", daemon=True)
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin to wait for gaps."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a gap that was not told is found again by the next start."""
+        self._stopping.set()
+        self._inbox.put(None)
+        self._thread.join()
+
+    def report(self, gap: Gap) -> None:
+        """Tell this gap, now or when the broker is there."""
+        self._inbox.put(gap)
+
+    def _run(self) -> None:
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(PublishError),
+            stop=tenacity.stop_when_event_set(self._stopping),
+            wait=_WAIT,
+            sleep=tenacity.sleep_using_event(self._stopping),
+            before_sleep=_tell,
+        )
+        try:
+            while (gap := self._inbox.get()) is not None:
+                retrying(self._send, gap)
+                gap.on_told()
+        except tenacity.RetryError:
+            # The agent stops.
+            return
+        except Exception as error:  # noqa: BLE001  # the top of a thread
+            _log.exception("reporting gaps failed")
+            self.failure = error
+
+    def _send(self, gap: Gap) -> None:
+        producer = self._producers.open_for(self._topic, "Gap", GAP_SCHEMA_TEXT)
+        results: SimpleQueue[str | None] = SimpleQueue()
+        try:
+            for record in gap.records:
+                producer.send(encode_gap(record), None, results.put)
+            for _ in gap.records:
+                error = _answer(results)
+                if error is not None:
+                    raise PublishError(self._topic, error)
+        finally:
+            producer.close()
+        _log.info("%s: a gap was told for %d tables", self._topic, len(gap.records))
+
+
+def _answer(results: SimpleQueue[str | None]) -> str | None:
+    try:
+        return results.get(timeout=_ANSWER_TIMEOUT_S)
+    except Empty:
+        return "the broker does not answer"
+
+
+def _tell(state: tenacity.RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    if state.attempt_number in (1, 10) or state.attempt_number % 100 == 0:
+        _log.warning("a gap cannot be told yet: %s", error)

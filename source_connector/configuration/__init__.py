@@ -1,0 +1,1 @@
+"""What the source is told: options, key stores, which tables."""

@@ -1,0 +1,323 @@
+"""The connector's options: DataStax's names where they mean something here, ours beside them, all problems at once."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final, Literal, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from schemas.errors import ConfigError, ConfigProblem
+from schemas.topics import (
+    DEFAULT_EVENTS_PREFIX,
+    DEFAULT_SUBSCRIPTION,
+    events_topic,
+    full_topic_name,
+    schema_changes_topic,
+)
+from source_connector.configuration.datastax_options import known_name, take_out_foreign
+from source_connector.configuration.private_files import is_content, is_readable_content
+from source_connector.configuration.secret_options import FILE_OPTIONS, SECRET_OPTIONS, take_secrets
+from source_connector.configuration.table_selection import TablePlace, TableSelection, is_table_name, is_template
+from source_connector.rows.row_encoder import DataFormat
+
+__all__ = ["ConsistencyName", "SourceConfig", "flattened"]
+
+ConsistencyName = Literal["ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "LOCAL_ONE", "EACH_QUORUM"]
+
+_SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
+_CONSISTENCY_LEVELS: Final = get_args(ConsistencyName)
+# Values that may be content, `base64:...`, instead of a path.
+_FILES: Final = (
+    "cloud.secureConnectBundle", "ssl.keystore.path", "ssl.truststore.path", "ssl.openssl.keyCertChain",
+    "ssl.openssl.privateKey",
+)  # fmt: skip
+_TLS_STORES: Final = frozenset(each for each in _FILES if each.startswith("ssl."))
+_SECRETS: Final = frozenset({*SECRET_OPTIONS, *_FILES})
+
+
+def _parts(value: object) -> object:
+    """One text may hold several parts, parted by commas."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+_Texts = Annotated[tuple[str, ...], BeforeValidator(_parts)]
+
+
+class SourceConfig(BaseModel):
+    """All options, checked. Names with dots are the aliases; durations carry their unit. Secrets print as stars."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
+
+    keyspace: str = ""
+    table: str = ""
+    tables: _Texts = ()
+    destination: str = "data-{keyspace}.{table}"
+    contact_points: _Texts = Field(default=(), alias="contactPoints")
+    port: int = Field(default=9042, ge=1, le=65535)
+    local_dc: str = Field(default="", alias="loadBalancing.localDc")
+    secure_connect_bundle: str = Field(default="", alias="cloud.secureConnectBundle", repr=False)
+    columns: str = ".*"
+    output_format: Annotated[DataFormat, known_name(*(each.value for each in DataFormat))] = Field(
+        default=DataFormat.KEY_VALUE_AVRO, alias="outputFormat"
+    )
+
+    events_topics: _Texts = Field(default=(), alias="events.topic")
+    subscription: str = Field(default=DEFAULT_SUBSCRIPTION, alias="events.subscription.name", min_length=1)
+    subscription_type: Annotated[
+        Literal["Exclusive", "Shared", "Failover", "Key_Shared"], known_name(*_SUBSCRIPTION_TYPES)
+    ] = Field(default="Key_Shared", alias="events.subscription.type")
+    schema_changes_topic: str = Field(default="", alias="schema.changes.topic")
+    max_waiting_events: int = Field(default=4000, alias="events.maxWaiting", ge=1, le=1_000_000)
+
+    dead_letters_name: str = Field(default="", alias="deadLetter.topic")
+    max_failures: int = Field(default=8, alias="deadLetter.maxAttempts", ge=1, le=1000)
+
+    cache_max_digests: int = Field(default=3, alias="cache.max.digest", ge=1, le=100)
+    cache_max_capacity: int = Field(default=32767, alias="cache.max.capacity", ge=1, le=10_000_000)
+    cache_expire_after_ms: int = Field(default=60000, alias="cache.expire.after.ms", ge=1000)
+    only_if_coordinator_match: bool = Field(default=False, alias="cache.only_if_coordinator_match")
+    suppress_unchanged: bool = Field(default=False, alias="suppress.unchanged")
+
+    consistency: Annotated[ConsistencyName, known_name(*_CONSISTENCY_LEVELS)] = Field(
+        default="LOCAL_QUORUM", alias="query.consistencyLevel"
+    )
+    higher_consistency: Annotated[ConsistencyName, known_name(*_CONSISTENCY_LEVELS)] = Field(
+        default="ALL", alias="query.higherConsistencyLevel"
+    )
+    fallback_consistency: Annotated[ConsistencyName | Literal["none"], known_name(*_CONSISTENCY_LEVELS, "none")] = (
+        Field(default="LOCAL_ONE", alias="query.fallbackConsistencyLevel")
+    )
+    proves_reads: bool = Field(default=True, alias="query.proveReads")
+    max_reads_in_flight: int = Field(default=32, alias="query.maxInFlight", ge=1, le=1024)
+    backoff_ms: int = Field(default=100, alias="query.backoffInMs", ge=1)
+    max_backoff_s: int = Field(default=60, alias="query.maxBackoffInSec", ge=1)
+    read_timeout_s: float = Field(default=30, alias="queryExecutionTimeout", gt=0, allow_inf_nan=False)
+
+    auth_provider: Annotated[Literal["None", "PLAIN"], known_name("None", "PLAIN")] = Field(
+        default="None", alias="auth.provider"
+    )
+    auth_username: str = Field(default="", alias="auth.username")
+    auth_password: SecretStr = Field(default=SecretStr(""), alias="auth.password")
+
+    ssl_provider: Annotated[Literal["None", "JDK", "OpenSSL"], known_name("None", "JDK", "OpenSSL")] = Field(
+        default="None", alias="ssl.provider"
+    )
+    ssl_trust_store: str = Field(default="", alias="ssl.truststore.path", repr=False)
+    ssl_trust_store_password: SecretStr = Field(default=SecretStr(""), alias="ssl.truststore.password")
+    ssl_key_store: str = Field(default="", alias="ssl.keystore.path", repr=False)
+    ssl_key_store_password: SecretStr = Field(default=SecretStr(""), alias="ssl.keystore.password")
+    ssl_certificate_chain: str = Field(default="", alias="ssl.openssl.keyCertChain", repr=False)
+    ssl_private_key: str = Field(default="", alias="ssl.openssl.privateKey", repr=False)
+    ssl_hostname_validation: bool = Field(default=True, alias="ssl.hostnameValidation")
+    ssl_ciphers: _Texts = Field(default=(), alias="ssl.cipherSuites")
+
+    pulsar_service_url: str = Field(default="", alias="pulsarServiceUrl")
+    pulsar_auth_plugin: str = Field(default="", alias="pulsarAuthPluginClassName")
+    pulsar_auth_params: SecretStr = Field(default=SecretStr(""), alias="pulsarAuthParams")
+    pulsar_trusted_certificates: str = Field(default="", alias="tlsTrustCertsFilePath")
+    pulsar_allow_insecure: bool = Field(default=False, alias="sslAllowInsecureConnection")
+    pulsar_hostname_validation: bool = Field(default=False, alias="sslHostnameVerificationEnable")
+    python: str = "python3"
+
+    @classmethod
+    def from_mapping(
+        cls,
+        options: Mapping[str, object],
+        pulsar: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> tuple[Self, tuple[str, ...]]:
+        """The options of `--source-config` (nested or dotted), secrets of the environment, and what the host found out.
+
+        Returns the configuration and warnings for the log, a line each. Raises ConfigError with every problem.
+        """
+        known = dict(flattened(options))
+        problems, warnings = take_out_foreign(known)
+        problems += take_secrets(known, environment or {})
+        for option, name in _PULSAR_OPTIONS.items():
+            if pulsar and name in pulsar:
+                known.setdefault(option, pulsar[name])
+        try:
+            config = cls.model_validate(known)
+        except ValidationError as error:
+            problems += [_problem(detail) for detail in error.errors(include_url=False)]
+            # What pydantic could not get to is checked on a copy that holds only the right options.
+            raise ConfigError(problems + list(_cross_problems(known))) from None
+        problems += _cross_problems(known)
+        if problems:
+            raise ConfigError(problems)
+        if known.get("events.subscription.type") and config.subscription_type != "Failover":
+            warnings.append(
+                f"events.subscription.type: {config.subscription_type} is for topics of DataStax's agents; events of "
+                "ours are read with a Failover subscription, which keeps the order of each topic partition"
+            )
+        if config.auth_provider == "None" and config.auth_username:
+            warnings.append("auth.username: has no effect without auth.provider PLAIN")
+        if config.ssl_provider == "None" and any(value for name, value in known.items() if name in _TLS_STORES):
+            warnings.append(
+                "ssl.*: has no effect without ssl.provider JDK or OpenSSL; Cassandra is spoken to in plain text"
+            )
+        return config, tuple(warnings)
+
+    @property
+    def selection(self) -> TableSelection:
+        """The tables that are served."""
+        if self.tables:
+            templates = self.events_topics or (f"{DEFAULT_EVENTS_PREFIX}{{keyspace}}.{{table}}",)
+            return TableSelection(
+                entries=self.tables, events_templates=templates, destination_template=self.destination
+            )
+        return TableSelection(only=TablePlace(keyspace=self.keyspace, table=self.table, events_topics=self.topics))
+
+    @property
+    def table_name(self) -> str:
+        """`keyspace.table` for logs."""
+        return f"{self.keyspace}.{self.table}"
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Full names of the events topics; by default the one that our agents write."""
+        return tuple(map(full_topic_name, self.events_topics)) or (events_topic(self.keyspace, self.table),)
+
+    @property
+    def fallback_level(self) -> str | None:
+        """The last resort; None when there is none, and Cassandra is waited for instead."""
+        return None if self.fallback_consistency == "none" else self.fallback_consistency
+
+    @property
+    def dead_letters_topic(self) -> str:
+        """The full name of the topic for what cannot be published: one for all sources of the events' namespace."""
+        if self.dead_letters_name:
+            return full_topic_name(self.dead_letters_name)
+        return f"{self.topics[0].rpartition('/')[0]}/cdc-dead-letters"
+
+    @property
+    def changes_topic(self) -> str:
+        """The full name of the topic for changes of the table's definition, by default beside the first events topic.
+
+        Empty when they are not wanted.
+        """
+        if self.schema_changes_topic.lower() == "none":
+            return ""
+        if self.schema_changes_topic:
+            return full_topic_name(self.schema_changes_topic)
+        if self.tables and self.events_topics:
+            return schema_changes_topic(self.topics[0], "{keyspace}", "{table}")
+        return schema_changes_topic(self.topics[0], self.keyspace, self.table)
+
+
+# Option -> name in the host's OPEN document, which serves as its default.
+_PULSAR_OPTIONS: Final = {
+    "pulsarServiceUrl": "getServiceUrl",
+    "pulsarAuthPluginClassName": "getAuthPluginClassName",
+    "pulsarAuthParams": "getAuthParams",
+    "tlsTrustCertsFilePath": "getTlsTrustCertsFilePath",
+    "sslAllowInsecureConnection": "isTlsAllowInsecureConnection",
+    "sslHostnameVerificationEnable": "isTlsHostnameVerificationEnable",
+}
+
+
+def flattened(options: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Nested maps as names with dots; values of null are left out."""
+    # Not by recursion: how deep they are is the user's.
+    left = [(f"{prefix}{name}", value) for name, value in options.items()][::-1]
+    while left:
+        name, value = left.pop()
+        if isinstance(value, Mapping):
+            left += [(f"{name}.{inner}", each) for inner, each in value.items()][::-1]
+        elif value is not None:
+            yield name, value
+
+
+def _problem(detail: ErrorDetails) -> ConfigProblem:
+    option = str(detail["loc"][0])
+    if detail["type"] == "missing":
+        return ConfigProblem(option=option, reason="is required")
+    if detail["type"] == "extra_forbidden":
+        return ConfigProblem(option=option, reason=f"is not an option of this connector{_suggestion(option)}")
+    shown = detail["input"]
+    got = f" (got {shown!r})" if isinstance(shown, str | int | float) and option not in _SECRETS else ""
+    return ConfigProblem(option=option, reason=detail["msg"][:1].lower() + detail["msg"][1:] + got)
+
+
+def _suggestion(option: str) -> str:
+    names = [*(field.alias or name for name, field in SourceConfig.model_fields.items()), *FILE_OPTIONS]
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(option.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[close[0]]}?" if close else ""
+
+
+def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
+    """Rules that pydantic's types do not say."""
+    yield from _place_problems(given)
+    yield from _table_problems(given)
+    for option in _FILES:
+        value = given.get(option)
+        if isinstance(value, str) and is_content(value) and not is_readable_content(value):
+            yield ConfigProblem(option=option, reason="what follows 'base64:' is no base64")
+    try:
+        re.compile(str(given.get("columns", "")))
+    except (re.error, OverflowError, RecursionError) as error:
+        yield ConfigProblem(option="columns", reason=f"is no regular expression: {error}")
+    if str(given.get("auth.provider", "")).upper() == "PLAIN":
+        for option in ("auth.username", "auth.password"):
+            if not given.get(option):
+                yield ConfigProblem(option=option, reason="is required by auth.provider PLAIN")
+    if bool(given.get("ssl.openssl.keyCertChain")) != bool(given.get("ssl.openssl.privateKey")):
+        reason = "ssl.openssl.keyCertChain and ssl.openssl.privateKey go together"
+        yield ConfigProblem(option="ssl.openssl.privateKey", reason=reason)
+    if given.get("ssl.openssl.keyCertChain") and given.get("ssl.keystore.path"):
+        reason = "give either a key store or ssl.openssl.keyCertChain and ssl.openssl.privateKey"
+        yield ConfigProblem(option="ssl.keystore.path", reason=reason)
+    if not given.get("pulsarServiceUrl"):
+        reason = "is required: this Pulsar does not tell its sources the broker's address"
+        yield ConfigProblem(option="pulsarServiceUrl", reason=reason)
+
+
+def _table_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
+    """One table by its names, or several by names and patterns."""
+    tables = _parts(given.get("tables", ()))
+    if not tables:
+        for option in ("keyspace", "table"):
+            if not given.get(option):
+                yield ConfigProblem(option=option, reason="is required")
+        if given.get("destination"):
+            reason = "has a meaning with tables only; one table's records go where the source is deployed to"
+            yield ConfigProblem(option="destination", reason=reason)
+        return
+    for option in ("keyspace", "table"):
+        if given.get(option):
+            yield ConfigProblem(option=option, reason="cannot be given together with tables")
+    for entry in tables if isinstance(tables, list | tuple) else ():
+        if not is_table_name(str(entry)):
+            reason = f"each entry is keyspace.table, where * and ? stand for any characters (got {entry!r})"
+            yield ConfigProblem(option="tables", reason=reason)
+    reason = "with tables it is a template, a topic that holds {keyspace} and {table}"
+    if "destination" in given and not is_template(str(given["destination"])):
+        yield ConfigProblem(option="destination", reason=reason)
+    topics = _parts(given.get("events.topic", ()))
+    if isinstance(topics, list | tuple) and not all(is_template(str(each)) for each in topics):
+        yield ConfigProblem(option="events.topic", reason=reason)
+
+
+def _place_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
+    """A bundle tells everything about the cluster; without one, contact points and their data center do."""
+    if not given.get("cloud.secureConnectBundle"):
+        for option in ("contactPoints", "loadBalancing.localDc"):
+            if not given.get(option):
+                yield ConfigProblem(option=option, reason="is required")
+        points = _parts(given.get("contactPoints", ()))
+        for point in points if isinstance(points, list | tuple) else ():
+            if str(point).count(":") == 1:
+                reason = f"each entry is a name or an address, the port is an option of its own (got {point!r})"
+                yield ConfigProblem(option="contactPoints", reason=reason)
+        return
+    for option, value in sorted(given.items()):
+        if value and (option in ("contactPoints", "loadBalancing.localDc") or option.startswith("ssl.")):
+            reason = "cannot be given together with cloud.secureConnectBundle, which holds it"
+            yield ConfigProblem(option=option, reason=reason)

@@ -1,0 +1,1 @@
+"""Events topics: read, understood, remembered, set aside."""

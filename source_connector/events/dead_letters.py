@@ -1,0 +1,306 @@
+"""The dead-letter topic: events that could not be published, each with the reason, until somebody sends them again.
+
+A letter holds the bytes of a message of an events topic: one that could not be decoded as it came, or a message with
+the one event that could not be published. Its properties say where it came from and why it is here. A subscription of
+the topic keeps the letters; `resend` plays them again, which is safe at any time: an event leads to the row as it is then.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+import _pulsar
+import pulsar
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, encode_events
+from source_connector.errors import DeadLettersError
+from source_connector.events.events_message import PendingEvent, RawMessage, UnreadableMessage
+from source_connector.events.pulsar_access import PulsarOptions, new_client
+from source_connector.notices import Notices
+from source_connector.timers import backoff_s
+
+__all__ = ["RESEND_SUBSCRIPTION", "DeadLetter", "DeadLetterWriter", "DeadLettersWritten", "dead_letters", "resend"]
+
+_log = logging.getLogger(__name__)
+
+RESEND_SUBSCRIPTION: Final = "resend"
+_LATEST_SCHEMA: Final = -1
+_LONGEST_PAUSE_S: Final = 30.0
+_RECEIVE_TIMEOUT_MS: Final = 10_000
+# One reader at a time: lists are short, and the connector holds the subscription for a moment when it writes its first letter.
+_LONGEST_TURN_S: Final = 10.0
+_BUSY_PAUSE_S: Final = 0.2
+# A reason may quote a whole value.
+_LONGEST_REASON: Final = 2_000
+# Before the names of the properties that a DataStax agent's message had.
+_OWN: Final = "message."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A message that a topic partition of events is to get again, and why it was set aside.
+
+    `schema_version` is the version of the events topic's schema that the bytes were written by; None for the schema of
+    this version of the connector.
+    """
+
+    topic: str
+    message_id: str
+    reason: str
+    data: bytes
+    schema_version: int | None = None
+    table: str = ""
+    place: str = ""
+    """Node, segment, position and ordinal of the event; empty for a message that could not be decoded."""
+    key: str = ""
+    """The partition key's CQL bytes in hex."""
+    message_key: str = ""
+    """Of a message of a DataStax agent; `message_properties` are its own, too."""
+    message_properties: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_event(cls, pending: PendingEvent, reason: str) -> Self:
+        """An event that could not be published."""
+        event, message = pending.event, pending.message
+        raw = message.raw or RawMessage(data=encode_events(message.only(event)))
+        return cls(
+            topic=message.topic,
+            message_id=str(message.message_id),
+            reason=reason,
+            data=raw.data,
+            message_key=raw.key,
+            message_properties=raw.properties,
+            table=".".join(message.header[:2]),
+            place=f"{message.node_text} {message.segment_id}:{event.position}:{event.ordinal}",
+            key=event.partition_key.hex(),
+        )
+
+    @classmethod
+    def of_message(cls, message: UnreadableMessage) -> Self:
+        """A message that could not be decoded."""
+        return cls(
+            topic=message.topic,
+            message_id=str(message.message_id),
+            reason=message.reason,
+            data=message.raw.data,
+            schema_version=message.schema_version,
+            message_key=message.raw.key,
+            message_properties=message.raw.properties,
+        )
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the letter's message says beside its bytes."""
+        found = {
+            "topic": self.topic,
+            "message_id": self.message_id,
+            "reason": self.reason[:_LONGEST_REASON],
+            "table": self.table,
+            "place": self.place,
+            "key": self.key,
+            "schema_version": "" if self.schema_version is None else str(self.schema_version),
+            "message_key": self.message_key,
+        }
+        found |= {f"{_OWN}{name}": text for name, text in self.message_properties.items()}
+        return {name: text for name, text in found.items() if text}
+
+    @classmethod
+    def from_message(cls, data: bytes, properties: Mapping[str, str]) -> Self:
+        """A letter from its message. Raises DeadLettersError for one that says nothing of an events topic."""
+        if not properties.get("topic"):
+            raise DeadLettersError("a message without the property 'topic' is no dead letter; is it the right topic?")
+        version = properties.get("schema_version", "")
+        return cls(
+            topic=properties["topic"],
+            message_id=properties.get("message_id", ""),
+            reason=properties.get("reason", ""),
+            data=data,
+            schema_version=int(version) if version.lstrip("-").isdigit() else None,
+            table=properties.get("table", ""),
+            place=properties.get("place", ""),
+            key=properties.get("key", ""),
+            message_key=properties.get("message_key", ""),
+            message_properties={
+                name.removeprefix(_OWN): text for name, text in properties.items() if name.startswith(_OWN)
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLettersWritten:
+    """The broker has the letters that were given with this ticket."""
+
+    ticket: object
+
+
+class DeadLetterWriter:
+    """Writes letters, in a thread of its own that starts with the first one.
+
+    It goes on trying while the broker is away. `post` gets a `DeadLettersWritten` for each call of `write`.
+    """
+
+    def __init__(self, options: PulsarOptions, topic: str, post: Callable[[DeadLettersWritten], None]) -> None:
+        self._options = options
+        self.topic: Final = topic
+        self._post = post
+        self._waiting: queue.SimpleQueue[tuple[object, Sequence[DeadLetter]]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._notices = Notices(_log)
+        self._stopping = threading.Event()
+        self._client: pulsar.Client | None = None
+        self._producer: pulsar.Producer | None = None
+
+    def write(self, ticket: object, letters: Sequence[DeadLetter]) -> None:
+        """Write letters; whoever wrote what they hold must not forget it before the answer."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="dead-letters", daemon=True)
+            self._thread.start()
+        self._waiting.put((ticket, letters))
+
+    def close(self) -> None:
+        """Give up what is not written yet: its events are not acknowledged."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            ticket, letters = self._waiting.get()
+            for letter in letters:
+                self._write_patiently(letter)
+            if not self._stopping.is_set():
+                self._post(DeadLettersWritten(ticket=ticket))
+
+    def _write_patiently(self, letter: DeadLetter) -> None:
+        attempts = 0
+        while not self._stopping.is_set():
+            try:
+                self._open().send(letter.data, properties=letter.properties)
+            except pulsar.PulsarException as error:
+                self._notices.say("broker", f"the dead-letter topic {self.topic} takes nothing yet: {error}")
+                self._stopping.wait(backoff_s(attempts, 0.5, _LONGEST_PAUSE_S))
+                attempts += 1
+            else:
+                return
+
+    def _open(self) -> pulsar.Producer:
+        if self._producer is None:
+            if self._client is None:
+                self._client = new_client(self._options)
+            # What no subscription holds is trimmed at once. Who reads the letters has made it already.
+            with suppress(pulsar.ConsumerBusy):
+                _subscribe(self._client, self.topic).close()
+            self._producer = self._client.create_producer(self.topic, batching_enabled=False)
+        return self._producer
+
+
+def dead_letters(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, None]:
+    """All letters that nobody has sent again, oldest first; nothing is changed. Raises DeadLettersError."""
+    with _Reading(options, topic) as reading:
+        for message in reading.messages():
+            yield DeadLetter.from_message(message.data(), message.properties())
+
+
+def resend(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, None]:
+    """Send the letters that are there now to their events topics again; each is yielded when the broker has it.
+
+    A letter leaves the dead-letter topic then, and not before. Raises DeadLettersError.
+    """
+    with _Reading(options, topic) as reading:
+        producers: dict[tuple[str, int | None], pulsar.Producer] = {}
+        for message in reading.messages():
+            letter = DeadLetter.from_message(message.data(), message.properties())
+            place = letter.topic, letter.schema_version
+            if place not in producers:
+                producers[place] = reading.producer(letter)
+            key = letter.message_key or None
+            producers[place].send(letter.data, partition_key=key, properties=dict(letter.message_properties))
+            reading.acknowledge(message)
+            yield letter
+
+
+class _Reading:
+    """A client and the subscription that holds the letters."""
+
+    def __init__(self, options: PulsarOptions, topic: str) -> None:
+        self._topic = topic
+        self._client = new_client(options)
+        self._consumer: pulsar.Consumer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._client.close()
+        if isinstance(error, pulsar.PulsarException):
+            raise DeadLettersError(f"{self._topic}: {error}") from error
+
+    def _subscribe(self) -> pulsar.Consumer:
+        attempts = Retrying(
+            retry=retry_if_exception_type(pulsar.ConsumerBusy),
+            stop=stop_after_delay(_LONGEST_TURN_S),
+            wait=wait_fixed(_BUSY_PAUSE_S),
+            reraise=True,
+        )
+        try:
+            return attempts(_subscribe, self._client, self._topic)
+        except pulsar.ConsumerBusy as error:
+            text = (
+                f"{self._topic}: somebody else lists or resends these letters at the moment; try again when that ended"
+            )
+            raise DeadLettersError(text) from error
+
+    def messages(self) -> Iterator[pulsar.Message]:
+        """Those that are there now, not those that come meanwhile."""
+        self._consumer = self._subscribe()
+        last = self._consumer.get_last_message_id()
+        end = last.ledger_id(), last.entry_id()
+        while end[1] >= 0:
+            try:
+                message = self._consumer.receive(timeout_millis=_RECEIVE_TIMEOUT_MS)
+            except pulsar.Timeout:  # what lies before the end was acknowledged already
+                return
+            yield message
+            at = message.message_id()
+            if (at.ledger_id(), at.entry_id()) >= end:
+                return
+
+    def acknowledge(self, message: pulsar.Message) -> None:
+        """The letter is not needed any more."""
+        assert self._consumer is not None
+        self._consumer.acknowledge(message)
+
+    def producer(self, letter: DeadLetter) -> pulsar.Producer:
+        """A producer that writes bytes as the letter's writer did."""
+        if letter.message_key:  # key and value stand apart there, and a message without a version is read by the latest
+            return self._client.create_producer(letter.topic, batching_enabled=False)
+        info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
+        if letter.schema_version is not None:
+            version = max(letter.schema_version, _LATEST_SCHEMA)
+            info = self._client._client.get_schema_info(letter.topic, version)  # noqa: SLF001  # not in the wrapper
+        return self._client.create_producer(letter.topic, schema=_AsItIs(info), batching_enabled=False)
+
+
+class _AsItIs(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships no types
+    """The bytes are encoded already."""
+
+    def __init__(self, info: _pulsar.SchemaInfo) -> None:
+        self._record_cls = bytes
+        self._schema_info = info
+
+    def encode(self, obj: bytes) -> bytes:
+        return obj
+
+
+def _subscribe(client: pulsar.Client, topic: str) -> pulsar.Consumer:
+    return client.subscribe(
+        topic,
+        RESEND_SUBSCRIPTION,
+        consumer_type=pulsar.ConsumerType.Exclusive,
+        initial_position=pulsar.InitialPosition.Earliest,
+    )

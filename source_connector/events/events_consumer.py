@@ -1,0 +1,52 @@
+"""The events topics: one Pulsar client, and a reader for each topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from source_connector.events.pulsar_access import PulsarConnection
+from source_connector.events.topic_reader import ReaderLimits, ReceivedMessage, Subscription, TopicReader
+
+__all__ = ["EventsConsumer"]
+
+_STOP_S: Final = 5.0
+
+
+class EventsConsumer:
+    """Owns the readers, and closes the connection after them. `post` is called in the readers' threads."""
+
+    def __init__(
+        self,
+        connection: PulsarConnection,
+        subscription: Subscription,
+        *,
+        max_waiting_events: int,
+        post: Callable[[ReceivedMessage | Exception], None],
+    ) -> None:
+        self._connection = connection
+        self._subscription = subscription
+        self._limits = ReaderLimits(max_waiting_events)
+        self._post = post
+        self._readers: dict[str, TopicReader] = {}
+
+    def follow(self, topic: str) -> None:
+        """Read a topic from now on, as soon as it exists; one that is read already is left as it is."""
+        if topic in self._readers:
+            return
+        self._limits.topics += 1
+        self.again(topic)
+
+    def again(self, topic: str) -> None:
+        """Read a topic whose reader has ended with an error."""
+        client = self._connection.client()
+        reader = self._readers[topic] = TopicReader(client, topic, self._subscription, self._limits, self._post)
+        reader.start()
+
+    def close(self) -> None:
+        """Stop receiving, send what is acknowledged, close the connection."""
+        for reader in self._readers.values():
+            reader.stop()
+        for reader in self._readers.values():
+            reader.join(_STOP_S)
+        self._connection.close()

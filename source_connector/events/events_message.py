@@ -1,0 +1,179 @@
+"""What the connector holds of a message of an events topic until all of its events are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+from schemas.mutation_event import MutationEvent, MutationEvents
+from source_connector.events.datastax_events import DataStaxEvent
+
+if TYPE_CHECKING:
+    import pulsar
+
+__all__ = ["DataStaxMessage", "EventsMessage", "Origin", "PendingEvent", "RawMessage", "UnreadableMessage"]
+
+
+class Origin(Protocol):
+    """Who received a message, and acknowledges it."""
+
+    def settled(self, message: EventsMessage | UnreadableMessage, events: int) -> None:
+        """So many events of the message need nothing more; the last one acknowledges it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawMessage:
+    """A message as the broker gave it; `key` and `properties` matter where DataStax's agents write."""
+
+    data: bytes
+    key: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@final
+class EventsMessage:
+    """One message; `identity` tells it from all others, `unsettled` counts the events that need something yet.
+
+    `raw` is there for a message of a DataStax agent, the kind of whose event is a guess
+    (`source_connector.events.datastax_events`).
+    """
+
+    __slots__ = (
+        "header", "identity", "message_id", "node_id", "node_text", "origin", "pending", "raw", "segment_id", "table_id",
+        "table_id_bytes", "table_id_text", "topic", "unsettled",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        identity: bytes,
+        message_id: pulsar.MessageId,
+        content: MutationEvents,
+        topic: str = "",
+        origin: Origin | None = None,
+        raw: RawMessage | None = None,
+    ) -> None:
+        self.identity = identity
+        self.message_id = message_id
+        self.topic = topic
+        self.origin = origin
+        self.raw = raw
+        self.header = content.keyspace, content.table, content.key_schema
+        self.node_id = content.node_id
+        self.node_text = str(content.node_id)
+        self.table_id_text = str(content.table_id)
+        self.segment_id = content.segment_id
+        self.table_id = content.table_id
+        self.table_id_bytes = content.table_id.bytes
+        self.pending = [PendingEvent(event, self) for event in content.events]
+        self.unsettled = len(content.events)
+
+    def column_names(self) -> frozenset[str]:
+        """All columns that the events name, before they are taken."""
+        return frozenset[str]().union(*{pending.event.columns for pending in self.pending})
+
+    def take_events(self) -> list[PendingEvent]:
+        """The events, once: whoever settles them holds them from here on."""
+        events, self.pending = self.pending, []
+        return events
+
+    def settle(self, events: int = 1) -> None:
+        """So many events of the message need nothing more."""
+        if self.origin is not None:
+            self.origin.settled(self, events)
+
+    def only(self, event: MutationEvent) -> MutationEvents:
+        """A message that holds this event alone."""
+        keyspace, table, key_schema = self.header
+        return MutationEvents(
+            node_id=self.node_id,
+            segment_id=self.segment_id,
+            keyspace=keyspace,
+            table=table,
+            table_id=self.table_id,
+            key_schema=key_schema,
+            events=(event,),
+        )
+
+
+@final
+class PendingEvent:
+    """An event and the message that it came with."""
+
+    __slots__ = ("event", "message")
+
+    def __init__(self, event: MutationEvent, message: EventsMessage) -> None:
+        self.event = event
+        self.message = message
+
+    @property
+    def cache_key(self) -> bytes:
+        """Tells the event's key from those of all tables."""
+        return self.message.table_id_bytes + self.event.key
+
+
+@final
+class UnreadableMessage:
+    """A message of an events topic that holds no events by its schema."""
+
+    __slots__ = ("identity", "message_id", "origin", "raw", "reason", "schema_version", "topic", "unsettled")
+
+    def __init__(
+        self,
+        *,
+        identity: bytes,
+        message_id: pulsar.MessageId,
+        topic: str,
+        raw: RawMessage,
+        schema_version: int,
+        reason: str,
+        origin: Origin,
+    ) -> None:
+        self.identity: Final = identity
+        self.message_id: Final = message_id
+        self.topic: Final = topic
+        self.raw: Final = raw
+        self.schema_version: Final = schema_version
+        self.reason: Final = reason
+        self.origin: Final = origin
+        self.unsettled = 1
+
+
+@final
+class DataStaxMessage:
+    """One message of a DataStax agent, which says what changed only together with the table's metadata."""
+
+    __slots__ = ("event", "identity", "message_id", "origin", "raw", "topic", "unsettled")
+
+    def __init__(
+        self,
+        *,
+        identity: bytes,
+        message_id: pulsar.MessageId,
+        topic: str,
+        event: DataStaxEvent,
+        raw: RawMessage,
+        origin: Origin,
+    ) -> None:
+        self.identity: Final = identity
+        self.message_id: Final = message_id
+        self.topic: Final = topic
+        self.event: Final = event
+        self.raw: Final = raw
+        self.origin: Final = origin
+        self.unsettled = 1
+
+    def understood(self, content: MutationEvents) -> EventsMessage:
+        """The same message, now that its event is known to be one of a table."""
+        return EventsMessage(
+            identity=self.identity, message_id=self.message_id, content=content, topic=self.topic, origin=self.origin,
+            raw=self.raw,
+        )  # fmt: skip
+
+    def unreadable(self, reason: str) -> UnreadableMessage:
+        """The same message, now that its event is known to be none of the table."""
+        return UnreadableMessage(
+            identity=self.identity, message_id=self.message_id, topic=self.topic, raw=self.raw, schema_version=-1,
+            reason=reason, origin=self.origin,
+        )  # fmt: skip

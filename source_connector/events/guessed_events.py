@@ -1,0 +1,124 @@
+"""Events of DataStax's agents until they are understood, and the kinds of them that stay a guess.
+
+They name no table id and no columns, so the table's metadata must be as new as they are: it is looked at once for all
+that have come, before any of them is worked on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from schemas.cql_type import NativeType
+from schemas.mutation_event import MalformedEventsError, MutationEvent, MutationKind, RangeBounds
+from source_connector.errors import FetchError
+from source_connector.events.datastax_events import as_mutation_events
+from source_connector.events.events_message import DataStaxMessage, EventsMessage, PendingEvent, UnreadableMessage
+from source_connector.notices import Notices
+from source_connector.rows.partition_lanes import Work
+from source_connector.rows.projection import Projection
+from source_connector.rows.read_request import ReadLevel, Rows
+from source_connector.rows.row_task import Desk, RowTask, Task
+from source_connector.rows.scope_task import ScopeTask
+from source_connector.tables.table_tracker import TableTracker
+
+__all__ = ["GuessedEvents", "GuessedRowTask", "GuessedStaticTask", "microsecond_bounds", "task_for"]
+
+_MICROSECOND_NS: Final = 1000
+
+
+class GuessedEvents:
+    """Messages that wait for the table's metadata."""
+
+    def __init__(self, table: TableTracker, notices: Notices) -> None:
+        self._table = table
+        self._notices = notices
+        self._waiting: list[DataStaxMessage] = []
+
+    def add(self, message: DataStaxMessage) -> None:
+        """A message as it was received."""
+        self._waiting.append(message)
+
+    def understood(self) -> Iterator[EventsMessage | UnreadableMessage]:
+        """What can be worked on, or set aside, now; nothing while the metadata is not known to be new enough."""
+        if not self._waiting or self._table.is_stale:
+            return
+        try:
+            self._table.look()
+        except FetchError as error:
+            self._notices.say("schema", f"events of DataStax's agents wait until the schema can be looked at: {error}")
+            return
+        if self._table.is_stale:
+            return
+        waiting, self._waiting = self._waiting, []
+        for message in waiting:
+            try:
+                content = as_mutation_events(message.event, self._table.projection)
+            except MalformedEventsError as error:
+                yield message.unreadable(str(error))
+            else:
+                yield message.understood(content)
+
+
+def task_for(work: Work, desk: Desk) -> Task:
+    """What settles the work."""
+    is_certain = all(pending.message.raw is None for pending in work.events)
+    if work.is_of_one_row:
+        return RowTask(work, desk) if is_certain else GuessedRowTask(work, desk)
+    if work.newest.event.kind is not MutationKind.STATIC_ROW:
+        return ScopeTask(work, desk)
+    return RowTask(work, desk) if is_certain else GuessedStaticTask(work, desk)
+
+
+class GuessedRowTask(RowTask):
+    """A row whose key may have been cut: those agents leave out what a `time` has below a microsecond.
+
+    When there is no row by the key as it is, those of the same microsecond are looked for and published behind the null.
+    """
+
+    def on_rows(self, rows: Rows) -> None:
+        """Publish the row; where there is none, ask for its whole microsecond."""
+        may_be_elsewhere = not rows.rows and (
+            rows.request.level is ReadLevel.HIGHER or rows.is_fallback or not self.desk.reading.proves
+        )
+        newest = self.work.newest
+        bounds = microsecond_bounds(self._projection, newest.event) if may_be_elsewhere else None
+        if bounds is None:
+            super().on_rows(rows)
+            return
+        absent = newest.event._replace(kind=MutationKind.RANGE_DELETION, bounds=bounds, columns=())
+        ScopeTask(self.work.with_newest(PendingEvent(absent, newest.message)), self.desk).start()
+
+
+def microsecond_bounds(projection: Projection, event: MutationEvent) -> RangeBounds | None:
+    """The scope of all rows whose first `time` of the clustering key lies in the event's microsecond, if there is one."""
+    for at, column in enumerate(projection.table.clustering_key):
+        value = event.clustering[at] if at < len(event.clustering) else None
+        if column.type == NativeType("time") and value is not None:
+            last = (int.from_bytes(value, "big") + _MICROSECOND_NS - 1).to_bytes(8, "big")
+            ends = (value, last) if not column.reversed else (last, value)
+            prefix = tuple(each for each in event.clustering[:at] if each is not None)
+            return RangeBounds(
+                start=(*prefix, ends[0]), start_inclusive=True, end=(*prefix, ends[1]), end_inclusive=True
+            )
+    return None
+
+
+class GuessedStaticTask(RowTask):
+    """A static write, or a partition delete: the event does not tell.
+
+    It is a static write when a static cell has its very write time. Otherwise it is taken for a partition delete: the
+    marker and every row that is there after it, which is right for both.
+    """
+
+    def on_rows(self, rows: Rows) -> None:
+        """Publish the static row, or go on with the partition."""
+        newest = self.work.newest
+        event = newest.event
+        row = rows.rows[0] if rows.rows else None
+        writetimes = {} if row is None else self._selection.writetimes_us(row)
+        if event.writetime_us in writetimes.values():
+            super().on_rows(rows)
+            return
+        deletion = event._replace(kind=MutationKind.PARTITION_DELETION, deletion_time_us=event.writetime_us, columns=())
+        ScopeTask(self.work.with_newest(PendingEvent(deletion, newest.message)), self.desk).start()

@@ -1,0 +1,293 @@
+"""One events topic: waits until it exists, receives its messages, decodes them by their writer's schema, acknowledges.
+
+What kind of events it holds is known by its schema: AVRO is ours, KEY_VALUE is what DataStax's agents write. A thread for each topic receives; it pauses while too many of the topic's own events wait, so that a table whose events
+cannot be published holds up no other. A message stays unacknowledged until every event in it is settled, and one that
+the broker delivers again while it is still held here is recognised.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+import fastavro
+import pulsar
+
+from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MalformedEventsError, decode_events
+from source_connector.errors import EventsTopicError
+from source_connector.events.datastax_events import DataStaxSchema
+from source_connector.events.events_message import DataStaxMessage, EventsMessage, RawMessage, UnreadableMessage
+from source_connector.events.events_reader import read_events
+from source_connector.events.pulsar_access import schema_bytes, schema_info
+
+__all__ = ["ReaderLimits", "ReceivedMessage", "Subscription", "TopicReader"]
+
+_log = logging.getLogger(__name__)
+
+# The thread that receives is told of room for so many events at once, and of each message that is done.
+_SETTLED_TOGETHER: Final = 50
+_WAIT_S: Final = (0.5, 1, 2, 5)
+_SAY_AGAIN_AFTER_S: Final = 30.0
+_RECEIVE_TIMEOUT_MS: Final = 500
+# A message holds up to 256 KiB of events; what waits in the client is memory too, for each partition of each topic.
+_RECEIVER_QUEUE: Final = 8
+# Of a DataStax agent, a message holds one event.
+_SINGLE_EVENTS: Final = 100
+_OURS, _DATASTAX = "AVRO", "KEY_VALUE"
+
+ReceivedMessage = EventsMessage | DataStaxMessage | UnreadableMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """Its name, and its type on topics of DataStax's agents; those of ours are read with Failover."""
+
+    name: str
+    datastax_type: str
+
+
+class ReaderLimits:
+    """How much each of the readers may hold; they share one allowance, but each may hold one message at least."""
+
+    def __init__(self, max_waiting_events: int) -> None:
+        self._max_waiting = max_waiting_events
+        self.topics = 0
+        """How many topics are read."""
+
+    @property
+    def max_waiting_events(self) -> int:
+        """For each topic: with fewer events than that, another message is received."""
+        return max(1, self._max_waiting // max(1, self.topics))
+
+    @property
+    def receiver_queue(self) -> int:
+        """Messages of each partition that the client fetches ahead."""
+        return max(1, _RECEIVER_QUEUE // max(1, self.topics))
+
+
+class TopicReader:
+    """Owns a consumer and the thread that receives from it.
+
+    `post` takes each message, or the error that ended the thread; it is called in that thread.
+    """
+
+    def __init__(
+        self,
+        client: pulsar.Client,
+        topic: str,
+        subscription: Subscription,
+        limits: ReaderLimits,
+        post: Callable[[ReceivedMessage | Exception], None],
+    ) -> None:
+        self._client = client
+        self.topic: Final = topic
+        self._subscription = subscription
+        self._limits = limits
+        self._post = post
+        self._kind = _OURS
+        self._schemas: dict[int, Mapping[str, object]] = {}
+        self._of_today: set[int] = set()
+        """Versions that are this program's own schema."""
+        self._datastax_schemas: dict[int, DataStaxSchema] = {}
+        self._held: set[bytes] = set()
+        self._waiting = 0
+        self._settled = 0
+        """Not counted off from those that wait; used in the owner's thread only."""
+        self._room = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"reader of {topic}", daemon=True)
+        self._consumer: pulsar.Consumer | None = None
+
+    def start(self) -> None:
+        """Begin to wait for the topic and to receive."""
+        self._thread.start()
+
+    def settled(self, message: ReceivedMessage, events: int) -> None:
+        """So many events of the message need nothing more; the last one acknowledges it."""
+        message.unsettled -= events
+        self._settled += events
+        if message.unsettled == 0 or self._settled >= min(_SETTLED_TOGETHER, self._limits.max_waiting_events // 8):
+            with self._room:
+                self._waiting -= self._settled
+                self._settled = 0
+                self._room.notify()
+        if message.unsettled == 0:
+            self._acknowledge(message)
+
+    def stop(self) -> None:
+        """Receive no more; does not wait for the thread."""
+        self._stopping.set()
+        with self._room:
+            self._room.notify()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread's end."""
+        if self._thread.is_alive():
+            self._thread.join(timeout=timeout_s)
+
+    def _run(self) -> None:
+        try:
+            consumer = self._subscribe()
+            while consumer is not None and not self._stopping.is_set():
+                if self._wait_for_room():
+                    self._receive(consumer)
+        except Exception as error:  # noqa: BLE001  # the top of a thread: whoever owns it decides
+            if not self._stopping.is_set():
+                self._post(error)
+
+    def _wait_for_room(self) -> bool:
+        with self._room:
+            return self._room.wait_for(lambda: self._waiting < self._limits.max_waiting_events, timeout=1.0)
+
+    def _receive(self, consumer: pulsar.Consumer) -> None:
+        try:
+            message = consumer.receive(timeout_millis=_RECEIVE_TIMEOUT_MS)
+        except pulsar.Timeout:
+            return
+        topic, message_id = message.topic_name(), message.message_id()
+        identity = topic.encode() + b" " + message_id.serialize()
+        with self._room:
+            if identity in self._held:
+                return  # delivered again after a reconnection; the first copy is still being worked on
+            self._held.add(identity)
+        version = message._message.int_schema_version()  # noqa: SLF001  # the wrapper leaves it out
+        raw = RawMessage(data=message.data())
+        if self._kind == _DATASTAX:
+            raw = RawMessage(data=message.data(), key=message.partition_key(), properties=message.properties())
+        received: ReceivedMessage
+        try:
+            received = self._decode(raw, version, identity, message)
+        except MalformedEventsError as error:
+            received = UnreadableMessage(
+                identity=identity, message_id=message_id, topic=topic, raw=raw, schema_version=version,
+                reason=str(error), origin=self,
+            )  # fmt: skip
+        if not received.unsettled:
+            self._acknowledge(received)
+            return
+        with self._room:
+            self._waiting += received.unsettled
+        self._post(received)
+
+    def _decode(
+        self, raw: RawMessage, version: int, identity: bytes, message: pulsar.Message
+    ) -> EventsMessage | DataStaxMessage:
+        """Raises MalformedEventsError, whatever the bytes do to the decoder."""
+        topic, message_id = message.topic_name(), message.message_id()
+        try:
+            if self._kind == _OURS:
+                writer_schema = self._writer_schema(version)
+                is_todays = version in self._of_today
+                content = read_events(raw.data) if is_todays else decode_events(raw.data, writer_schema)
+                return EventsMessage(
+                    identity=identity, message_id=message_id, content=content, topic=topic, origin=self
+                )
+            key = base64.b64decode(raw.key, validate=True)
+            event = self._datastax_schema(version).decode(key, raw.data, raw.properties)
+            return DataStaxMessage(
+                identity=identity, message_id=message_id, topic=topic, event=event, raw=raw, origin=self
+            )
+        except MalformedEventsError:
+            raise
+        except binascii.Error as error:
+            raise MalformedEventsError(f"its key is no base64 ({error})") from error
+        except Exception as error:
+            raise MalformedEventsError(f"{len(raw.data)} bytes: {type(error).__name__}: {error}") from error
+
+    def _acknowledge(self, message: ReceivedMessage) -> None:
+        assert self._consumer is not None
+        with self._room:
+            self._held.discard(message.identity)
+        self._consumer.acknowledge(message.message_id)
+
+    def _subscribe(self) -> pulsar.Consumer | None:
+        """Wait for the topic, then subscribe. To subscribe first would create a topic of the wrong kind."""
+        if not self._patiently(f"events topic {self.topic}", self._check_topic):
+            return None
+        self._patiently(f"subscription to {self.topic}", self._open)
+        return self._consumer
+
+    def _check_topic(self) -> None:
+        self._kind = schema_info(self._client, self.topic).schema_type().name
+        if self._kind not in (_OURS, _DATASTAX):
+            raise EventsTopicError(
+                self.topic,
+                f"has a schema of type {self._kind}; events of our agents have {_OURS}, those of DataStax's agents "
+                f"{_DATASTAX}",
+            )
+
+    def _open(self) -> None:
+        size = self._limits.receiver_queue * (1 if self._kind == _OURS else _SINGLE_EVENTS)
+        subscription_type = "Failover" if self._kind == _OURS else self._subscription.datastax_type
+        self._consumer = self._client.subscribe(
+            self.topic,
+            self._subscription.name,
+            consumer_type=_CONSUMER_TYPES[subscription_type],
+            initial_position=pulsar.InitialPosition.Earliest,
+            receiver_queue_size=size,
+            max_total_receiver_queue_size_across_partitions=size * 16,
+        )
+        _log.info("reading %s with subscription %s (%s)", self.topic, self._subscription.name, subscription_type)
+
+    def _patiently(self, what: str, attempt: Callable[[], None]) -> bool:
+        """Try until it works; False when the connector is stopped before."""
+        said_at = -_SAY_AGAIN_AFTER_S
+        for number in range(1_000_000_000):
+            try:
+                attempt()
+            except pulsar.PulsarException as error:
+                if time.monotonic() - said_at >= _SAY_AGAIN_AFTER_S:
+                    said_at = time.monotonic()
+                    _log.warning("waiting for the %s: %s", what, error)
+            else:
+                return True
+            if self._stopping.wait(_WAIT_S[min(number, len(_WAIT_S) - 1)]):
+                return False
+        return False
+
+    def _writer_schema(self, version: int) -> Mapping[str, object]:
+        """The parsed schema that a message was written with, from the registry. Raises MalformedEventsError."""
+        known = self._schemas.get(version)
+        if known is None:
+            text = self._registered(version)
+            try:
+                known = cast("Mapping[str, object]", fastavro.parse_schema(json.loads(text)))
+            except (*_SCHEMA_ERRORS, fastavro.schema.SchemaParseException) as error:
+                reason = f"{self.topic}: schema version {version} is no Avro schema ({error})"
+                raise MalformedEventsError(reason) from error
+            if text == MUTATION_EVENTS_SCHEMA_TEXT.encode():
+                self._of_today.add(version)
+            self._schemas[version] = known
+        return known
+
+    def _datastax_schema(self, version: int) -> DataStaxSchema:
+        known = self._datastax_schemas.get(version)
+        if known is None:
+            known = self._datastax_schemas[version] = DataStaxSchema(self._registered(version))
+        return known
+
+    def _registered(self, version: int) -> bytes:
+        found: list[bytes] = []
+
+        def look() -> None:
+            found.append(schema_bytes(self._client, self.topic, version))
+
+        self._patiently(f"schema {version} of {self.topic}", look)
+        return found[0] if found else b"{}"
+
+
+# What JSON and fastavro raise for a text that is no schema.
+_SCHEMA_ERRORS: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_CONSUMER_TYPES: Final = {
+    "Exclusive": pulsar.ConsumerType.Exclusive,
+    "Shared": pulsar.ConsumerType.Shared,
+    "Failover": pulsar.ConsumerType.Failover,
+    "Key_Shared": pulsar.ConsumerType.KeyShared,
+}

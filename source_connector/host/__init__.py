@@ -1,0 +1,1 @@
+"""The Java host inside Pulsar: frames, records, acknowledgements."""

@@ -1,0 +1,104 @@
+"""Properties of the records that an event leads to, by `schemas.record_properties`. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from schemas import record_properties as names
+from schemas.mutation_event import SNAPSHOT_SEGMENT_ID, MutationEvent, MutationKind, RangeBounds
+from source_connector.events.events_message import PendingEvent
+from source_connector.rows.projection import Projection
+
+__all__ = ["event_time_ms", "marker_properties", "row_properties", "survivor_properties"]
+
+_KINDS: Final = {kind: kind.value.lower() for kind in MutationKind}
+
+
+def row_properties(projection: Projection, events: Sequence[PendingEvent]) -> dict[str, str]:
+    """Of a row or static row: what the newest of the events says, and the latest of their write times."""
+    properties = _common(events[-1])
+    writetimes = [pending.event.writetime_us for pending in events if pending.event.writetime_us is not None]
+    if writetimes:
+        properties[names.WRITETIME] = str(max(writetimes))
+    expiries = [pending.event.expiry_time_s for pending in events if _writes_live_data(pending.event)]
+    expiring = [each for each in expiries if each is not None]
+    if expiring and len(expiring) == len(expiries):  # what one write leaves for good keeps the row
+        properties[names.EXPIRES_AT] = str(max(expiring))
+    if events[-1].event.kind is MutationKind.STATIC_ROW:
+        properties[names.STATIC_COLUMNS] = _json(projection.static_names)
+    return properties
+
+
+def _writes_live_data(event: MutationEvent) -> bool:
+    """False for a row deletion, and for a change that deletes columns only."""
+    if event.kind is MutationKind.ROW_DELETION:
+        return False
+    return event.live_cell_writetime_us is not None or not event.columns
+
+
+def survivor_properties(
+    projection: Projection, pending: PendingEvent, writetime_us: int | None, *, is_static: bool = False
+) -> dict[str, str]:
+    """Of a row or static row that a deletion of many rows has left in place; its own write time, where it is known."""
+    properties = _common(pending)
+    properties[names.KIND] = _KINDS[MutationKind.STATIC_ROW if is_static else MutationKind.ROW]
+    if is_static:
+        properties[names.STATIC_COLUMNS] = _json(projection.static_names)
+    if writetime_us is not None:
+        properties[names.WRITETIME] = str(writetime_us)
+    return properties
+
+
+def marker_properties(projection: Projection, pending: PendingEvent) -> dict[str, str]:
+    """Of the record that says that many rows were deleted. Raises RowConversionError."""
+    event = pending.event
+    properties = _common(pending)
+    if event.writetime_us is not None:
+        properties[names.WRITETIME] = str(event.writetime_us)
+    if event.deletion_time_us is not None:
+        properties[names.DELETION_TIME] = str(event.deletion_time_us)
+    if event.bounds is not None:
+        properties |= _bounds(projection, event.partition_key, event.bounds)
+    return properties
+
+
+def event_time_ms(properties: dict[str, str]) -> int | None:
+    """The write time as Pulsar's event time, where it is a time at all."""
+    writetime = properties.get(names.WRITETIME)
+    milliseconds = int(writetime) // 1000 if writetime is not None else 0
+    return milliseconds if milliseconds > 0 else None
+
+
+def _common(pending: PendingEvent) -> dict[str, str]:
+    event, message = pending.event, pending.message
+    properties = {
+        names.KIND: _KINDS[event.kind],
+        names.TABLE_ID: message.table_id_text,
+        names.NODE: message.node_text,
+        names.SEGPOS: f"{message.segment_id}:{event.position}",
+    }
+    if message.segment_id == SNAPSHOT_SEGMENT_ID:
+        properties[names.SNAPSHOT] = "true"
+    return properties
+
+
+def _bounds(projection: Projection, partition_key: bytes, bounds: RangeBounds) -> dict[str, str]:
+    properties = {
+        names.RANGE_START_INCLUSIVE: str(bounds.start_inclusive).lower(),
+        names.RANGE_END_INCLUSIVE: str(bounds.end_inclusive).lower(),
+    }
+    for name, prefix in ((names.RANGE_START, bounds.start), (names.RANGE_END, bounds.end)):
+        if prefix:
+            key = projection.avro_key(projection.row_key_values(partition_key, prefix))
+            properties[name] = base64.b64encode(key).decode()
+    reversed_columns = [column.name for column in projection.table.clustering_key if column.reversed]
+    if reversed_columns:
+        properties[names.RANGE_REVERSED] = _json(reversed_columns)
+    return properties
+
+
+def _json(texts: Sequence[str]) -> str:
+    return json.dumps(list(texts), ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,53 @@
+"""The RECORD frame of `source_connector.host.host_protocol`, which specifies it. Every row is written here, so it is compiled. Pure."""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Final
+
+from schemas import record_properties as names
+from source_connector.errors import HostProtocolError
+from source_connector.host.record import SourceRecord
+
+__all__ = ["MAX_FRAME_LENGTH", "encode_record"]
+
+MAX_FRAME_LENGTH: Final = 64 * 1024 * 1024
+
+_RECORD: Final = 8
+_NO_TIME: Final = -1
+_REPEATED: Final = frozenset({names.KIND, names.TABLE_ID, names.NODE, names.STATIC_COLUMNS})
+_HEAD: Final = struct.Struct(">IBQIqI")
+_HEAD_LENGTH: Final = 25  # of it, what the frame's length counts
+_SIZE: Final = struct.Struct(">I")
+
+
+def encode_record(seq: int, record: SourceRecord) -> bytes:
+    """RECORD. Raises HostProtocolError for a record that is larger than a frame may be."""
+    schema_id, key, value, properties, event_time_ms = record
+    parts: list[bytes] = []
+    if value is None:
+        parts.append(b"\x00")
+    else:
+        parts += (b"\x01", _SIZE.pack(len(value)), value)
+    parts.append(len(properties).to_bytes(2, "big"))
+    for name, text in properties.items():
+        parts.append(_known(name))
+        parts.append(_known(text) if name in _REPEATED else _text(text))
+    rest = b"".join(parts)
+    length = _HEAD_LENGTH + len(key) + len(rest)
+    if length > MAX_FRAME_LENGTH:
+        raise HostProtocolError(f"{length} bytes are more than a frame holds", frame=_RECORD)
+    time_ms = _NO_TIME if event_time_ms is None else event_time_ms
+    return _HEAD.pack(length, _RECORD, seq, schema_id, time_ms, len(key)) + key + rest
+
+
+@lru_cache(maxsize=1024)
+def _known(text: str) -> bytes:
+    """Names of properties are few, and so are some of their values; records are many."""
+    return _text(text)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("utf-8", "replace")
+    return _SIZE.pack(len(data)) + data

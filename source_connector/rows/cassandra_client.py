@@ -1,0 +1,287 @@
+"""The connection to Cassandra: one session, rows as the raw bytes of their columns, the event's node as coordinator.
+
+This module and those that it serves (`row_fetcher`, `table_schema`) are the home of cassandra-driver.
+"""
+
+from __future__ import annotations
+
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+from uuid import UUID
+
+from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
+from cassandra.connection import ConnectionException
+from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, FallthroughRetryPolicy
+from cassandra.protocol import ProtocolHandler, ResultMessage
+from cassandra.query import BoundStatement, PreparedStatement, dict_factory
+
+from source_connector.configuration.private_files import as_file
+from source_connector.errors import DeploymentError, FetchError
+from source_connector.rows.raw_page import RawPage
+
+__all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead", "reason_of"]
+
+# Version 4 is spoken by every Cassandra from 2.2 on. Version 5 would cost a checksum per frame in Python, and its
+# gain, metadata that follows an ALTER, is not needed: every statement names its columns.
+_PROTOCOL_VERSION: Final = 4
+_SYSTEM_PROFILE: Final = "system"
+_SIZE: Final = struct.Struct(">i")
+# Everything waits for these few small queries; a node that hangs must not hold it up for long.
+_SYSTEM_TIMEOUT_S: Final = 5.0
+# All tables of a source look at the schema's version; one look serves them all.
+_VERSION_FOR_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CassandraOptions:
+    """Where the cluster is and how to enter it; `ssl_context` is None for plain text.
+
+    With a secure connect bundle (a path, or `base64:` and its content) it alone says where the cluster is.
+    """
+
+    contact_points: Sequence[str]
+    port: int
+    local_dc: str
+    read_timeout_s: float
+    username: str | None = None
+    password: str | None = None
+    ssl_context: ssl.SSLContext | None = None
+    secure_connect_bundle: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRead:
+    """One execution of a prepared SELECT: exact CQL bytes for its markers."""
+
+    statement: PreparedStatement
+    values: Sequence[bytes | None]
+    consistency: str
+    event_node: UUID | None
+    paging_state: bytes | None = None
+    page_size: int | None = None
+
+
+class _Readable(Protocol):
+    def read(self, size: int = -1) -> bytes: ...
+
+    def seek(self, at: int) -> int: ...
+
+    def tell(self) -> int: ...
+
+
+class _RawResultMessage(ResultMessage):  # type: ignore[misc]  # the driver has no types
+    """Leaves rows of user tables as bytes: an error while decoding in the driver's own thread would end its pool."""
+
+    def recv_results_rows(
+        self, f: _Readable, protocol_version: int, user_type_map: object, result_metadata: object, policy: object
+    ) -> None:
+        start = f.tell()
+        self.recv_results_metadata(f, user_type_map)
+        columns = cast("Sequence[tuple[str, ...]]", self.column_metadata or result_metadata)
+        if columns and columns[0][0].startswith("system"):
+            f.seek(start)
+            super().recv_results_rows(f, protocol_version, user_type_map, result_metadata, policy)
+            return
+        (count,) = _SIZE.unpack(f.read(4))
+        self.column_names = self.column_types = ()
+        self.parsed_rows = RawPage(f.read(), count, len(columns), self.paging_state)
+
+
+class _RawProtocolHandler(ProtocolHandler):  # type: ignore[misc]  # the driver has no types
+    message_types_by_opcode: Final = {
+        **ProtocolHandler.message_types_by_opcode,
+        ResultMessage.opcode: _RawResultMessage,
+    }
+
+
+class _EventNodeFirst(DCAwareRoundRobinPolicy):  # type: ignore[misc]  # the driver has no types
+    """Nodes of the local data center; first the one whose commit log held the event, if it is up."""
+
+    def make_query_plan(self, working_keyspace: str | None = None, query: object = None) -> Iterator[object]:
+        plan = list(super().make_query_plan(working_keyspace, query))
+        node = getattr(query, "event_node", None)
+        if node is not None:
+            plan.sort(key=lambda host: host.host_id != node)
+        return iter(plan)
+
+
+class _WideReads(Cluster.connection_class):  # type: ignore[misc]  # the driver has no types
+    """The driver reads 4 KiB at a time, and 20 rows of a wide table have a hundred KiB and more."""
+
+    in_buffer_size = 1 << 16
+
+
+class _NextHostOnError(FallthroughRetryPolicy):  # type: ignore[misc]  # the driver has no types
+    """A broken connection is tried on the next node; answers of the cluster are the caller's to judge."""
+
+    def on_request_error(self, *args: object, **kwargs: object) -> tuple[int, None]:
+        return self.RETRY_NEXT_HOST, None
+
+
+class CassandraClient:
+    """Owns the driver's cluster and session: `connect`, then reads, then `close`."""
+
+    def __init__(self, options: CassandraOptions) -> None:
+        self._options = options
+        self._cluster: Cluster | None = None
+        self._session: Session | None = None
+        self._version: tuple[float, UUID] | None = None
+
+    def connect(self) -> None:
+        """One attempt. Raises FetchError when no node answers, DeploymentError for what waiting cannot mend."""
+        try:
+            cluster = self._new_cluster()
+        except (DriverException, OSError, ValueError, KeyError) as error:
+            raise self._new_cluster_error(error) from error
+        try:
+            session = cluster.connect()
+        except (NoHostAvailable, DriverException, OSError) as error:
+            known = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
+            cluster.shutdown()
+            if known and self._options.local_dc and self._options.local_dc not in known:
+                raise DeploymentError(
+                    f"loadBalancing.localDc: no node is in {self._options.local_dc!r}; the cluster has "
+                    + ", ".join(sorted(map(repr, known)))
+                ) from error
+            raise self._connect_error(error) from error
+        session.client_protocol_handler = _RawProtocolHandler
+        session.use_client_timestamp = False
+        self._cluster, self._session = cluster, session
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._cluster is not None:
+            self._cluster.shutdown()
+
+    def system_rows(self, select: str, values: Sequence[object] = ()) -> list[Mapping[str, object]]:
+        """Rows of a SELECT from a system keyspace, decoded, by column name. Raises FetchError."""
+        try:
+            result = self._open_session().execute(select, values, execution_profile=_SYSTEM_PROFILE)
+            return list(cast("Iterable[Mapping[str, object]]", result))
+        except (DriverException, NoHostAvailable, ConnectionException) as error:
+            raise FetchError("system_schema", reason_of(error)) from error
+
+    def schema_version(self) -> UUID:
+        """A value that changes with every change of the cluster's schema, at most a second old. Raises FetchError."""
+        now = time.monotonic()
+        if self._version is None or now - self._version[0] > _VERSION_FOR_S:
+            (row,) = self.system_rows("SELECT schema_version FROM system.local WHERE key = 'local'")
+            version = row["schema_version"]
+            assert isinstance(version, UUID)
+            self._version = now, version
+        return self._version[1]
+
+    def tables(self) -> list[tuple[str, str, bool]]:
+        """Keyspace, table and whether it has CDC, of all tables. Raises FetchError."""
+        rows = self.system_rows("SELECT keyspace_name, table_name, cdc FROM system_schema.tables")
+        return [(str(row["keyspace_name"]), str(row["table_name"]), bool(row["cdc"])) for row in rows]
+
+    def prepare(self, select: str) -> PreparedStatement:
+        """A prepared statement. Raises FetchError; with `refresh_schema` when the table has changed."""
+        try:
+            return self._open_session().prepare(select)
+        except (DriverException, NoHostAvailable, ConnectionException) as error:
+            invalid = isinstance(error, InvalidRequest)
+            raise FetchError(select, reason_of(error), refresh_schema=True, is_invalid=invalid) from error
+
+    def read(self, read: RowRead, on_page: Callable[[RawPage], None], on_error: Callable[[Exception], None]) -> None:
+        """Start a read; one of the callbacks follows in a thread of the driver, and must only hand over."""
+        statement = BoundStatement(read.statement, consistency_level=ConsistencyLevel.name_to_value[read.consistency])
+        statement.values = list(read.values)
+        statement.event_node = read.event_node
+        statement.fetch_size = read.page_size
+        future: ResponseFuture = self._open_session().execute_async(statement, paging_state=read.paging_state)
+
+        def answered(page: RawPage) -> None:
+            host = future.coordinator_host
+            page.coordinator = None if host is None else host.host_id
+            on_page(page)
+
+        future.add_callbacks(answered, on_error)
+
+    def knows(self, node: UUID) -> bool:
+        """True when the node with this host id is part of the cluster."""
+        assert self._cluster is not None
+        return any(host.host_id == node for host in self._cluster.metadata.all_hosts())
+
+    def _open_session(self) -> Session:
+        if self._session is None:
+            raise AssertionError("connect() comes first")
+        return self._session
+
+    def _new_cluster(self) -> Cluster:
+        options = self._options
+        policy = _EventNodeFirst(options.local_dc)  # of a bundle, the data center of the first node
+        raw = ExecutionProfile(
+            load_balancing_policy=policy,
+            retry_policy=_NextHostOnError(),
+            request_timeout=options.read_timeout_s,
+            row_factory=lambda names, rows: rows,
+        )
+        system = ExecutionProfile(
+            load_balancing_policy=policy, request_timeout=_SYSTEM_TIMEOUT_S, row_factory=dict_factory
+        )
+        auth = None
+        if options.username is not None:
+            auth = PlainTextAuthProvider(options.username, options.password)
+        with as_file(options.secure_connect_bundle, ".zip") as bundle:
+            return Cluster(
+                **self._place(bundle),
+                protocol_version=_PROTOCOL_VERSION,
+                connection_class=_WideReads,
+                execution_profiles={EXEC_PROFILE_DEFAULT: raw, _SYSTEM_PROFILE: system},
+                auth_provider=auth,
+                # We read the schema of one table ourselves; the driver's copy of all of it would only cost memory.
+                schema_metadata_enabled=False,
+                token_metadata_enabled=False,
+                compression=False,
+                # The driver's own goes up to ten minutes, which would add to every outage of Cassandra.
+                reconnection_policy=ExponentialReconnectionPolicy(0.5, 5.0, max_attempts=None),
+                application_name="cassandra-cdc-source",
+            )
+
+    def _place(self, bundle: str) -> dict[str, object]:
+        if bundle:
+            return {"cloud": {"secure_connect_bundle": bundle}}
+        options = self._options
+        return {
+            "contact_points": list(options.contact_points), "port": options.port, "ssl_context": options.ssl_context,
+        }  # fmt: skip
+
+    def _new_cluster_error(self, error: Exception) -> Exception:
+        """A bundle that is none, a service that does not answer, contact points that no name server knows."""
+        if not self._options.secure_connect_bundle:
+            return self._connect_error(error)
+        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | ValueError | KeyError):
+            return DeploymentError(
+                f"cloud.secureConnectBundle: cannot be used ({reason_of(error)}); give the zip file as it was downloaded"
+            )
+        return FetchError("the cluster of cloud.secureConnectBundle", reason_of(error))
+
+    def _connect_error(self, error: Exception) -> Exception:
+        causes = _causes(error)
+        if any(isinstance(cause, AuthenticationFailed) for cause in causes):
+            return DeploymentError(
+                "auth.username, auth.password: Cassandra refused them; correct them or auth.provider"
+            )
+        place = ", ".join(self._options.contact_points)
+        return FetchError(f"Cassandra at {place} port {self._options.port}", reason_of(error))
+
+
+def _causes(error: Exception) -> list[Exception]:
+    """What the nodes said; the driver's error may hold nothing, or a list of nodes instead."""
+    found = error.errors if isinstance(error, NoHostAvailable) else None
+    return list(found.values()) if isinstance(found, Mapping) and found else [error]
+
+
+def reason_of(error: Exception) -> str:
+    """One line of an exception's text."""
+    error = _causes(error)[0]
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

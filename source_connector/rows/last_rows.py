@@ -1,0 +1,70 @@
+"""What was published last for each key, so that a row that did not change need not be published again. No I/O.
+
+Off unless the option `suppress.unchanged` asks for it. It forgets rather than errs: a key while its record is under way,
+everything when a deletion of many rows was published, or when this process stood still for so long that another instance
+may have published meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cachetools import LRUCache
+
+from schemas import record_properties as names
+from source_connector.host.record import SourceRecord
+
+__all__ = ["LastRows"]
+
+# As long as a stalled instance takes to be suspected of having been overtaken.
+_STANDSTILL_S: Final = 5.0
+# Of the properties those that change what a row means; the others tell of the event.
+_PART_OF_THE_ROW: Final = (names.KIND, names.TABLE_ID, names.EXPIRES_AT, names.STATIC_COLUMNS)
+
+
+class LastRows:
+    """Remembers `max_keys` keys. `beat` is to be called at least every other second."""
+
+    def __init__(self, max_keys: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rows: LRUCache[tuple[int, bytes], bytes] = LRUCache(max_keys)
+        self._clock = clock
+        self._beat_at = clock()
+
+    def beat(self) -> None:
+        """The process runs."""
+        now = self._clock()
+        if now - self._beat_at > _STANDSTILL_S:
+            self._rows.clear()
+        self._beat_at = now
+
+    def holds(self, record: SourceRecord) -> bool:
+        """True when the data topic has this row as the last one of its key. Never for a backfilled row: it was asked for."""
+        self.beat()
+        return names.SNAPSHOT not in record.properties and self._rows.get(
+            (record.schema_id, record.key)
+        ) == _fingerprint(record)
+
+    def is_on_its_way(self, record: SourceRecord) -> None:
+        """Nothing is known of the key until the record is acknowledged."""
+        self._rows.pop((record.schema_id, record.key), None)
+
+    def is_published(self, record: SourceRecord) -> None:
+        """The data topic has it."""
+        self._rows[record.schema_id, record.key] = _fingerprint(record)
+
+    def forget(self) -> None:
+        """Many rows may have changed."""
+        self._rows.clear()
+
+
+def _fingerprint(record: SourceRecord) -> bytes:
+    digest = hashlib.md5(b"\1" + record.value if record.value is not None else b"\0", usedforsecurity=False)
+    digest.update(_text(record.properties).encode())
+    return digest.digest()
+
+
+def _text(properties: Mapping[str, str]) -> str:
+    return "\0".join(properties.get(name, "") for name in _PART_OF_THE_ROW)

@@ -1,0 +1,118 @@
+"""Which waiting events may be worked on now: the order per key, and per partition around deletions. Pure.
+
+Events of one key keep their order: while one is worked on, later ones wait, and what has gathered in the meantime
+is settled by a single read, for a read gives the current row anyway.
+Events of different keys go on side by side, but for those that concern a whole partition (static row, range and
+partition deletion): such an event waits for everything before it in its partition and holds back everything after.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import final
+
+from schemas.mutation_event import MutationKind
+from source_connector.events.events_message import PendingEvent
+
+__all__ = ["PartitionLanes", "Work"]
+
+
+def _is_of_one_row(pending: PendingEvent) -> bool:
+    kind = pending.event.kind
+    return kind is MutationKind.ROW or kind is MutationKind.ROW_DELETION
+
+
+@final
+class Work:
+    """Events of one key that are settled together, oldest first; a single one where a partition is concerned."""
+
+    __slots__ = ("events", "key", "partition_key")
+
+    def __init__(self, events: list[PendingEvent]) -> None:
+        self.events = events
+        self.key = events[0].event.key
+        self.partition_key = events[0].event.partition_key
+
+    @property
+    def newest(self) -> PendingEvent:
+        """The last of the events."""
+        return self.events[-1]
+
+    def with_newest(self, pending: PendingEvent) -> Work:
+        """The same work, its newest event understood in another way."""
+        return Work([*self.events[:-1], pending])
+
+    @property
+    def is_of_one_row(self) -> bool:
+        """False when the whole partition is concerned."""
+        return _is_of_one_row(self.newest)
+
+
+@final
+class _Lane:
+    """One partition: events that may not start yet, and what waits behind each key that is worked on."""
+
+    __slots__ = ("behind", "held_back", "is_exclusive")
+
+    def __init__(self) -> None:
+        self.held_back: deque[PendingEvent] = deque()
+        self.behind: dict[bytes, list[PendingEvent]] = {}
+        self.is_exclusive = False
+
+
+class PartitionLanes:
+    """All partitions with events that are not settled; memory is bounded by whoever adds."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[bytes, _Lane] = {}
+        self._startable: deque[Work] = deque()
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def add(self, pending: PendingEvent) -> None:
+        """An event, in the order of its topic partition."""
+        partition_key = pending.event.partition_key
+        lane = self._lanes.get(partition_key)
+        if lane is None:
+            lane = self._lanes[partition_key] = _Lane()
+        lane.held_back.append(pending)
+        self._advance(lane)
+
+    @property
+    def has_startable(self) -> bool:
+        """True when `next_startable` would give work."""
+        return bool(self._startable)
+
+    def next_startable(self) -> Work:
+        """Work that may start now; it must come back by `finished`."""
+        return self._startable.popleft()
+
+    def finished(self, work: Work) -> None:
+        """The work is settled; what waited for it may start."""
+        lane = self._lanes[work.partition_key]
+        behind = lane.behind.pop(work.key)
+        lane.is_exclusive = False
+        if behind:
+            self._begin(lane, behind)
+        self._advance(lane)
+        if not lane.behind and not lane.held_back:
+            del self._lanes[work.partition_key]
+
+    def _advance(self, lane: _Lane) -> None:
+        while lane.held_back and not lane.is_exclusive:
+            pending = lane.held_back[0]
+            if not _is_of_one_row(pending):
+                if lane.behind:
+                    return
+                lane.is_exclusive = True
+            lane.held_back.popleft()
+            behind = lane.behind.get(pending.event.key)
+            if behind is not None:
+                behind.append(pending)
+            else:
+                self._begin(lane, [pending])
+
+    def _begin(self, lane: _Lane, events: list[PendingEvent]) -> None:
+        lane.behind[events[0].event.key] = []
+        self._startable.append(Work(events))

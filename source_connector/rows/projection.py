@@ -1,0 +1,208 @@
+"""What is selected of a table, and how its rows become keys and values of the data topic. Pure.
+
+A projection stands for one state of the table's schema: its statements, its Avro schemas and its converters belong
+together, so a row's bytes are always written by the schema that they were selected for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemas.cql_type import is_multi_cell
+from schemas.cql_value import CqlValueError, split_partition_key
+from schemas.mutation_event import MutationEvent, MutationKind
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from source_connector.errors import DeploymentError, RowConversionError
+from source_connector.host.record import DataSchema
+from source_connector.rows.row_encoder import DataFormat, RawValues, row_encoder
+
+__all__ = ["Projection", "RawValues", "Selection"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The columns of a SELECT in order: key columns, value columns, then write times of columns."""
+
+    key_columns: tuple[ColumnMetadata, ...]
+    value_columns: tuple[ColumnMetadata, ...]
+    timed_columns: tuple[str, ...]
+    timed_places: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    """Where in a row the write time of a column stands."""
+
+    def __post_init__(self) -> None:
+        first = len(self.key_columns) + len(self.value_columns)
+        object.__setattr__(self, "timed_places", {name: first + at for at, name in enumerate(self.timed_columns)})
+
+    @property
+    def text(self) -> str:
+        """`SELECT ... ` up to and without FROM; never empty."""
+        names = [quoted(column.name) for column in self.key_columns + self.value_columns]
+        return "SELECT " + ", ".join(names + [f"WRITETIME({quoted(name)})" for name in self.timed_columns])
+
+    def writetimes_us(self, row: RawValues) -> dict[str, int]:
+        """Write times of the live cells among the timed columns."""
+        times = row[len(self.key_columns) + len(self.value_columns) :]
+        found = zip(self.timed_columns, times, strict=True)
+        return {name: int.from_bytes(time, "big", signed=True) for name, time in found if time is not None}
+
+
+class Projection:
+    """One table in one state of its schema. Raises DeploymentError when nothing is left to replicate."""
+
+    def __init__(
+        self, table: TableMetadata, columns: str = ".*", data_format: DataFormat = DataFormat.KEY_VALUE_AVRO
+    ) -> None:
+        self.table: Final = table
+        self.column_names: Final = frozenset(each.name for each in table.primary_key + table.value_columns)
+        """All columns that may be named by an event."""
+        self.data_format: Final = data_format
+        wanted = re.compile(columns)
+        self.value_columns: Final = tuple(each for each in table.value_columns if wanted.fullmatch(each.name))
+        if table.value_columns and not self.value_columns:
+            raise DeploymentError(f"columns: {columns!r} matches no value column of {table.full_name}")
+        self._encoder = row_encoder(data_format, table, self.value_columns)
+        self._avro_key = self._encoder.key
+        if data_format is not DataFormat.KEY_VALUE_AVRO:
+            self._avro_key = row_encoder(DataFormat.KEY_VALUE_AVRO, table, self.value_columns).key
+        self.key_schema: Final = self._encoder.key_schema
+        self.value_schema: Final = self._encoder.value_schema
+        self.deleted: Final = self._encoder.deleted
+        """The value of a row that does not exist."""
+        self._static_names = [each.name for each in table.static_columns]
+        self.row_selection: Final = Selection(
+            key_columns=(),
+            value_columns=self.value_columns or table.primary_key,
+            timed_columns=tuple(each.name for each in table.regular_columns if not is_multi_cell(each.type)),
+        )
+        """Of one row by its whole key, for events of rows."""
+        self.group_selection: Final = Selection(
+            key_columns=table.primary_key,
+            value_columns=self.row_selection.value_columns,
+            timed_columns=self.row_selection.timed_columns,
+        )
+        """The same, behind the key that tells the rows of several keys apart."""
+        self.static_selection: Final = Selection(
+            key_columns=(),
+            value_columns=tuple(each for each in self.value_columns if each.kind is ColumnKind.STATIC),
+            timed_columns=tuple(each.name for each in table.static_columns if not is_multi_cell(each.type)),
+        )
+        """Of a partition's static row."""
+        self.scope_selection: Final = Selection(
+            key_columns=table.primary_key,
+            value_columns=self.value_columns,
+            timed_columns=self.row_selection.timed_columns,
+        )
+        """Of several rows of a partition, with their keys."""
+
+    def schema_equals(self, other: Projection) -> bool:
+        """True when records of both are written by the same schemas."""
+        return (self.key_schema, self.value_schema) == (other.key_schema, other.value_schema)
+
+    def data_schema(self, schema_id: int) -> DataSchema:
+        """What the data topic's registry gets to know."""
+        return DataSchema(
+            schema_id=schema_id,
+            data_format=self.data_format,
+            name=self.table.name,
+            key_schema=self.key_schema,
+            value_schema=self.value_schema,
+        )
+
+    def row_key_values(self, partition_key: bytes, clustering: Sequence[bytes | None]) -> list[bytes | None]:
+        """Values of a statement's markers for one row (or, without clustering, for one partition)."""
+        return [*split_partition_key(partition_key, len(self.table.partition_key)), *clustering]
+
+    def avro_key(self, key_values: RawValues) -> bytes:
+        """The key as Avro from CQL bytes; missing clustering values are null. Raises RowConversionError."""
+        return self._converted(key_values, lambda: self._avro_key(key_values))
+
+    def record_key(self, key_values: RawValues) -> bytes:
+        """The same in the data topic's format. Raises RowConversionError."""
+        return self._converted(key_values, lambda: self._encoder.key(key_values))
+
+    def event_key(self, event: MutationEvent) -> bytes:
+        """The data topic's key for what an event is about. Raises RowConversionError."""
+        if self.data_format is DataFormat.KEY_VALUE_AVRO:
+            return event.key
+        return self.record_key(self.row_key_values(event.partition_key, event.clustering))
+
+    def record_value(self, selection: Selection, row: RawValues, key_values: RawValues) -> bytes:
+        """The data topic's value from a row of the selection, and its key. Raises RowConversionError."""
+        columns = selection.value_columns if self.value_columns else ()
+        values = row[len(selection.key_columns) :]
+        return self._converted(key_values, lambda: self._encoder.value(columns, values, key_values))
+
+    def row_value(
+        self, selection: Selection, row: RawValues, partition_key: bytes, clustering: Sequence[bytes | None]
+    ) -> bytes:
+        """The same for one row by the parts of its key. Raises RowConversionError."""
+        transcoder = self._encoder.transcoder
+        if transcoder is None or selection.value_columns is not self.value_columns:
+            return self.record_value(selection, row, self.row_key_values(partition_key, clustering))
+        try:
+            return transcoder.write(row, len(selection.key_columns))
+        except (CqlValueError, *_AVRO_ERRORS) as error:
+            raise self._error(self.row_key_values(partition_key, clustering), error) from error
+
+    def static_value(self, selection: Selection, row: RawValues, key_values: RawValues) -> bytes:
+        """The value of a partition's static row, from a row of a wider selection. Raises RowConversionError."""
+        columns = self.static_selection.value_columns
+        found = dict(
+            zip((each.name for each in selection.value_columns), row[len(selection.key_columns) :], strict=False)
+        )
+        values = [found[column.name] for column in columns]
+        return self._converted(key_values, lambda: self._encoder.value(columns, values, key_values))
+
+    def selection_for(self, kind: MutationKind) -> Selection:
+        """What is read for an event of this kind."""
+        if kind is MutationKind.STATIC_ROW:
+            return self.static_selection
+        if kind in (MutationKind.ROW, MutationKind.ROW_DELETION):
+            return self.row_selection
+        return self.scope_selection
+
+    def select(self, selection: Selection, where: str) -> str:
+        """The CQL of a SELECT with markers."""
+        return f"{selection.text} FROM {quoted(self.table.keyspace)}.{quoted(self.table.name)} WHERE {where}"
+
+    @property
+    def row_where(self) -> str:
+        """The whole primary key."""
+        return " AND ".join(f"{quoted(column.name)} = ?" for column in self.table.primary_key)
+
+    @property
+    def partition_where(self) -> str:
+        """The partition key."""
+        return " AND ".join(f"{quoted(column.name)} = ?" for column in self.table.partition_key)
+
+    @property
+    def static_names(self) -> Sequence[str]:
+        """Names of the static columns."""
+        return self._static_names
+
+    def _converted(self, key_values: RawValues, convert: Callable[[], bytes]) -> bytes:
+        try:
+            return convert()
+        except (CqlValueError, *_AVRO_ERRORS) as error:
+            raise self._error(key_values, error) from error
+
+    def _error(self, key_values: RawValues, error: Exception) -> RowConversionError:
+        key = " ".join("null" if each is None else each.hex() for each in key_values)
+        return RowConversionError(self.table.full_name, key, " ".join(str(error).split()))
+
+
+# What fastavro raises for a value that does not fit its schema.
+_AVRO_ERRORS: Final = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
+
+
+def quoted(name: str) -> str:
+    """A CQL identifier, taken literally."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def max_writetime_us(writetimes: Mapping[str, int]) -> int | None:
+    """The newest of the write times."""
+    return max(writetimes.values(), default=None)

@@ -1,0 +1,131 @@
+"""Which waiting reads one statement can answer: `IN` over partition keys and clustering keys of one node. Pure.
+
+About 20 keys a statement cost the client and the server a fraction of what 20 statements cost. Keys of one partition,
+or keys with the same clustering, are asked for exactly. Other keys are asked for as the product of both lists, which
+may return rows that nobody asked for: they are dropped, and whoever sees too many of them turns that off.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, final
+
+from schemas.cql_type import NativeType
+from schemas.cql_value import split_partition_key
+from schemas.mutation_event import MutationKind
+from source_connector.rows.projection import Projection, RawValues, quoted
+from source_connector.rows.read_request import ReadRequest
+
+__all__ = ["GROUP_SIZE", "WaitingRead", "group_condition", "is_exact_by_bytes", "take_group"]
+
+GROUP_SIZE: Final = 20
+_LOOK_AHEAD: Final = 4 * GROUP_SIZE
+_WORTH_IT: Final = GROUP_SIZE // 2
+_SIZE: Final = struct.Struct(">i")
+# Types with two serialized forms of one value: the row may be stored under the other one.
+_SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "float"})
+
+
+@final
+class WaitingRead:
+    """A request and the caller's ticket for it."""
+
+    __slots__ = ("request", "ticket")
+
+    def __init__(self, ticket: object, request: ReadRequest) -> None:
+        self.ticket = ticket
+        self.request = request
+
+
+def take_group(waiting: deque[WaitingRead], *, allow_product: bool) -> list[WaitingRead]:
+    """Take the first waiting read, and those behind it that the same statement can answer."""
+    first = waiting.popleft()
+    if not _is_groupable(first.request):
+        return [first]
+    mates = [each for each in _head(waiting) if _goes_with(first.request, each.request)]
+    chosen = _choose(first.request, mates, allow_product=allow_product)
+    if chosen:
+        taken = set(map(id, chosen))
+        rest = [each for each in waiting if id(each) not in taken]
+        waiting.clear()
+        waiting.extend(rest)
+    return [first, *chosen]
+
+
+def group_condition(requests: Sequence[ReadRequest]) -> tuple[str, RawValues]:
+    """The WHERE clause and the values of its markers for requests that were taken together."""
+    projection = requests[0].projection
+    partition_keys = list(dict.fromkeys(each.partition_key for each in requests))
+    clusterings = list(dict.fromkeys(each.clustering for each in requests))
+    conditions: list[str] = []
+    values: list[bytes | None] = []
+    if len(partition_keys) == 1:
+        conditions.append(projection.partition_where)
+        values += split_partition_key(partition_keys[0], len(projection.table.partition_key))
+    else:
+        conditions.append(f"{quoted(projection.table.partition_key[0].name)} IN ?")
+        values.append(_list(partition_keys))
+    columns = [quoted(column.name) for column in projection.table.clustering_key]
+    if columns and len(clusterings) == 1:
+        conditions += [f"{column} = ?" for column in columns]
+        values += clusterings[0]
+    elif len(columns) == 1:
+        conditions.append(f"{columns[0]} IN ?")
+        values.append(_list(_present(clustering)[0] for clustering in clusterings))
+    elif columns:
+        conditions.append(f"({', '.join(columns)}) IN ?")
+        values.append(_list(b"".join(map(_sized, _present(clustering))) for clustering in clusterings))
+    return " AND ".join(conditions), values
+
+
+def is_exact_by_bytes(projection: Projection) -> bool:
+    """True when a row is always found under the very bytes of its clustering key that an event carries."""
+    types = [column.type for column in projection.table.clustering_key]
+    return all(isinstance(each, NativeType) and each.name not in _SEVERAL_FORMS for each in types)
+
+
+def _head(waiting: deque[WaitingRead]) -> Iterator[WaitingRead]:
+    return (each for each, _ in zip(waiting, range(_LOOK_AHEAD), strict=False))
+
+
+def _is_groupable(request: ReadRequest) -> bool:
+    kind = request.kind
+    return (kind is MutationKind.ROW or kind is MutationKind.ROW_DELETION) and None not in request.clustering
+
+
+def _goes_with(first: ReadRequest, other: ReadRequest) -> bool:
+    return (
+        other.projection is first.projection
+        and other.level is first.level
+        and (other.node is first.node or other.node == first.node)
+        and _is_groupable(other)
+    )
+
+
+def _choose(first: ReadRequest, mates: list[WaitingRead], *, allow_product: bool) -> list[WaitingRead]:
+    """Of the mates the most that fit into one statement, exact ones first."""
+    table, room = first.projection.table, GROUP_SIZE - 1
+    same_partition = [each for each in mates if each.request.partition_key == first.partition_key]
+    if len(table.partition_key) > 1:
+        return same_partition[:room]
+    same_clustering = [each for each in mates if each.request.clustering == first.clustering]
+    exact = max(same_partition, same_clustering, key=len)
+    if not allow_product or len(exact) >= min(_WORTH_IT, len(mates)):
+        return exact[:room]
+    return mates[:room]
+
+
+def _present(clustering: tuple[bytes | None, ...]) -> list[bytes]:
+    return [each for each in clustering if each is not None]
+
+
+def _sized(data: bytes) -> bytes:
+    return _SIZE.pack(len(data)) + data
+
+
+def _list(items: Iterable[bytes]) -> bytes:
+    """The CQL bytes of a list."""
+    sized = [_sized(item) for item in items]
+    return _SIZE.pack(len(sized)) + b"".join(sized)

@@ -1,0 +1,222 @@
+"""From the events of one key to one record: read, prove that the read holds the changes, publish, wait for the ack.
+
+A read is *proven* for an event when it cannot be older than the event: either a cell that the event wrote is there with
+the event's write time, or everything it wrote is there with that time or a later one, or all replicas were asked, the
+event's own node among them. What cannot be proven at the first level is read once more at the higher one, and
+published whatever the outcome; only what is proven is remembered, so that another replica's copy is never suppressed
+by a record that may not hold the change.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from schemas.mutation_event import MutationEvent, MutationKind
+from source_connector.events.events_message import PendingEvent
+from source_connector.host.publication import event_time_ms, row_properties
+from source_connector.host.record import SourceRecord
+from source_connector.rows.last_rows import LastRows
+from source_connector.rows.partition_lanes import Work
+from source_connector.rows.projection import Projection, Selection
+from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
+
+__all__ = ["Desk", "Reading", "RowTask", "Task"]
+
+# Pulsar does not fence a source: an instance that was suspended may publish a row that another has overtaken.
+_STALE_AFTER_S: Final = 5.0
+_WRITETIME: Final = struct.Struct(">q")
+
+
+class Task(Protocol):
+    """Work under way. All calls come from one thread; errors that a call raises lead to another `start`, later."""
+
+    work: Work
+    attempts: int
+    failures: int
+    """How many of the attempts failed for the event's own sake."""
+    unanswered: int
+    """Records that were handed over and neither acknowledged nor refused."""
+    was_refused: bool
+    refused_bytes: int
+    """Of the last record that was refused: its frame to the host, which is the record and some 200 bytes of properties."""
+
+    @property
+    def desk(self) -> Desk:
+        """Whom it belongs to."""
+
+    def start(self) -> None:
+        """Begin, or begin again."""
+
+    def on_rows(self, rows: Rows) -> None:
+        """What a read of this task found."""
+
+    def on_all_acknowledged(self) -> None:
+        """The data topic has every record that was handed over."""
+
+
+class Desk(Protocol):
+    """What a task asks of the source."""
+
+    @property
+    def projection(self) -> Projection:
+        """The table as it is known now."""
+
+    @property
+    def schema_id(self) -> int:
+        """Of the projection's schemas."""
+
+    def read(self, task: Task, request: ReadRequest) -> None:
+        """Answered by `task.on_rows`."""
+
+    def publish(self, task: Task, record: SourceRecord) -> None:
+        """Answered by `task.on_all_acknowledged`, once for all records that are open."""
+
+    def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
+        """The task is done; the proven ones of its events are remembered."""
+
+    def knows(self, node: UUID) -> bool:
+        """True when the node is part of the cluster."""
+
+    @property
+    def reading(self) -> Reading:
+        """What is asked of a read."""
+
+    @property
+    def last_rows(self) -> LastRows | None:
+        """What was published last, where that matters."""
+
+
+class Reading(NamedTuple):
+    """Whether reads must be proven, and whether only the event's own node may do that."""
+
+    proves: bool = True
+    only_by_event_node: bool = False
+
+
+class RowTask:
+    """One row or one static row."""
+
+    def __init__(self, work: Work, desk: Desk) -> None:
+        self.work = work
+        self.attempts = 0
+        self.failures = 0
+        self.unanswered = 0
+        self.was_refused = False
+        self.refused_bytes = 0
+        self.desk: Final = desk
+        self._projection = desk.projection
+        self._schema_id = desk.schema_id
+        self._selection = self._projection.selection_for(work.newest.event.kind)
+        self._read_at = 0.0
+        self._proven: list[PendingEvent] = []
+        self._published: SourceRecord | None = None
+
+    def start(self) -> None:
+        """Read at the first level when that can prove every event, else at the higher one at once."""
+        self._projection, self._schema_id = self.desk.projection, self.desk.schema_id
+        self._selection = self._projection.selection_for(self.work.newest.event.kind)
+        self._published, self.was_refused = None, False
+        if not self._selection.value_columns:  # a static row, none of whose columns is wanted
+            self.desk.settle(self, ())
+            return
+        provable = not self.desk.reading.proves or all(
+            is_provable(pending.event, self._selection) for pending in self.work.events
+        )
+        self._read(ReadLevel.FIRST if provable else ReadLevel.HIGHER)
+
+    def on_rows(self, rows: Rows) -> None:
+        """Publish the row, unless a higher level may know better."""
+        row = rows.rows[0] if rows.rows else None
+        self._proven = [each for each in self.work.events if self._is_proven(each, rows, row)]
+        needs_more = self.desk.reading.proves and len(self._proven) < len(self.work.events)
+        if needs_more and rows.request.level is ReadLevel.FIRST and not rows.is_fallback:
+            self._read(ReadLevel.HIGHER)
+            return
+        properties = row_properties(self._projection, self.work.events)
+        record = SourceRecord(
+            schema_id=self._schema_id,
+            key=self._projection.event_key(self.work.newest.event),
+            value=self._projection.deleted if row is None else self._value(row),
+            properties=properties,
+            event_time_ms=event_time_ms(properties),
+        )
+        last_rows = self.desk.last_rows
+        if record == self._published or (last_rows is not None and last_rows.holds(record)):
+            self.desk.settle(self, self._proven)
+            return
+        if last_rows is not None:
+            last_rows.is_on_its_way(record)
+        self._published = record
+        self.desk.publish(self, record)
+
+    def on_all_acknowledged(self) -> None:
+        """Done, but for a record whose way took so long that another instance may have published a newer row."""
+        if time.monotonic() - self._read_at > _STALE_AFTER_S:
+            self._read(ReadLevel.FIRST)
+            return
+        if self.desk.last_rows is not None and self._published is not None:
+            self.desk.last_rows.is_published(self._published)
+        self.desk.settle(self, self._proven)
+
+    def _value(self, row: RawRow) -> bytes:
+        newest = self.work.newest.event
+        return self._projection.row_value(self._selection, row, newest.partition_key, newest.clustering)
+
+    def _read(self, level: ReadLevel) -> None:
+        newest = self.work.newest
+        self._read_at = time.monotonic()
+        event = newest.event
+        request = ReadRequest(
+            self._projection, event.kind, self.work.partition_key, level, newest.message.node_id, event.clustering
+        )
+        self.desk.read(self, request)
+
+    def _is_proven(self, pending: PendingEvent, rows: Rows, row: RawRow | None) -> bool:
+        if rows.is_fallback:
+            return False
+        reading = self.desk.reading
+        if reading.only_by_event_node and rows.coordinator != pending.message.node_id:
+            return False
+        if not reading.proves:
+            return True
+        if rows.consistency == "ALL" and self.desk.knows(pending.message.node_id):
+            return True
+        event = pending.event
+        if row is None or event.live_cell_writetime_us is None:
+            return False
+        return _has_its_write_time(event, self._selection, row) or holds_change(
+            event, self._selection.writetimes_us(row)
+        )
+
+
+def is_provable(event: MutationEvent, selection: Selection) -> bool:
+    """True when write times can show that a read holds the event's change."""
+    if event.live_cell_writetime_us is None or event.kind is MutationKind.ROW_DELETION:
+        return False
+    return any(name in selection.timed_columns for name in event.columns)
+
+
+def _has_its_write_time(event: MutationEvent, selection: Selection, row: RawRow) -> bool:
+    """The usual case of `holds_change`, by the bytes of one column's write time: nothing was written since."""
+    places, wanted = selection.timed_places, _WRITETIME.pack(event.live_cell_writetime_us)
+    for name in event.columns:
+        at = places.get(name)
+        if at is not None and row[at] == wanted:
+            return True
+    return False
+
+
+def holds_change(event: MutationEvent, writetimes: Mapping[str, int]) -> bool:
+    """True when a row with these write times of its live cells cannot be older than the event.
+
+    A later write of one column alone shows nothing: it may have reached a replica that has not seen the event.
+    """
+    live = event.live_cell_writetime_us
+    if live is None:
+        return False
+    times = [writetimes.get(name) for name in event.columns]
+    return live in times or (bool(times) and all(time is not None and time >= live for time in times))

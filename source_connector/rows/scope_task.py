@@ -1,0 +1,149 @@
+"""Deletions of many rows: a marker first, then every row in its scope that is still there, page by page."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schemas.mutation_event import MutationKind, RangeBounds
+from source_connector.errors import RowConversionError
+from source_connector.host.publication import event_time_ms, marker_properties, survivor_properties
+from source_connector.host.record import SourceRecord
+from source_connector.rows.partition_lanes import Work
+from source_connector.rows.projection import RawValues
+from source_connector.rows.read_request import ReadLevel, ReadRequest, Rows
+from source_connector.rows.row_task import Desk
+
+__all__ = ["ScopeTask"]
+
+
+class ScopeTask:
+    """A partition deletion or a range deletion.
+
+    A row that cannot be converted holds nothing up: the others are published, then it alone is tried again.
+    """
+
+    def __init__(self, work: Work, desk: Desk) -> None:
+        self.work = work
+        self.attempts = 0
+        self.failures = 0
+        self.unanswered = 0
+        self.was_refused = False
+        self.refused_bytes = 0
+        self.desk: Final = desk
+        self._pending: Final = work.newest
+        self._projection = desk.projection
+        self._schema_id = desk.schema_id
+        self._next: ReadRequest | None = None
+        self._is_reading = False
+        self._is_proven = True
+        self._unconverted: list[tuple[bytes | None, ...]] = []
+        self._retried: list[tuple[bytes | None, ...]] = []
+        self._error: RowConversionError | None = None
+
+    def start(self) -> None:
+        """Publish the marker and read the first page; or only the rows that could not be converted before."""
+        self._projection, self._schema_id = self.desk.projection, self.desk.schema_id
+        only_unconverted = self._error is not None and not self.was_refused
+        self._retried, self._unconverted = (self._unconverted if only_unconverted else []), []
+        self._error, self._next, self.was_refused = None, None, False
+        if only_unconverted:
+            self._read_retried()
+            return
+        self._is_proven = True
+        if self.desk.last_rows is not None:
+            self.desk.last_rows.forget()
+        event = self._pending.event
+        key = self._projection.event_key(event)
+        self._publish(key, self._projection.deleted, marker_properties(self._projection, self._pending))
+        self._read(
+            ReadRequest(
+                projection=self._projection,
+                kind=event.kind,
+                partition_key=event.partition_key,
+                bounds=event.bounds,
+                level=ReadLevel.HIGHER,
+                node=self._pending.message.node_id,
+            )
+        )
+
+    def on_rows(self, rows: Rows) -> None:
+        """Publish the rows of a page."""
+        self._is_reading = False
+        self._is_proven &= rows.consistency == "ALL" and not rows.is_fallback
+        state = rows.paging_state
+        self._next = None if state is None else rows.request._replace(paging_state=state)
+        for row in rows.rows:
+            self._publish_survivor(row)
+        self._go_on()
+
+    def on_all_acknowledged(self) -> None:
+        """The page is on the data topic: the next one, or the end."""
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._is_reading or self.unanswered:
+            return
+        if self._next is not None:
+            self._read(self._next)
+        elif self._retried:
+            self._read_retried()
+        elif self._error is not None:
+            raise self._error
+        else:
+            if self.desk.last_rows is not None:
+                self.desk.last_rows.forget()
+            proven = self._is_proven and self.desk.knows(self._pending.message.node_id)
+            self.desk.settle(self, [self._pending] if proven else [])
+
+    def _publish_survivor(self, row: RawValues) -> None:
+        projection, selection = self._projection, self._projection.scope_selection
+        key_values = tuple(row[: len(selection.key_columns)])
+        # A partition that has nothing but a static row comes as one row without clustering values.
+        is_static = bool(projection.static_selection.value_columns) and None in key_values
+        try:
+            key = projection.record_key(key_values)
+            if is_static:
+                value = projection.static_value(selection, row, key_values)
+            else:
+                value = projection.record_value(selection, row, key_values)
+        except RowConversionError as error:
+            self._unconverted.append(key_values[len(projection.table.partition_key) :])
+            self._error = error
+            return
+        writetime_us = max(selection.writetimes_us(row).values(), default=None)
+        properties = survivor_properties(projection, self._pending, writetime_us, is_static=is_static)
+        self._publish(key, value, properties)
+
+    def _publish(self, key: bytes, value: bytes | None, properties: dict[str, str]) -> None:
+        record = SourceRecord(
+            schema_id=self._schema_id,
+            key=key,
+            value=value,
+            properties=properties,
+            event_time_ms=event_time_ms(properties),
+        )
+        self.desk.publish(self, record)
+
+    def _read_retried(self) -> None:
+        """One row that could not be converted, through its own bounds, so that its key comes with it."""
+        clustering = self._retried.pop()
+        self._read(
+            ReadRequest(
+                projection=self._projection,
+                kind=MutationKind.RANGE_DELETION,
+                partition_key=self.work.partition_key,
+                bounds=_only(clustering),
+                level=ReadLevel.HIGHER,
+                node=self._pending.message.node_id,
+            )
+        )
+
+    def _read(self, request: ReadRequest) -> None:
+        self._is_reading = True
+        self._next = None
+        self.desk.read(self, request)
+
+
+def _only(clustering: tuple[bytes | None, ...]) -> RangeBounds:
+    prefix = tuple(each for each in clustering if each is not None)
+    return RangeBounds(start=prefix, start_inclusive=True, end=prefix, end_inclusive=True)

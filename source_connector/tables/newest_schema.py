@@ -1,0 +1,72 @@
+"""Whether a topic's newest schema is the one that was registered last.
+
+Pulsar's registry keeps each text once: a table that looks again as it did before (a column dropped and added again) gets
+its old version, and whoever follows the newest one misses the column. Such a schema is registered with a mark, an
+attribute that Avro ignores, which makes it another text and so a version of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from source_connector.events.pulsar_access import PulsarConnection, schema_bytes
+from source_connector.host.record import DataSchema
+from source_connector.notices import Notices
+
+__all__ = ["NewestSchemas", "SchemaLookedAt", "marked"]
+
+_log = logging.getLogger(__name__)
+
+_MARK: Final = "cql_registration"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaLookedAt:
+    """`is_newest` is False when the registry's newest schema of the topic is another one."""
+
+    schema_id: int
+    is_newest: bool
+
+
+def marked(value_schema: str, number: int) -> str:
+    """The same Avro schema in another text; 0 leaves it as it is."""
+    return f'{value_schema[:-1]},"{_MARK}":{number}}}' if number else value_schema
+
+
+class NewestSchemas:
+    """Asks the registry, in a thread for each question; `post` gets the answers."""
+
+    def __init__(self, connection: PulsarConnection, output_topic: str, post: Callable[[SchemaLookedAt], None]) -> None:
+        self._connection = connection
+        self._output_topic = output_topic
+        self._post = post
+        self._notices = Notices(_log)
+
+    def look(self, schema: DataSchema) -> None:
+        """Answered by `post`. Where the registry does not tell, the schema counts as its newest one."""
+        threading.Thread(target=self._look, args=(schema,), name="newest-schema", daemon=True).start()
+
+    def _look(self, schema: DataSchema) -> None:
+        import pulsar
+
+        topic = schema.topic or self._output_topic
+        is_newest = True
+        try:
+            is_newest = schema_bytes(self._connection.client(), topic) == _registered(schema)
+        except pulsar.PulsarException as error:
+            self._notices.say(topic, f"{topic}: its newest schema cannot be told from an older one: {error}")
+        self._post(SchemaLookedAt(schema_id=schema.schema_id, is_newest=is_newest))
+
+
+def _registered(schema: DataSchema) -> bytes:
+    """As Pulsar has it: one text, or key and value with their lengths before them."""
+    value = schema.value_schema.encode()
+    if not schema.key_schema:
+        return value
+    key = schema.key_schema.encode()
+    return struct.pack(">i", len(key)) + key + struct.pack(">i", len(value)) + value

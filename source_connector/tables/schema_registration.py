@@ -1,0 +1,113 @@
+"""The data topic's schema: registered by the host before the first record that needs it.
+
+While the registry does not take it the table is parked: nothing is read, its events stay unacknowledged, and it is tried
+again with growing pauses, for an operator may change the topic's compatibility strategy or its schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from source_connector.host.host_protocol import SchemaRefused, SchemaTaken, encode_schema
+from source_connector.host.record import DataSchema
+from source_connector.notices import Notices
+from source_connector.tables.newest_schema import SchemaLookedAt, marked
+from source_connector.timers import Timers, backoff_s
+
+__all__ = ["SchemaRegistration"]
+
+_LONGEST_PAUSE_S: Final = 30.0
+_MOST_MARKS: Final = 100
+
+
+class SchemaRegistration:
+    """Announces each new schema to the host by `send`, and knows whether records may be written by it.
+
+    `look` asks whether it is the registry's newest one, then; the answer comes by `looked_at`.
+    """
+
+    def __init__(
+        self, send: Callable[[bytes], None], look: Callable[[DataSchema], None], timers: Timers, notices: Notices
+    ) -> None:
+        self._send = send
+        self._look = look
+        self._timers = timers
+        self._notices = notices
+        self._plain: DataSchema | None = None
+        self._wanted: DataSchema | None = None
+        self._mark = 0
+        self._is_marking = True
+        self._refusals = 0
+        self.is_taken = False
+        """True when the registry has the latest schema."""
+
+    @property
+    def is_refused(self) -> bool:
+        """True while the table is parked for its schema."""
+        return self._refusals > 0
+
+    def announce(self, schema: DataSchema) -> None:
+        """From here on records are written by this schema."""
+        self._plain = self._wanted = schema
+        self._mark, self._is_marking, self._refusals, self.is_taken = 0, True, 0, False
+        self._send(encode_schema(schema))
+
+    def ask_again(self) -> None:
+        """Announce the schema that is taken once more: the answer tells whether the data topic takes anything now."""
+        if self._wanted is not None and self.is_taken:
+            self._send(encode_schema(self._wanted))
+
+    def answered(self, answer: SchemaTaken | SchemaRefused, table: str) -> None:
+        """The host's answer; one about an earlier schema means nothing any more."""
+        schema = self._wanted
+        if schema is None or answer.schema_id != schema.schema_id:
+            return
+        if isinstance(answer, SchemaTaken):
+            self._refusals = 0
+            if self._is_marking and not self.is_taken:
+                self._look(schema)
+            else:
+                self.is_taken = True
+            return
+        self.is_taken = False
+        if self._is_marking and self._mark:
+            self._use_older_version(table, answer.reason)
+            return
+        pause_s = backoff_s(self._refusals, 1.0, _LONGEST_PAUSE_S)
+        self._refusals += 1
+        self._notices.say(
+            "registry",
+            f"{table} is parked, its events wait: the data topic does not take the table's schema "
+            f"({' '.join(answer.reason.split())}); set the topic's or namespace's schema compatibility strategy to "
+            f"one that allows the change, or use another destination topic; next attempt in {pause_s:.1f} s",
+        )
+        self._timers.after(pause_s, lambda: self._again(schema))
+
+    def looked_at(self, found: SchemaLookedAt) -> None:
+        """An older version of the same text was taken: another mark makes another text, until it is the newest one."""
+        if self._plain is None or found.schema_id != self._plain.schema_id or self.is_taken:
+            return
+        if found.is_newest:
+            self.is_taken = True
+            return
+        self._mark += 1
+        if self._mark > _MOST_MARKS:
+            self._use_older_version(self._plain.name, f"{_MOST_MARKS} marks did not make it the newest")
+            return
+        self._wanted = replace(self._plain, value_schema=marked(self._plain.value_schema, self._mark))
+        self._send(encode_schema(self._wanted))
+
+    def _use_older_version(self, table: str, reason: str) -> None:
+        """Records by it can be read all the same."""
+        assert self._plain is not None
+        self._notices.say(
+            "older", f"{table}: records are written by an older version of the data topic's schema ({reason})"
+        )
+        self._wanted, self._is_marking = self._plain, False
+        self._send(encode_schema(self._plain))
+
+    def _again(self, schema: DataSchema) -> None:
+        if schema is self._wanted and not self.is_taken:
+            self._send(encode_schema(schema))

@@ -1,0 +1,74 @@
+"""When a table's metadata is read again: as soon as it is known to be stale, and when the cluster's schema changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from schemas.errors import CdcError
+from source_connector.errors import DeploymentError, FetchError, TableNotFoundError
+from source_connector.notices import Notices
+from source_connector.tables.table_tracker import TableTracker
+from source_connector.timers import Timers, backoff_s
+
+__all__ = ["SchemaWatch"]
+
+_LONGEST_PAUSE_S: Final = 5.0
+
+
+class SchemaWatch:
+    """Refreshes the tracker in the thread of the timers. `on_refresh` is called after each attempt.
+
+    Of a table that is alone in its source DeploymentError gets out; any other is tried again.
+    """
+
+    def __init__(
+        self,
+        table: TableTracker,
+        timers: Timers,
+        notices: Notices,
+        *,
+        is_alone: bool,
+        shortest_pause_s: float,
+        on_refresh: Callable[[], None],
+    ) -> None:
+        self._table = table
+        self._timers = timers
+        self._notices = notices
+        self._is_alone = is_alone
+        self._shortest_pause_s = shortest_pause_s
+        self._on_refresh = on_refresh
+        self._failed = 0
+        self._is_due = False
+        self.is_open = False
+        """True once the table has been found."""
+
+    def plan(self, delay_s: float = 0) -> None:
+        """Refresh soon."""
+        if not self._is_due:
+            self._is_due = True
+            self._timers.after(delay_s, self._refresh)
+
+    def look(self) -> None:
+        """Whether any schema of the cluster has changed."""
+        if not self.is_open:
+            return
+        try:
+            self._table.look()
+        except FetchError as error:
+            self._notices.say("schema", str(error))
+
+    def _refresh(self) -> None:
+        self._is_due = False
+        try:
+            self._table.refresh()
+            self._failed = 0
+            self.is_open = True
+        except CdcError as error:
+            if self._is_alone and isinstance(error, DeploymentError):
+                raise
+            what = "waiting" if isinstance(error, TableNotFoundError) else "nothing is read until the schema is known"
+            self._notices.say("schema", f"{what}: {error}")
+            self._failed += 1
+            self.plan(backoff_s(self._failed, self._shortest_pause_s, _LONGEST_PAUSE_S))
+        self._on_refresh()

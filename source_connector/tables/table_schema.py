@@ -1,0 +1,45 @@
+"""The table's metadata as Cassandra's `system_schema` tells it now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from schemas.system_schema import SELECTS, SystemSchema, tables_of
+from schemas.table_metadata import TableMetadata
+from source_connector.errors import TableNotFoundError
+
+if TYPE_CHECKING:
+    from source_connector.rows.cassandra_client import CassandraClient
+
+__all__ = ["TableSchemaReader"]
+
+# What a view's rows would add is not needed: a view has no commit log entries of its own.
+_LISTS = ("tables", "columns", "types", "dropped_columns")
+
+
+class TableSchemaReader:
+    """Reads the metadata of one table, and tells when any schema of the cluster has changed."""
+
+    def __init__(self, client: CassandraClient, keyspace: str, table: str) -> None:
+        self._client = client
+        self.keyspace: Final = keyspace
+        self.table: Final = table
+
+    def read(self) -> TableMetadata:
+        """The table as it is now. Raises TableNotFoundError, FetchError, SystemSchemaError."""
+        schema: SystemSchema = {
+            name: [
+                {column: value.hex() if isinstance(value, bytes) else value for column, value in row.items()}
+                for row in self._client.system_rows(f"{SELECTS[name]} WHERE keyspace_name = %s", (self.keyspace,))
+            ]
+            for name in _LISTS
+        }
+        for table in tables_of(schema).values():
+            if table.name == self.table:
+                return table
+        raise TableNotFoundError(f"{self.keyspace}.{self.table}")
+
+    def version(self) -> UUID:
+        """A value that changes with every change of the cluster's schema. Raises FetchError."""
+        return self._client.schema_version()

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cassandra.cluster import Cluster, Session
+from cassandra.cluster import Session
 
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.topics import events_topic
+from tests.cassandra_session import cluster_of
 from tests.events_topic import EventsTopic, TopicEvent
 from tests.servers import CassandraServer, PulsarServer
 
@@ -35,11 +36,8 @@ def agent(
 @pytest.fixture(scope="session")
 def cql(cassandra_node: CassandraServer) -> Iterator[Session]:
     """A session with the shared node."""
-    cluster = Cluster([cassandra_node.address], port=cassandra_node.native_port, connect_timeout=60)
-    session = cluster.connect()
-    session.default_timeout = 60.0
-    yield session
-    cluster.shutdown()
+    with cluster_of(cassandra_node) as cluster:
+        yield cluster.connect()
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,13 @@ CDC_SETTINGS: Final[dict[str, Json]] = {
 }
 """What makes a node write ``cdc_raw``; ``docker-compose.yml`` sets the same."""
 
+# A write waits for a late sync of the commit log; on a busy machine one takes longer than the two seconds of the default.
+_PATIENT_WRITES: Final[dict[str, Json]] = {
+    "write_request_timeout_in_ms": 30_000,
+    "counter_write_request_timeout_in_ms": 30_000,
+    "cas_contention_timeout_in_ms": 10_000,
+}
+
 _OPENED_PACKAGES: Final = (
     "java.base/java.io",
     "java.base/java.lang",
@@ -103,6 +110,7 @@ def node_settings(
         "saved_caches_directory": str(folder / "saved_caches"),
         "commitlog_sync_period_in_ms": options.commitlog_sync_ms,
         "commitlog_segment_size_in_mb": options.commitlog_segment_mb,
+        **_PATIENT_WRITES,
     }
     if options.cassandra == "3.11":
         settings["start_rpc"] = False  # Thrift, gone in 4.0

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cassandra.cluster import Cluster, Session
+from cassandra.cluster import Session
 
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.mutation_event import MutationKind
 from schemas.topics import events_topic
+from tests.cassandra_session import cluster_of
 from tests.events_topic import EventsTopic, wait_until
 from tests.servers import PulsarServer
 
@@ -26,10 +27,8 @@ def node_3_11() -> Iterator[Sandbox]:
 @pytest.fixture
 def session(node_3_11: Sandbox) -> Iterator[Session]:
     """A session with the node, which the test may kill: the cluster object is made anew by it."""
-    with Cluster([node_3_11.node.address], port=node_3_11.node.native_port, connect_timeout=60) as cluster:
-        session = cluster.connect()
-        session.default_timeout = 60.0
-        yield session
+    with cluster_of(node_3_11.node) as cluster:
+        yield cluster.connect()
 
 
 def _keys(topic: EventsTopic) -> list[int]:
@@ -67,7 +66,7 @@ def test_changes_of_cassandra_3_11_arrive_once_in_bounded_time_and_after_a_kill(
         agent.start()
         node.start()
         # kill -9 may take what was not synced yet, from Cassandra too
-        with Cluster([node.address], port=node.native_port, connect_timeout=60) as cluster:
+        with cluster_of(node) as cluster:
             survived = [row.pk for row in cluster.connect().execute("SELECT pk FROM line_3_11.t") if row.pk >= 100]
         topic.wait_for(51 + len(survived))
         wait_until(lambda: list(node.cdc_raw.iterdir()) == [], "every segment is read and deleted")

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pulsar
 import pytest
-from cassandra.cluster import Cluster, Session
+from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 from click.testing import CliRunner
 
@@ -25,6 +25,7 @@ from cdc.main import cli
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.gap_record import GapRecord, decode_gap, gaps_topic
 from schemas.topics import events_topic
+from tests.cassandra_session import cluster_of
 from tests.events_topic import EventsTopic, partitions_of, wait_until
 from tests.fix_agent import TopicOf
 
@@ -48,10 +49,8 @@ def servers() -> Iterator[Sandbox]:
 @pytest.fixture
 def session(servers: Sandbox) -> Iterator[Session]:
     """A session with the node; made anew for each test, for the node may have been started again."""
-    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=60) as cluster:
-        session = cluster.connect()
-        session.default_timeout = 60.0
-        yield session
+    with cluster_of(servers.node) as cluster:
+        yield cluster.connect()
 
 
 @pytest.fixture
@@ -187,9 +186,8 @@ def test_a_backlog_of_100_000_rows_arrives_whole_whichever_server_was_away(
     agent.start()
     servers.node.start()
     topic = topic_of(table)
-    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=60) as cluster:
+    with cluster_of(servers.node) as cluster:
         again = cluster.connect()
-        again.default_timeout = 60.0
         topic.wait_for_rows(40_000)
         assert agent.stop() == 0, agent.log_tail()
         _write(again, table, range(40_000, 70_000))

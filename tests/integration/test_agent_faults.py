@@ -14,12 +14,13 @@ from typing import Self
 
 import httpx
 import pytest
-from cassandra.cluster import Cluster, Session
+from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.mutation_event import MutationKind
+from tests.cassandra_session import cluster_of
 from tests.events_topic import EventsTopic, TopicEvent, wait_until
 from tests.fix_agent import TopicOf
 
@@ -36,11 +37,8 @@ def servers() -> Iterator[Sandbox]:
 @pytest.fixture
 def session(servers: Sandbox) -> Iterator[Session]:
     """A session with the node; made anew for each test, for the node may have been started again."""
-    cluster = Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=60)
-    session = cluster.connect()
-    session.default_timeout = 60.0
-    yield session
-    cluster.shutdown()
+    with cluster_of(servers.node) as cluster:
+        yield cluster.connect()
 
 
 @pytest.fixture
@@ -221,7 +219,7 @@ def test_what_cassandra_has_after_a_crash_is_on_the_topic(
         lambda: "waiting for the schema: Cassandra at" in running_agent.log_tail(5), "the agent says what it waits for"
     )
     servers.node.start()
-    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=60) as cluster:
+    with cluster_of(servers.node) as cluster:
         again = cluster.connect()
         survived = {row.pk for row in again.execute(f"SELECT pk FROM {table}")}
         _write(again, table, range(10_000, 10_100))

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Final, Self
 
 import pytest
-from cassandra.cluster import Cluster, ResponseFuture, Session
+from cassandra.cluster import ResponseFuture, Session
 from cassandra.concurrent import execute_concurrent_with_args
 
 from cdc.agent_process import AgentProcess
 from cdc.commitlog_oracle.oracle import CommitLogOracle
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.topics import events_topic
+from tests.cassandra_session import cluster_of
 from tests.events_topic import EventsTopic, TopicEvent, wait_until
 
 _KILLS: Final = 50
@@ -44,10 +45,8 @@ def servers() -> Iterator[Sandbox]:
 @pytest.fixture
 def session(servers: Sandbox) -> Iterator[Session]:
     """A session with the node; made anew for each test, for the node may have been started again."""
-    with Cluster([servers.node.address], port=servers.node.native_port, connect_timeout=60) as cluster:
-        session = cluster.connect()
-        session.default_timeout = 60.0
-        yield session
+    with cluster_of(servers.node) as cluster:
+        yield cluster.connect()
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ import pulsar
 import pytest
 import yaml
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import Cluster, Session
+from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -38,6 +38,7 @@ from spark_bridge.errors import PulsarUnreachableError
 from spark_bridge.options import BridgeOptions
 from spark_bridge.planning import plan_batch
 from spark_bridge.topic_reader import read_range
+from tests.cassandra_session import cluster_of
 from tests.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.events_topic import EventsTopic, wait_until
 
@@ -123,12 +124,8 @@ def servers(authority: CertificateAuthority) -> Iterator[Sandbox]:
 @pytest.fixture(scope="module")
 def session(servers: Sandbox) -> Iterator[Session]:
     """A session with the node."""
-    superuser = PlainTextAuthProvider(*DEFAULT_LOGIN)
-    node = servers.node
-    with Cluster([node.address], port=node.native_port, connect_timeout=60, auth_provider=superuser) as cluster:
-        session = cluster.connect()
-        session.default_timeout = 60.0
-        yield session
+    with cluster_of(servers.node, login=PlainTextAuthProvider(*DEFAULT_LOGIN)) as cluster:
+        yield cluster.connect()
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from cassandra import ConsistencyLevel
-from cassandra.cluster import Cluster
 from cassandra.query import SimpleStatement
 
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox
+from tests.cassandra_session import cluster_of
 from tests.events_topic import EventsTopic, TopicEvent
 
 _STATEMENTS = [
@@ -33,7 +33,7 @@ def test_replicas_agree_on_every_digest(
 ) -> None:
     """Every kind of change comes once from each node, and nothing but node and place differs."""
     node = two_nodes.node
-    with Cluster([node.address], port=node.native_port, connect_timeout=60) as cluster:
+    with cluster_of(node) as cluster:
         session = cluster.connect()
         session.execute(
             "CREATE KEYSPACE replicas WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from cassandra import ConsistencyLevel
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
+from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent
-from cassandra.policies import WhiteListRoundRobinPolicy
 
 from cdc.sandbox import Sandbox
+from tests.cassandra_session import cluster_of
 from tests.data_topic import DataTopic
 from tests.fix_connector import Connector, connector_options
 from tests.servers import PulsarServer
@@ -35,14 +35,7 @@ Topics = Callable[..., dict[str, DataTopic]]
 @pytest.fixture
 def session(two_nodes: Sandbox) -> Iterator[Session]:
     """Writes at ALL, so that both replicas' agents tell each change; the cases' tables are there."""
-    node = two_nodes.node
-    profile = ExecutionProfile(
-        load_balancing_policy=WhiteListRoundRobinPolicy([node.address]),
-        request_timeout=60,
-        consistency_level=ConsistencyLevel.ALL,
-    )
-    profiles = {EXEC_PROFILE_DEFAULT: profile}
-    with Cluster([node.address], port=node.native_port, connect_timeout=20, execution_profiles=profiles) as cluster:
+    with cluster_of(two_nodes.node, consistency_level=ConsistencyLevel.ALL) as cluster:
         session = cluster.connect()
         for keyspace in ("cases", "batches"):
             session.execute(

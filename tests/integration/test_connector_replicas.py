@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from cassandra import ConsistencyLevel, DriverException
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
-from cassandra.policies import WhiteListRoundRobinPolicy
+from cassandra.cluster import NoHostAvailable, Session
 from cassandra.query import SimpleStatement
 
 from cdc.sandbox import Sandbox
 from cdc.sandbox.cassandra_node import CassandraNode
 from schemas.mutation_event import MutationEvent
+from tests.cassandra_session import cluster_of
 from tests.connector_line import int32
 from tests.data_topic import DataTopic
 from tests.events_topic import wait_until
@@ -95,9 +95,7 @@ def session(two_nodes: Sandbox) -> Iterator[Session]:
     first = two_nodes.node
     hints = {"type": "write", "mbean": _STORAGE_PROXY, "attribute": "HintedHandoffEnabled"}
     first._ask({**hints, "value": False})
-    profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([first.address]), request_timeout=60)
-    profiles = {EXEC_PROFILE_DEFAULT: profile}
-    with Cluster([first.address], port=first.native_port, connect_timeout=60, execution_profiles=profiles) as cluster:
+    with cluster_of(first) as cluster:
         yield cluster.connect()
     first._ask({**hints, "value": True})
 

@@ -9,8 +9,7 @@ from uuid import UUID
 import httpx
 import pytest
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
-from cassandra.policies import WhiteListRoundRobinPolicy
+from cassandra.cluster import Session
 
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.native_protocol import DEFAULT_LOGIN
@@ -19,6 +18,7 @@ from source_connector.configuration.config import SourceConfig
 from source_connector.configuration.tls import tls_context
 from source_connector.errors import DeploymentError, FetchError
 from source_connector.rows.cassandra_client import CassandraClient
+from tests.cassandra_session import cluster_of
 from tests.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.connector_line import int32
 from tests.events_topic import wait_until
@@ -61,15 +61,7 @@ def strict(authority: CertificateAuthority) -> Iterator[Sandbox]:
 @pytest.fixture(scope="module")
 def session(strict: Sandbox) -> Iterator[Session]:
     """The superuser's session; the connector's role may log in, and nothing more."""
-    node = strict.node
-    profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([node.address]), request_timeout=60)
-    with Cluster(
-        [node.address],
-        port=node.native_port,
-        connect_timeout=20,
-        auth_provider=PlainTextAuthProvider(*DEFAULT_LOGIN),
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-    ) as cluster:
+    with cluster_of(strict.node, login=PlainTextAuthProvider(*DEFAULT_LOGIN)) as cluster:
         session = cluster.connect()
         session.execute(f"CREATE ROLE connector WITH LOGIN = true AND PASSWORD = '{_PASSWORD}'")
         yield session

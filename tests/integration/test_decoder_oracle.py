@@ -160,6 +160,7 @@ def _write(node: CassandraNode, variant: Variant, seed: int) -> None:
         port=node.native_port,
         schema_metadata_enabled=False,
         token_metadata_enabled=False,
+        connect_timeout=60,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
     )
     with_vectors = variant.line == "5.0"

@@ -28,18 +28,20 @@ _REPOSITORY = Path(__file__).parents[2]
 def _session(nodes: tuple[CassandraNode, ...], consistency: int = ConsistencyLevel.ALL) -> Iterator[Session]:
     addresses = [node.address for node in nodes]
     profile = ExecutionProfile(
-        load_balancing_policy=WhiteListRoundRobinPolicy(addresses), consistency_level=consistency, request_timeout=30
+        load_balancing_policy=WhiteListRoundRobinPolicy(addresses), consistency_level=consistency, request_timeout=60
     )
     with Cluster(
         addresses,
         port=nodes[0].native_port,
         protocol_version=4,
+        connect_timeout=60,
+        control_connection_timeout=60,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
     ) as cluster:
         yield cluster.connect()
 
 
-def _eventually(holds: Callable[[], bool], timeout_s: float = 30) -> bool:
+def _eventually(holds: Callable[[], bool], timeout_s: float = 180) -> bool:
     deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import click
 
+from cdc.commands.spark_top import top_command
 from schemas.errors import CdcError, ConfigError
 from schemas.topics import DEFAULT_EVENTS_PREFIX
 
@@ -62,6 +63,9 @@ _SESSION_OPTIONS = _together(
 @click.group(name="spark")
 def spark() -> None:
     """Jobs on data topics: tables in a lakehouse (docs/spark.md)."""
+
+
+spark.add_command(top_command)
 
 
 @spark.command(name="mirror")

@@ -1,0 +1,84 @@
+"""How fast and how late changes come: in numbers, in the terminal, and in the example notebook."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+from click.testing import CliRunner
+from nbclient import NotebookClient
+from pyspark.sql import SparkSession
+
+from cdc.commands.spark_top import top_command
+from cdc.sandbox import artifacts
+from spark_bridge.activity import change_rates, recent, topic_summary
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
+from tests.servers import REPOSITORY
+
+pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+MakeTopic = Callable[..., DataTopic]
+KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
+
+
+def written(topic: DataTopic) -> None:
+    """Ten rows, written in Cassandra an hour ago; a tenth of a second later three deletions; one backfilled row."""
+    hour_ago = int(time.time() - 3600) * 1_000_000
+    live = {"writetime": str(hour_ago), "kind": "row"}
+    rows = [Record(key={"id": n}, value={"name": f"row {n}"}, properties=live) for n in range(10)]
+    rows += [Record(key={"id": n}, properties=live) for n in range(3)]
+    topic.write(*rows, Record(key={"id": 99}, value={"name": "old"}, properties={"writetime": "1", "snapshot": "true"}))
+
+
+def test_changes_are_counted_with_their_lag(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Updates and deletes apart; the lag is that of live changes only."""
+    topic = data_topic(*KEY_AND_VALUE)
+    written(topic)
+    raw = recent(spark, topic.options, minutes=30)
+    (row,) = topic_summary(raw).collect()
+    assert (row.topic, row.records, row.updates, row.deletes) == (topic.name, 14, 11, 3)
+    assert 3600 <= row.lag_p50_s < 7200
+    spans = change_rates(raw, seconds=3600).collect()
+    assert sum(each.records for each in spans) == 14
+    assert sum(each.deletes for each in spans) == 3
+    assert spans[0].per_second == round(spans[0].records / 3600, 3)
+    assert spans[0].start <= dt.datetime.now()  # noqa: DTZ005  (as Spark gives rows)
+
+
+def test_the_terminal_shows_a_line_for_each_topic(
+    spark: SparkSession, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cdc spark top`, in the session that is there."""
+    topic = data_topic(*KEY_AND_VALUE)
+    written(topic)
+    monkeypatch.setattr(type(spark), "stop", lambda session: None)
+    monkeypatch.setenv("COLUMNS", "200")
+    pattern = topic.name.rsplit("-", 1)[0] + f"-({topic.name.rsplit('-', 1)[1]}|nothing)"
+    options = ["--service-url", topic.options["serviceUrl"], "--admin-url", topic.options["adminUrl"]]
+    done = CliRunner().invoke(top_command, [*options, "--topics-pattern", pattern, "--minutes", "30"])
+    assert done.exit_code == 0, done.output
+    (line,) = [each for each in done.output.splitlines() if topic.name.rsplit("/", 1)[1] in each]
+    assert [each.strip() for each in line.split("│")[2:5]] == ["14", "11", "3"]
+
+
+def test_the_notebook_plots_lag_and_rates(
+    data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """docs/lag-and-rates.ipynb runs as it stands, in a kernel of its own, and ends with a picture."""
+    topic = data_topic(*KEY_AND_VALUE)
+    written(topic)
+    monkeypatch.setenv("CDC_SERVICE_URL", topic.options["serviceUrl"])
+    monkeypatch.setenv("CDC_ADMIN_URL", topic.options["adminUrl"])
+    monkeypatch.setenv("CDC_TOPIC", topic.name)
+    monkeypatch.setenv("CDC_JARS", ",".join(map(str, artifacts.ensure("spark-avro"))))
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    notebook = nbformat.read(REPOSITORY / "docs" / "lag-and-rates.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=500, startup_timeout=300, kernel_name="python3").execute(cwd=str(tmp_path))
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    shown = [output["data"] for output in outputs if "data" in output]
+    assert any("image/png" in each for each in shown)
+    assert any(topic.name in each.get("text/plain", "") or "14" in each.get("text/plain", "") for each in shown)

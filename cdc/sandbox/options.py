@@ -58,6 +58,8 @@ class SandboxOptions:
     """More settings of ``functions_worker.yml``, laid over the sandbox's own."""
     pulsar_heap_mb: int = 400
     """Heap of Pulsar."""
+    pulsar_jvm_options: Sequence[str] = ()
+    """More options of Pulsar's JVM, behind the sandbox's own; not of the processes in which it runs sources."""
 
     def __post_init__(self) -> None:
         lines = ", ".join(CASSANDRA_VERSIONS)

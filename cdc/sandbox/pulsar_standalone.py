@@ -155,7 +155,7 @@ class Pulsar(Server):
             **server_environment(self._sandbox),
             "PULSAR_STANDALONE_CONF": str(self.home / "conf" / "standalone.conf"),
             "PULSAR_MEM": f"-Xms{heap // 2}m -Xmx{heap}m -XX:MaxDirectMemorySize=512m",
-            "PULSAR_GC": _FAST_START,
+            "PULSAR_GC": " ".join([_FAST_START, *self._options.pulsar_jvm_options]),
             "PULSAR_GC_LOG": "-Xlog:disable",
             "PULSAR_EXTRA_OPTS": f"-Djava.io.tmpdir={self.folder / 'tmp'} -Dio.netty.recycler.maxCapacityPerThread=4096",
             "PULSAR_LOG_DIR": str(self.home / "logs"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ssl
 import struct
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
@@ -75,6 +76,10 @@ class _Readable(Protocol):
     def tell(self) -> int: ...
 
 
+class _Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
 class _RawResultMessage(ResultMessage):  # type: ignore[misc]  # the driver has no types
     """Leaves rows of user tables as bytes: an error while decoding in the driver's own thread would end its pool."""
 
@@ -111,10 +116,38 @@ class _EventNodeFirst(DCAwareRoundRobinPolicy):  # type: ignore[misc]  # the dri
         return iter(plan)
 
 
-class _WideReads(Cluster.connection_class):  # type: ignore[misc]  # the driver has no types
+class _Timeout:
+    """A timer of the driver that lets go of its callback when it is cancelled.
+
+    The driver keeps a cancelled timer until its time, half a minute later, and through the callback the whole answer.
+    """
+
+    __slots__ = ("_callback", "_timer")
+
+    def __init__(
+        self, create: Callable[[float, Callable[[], None]], _Timer], delay_s: float, callback: Callable[[], None]
+    ) -> None:
+        self._callback: Callable[[], None] | None = callback
+        self._timer = create(delay_s, self._run)
+
+    def cancel(self) -> None:
+        self._callback = None
+        self._timer.cancel()
+
+    def _run(self) -> None:
+        callback = self._callback
+        if callback is not None:
+            callback()
+
+
+class _Connection(Cluster.connection_class):  # type: ignore[misc]  # the driver has no types
     """The driver reads 4 KiB at a time, and 20 rows of a wide table have a hundred KiB and more."""
 
     in_buffer_size = 1 << 16
+
+    @classmethod
+    def create_timer(cls, timeout: float, callback: Callable[[], None]) -> _Timeout:
+        return _Timeout(super().create_timer, timeout, callback)
 
 
 class _NextHostOnError(FallthroughRetryPolicy):  # type: ignore[misc]  # the driver has no types
@@ -197,9 +230,12 @@ class CassandraClient:
         statement.event_node = read.event_node
         statement.fetch_size = read.page_size
         future: ResponseFuture = self._open_session().execute_async(statement, paging_state=read.paging_state)
+        # It holds its callbacks: if they held it, only the garbage collector would free it, and the answer with it.
+        asked = weakref.ref(future)
 
         def answered(page: RawPage) -> None:
-            host = future.coordinator_host
+            answering = asked()
+            host = None if answering is None else answering.coordinator_host
             page.coordinator = None if host is None else host.host_id
             on_page(page)
 
@@ -234,7 +270,7 @@ class CassandraClient:
             return Cluster(
                 **self._place(bundle),
                 protocol_version=_PROTOCOL_VERSION,
-                connection_class=_WideReads,
+                connection_class=_Connection,
                 execution_profiles={EXEC_PROFILE_DEFAULT: raw, _SYSTEM_PROFILE: system},
                 auth_provider=auth,
                 # We read the schema of one table ourselves; the driver's copy of all of it would only cost memory.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import weakref
 import zipfile
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from cassandra.cluster import Cluster
 from source_connector.assembly import cassandra_options
 from source_connector.configuration.config import SourceConfig
 from source_connector.errors import DeploymentError, FetchError
-from source_connector.rows.cassandra_client import CassandraClient
+from source_connector.rows.cassandra_client import CassandraClient, _Connection
 
 _LOGIN = {"auth.provider": "PLAIN", "auth.username": "u", "auth.password": "p"}
 
@@ -58,3 +59,22 @@ def test_a_contact_point_that_no_name_server_knows_is_waited_for() -> None:
     """By its name, for a name may come later."""
     with pytest.raises(FetchError, match=r"Cassandra at nosuch\.invalid port 9042: UnresolvableContactPoints"):
         client(contactPoints="nosuch.invalid", loadBalancing__localDc="dc1").connect()
+
+
+def test_a_cancelled_timer_lets_go_of_what_it_would_have_called() -> None:
+    """The driver keeps the timer itself until its time: every answer of half a minute would stay in memory."""
+
+    class Read:
+        """What was asked, and the answer."""
+
+        def is_late(self) -> None:
+            raise AssertionError("it was answered")
+
+    read = Read()
+    seen = weakref.ref(read)
+    Cluster.connection_class.initialize_reactor()
+    timer = _Connection.create_timer(600, read.is_late)
+    del read
+    assert seen() is not None
+    timer.cancel()
+    assert seen() is None

@@ -35,6 +35,11 @@ class RawPage:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def size(self) -> int:
+        """Bytes of all rows."""
+        return len(self._data)
+
     def __iter__(self) -> Iterator[RawRow]:
         return iter(self.rows())
 

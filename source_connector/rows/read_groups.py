@@ -1,8 +1,9 @@
 """Which waiting reads one statement can answer: `IN` over partition keys and clustering keys of one node. Pure.
 
-About 20 keys a statement cost the client and the server a fraction of what 20 statements cost. Keys of one partition,
-or keys with the same clustering, are asked for exactly. Other keys are asked for as the product of both lists, which
-may return rows that nobody asked for: they are dropped, and whoever sees too many of them turns that off.
+Some 40 keys a statement cost the client and the server a fraction of what 40 statements cost. Keys of one partition,
+or keys with the same clustering, are asked for exactly. Other keys are asked for as the product of both lists, 20 of
+them at most, which may return rows that nobody asked for: they are dropped, and whoever sees too many of them turns
+that off. Where rows are large, fewer keys go together, for the answer is held as a whole.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from source_connector.rows.read_request import ReadRequest
 
 __all__ = ["GROUP_SIZE", "WaitingRead", "group_condition", "is_exact_by_bytes", "take_group"]
 
-GROUP_SIZE: Final = 20
+GROUP_SIZE: Final = 40
 _LOOK_AHEAD: Final = 4 * GROUP_SIZE
-_WORTH_IT: Final = GROUP_SIZE // 2
+_PRODUCT_SIZE: Final = 20
+_WORTH_IT: Final = 10
 _SIZE: Final = struct.Struct(">i")
 # Types with two serialized forms of one value: the row may be stored under the other one.
 _SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "float"})
@@ -39,13 +41,13 @@ class WaitingRead:
         self.request = request
 
 
-def take_group(waiting: deque[WaitingRead], *, allow_product: bool) -> list[WaitingRead]:
-    """Take the first waiting read, and those behind it that the same statement can answer."""
+def take_group(waiting: deque[WaitingRead], *, allow_product: bool, largest: int = GROUP_SIZE) -> list[WaitingRead]:
+    """Take the first waiting read, and those behind it that the same statement can answer: `largest` in all."""
     first = waiting.popleft()
-    if not _is_groupable(first.request):
+    if largest < 2 or not _is_groupable(first.request):
         return [first]
     mates = [each for each in _head(waiting) if _goes_with(first.request, each.request)]
-    chosen = _choose(first.request, mates, allow_product=allow_product)
+    chosen = _choose(first.request, mates, allow_product=allow_product, room=largest - 1)
     if chosen:
         taken = set(map(id, chosen))
         rest = [each for each in waiting if id(each) not in taken]
@@ -104,17 +106,17 @@ def _goes_with(first: ReadRequest, other: ReadRequest) -> bool:
     )
 
 
-def _choose(first: ReadRequest, mates: list[WaitingRead], *, allow_product: bool) -> list[WaitingRead]:
+def _choose(first: ReadRequest, mates: list[WaitingRead], *, allow_product: bool, room: int) -> list[WaitingRead]:
     """Of the mates the most that fit into one statement, exact ones first."""
-    table, room = first.projection.table, GROUP_SIZE - 1
+    table = first.projection.table
     same_partition = [each for each in mates if each.request.partition_key == first.partition_key]
     if len(table.partition_key) > 1:
         return same_partition[:room]
     same_clustering = [each for each in mates if each.request.clustering == first.clustering]
     exact = max(same_partition, same_clustering, key=len)
-    if not allow_product or len(exact) >= min(_WORTH_IT, len(mates)):
+    if not allow_product or len(exact) >= min(_WORTH_IT, room, len(mates)):
         return exact[:room]
-    return mates[:room]
+    return mates[: min(room, _PRODUCT_SIZE - 1)]
 
 
 def _present(clustering: tuple[bytes | None, ...]) -> list[bytes]:

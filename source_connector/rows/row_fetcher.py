@@ -41,6 +41,10 @@ _OF_MANY_ROWS: Final = (MutationKind.RANGE_DELETION, MutationKind.PARTITION_DELE
 # More than this many rows for each key that was asked for: products of keys cost more than they save.
 _MAX_SURPLUS: Final = 3.0
 _SURPLUS_FADES: Final = 0.98
+# Bytes that the answer of one statement may have, by the rows of the table's last answers.
+_GROUP_BYTES: Final = 256 * 1024
+_ROW_BYTES_FADE: Final = 0.98
+_UNKNOWN_ROW_BYTES: Final = _GROUP_BYTES / 20
 
 
 class Answer(NamedTuple):
@@ -76,6 +80,7 @@ class RowFetcher:
         self._statements: dict[str, dict[str, PreparedStatement]] = {}
         self._refused: dict[str, set[str]] = {}
         self._surplus = 1.0
+        self._row_bytes: dict[str, float] = {}
         last_resort = () if fallback_consistency is None else (fallback_consistency,)
         self._levels: Final = {
             ReadLevel.FIRST: _without_repetition(consistency, *last_resort),
@@ -106,7 +111,9 @@ class RowFetcher:
         """Send queued reads as far as may be in flight; returns those that failed before they were sent."""
         failed: list[tuple[object, Rows | CdcError]] = []
         while self._waiting and self._in_flight < self._limit.value:
-            reads = take_group(self._waiting, allow_product=self._surplus < _MAX_SURPLUS)
+            table = self._waiting[0].request.projection.table.full_name
+            largest = min(GROUP_SIZE, int(_GROUP_BYTES / self._row_bytes.get(table, _UNKNOWN_ROW_BYTES)))
+            reads = take_group(self._waiting, allow_product=self._surplus < _MAX_SURPLUS, largest=largest)
             self._surplus = 1 + (self._surplus - 1) * _SURPLUS_FADES
             failed += self._send(reads, 0)
         return failed
@@ -141,6 +148,7 @@ class RowFetcher:
 
     def _deliver(self, answer: Answer, page: RawPage) -> list[tuple[object, Rows | CdcError]]:
         consistency = self._levels[answer.reads[0].request.level][answer.attempt]
+        self._weigh(answer, page)
         if len(answer.reads) == 1:
             return [(answer.reads[0].ticket, _rows(answer, answer.reads[0], page.rows(), consistency, page))]
         projection = answer.reads[0].request.projection
@@ -162,6 +170,13 @@ class RowFetcher:
             else:
                 over.append((read.ticket, _rows(answer, read, () if row is None else (row,), consistency, None)))
         return over
+
+    def _weigh(self, answer: Answer, page: RawPage) -> None:
+        """How large the rows of the table are: a larger one counts at once, smaller ones little by little."""
+        if len(page):
+            table = answer.reads[0].request.projection.table.full_name
+            now, before = page.size / len(page), self._row_bytes.get(table, _UNKNOWN_ROW_BYTES)
+            self._row_bytes[table] = max(1.0, now, before * _ROW_BYTES_FADE)
 
     def _measure(self, answer: Answer) -> None:
         """Only usual reads tell how busy Cassandra is: of rows, at the first level."""

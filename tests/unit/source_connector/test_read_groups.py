@@ -80,6 +80,23 @@ def test_unrelated_keys_share_a_statement_only_as_a_product(allow_product: bool,
         assert values == [counted(int32(1), int32(2)), counted(int32(7), int32(8))]
 
 
+def test_a_product_has_fewer_keys_than_what_is_asked_for_exactly() -> None:
+    """The server looks for every clustering in every partition; the exact ones are a full group."""
+    unrelated = deque(read(KEYED, number, number) for number in range(2 * GROUP_SIZE))
+    assert len(take_group(unrelated, allow_product=True)) == 20
+    with_equals = deque(read(KEYED, number, number % 2) for number in range(2 * GROUP_SIZE))
+    group = take_group(with_equals, allow_product=True)
+    assert {each.request.clustering for each in group} == {(int32(0),)}
+    assert len(group) == GROUP_SIZE == 40
+
+
+@pytest.mark.parametrize(("largest", "together"), [(1, 1), (2, 2), (0, 1)])
+def test_where_rows_are_large_fewer_go_together(largest: int, together: int) -> None:
+    """Down to one; there is always a first."""
+    waiting = deque(read(KEYED, number, 1) for number in range(10))
+    assert len(take_group(waiting, allow_product=True, largest=largest)) == together
+
+
 def test_composite_partition_keys_are_grouped_within_a_partition_only() -> None:
     """A product over their components would ask for partitions that do not exist."""
     projection = Projection(table(partition_key=("a", "b"), clustering_key=("c",)))

@@ -194,10 +194,36 @@ def test_products_that_return_too_many_rows_are_given_up_for_a_while() -> None:
     assert len(case.client.callbacks) == 2
 
 
+def keys_of(read: RowRead) -> int:
+    """How many keys a statement over partition keys asks for."""
+    (value,) = read.values
+    assert value is not None
+    return int.from_bytes(value[:4], "big") if " IN ?" in str(read.statement) else 1
+
+
+def test_an_answer_of_large_rows_makes_the_next_statements_smaller() -> None:
+    """It is held as a whole, as many times as statements are under way; small rows make them larger again, slowly."""
+    case = Case()
+    case.start(*((number,) for number in range(50)))
+    assert [keys_of(each) for each in case.client.reads] == [20, 20]
+    case.answer(page((int32(0), bytes(100_000), None), columns=3))
+    case.answer(page((int32(20), int32(1), None), columns=3))
+    case.over += case.fetcher.flush()
+    assert [keys_of(each) for each in case.client.reads[2:]] == [2, 2]
+    while case.client.callbacks:
+        case.answer(page((int32(0), int32(1), None), columns=3))
+        case.over += case.fetcher.flush()
+    for _ in range(150):
+        case.start((1,))
+        case.answer(page((int32(1), None), columns=2))
+    case.start(*((number,) for number in range(100)))
+    assert [keys_of(each) for each in case.client.reads[-2:]] == [40, 40]
+
+
 def test_no_more_statements_are_under_way_than_allowed() -> None:
     """The rest waits, and the fetcher says when it has enough of it."""
     case = Case()
-    case.start(*((number,) for number in range(120)))
+    case.start(*((number,) for number in range(200)))
     assert len(case.client.reads) == 2
     assert not case.fetcher.has_room
     case.answer(page(columns=3))

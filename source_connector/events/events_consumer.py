@@ -34,7 +34,7 @@ class EventsConsumer:
         """Read a topic from now on, as soon as it exists; one that is read already is left as it is."""
         if topic in self._readers:
             return
-        self._limits.topics += 1
+        self._limits.add_topic()
         self.again(topic)
 
     def again(self, topic: str) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cachetools import TTLCache
+from cachetools import LRUCache
 
 __all__ = ["MutationCache"]
 
+# Until when, and the digests, oldest first.
+_Known = tuple[float, tuple[bytes, ...]]
 
-class _Digests(TTLCache[bytes, tuple[bytes, ...]]):
-    """Counts what gives way to others; how many there are now costs a walk along those that have expired."""
+
+class _Digests(LRUCache[bytes, _Known]):
+    """Counts what gives way to others."""
 
     evicted = 0
 
-    def popitem(self) -> tuple[bytes, tuple[bytes, ...]]:
+    def popitem(self) -> tuple[bytes, _Known]:
         self.evicted += 1
         return super().popitem()
 
@@ -27,6 +30,7 @@ class MutationCache:
     acknowledged and was read in a way that proves it holds the change.
     """
 
+    # Not a TTLCache: that one looks for what has expired at every access, which costs twice as much.
     def __init__(
         self,
         *,
@@ -35,8 +39,10 @@ class MutationCache:
         expire_after_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._digests = _Digests(max_capacity, expire_after_s, clock)
+        self._digests = _Digests(max_capacity)
         self._max_digests = max_digests
+        self._expire_after_s = expire_after_s
+        self._clock = clock
 
     @property
     def evictions(self) -> int:
@@ -44,17 +50,24 @@ class MutationCache:
         return self._digests.evicted
 
     def __len__(self) -> int:
+        """Keys that take up room; those that have expired do so until others come."""
         return len(self._digests)
 
     def is_published(self, key: bytes, digest: bytes) -> bool:
         """True when a record that holds this change is on the data topic."""
-        digests = self._digests
-        return key in digests and digest in digests.get(key, ())
+        return digest in self._known(key, self._clock())
 
     def remember(self, key: bytes, digest: bytes) -> None:
         """This change has been published; the oldest of the key's digests gives way."""
-        digests = self._digests
-        known = digests.get(key, ()) if key in digests else ()
+        now = self._clock()
+        known = self._known(key, now)
         if digest in known:
             known = tuple(each for each in known if each != digest)
-        digests[key] = (*known, digest)[-self._max_digests :] if known else (digest,)
+        digests = (*known, digest)[-self._max_digests :] if known else (digest,)
+        self._digests[key] = now + self._expire_after_s, digests
+
+    def _known(self, key: bytes, now: float) -> tuple[bytes, ...]:
+        if key not in self._digests:
+            return ()
+        until, digests = self._digests[key]
+        return digests if now < until else ()

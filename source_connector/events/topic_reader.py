@@ -58,18 +58,22 @@ class ReaderLimits:
 
     def __init__(self, max_waiting_events: int) -> None:
         self._max_waiting = max_waiting_events
-        self.topics = 0
-        """How many topics are read."""
+        self._topics = 0
+        self._divide()
 
-    @property
-    def max_waiting_events(self) -> int:
+    def add_topic(self) -> None:
+        """One more topic is read."""
+        self._topics += 1
+        self._divide()
+
+    def _divide(self) -> None:
+        topics = max(1, self._topics)
+        self.max_waiting_events = max(1, self._max_waiting // topics)
         """For each topic: with fewer events than that, another message is received."""
-        return max(1, self._max_waiting // max(1, self.topics))
-
-    @property
-    def receiver_queue(self) -> int:
+        self.settled_together = min(_SETTLED_TOGETHER, self.max_waiting_events // 8)
+        """After so many settled events the thread that receives is told of the room."""
+        self.receiver_queue = max(1, _RECEIVER_QUEUE // topics)
         """Messages of each partition that the client fetches ahead."""
-        return max(1, _RECEIVER_QUEUE // max(1, self.topics))
 
 
 class TopicReader:
@@ -113,7 +117,7 @@ class TopicReader:
         """So many events of the message need nothing more; the last one acknowledges it."""
         message.unsettled -= events
         self._settled += events
-        if message.unsettled == 0 or self._settled >= min(_SETTLED_TOGETHER, self._limits.max_waiting_events // 8):
+        if message.unsettled == 0 or self._settled >= self._limits.settled_together:
             with self._room:
                 self._waiting -= self._settled
                 self._settled = 0

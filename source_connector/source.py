@@ -30,7 +30,7 @@ from source_connector.events.events_message import DataStaxMessage, EventsMessag
 from source_connector.events.topic_reader import ReceivedMessage
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.host_protocol import (
-    Ack,
+    Acks,
     Close,
     Fail,
     HostFrame,
@@ -146,8 +146,9 @@ class CassandraSource:
                 self._by_topic[_base_name(item.topic)].receive(item)
             case Answer():
                 self._deliver(self._stages.fetcher.answered(item))
-            case Ack(seq=seq):
-                self._host_answered(seq, refused=False)
+            case Acks(seqs=seqs):
+                for seq in seqs:
+                    self._host_answered(seq, refused=False)
             case Fail(seq=seq):
                 self._host_answered(seq, refused=True)
             case SchemaTaken() | SchemaRefused() | SchemaLookedAt():

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -52,7 +52,7 @@ from source_connector.rows.row_encoder import DataFormat
 
 __all__ = [
     "MAX_FRAME_LENGTH",
-    "Ack",
+    "Acks",
     "Close",
     "Fail",
     "FrameDecoder",
@@ -69,6 +69,7 @@ __all__ = [
 _HEADER: Final = struct.Struct(">IB")
 _SEQ: Final = struct.Struct(">Q")
 _ACK: Final = struct.Struct(">IBQ")
+_ACK_KIND: Final = 1
 _ACK_LENGTH: Final = 9
 _SIZE: Final = struct.Struct(">I")
 _FORMATS: Final = (DataFormat.KEY_VALUE_AVRO, DataFormat.KEY_VALUE_JSON, DataFormat.JSON)
@@ -104,10 +105,10 @@ class OpenRequest:
     instance: Mapping[str, str]
 
 
-class Ack(NamedTuple):
-    """The data topic has the record. A named tuple, for one comes for every row."""
+class Acks(NamedTuple):
+    """The data topic has these records. One comes for every row, so what came together stays together."""
 
-    seq: int
+    seqs: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +138,10 @@ class SchemaRefused:
     reason: str
 
 
-HostFrame = OpenRequest | Ack | Fail | Close | SchemaTaken | SchemaRefused
+HostFrame = OpenRequest | Acks | Fail | Close | SchemaTaken | SchemaRefused
 
 _ANSWERS: Final[Mapping[int, Callable[[int], HostFrame]]] = {
-    FrameType.ACK: Ack,
+    FrameType.ACK: lambda seq: Acks([seq]),
     FrameType.FAIL: Fail,
     FrameType.TAKEN: SchemaTaken,
     FrameType.REFUSED: lambda schema_id: SchemaRefused(schema_id, ""),
@@ -160,9 +161,10 @@ class FrameDecoder:
         try:
             while len(self._buffer) - at >= _HEADER.size:
                 length, kind = _HEADER.unpack_from(self._buffer, at)
-                if kind == FrameType.ACK and length == _ACK_LENGTH and len(self._buffer) - at >= _ACK.size:
-                    yield Ack(_ACK.unpack_from(self._buffer, at)[2])  # as below, sooner
-                    at += _ACK.size
+                if kind == _ACK_KIND and length == _ACK_LENGTH and len(self._buffer) - at >= _ACK.size:
+                    seqs = self._acks(at)  # as below, sooner
+                    at += _ACK.size * len(seqs)
+                    yield Acks(seqs)
                     continue
                 if not 1 <= length <= MAX_FRAME_LENGTH:
                     raise HostProtocolError(f"a length of {length}", frame=kind)
@@ -174,6 +176,16 @@ class FrameDecoder:
                 yield _host_frame(kind, body)
         finally:
             del self._buffer[:at]
+
+    def _acks(self, at: int) -> list[int]:
+        """Of the whole ACK frames that begin there, one behind the other."""
+        end = len(self._buffer) - (len(self._buffer) - at) % _ACK.size
+        seqs: list[int] = []
+        for length, kind, seq in _ACK.iter_unpack(self._buffer[at:end]):
+            if kind != _ACK_KIND or length != _ACK_LENGTH:
+                break
+            seqs.append(seq)
+        return seqs
 
 
 def _host_frame(kind: int, body: bytes) -> HostFrame:

@@ -7,6 +7,7 @@ import java.io.File;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -25,16 +26,18 @@ import org.slf4j.Logger;
  * from a pipe cannot be interrupted), `writer` writes what is sent to it, `stderr` logs its lines.
  */
 final class ChildProcess {
-    private static final int WAITING_RECORDS = 500;
+    private static final int WAITING_BATCHES = 5;
+    private static final int BATCH = 100;
     private static final int CLOSE_SECONDS = 10;
     private static final byte[] END = {};
 
     private final ProcessBuilder builder;
     private final SourceContext context;
-    private final BlockingQueue<Object> records = new ArrayBlockingQueue<>(WAITING_RECORDS);
+    private final BlockingQueue<Object> records = new ArrayBlockingQueue<>(WAITING_BATCHES);
     private final BlockingQueue<byte[]> outgoing = new LinkedBlockingQueue<>();
     private final CompletableFuture<Void> opened = new CompletableFuture<>();
     private final Map<Integer, Destination> destinations = new HashMap<>();
+    private ArrayDeque<?> taken = new ArrayDeque<>();
     private volatile Process process;
     private volatile boolean closing;
 
@@ -56,12 +59,15 @@ final class ChildProcess {
 
     /** The next record; waits for it. Throws when the child has ended. */
     DataRecord next() throws Exception {
-        Object next = records.take();
-        if (next instanceof DataRecord record) {
-            return record;
+        while (taken.isEmpty()) {
+            Object next = records.take();
+            if (next instanceof Exception end) {
+                records.offer(end);
+                throw end;
+            }
+            taken = (ArrayDeque<?>) next;
         }
-        records.offer(next);
-        throw (Exception) next;
+        return (DataRecord) taken.remove();
     }
 
     /** Asks the child to end and waits for it; kills it when it does not. */
@@ -98,14 +104,22 @@ final class ChildProcess {
     }
 
     private Exception readFrames(DataInputStream in) throws IOException, InterruptedException {
+        // What came together goes on together: to hand records over one by one costs a wake-up for each.
+        ArrayDeque<DataRecord> batch = new ArrayDeque<>();
         for (Frames.Frame frame = Frames.read(in); frame != null; frame = Frames.read(in)) {
+            if (frame.type() != Frames.Type.RECORD) {
+                batch = handOver(batch);
+            }
             switch (frame.type()) {
                 case OPENED -> opened.complete(null);
                 case SCHEMA -> register(Frames.SchemaFrame.of(frame.body()));
                 case RECORD -> {
                     Frames.RecordFrame record = Frames.RecordFrame.of(frame.body());
                     Destination to = destinations.get(record.schemaId());
-                    put(DataRecord.of(record, to.schema(), to.topic(), outgoing::add));
+                    batch.add(DataRecord.of(record, to.schema(), to.topic(), outgoing::add));
+                    if (batch.size() == BATCH || in.available() == 0) {
+                        batch = handOver(batch);
+                    }
                 }
                 case METRIC -> context.recordMetric(Frames.text(frame.body()), frame.body().getDouble());
                 case ERROR -> {
@@ -115,6 +129,11 @@ final class ChildProcess {
             }
         }
         return new IOException("the connector's Python process has ended with exit code " + process.waitFor());
+    }
+
+    private ArrayDeque<DataRecord> handOver(ArrayDeque<DataRecord> batch) throws InterruptedException {
+        put(batch);
+        return new ArrayDeque<>();
     }
 
     /** A producer that is made registers its schema, or tells why it cannot. */
@@ -142,6 +161,7 @@ final class ChildProcess {
                 out.write(frame);
                 if (outgoing.isEmpty()) {
                     out.flush();
+                    Thread.sleep(1); // answers come by thousands a second, and each wake-up costs: some may gather
                 }
             }
         } catch (IOException | InterruptedException e) {

@@ -29,7 +29,7 @@ from schemas.errors import CdcError
 from schemas.mutation_event import decode_events
 from source_connector.configuration.config import SourceConfig
 from source_connector.events.datastax_events import DataStaxSchema, as_mutation_events
-from source_connector.host.host_protocol import FrameDecoder, HostFrame
+from source_connector.host.host_protocol import Acks, FrameDecoder, HostFrame
 from source_connector.rows.projection import Projection
 from tests.fuzz import shapes
 from tests.golden_segments import GOLDEN_SEGMENTS
@@ -185,7 +185,8 @@ def _frames_of(parts: list[bytes]) -> str:
     decoder, frames = FrameDecoder(), list[HostFrame]()
     try:
         for part in parts:
-            frames.extend(decoder.feed(part))
+            for frame in decoder.feed(part):
+                frames += [Acks([seq]) for seq in frame.seqs] if isinstance(frame, Acks) else [frame]
     except CdcError as error:
         return refused(error)
     return repr(frames)[: _OUTCOMES_KEPT * 100]

@@ -16,7 +16,7 @@ from source_connector.errors import HostProtocolError
 from source_connector.host.host_connection import LogLines
 from source_connector.host.host_protocol import (
     MAX_FRAME_LENGTH,
-    Ack,
+    Acks,
     Close,
     Fail,
     FrameDecoder,
@@ -101,7 +101,19 @@ def test_frames_of_the_host_are_read_however_they_are_cut(size: int) -> None:
         instance={"instances": "2"},
         pulsar={"isTlsAllowInsecureConnection": "True"},
     )
-    assert frames == [request, Ack(258), Fail(1), Close(), SchemaTaken(7), SchemaRefused(7, "é")]
+    assert frames == [request, Acks([258]), Fail(1), Close(), SchemaTaken(7), SchemaRefused(7, "é")]
+
+
+@pytest.mark.parametrize("size", [1, 12, 13, 20, 1 << 16])
+def test_acknowledgements_that_came_together_stay_together(size: int) -> None:
+    """One thing to hand over for many rows; another frame between them keeps its place."""
+    acks = [b"\0\0\0\x09\x01" + seq.to_bytes(8, "big") for seq in range(1, 41)]
+    frames = decoded(b"".join([*acks[:30], FROM_HOST["fail"], *acks[30:]]), size)
+    answered = [(seq, frame) for frame in frames if isinstance(frame, Acks) for seq in frame.seqs]
+    assert [seq for seq, _ in answered] == list(range(1, 41))
+    before = [seq for frame in frames[: frames.index(Fail(1))] if isinstance(frame, Acks) for seq in frame.seqs]
+    assert before == list(range(1, 31))
+    assert len(decoded(b"".join(acks))) == 1
 
 
 def test_the_java_side_writes_and_reads_the_same_frames(tmp_path: Path) -> None:

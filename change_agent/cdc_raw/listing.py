@@ -138,7 +138,7 @@ class SegmentListing:
                 known[segment_id] = before
             else:
                 changing.append(file)
-        read = (self._read_index(file, complaints) for file in changing)
+        read = (self._read_index(file, complaints, has_log=file.segment_id in content.logs) for file in changing)
         indexes = sorted((each for each in read if each is not None), key=lambda each: each.file.segment_id)
         newest_id = max(indexes[-1].file.segment_id if indexes else -1, max(known, default=-1))
         self._offsets = {each.file.segment_id: each.offset for each in indexes}
@@ -191,12 +191,15 @@ class SegmentListing:
             )
         return found
 
-    def _read_index(self, file: SegmentFile, complaints: dict[str, str]) -> _Index | None:
+    def _read_index(self, file: SegmentFile, complaints: dict[str, str], *, has_log: bool) -> _Index | None:
         parsed = self._parsed(file, complaints)
         last = self._offsets.get(file.segment_id)
         if parsed is None:
-            # Caught while it is rewritten, or unreadable now; what was known stays true.
-            return None if last is None else _Index(file=file, offset=last, completed=False)
+            # Caught while it is rewritten, left so by kill -9, or unreadable now; what was known stays true. A new agent
+            # knows nothing yet, but the segment is there: left out it would be taken for gone, and newer ones read first.
+            if last is None and not has_log:
+                return None
+            return _Index(file=file, offset=last or 0, completed=False)
         offset = parsed.offset if last is None else max(last, parsed.offset)
         return _Index(file=file, offset=offset, completed=parsed.completed)
 

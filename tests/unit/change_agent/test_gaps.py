@@ -9,8 +9,10 @@ from uuid import UUID
 
 import pytest
 
+from change_agent.cdc_raw.listing import SegmentListing
 from change_agent.errors import PublishError
 from change_agent.publishing.event_producers import EventProducer, OnResult
+from change_agent.segments.gap_detector import GapDetector
 from change_agent.segments.gaps import Gap, GapReporter
 from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, encode_gap, gaps_topic
 from tests.events_topic import wait_until
@@ -113,6 +115,29 @@ def test_a_finished_segment_that_is_removed_while_it_is_read_is_read_to_its_end(
     agent.stop()
     assert len(agent.published) > read and len(set(agent.places())) >= len(rows) // 2
     assert agent.gaps == []
+
+
+@pytest.mark.parametrize("content", ["", "12x"], ids=["empty", "no index at all"])
+def test_a_segment_whose_index_says_nothing_to_a_new_agent_is_not_gone(tmp_path: Path, content: str) -> None:
+    """Cassandra empties an index before it writes it anew, and may be killed between: the segment is there all the same."""
+    (tmp_path / f"CommitLog-7-{_ID}.log").write_bytes(segment_bytes(_ID, [payloads(2)]))
+    (tmp_path / f"CommitLog-7-{_ID}_cdc.idx").write_text(content)
+    listing, detector = SegmentListing(tmp_path), GapDetector([_ID])
+    for _ in range(4):
+        listed = {each.segment_id: each for each in listing.segments(_ID + 10_000) or ()}
+        assert (listed[_ID].limit, listed[_ID].final, listed[_ID].log_exists) == (0, False, True)
+        assert detector.look(listed, (), _ID + 10_000) == ([], None)
+    newer = int(time.time() * 1000) + 60_000
+    (tmp_path / f"CommitLog-7-{newer}.log").write_bytes(segment_bytes(newer, [payloads(1)]))
+    (tmp_path / f"CommitLog-7-{newer}_cdc.idx").write_text("100")
+    # a later start of the node writes another segment: the first gets no more changes, and is read to its end
+    assert [each.final for each in listing.segments(newer) or ()] == [True, False]
+
+
+def test_an_empty_index_without_its_segment_is_nothing(tmp_path: Path) -> None:
+    """Somebody left it behind."""
+    (tmp_path / f"CommitLog-7-{_ID}_cdc.idx").touch()
+    assert SegmentListing(tmp_path).segments(_ID) == []
 
 
 def test_links_without_an_index_that_cassandra_removes_are_no_gap(tmp_path: Path) -> None:

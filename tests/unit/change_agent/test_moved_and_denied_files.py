@@ -97,13 +97,14 @@ def test_an_index_that_may_not_be_read_is_told_once_and_the_others_go_on(
     now_ms = time.time_ns() // 1_000_000
     with _without_privileges():
         found = [listing.segments(now_ms) for _ in range(2)]
-    assert [[each.segment_id for each in segments or ()] for segments in found] == [[_ID + 2], [_ID + 2]]
+    told = [[(each.segment_id, each.limit, each.final) for each in segments or ()] for segments in found]
+    assert told == [[(_ID + 1, 0, False), (_ID + 2, 100, True)]] * 2
     assert listing.ignored_files == 1
     [record] = caplog.records
     assert "is left alone: it cannot be read (Permission denied); its segment waits" in record.getMessage()
     denied.chmod(0o644)
     with _without_privileges():
-        assert len(listing.segments(now_ms) or ()) == 2
+        assert [each.limit for each in listing.segments(now_ms) or ()] == [100, 100]
     assert listing.ignored_files == 0
 
 

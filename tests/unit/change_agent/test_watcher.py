@@ -74,10 +74,10 @@ def test_a_limit_never_goes_back(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
     assert _found(watcher) == [(0, 1048600, False)]
 
 
-def test_an_index_that_was_empty_from_the_start_is_not_there_yet(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
-    """Nothing is known of the segment, so it is not read."""
+def test_of_an_index_that_was_empty_from_the_start_nothing_is_read(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
+    """The segment is there all the same: it is not taken for gone, and the ones behind it wait for it."""
     _segment(cdc_raw, _START, "")
-    assert _found(watcher) == []
+    assert _found(watcher) == [(0, 0, False)]
 
 
 def test_an_index_that_is_none_is_left_alone(
@@ -86,7 +86,7 @@ def test_an_index_that_is_none_is_left_alone(
     """Strange content is told once, and other segments go on."""
     _segment(cdc_raw, _START, "what?")
     _segment(cdc_raw, _START + 1, "5")
-    assert _found(watcher) == _found(watcher) == [(1, 5, False)]
+    assert _found(watcher) == _found(watcher) == [(0, 0, False), (1, 5, False)]
     assert len(caplog.records) == 1
 
 

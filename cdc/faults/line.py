@@ -192,8 +192,10 @@ class FaultLine:
             with suppress(httpx.HTTPError, KeyError, ValueError, IndexError):
                 answer = httpx.get(f"{self._source_url}/status", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
                 status = answer.json()["instances"][0]["status"]
-                dead = 0 if status["running"] or self.child() is not None else dead + 1
-                if dead >= 45:  # more than a minute of starts that come to nothing
+                # A worker that starts just when Pulsar is killed again may forget an instance: then there is no host, either.
+                missed = 1 if self.host() is not None else 3
+                dead = 0 if status["running"] or self.child() is not None else dead + missed
+                if dead >= 45:  # half a minute without a host, or more than a minute of starts that come to nothing
                     self._on_progress("source: restarted, for its instance could not start", "ready")
                     httpx.post(f"{self._source_url}/restart", timeout=_ADMIN_TIMEOUT_S)
                     dead = 0

@@ -41,7 +41,9 @@ __all__ = ["RunOptions", "run_faults"]
 
 _SETTLE_S: Final = 600.0
 _COMPARISONS: Final = 4
-_BURST: Final = 150
+# Faults meet changes on their way. Who strikes while Cassandra is starting waits for it, but not for ever.
+_ANSWERS: Final = 20
+_UNDER_WAY_S: Final = 120.0
 _WARM_UP_S: Final = 4.0
 
 Say = Callable[[str], None]
@@ -140,7 +142,7 @@ class _Run:
 
     def _strike_all(self, line: FaultLine, workload: Workload) -> None:
         """In the plan's order: a fault whose lane is busy holds up those behind it, so that a replay is the same."""
-        strikes = Strikes(line, self._note)
+        strikes = Strikes(line, lambda: workload.get_under_way(_ANSWERS, _UNDER_WAY_S), self._note)
         pools = {lane: ThreadPoolExecutor(1, thread_name_prefix=lane) for lane in sorted(set(LANES.values()))}
         running: dict[str, Future[None]] = {}
         try:
@@ -151,7 +153,6 @@ class _Run:
                     running[lane].result()
                 if workload.failure is not None:
                     raise FaultRunError(f"the workload ended: {workload.failure!r}")
-                workload.burst(_BURST)
                 running[lane] = pools[lane].submit(strikes.strike, fault)
             for future in running.values():
                 future.result()

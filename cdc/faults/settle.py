@@ -58,11 +58,11 @@ def _why_busy(line: FaultLine) -> str | None:
 def waiting_messages(admin_url: str) -> dict[str, int]:
     """How many messages of each events topic the connector has not acknowledged. Raises httpx.HTTPError and KeyError."""
     found: dict[str, int] = {}
-    topics = httpx.get(f"{admin_url}/admin/v2/persistent/public/default/partitioned", timeout=_TIMEOUT_S)
-    for topic in topics.raise_for_status().json():
-        if "/cdc-events-" not in topic or topic.endswith(("gaps", "schema-changes")):
-            continue
-        url = f"{admin_url}/admin/v2/{topic.replace('://', '/')}/partitioned-stats"
-        stats = httpx.get(url, timeout=_TIMEOUT_S).raise_for_status().json()
-        found[topic] = stats["subscriptions"]["sub"]["msgBacklog"]
+    with httpx.Client(timeout=_TIMEOUT_S) as client:
+        topics = client.get(f"{admin_url}/admin/v2/persistent/public/default/partitioned")
+        for topic in topics.raise_for_status().json():
+            if "/cdc-events-" not in topic or topic.endswith(("gaps", "schema-changes")):
+                continue
+            url = f"{admin_url}/admin/v2/{topic.replace('://', '/')}/partitioned-stats"
+            found[topic] = client.get(url).raise_for_status().json()["subscriptions"]["sub"]["msgBacklog"]
     return found

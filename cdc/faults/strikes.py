@@ -34,10 +34,14 @@ Strike = Callable[[Fault], None]
 
 
 class Strikes:
-    """Strikes faults at a line. Each fault's `struck` time (seconds of the epoch) is told by `on_strike` as it happens."""
+    """Strikes faults at a line. `before_strike` returns when changes are on their way, `on_strike` is told each fault as it
+    happens."""
 
-    def __init__(self, line: FaultLine, on_strike: Callable[[Fault, str], None]) -> None:
+    def __init__(
+        self, line: FaultLine, before_strike: Callable[[], None], on_strike: Callable[[Fault, str], None]
+    ) -> None:
         self._line = line
+        self._before_strike = before_strike
         self._on_strike = on_strike
         self._agent_locks = [threading.RLock() for _ in line.agents]
         self._connector_lock = threading.RLock()
@@ -70,6 +74,7 @@ class Strikes:
         self._strikes[fault.kind](fault)
 
     def _struck(self, fault: Fault, text: str = "") -> None:
+        self._before_strike()
         self._on_strike(fault, text)
 
     def _agent(self, fault: Fault) -> tuple[AgentProcess, threading.RLock]:
@@ -173,8 +178,9 @@ class Strikes:
             raise failure
 
     def _stand_still(self, fault: Fault) -> None:
-        pids = self._pids(fault)
+        self._pids(fault)  # waited for, when it is starting
         self._struck(fault)
+        pids = self._pids(fault)
         for pid in pids:
             self._line.signal(pid, signal.SIGSTOP)
         time.sleep(fault.length_s)
@@ -230,7 +236,8 @@ class Strikes:
             proxy.heal()
 
     def _fill_cdc_raw(self, fault: Fault) -> None:
-        self._with_ballast(fault, 1.0, lambda: self._struck(fault))
+        self._struck(fault)
+        self._with_ballast(fault, 1.0, lambda: None)
 
     def _fill_spill(self, fault: Fault) -> None:
         agent, lock = self._agent(fault)
@@ -266,7 +273,8 @@ class Strikes:
 
     def _disturb_index(self, fault: Fault) -> None:
         cdc_raw = self._line.sandbox.nodes[fault.node - 1].cdc_raw
-        disturb_index(cdc_raw, fault.kind, fault.length_s, lambda text: self._struck(fault, text))
+        self._before_strike()  # what it puts back must not have grown old
+        disturb_index(cdc_raw, fault.kind, fault.length_s, lambda text: self._on_strike(fault, text))
 
     def _step_clock(self, fault: Fault) -> None:
         step_s = _CLOCK_STEPS_S[int(fault.choice * len(_CLOCK_STEPS_S))]

@@ -28,6 +28,8 @@ _REQUEST_TIMEOUT_S: Final = 12.0
 _SCHEMA_TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 0.3
 _LOOK_S: Final = 0.02
+_BURST: Final = 150
+_ANSWER_LOOK_S: Final = 0.002
 
 Failures = (DriverException, NoHostAvailable, ConnectionException, NoConnectionsAvailable, OSError)
 """What a statement may fail with while servers are broken."""
@@ -55,6 +57,7 @@ class Workload:
         self._stop = threading.Event()
         self._paused = threading.Event()
         self._burst = 0
+        self._answered = 0
         self._thread = threading.Thread(target=self._run, name="workload", daemon=True)
         self._failure: BaseException | None = None
         self.sent = 0
@@ -74,9 +77,14 @@ class Workload:
         """What ended the thread before its time."""
         return self._failure
 
-    def burst(self, statements: int) -> None:
-        """The next so many statements go without a pause."""
-        self._burst = statements
+    def get_under_way(self, answers: int, timeout_s: float) -> None:
+        """Writes without a pause; returns with changes on their way: when Cassandra has just answered so many statements
+        (others go on without a pause for a moment), or when the time is over, for it answers nobody."""
+        deadline = time.monotonic() + timeout_s
+        wanted = self._answered + answers
+        while self._answered < wanted and time.monotonic() < deadline and self._thread.is_alive():
+            self._burst = _BURST
+            time.sleep(_ANSWER_LOOK_S)
 
     def finish(self) -> None:
         """Ends the load. Raises what the thread failed with."""
@@ -128,6 +136,7 @@ class Workload:
     def _settle(self, pending: ResponseFuture) -> None:
         try:
             pending.result()
+            self._answered += 1
         except Failures:
             self.failed += 1
             if not self._stop.is_set():

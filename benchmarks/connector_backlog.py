@@ -14,7 +14,6 @@ from cassandra.query import BatchStatement, BatchType
 __all__ = ["KEYSPACE", "SCENARIOS", "Scenario", "create_keyspace", "write_many_tables"]
 
 KEYSPACE: Final = "bench"
-_IN_FLIGHT: Final = 64
 _WIDE: Final = 500
 _GROUP: Final = 20
 _HOT_KEYS: Final = 100
@@ -34,6 +33,8 @@ class Scenario:
     changes: Callable[[int], Iterator[Values]]
     batch: int = 1
     """Changes of one partition that are written by one statement."""
+    in_flight: int = 64
+    """Statements under way while they are written."""
 
     def write(self, session: Session, rows: int) -> int:
         """Create the table and write its changes; how many they are."""
@@ -44,7 +45,7 @@ class Scenario:
         insert = session.prepare(
             f"INSERT INTO {KEYSPACE}.{self.table} ({_names(self.columns)}) VALUES ({_marks(first)})"
         )
-        _execute(session, insert, [first, *changes], self.batch)
+        _execute(session, insert, [first, *changes], self.batch, self.in_flight)
         return count
 
 
@@ -61,12 +62,12 @@ def write_many_tables(session: Session, tables: int, rows: int) -> None:
         table = f"{KEYSPACE}.many_{number}"
         session.execute(f"CREATE TABLE {table} (pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)) WITH cdc = true")
         insert = session.prepare(f"INSERT INTO {table} (pk, ck, a, b, c, d, e) VALUES (?, ?, ?, ?, ?, ?, ?)")
-        _execute(session, insert, list(_grouped(rows)), _GROUP)
+        _execute(session, insert, list(_grouped(rows)), _GROUP, 1)
 
 
-def _execute(session: Session, insert: object, changes: Sequence[Values], batch: int) -> None:
+def _execute(session: Session, insert: object, changes: Sequence[Values], batch: int, in_flight: int) -> None:
     if batch == 1:
-        execute_concurrent_with_args(session, insert, changes, concurrency=_IN_FLIGHT)
+        execute_concurrent_with_args(session, insert, changes, concurrency=in_flight)
         return
     for at in range(0, len(changes), batch):
         together = BatchStatement(BatchType.UNLOGGED)
@@ -128,7 +129,7 @@ SCENARIOS: Final = (
         columns=f"pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)",
     ),
     Scenario(
-        table="wide", about="500 columns", share=0.02, changes=_wide,
+        table="wide", about="500 columns", share=0.02, changes=_wide, in_flight=4,
         columns=f"pk text, {', '.join(f'c{number} text' for number in range(_WIDE))}, PRIMARY KEY (pk)",
     ),
     Scenario(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gc
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -17,6 +19,7 @@ from typing import Final, cast
 from uuid import UUID
 
 import httpx
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -32,6 +35,7 @@ from tests.servers import REPOSITORY, PulsarServer
 _SOURCE = Path(__file__).parent / "java" / "KeyValueWriter.java"
 _NAMESPACE = "public/spark"
 _PATIENCE_S: Final = 180
+_DRIVER_PATIENCE_S: Final = 500
 # py4j closes its connections when they are collected as garbage: every test that uses Spark is marked with this.
 PY4J_LEAVES_SOCKETS_OPEN: Final = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 
@@ -72,16 +76,37 @@ def spark() -> Iterator[SparkSession]:
         gc.collect()  # what py4j left, so that no later test is blamed for it
 
 
-def killed_driver(what: str, master: str, arguments: Mapping[str, object]) -> int:
-    """Run `tests/spark_kill_driver.py` until it is dead; its exit code, -9 when it was killed."""
+def killed_driver(what: str, master: str, arguments: Mapping[str, object], folder: Path) -> int:
+    """Run `tests/spark_kill_driver.py` until it is dead; its exit code, -9 when it was killed. `folder` takes what Spark writes.
+
+    Its JVM, which would end by itself a while later, is killed, too.
+    """
+    folder.mkdir()
+    for each in Path(pyspark.__file__).parent.iterdir():
+        if each.name != "work":
+            (folder / each.name).symlink_to(each)
     jars = [str(each) for each in artifacts.ensure("spark-avro")]
     command = [sys.executable, "-m", "tests.spark_kill_driver", what, master, json.dumps(jars), json.dumps(arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=environment, cwd=REPOSITORY, check=False
-    )
-    assert ended.returncode < 0, ended.stderr[-3000:]
-    return ended.returncode
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(folder),
+    }
+    log = folder / "driver.log"
+    with log.open("wb") as output:
+        driver = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=REPOSITORY,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        ended = driver.wait(timeout=_DRIVER_PATIENCE_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert ended < 0, log.read_text(errors="replace")[-3000:]
+    return ended
 
 
 @dataclass(frozen=True, kw_only=True)

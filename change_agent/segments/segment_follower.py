@@ -137,16 +137,18 @@ class SegmentFollower:
             # What the log says may need a schema as new as the log; a clock that is ahead must not stop us.
             self._interpreter.use_schema_of(min(now_ms, max(each.index_time_ms for each in unread)))
         for segment in unread:
-            self._read(segment)
+            if not self._read(segment):
+                break
             if not segment.final and now_ms - segment.index_time_ms < _OPEN_REST_MS:
                 # Cassandra completes a segment before it syncs the next: order of keys first.
                 break
 
-    def _read(self, segment: ReadableSegment) -> None:
+    def _read(self, segment: ReadableSegment) -> bool:
+        """False when it was moved since it was listed: the ones behind it wait for the next look."""
         if not segment.log_exists:
-            return
+            return True
         if self._failed_at.get(segment.segment_id) == segment.limit and not segment.final:
-            return
+            return True
         try:
             is_resumed = segment.segment_id in self._open or segment.segment_id in self._stored.segments
             reader = self._reader(segment)
@@ -154,12 +156,15 @@ class SegmentFollower:
             self._read_entries(segment.segment_id, None if segment.final else segment.limit, reader)
         except CommitLogReadError as error:
             self._hand_over(segment.segment_id, None)
+            if isinstance(error, SegmentFileError) and not segment.path.exists():
+                return False
             self._note_failure(segment, error)
-            return
+            return True
         self._positions.note_read_until(segment.index_time_ms)
         if segment.final:
             self._interpreter.end(segment.segment_id)
             self._finish(segment)
+        return True
 
     def _reader(self, segment: ReadableSegment) -> SegmentReader:
         reader = self._open.get(segment.segment_id)
@@ -221,9 +226,6 @@ class SegmentFollower:
             self._failed_at[segment.segment_id] = segment.limit
             return
         if isinstance(error, SegmentFileError):
-            # It may have been moved since it was listed: the next look knows where it is.
-            if not segment.path.exists():
-                return
             self._tell_unreadable(segment, f"{error}; trying again, the others go on")
             return
         corrupt = not isinstance(error, _NOT_FOR_US)

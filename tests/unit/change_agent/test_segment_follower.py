@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from change_agent.cdc_raw.listing import ReadableSegment
 from change_agent.db.mutation import MutationDecoder
 from change_agent.errors import Damage
 from change_agent.parking.parked import read_parked
@@ -351,3 +352,26 @@ def test_an_encrypted_segment_without_its_key_stays(tmp_path: Path, caplog: pyte
     assert len(agent.files()) == 2
     [record] = caplog.records
     assert "is encrypted with the key 'Testing:1'" in record.getMessage()
+
+
+def test_a_segment_that_is_moved_between_a_look_and_its_opening_is_read_before_newer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard off-loads it just then: the order of keys holds."""
+    agent = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
+    logs = [agent.segment(each, segment_bytes(each, [payloads(3)]), "9\nCOMPLETED") for each in (_ID, _ID + 1)]
+    look = agent._watcher.segments
+
+    def look_and_move(now_ms: int) -> list[ReadableSegment] | None:
+        found = look(now_ms)
+        if logs[0].exists():
+            logs[0].rename(agent.spill / logs[0].name)
+        return found
+
+    monkeypatch.setattr(agent._watcher, "segments", look_and_move)
+    agent.start()
+    wait_until(lambda: agent.metrics.segments_finished == 2, "both are read")
+    agent.stop()
+    read = [segment_id for segment_id, _ in agent.places()]
+    assert read == sorted(read) and set(read) == {_ID, _ID + 1}
+    assert agent.gaps == []

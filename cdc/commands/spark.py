@@ -138,6 +138,14 @@ def mirror_command(
 @_CASSANDRA_OPTIONS
 @click.option("--mirror", "mirror_target", help="Compare the mirror below this folder instead of the topic.")
 @click.option("--ranges", type=click.IntRange(1), help="Token ranges, one task each; by default two a core.")
+@click.option(
+    "--sample", type=float, metavar="PART", help="Compare about this part of the table (0 to 1), drawn at random."
+)
+@click.option("--sample-seed", type=int, help="With --sample: draw the part that this number stands for.")
+@click.option("--repair", is_flag=True, help="Send the rows that differ through the events topic again.")
+@click.option(
+    "--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="With --repair: of the events topics, as in the agent."
+)
 @click.option("--settle", default=30.0, show_default=True, help="Seconds that a difference must stay as it is.")
 @_SESSION_OPTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object, and nothing else.")
@@ -154,6 +162,10 @@ def verify_command(
     consistency: str,
     mirror_target: str | None,
     ranges: int | None,
+    sample: float | None,
+    sample_seed: int | None,
+    repair: bool,
+    events_prefix: str,
     settle: float,
     more: tuple[str, ...],
     jars: tuple[Path, ...],
@@ -171,8 +183,9 @@ def verify_command(
     session = _session(jars, master)
     try:
         report = verify(
-            session, options, access, keyspace, name, mirror_target=mirror_target, ranges=ranges, settle_s=settle
-        )
+            session, options, access, keyspace, name, mirror_target=mirror_target, ranges=ranges, sample=sample,
+            sample_seed=sample_seed, repair=repair, events_prefix=events_prefix, settle_s=settle,
+        )  # fmt: skip
     except PySparkException as error:
         raise SparkJobError(_reason(str(error))) from error
     finally:
@@ -184,8 +197,11 @@ def verify_command(
             columns = f" in {', '.join(each.columns)}" if each.columns else ""
             times = f"written {each.cassandra_writetime_us} in Cassandra, {each.topic_writetime_us} beside it"
             click.echo(f"{each.kind}{columns}: {each.key} ({times})")
+        for unrepairable in report.unrepairable:
+            click.echo(f"not sent again, for the topic does not tell its CQL key: {unrepairable}")
+        sent = f", {report.repaired:,} sent again" if repair else ""
         click.echo(
-            f"{table}: {report.rows:,} rows in {report.ranges} token ranges, {len(report.differences):,} differ, "
+            f"{table}: {report.rows:,} rows in {report.ranges} token ranges, {len(report.differences):,} differ{sent}, "
             f"{report.unsettled:,} still changing, {report.seconds:.1f} s"
         )
     sys.exit(1 if report.differences else 0)

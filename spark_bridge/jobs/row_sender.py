@@ -14,7 +14,7 @@ from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, Token
 from spark_bridge.jobs.row_events import RowEvents
 from spark_bridge.options import BridgeOptions
 
-__all__ = ["RowSender"]
+__all__ = ["RowSender", "node_id_of"]
 
 _DONE = "low bigint, high bigint, rows bigint"
 
@@ -40,7 +40,7 @@ class RowSender:
         self._partitions = list(partitions)
         self._where = where
         self._rate = None if rows_per_second is None else rows_per_second / tasks
-        self._node_id = _node_id(access)
+        self._node_id = node_id_of(access)
 
     def run(self, spark: SparkSession, ranges: Sequence[TokenRange], *, publish: bool) -> Mapping[TokenRange, int]:
         """Rows of each range; their events are with the broker when this returns, unless they are only counted."""
@@ -82,7 +82,7 @@ class RowSender:
         return RangeReader(self._access, self._table, keys_only=True, where=self._where)
 
 
-def _node_id(access: CassandraAccess) -> UUID:
+def node_id_of(access: CassandraAccess) -> UUID:
     """The host id of a node of the cluster. Raises CassandraReadError."""
     cluster, session = access.open()
     try:

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
+import struct
+import threading
 import time
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, Final
 
 import httpx
 import pytest
 from cassandra.cluster import Session
 from pyspark.sql import SparkSession
 
-from cdc.demo.comparison import differences
+from schemas.topics import partition_of_token
 from spark_bridge.jobs.backfill import backfill
-from spark_bridge.jobs.cassandra_rows import CassandraAccess
+from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata
 from spark_bridge.jobs.mirror import mirror
-from spark_bridge.jobs.verify import Difference, verify
+from spark_bridge.jobs.row_keys import token_of
+from spark_bridge.jobs.token_sample import TokenSample
+from spark_bridge.jobs.verify import VerifyReport, verify
 from tests.events_topic import wait_until
+from tests.events_writer import EventsWriter
 from tests.fix_connector import DeployConnector, OpenEventsWriter
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver
 from tests.servers import CassandraServer, PulsarServer
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 
 _ROWS = 300
+_LATER_US: Final = 2_000_000_000_000_000
+"""A write time of the year 2033: later than any of a row that is written now."""
 
 
 def insert(table: str, number: int, text: str) -> str:
@@ -39,76 +49,22 @@ def where(number: int) -> str:
     return f"WHERE pk = {number % 40} AND at = {number}"
 
 
-def keys(found: Sequence[Difference], kind: str) -> list[str]:
-    return sorted(each.key for each in found if each.kind == kind)
+def found(report: VerifyReport) -> dict[str, list[str]]:
+    """Keys by kind, sorted."""
+    kinds = ("missing", "extra", "differing")
+    return {kind: sorted(each.key for each in report.differences if each.kind == kind) for kind in kinds}
 
 
 def key(number: int) -> str:
     return f'{{"pk":{number % 40},"at":{number}}}'
 
 
-@pytest.mark.usefixtures("agent")
-def test_verify_finds_every_planted_difference_and_no_other(
-    cql: Session,
-    keyspace: str,
-    deploy_connector: DeployConnector,
-    pulsar: PulsarServer,
-    cassandra_node: CassandraServer,
-    spark: SparkSession,
-    tmp_path: Path,
-) -> None:
-    """100 rows are inserted, deleted and updated behind the line's back; topic and mirror are compared."""
-    url = f"{pulsar.admin_url}/admin/v2/namespaces/public/default/retention"
-    httpx.post(url, json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
-    table = f"{keyspace}.planted"
-    cql.execute(
-        f"CREATE TABLE {table} (pk int, at bigint, name text, amount decimal, big varint, tags set<text>,"
-        " attributes map<int, text>, day date, who uuid, note text static, PRIMARY KEY (pk, at)) WITH cdc = true"
-    )
-    connector = deploy_connector(keyspace, "planted")
-    for number in range(_ROWS):
-        cql.execute(insert(table, number, f"row {number}"))
-    for pk in range(0, 40, 3):
-        cql.execute(f"UPDATE {table} SET note = 'note {pk}' WHERE pk = {pk}")
-    cql.execute(f"UPDATE {table} SET note = 'static only' WHERE pk = 77")
-    options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": f"data-{table}"}
-    target = str(tmp_path / "mirror")
-    topic_url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{table}/partitions"
-    wait_until(lambda: httpx.get(topic_url).is_success, "the first record")
-    deadline = time.monotonic() + 120
-    wanted = [row._asdict() for row in cql.execute(f"SELECT * FROM {table}")]
-    while True:
-        mirror(spark, options, target)
-        rows = spark.read.format("delta").load(f"{target}/rows")
-        rows = rows.drop(*[name for name in rows.columns if name.startswith("_cdc")])
-        unequal = differences(table, ["pk", "at"], wanted, [row.asDict(recursive=True) for row in rows.collect()])
-        if not unequal or time.monotonic() > deadline:
-            break
-    assert unequal == []
-
-    connector.delete()  # what comes now reaches no topic
-    chosen = random.Random(20261121).sample(range(_ROWS), 66)
-    deleted, updated, added = chosen[:33], chosen[33:], range(_ROWS, _ROWS + 34)
-    for number in deleted:
-        cql.execute(f"DELETE FROM {table} {where(number)}")
-    for number in updated:
-        cql.execute(f"UPDATE {table} SET amount = 0.001, tags = tags + {{'planted'}} {where(number)}")
-    for number in added:
-        cql.execute(insert(table, number, "planted"))
-    access = CassandraAccess(
-        contact_points=(cassandra_node.address,), port=cassandra_node.native_port, consistency="ONE"
-    )
-    for against in (None, target):
-        report = verify(spark, options, access, keyspace, "planted", mirror_target=against, ranges=3, settle_s=1)
-        found = report.differences
-        assert keys(found, "missing") == sorted(map(key, added))
-        assert keys(found, "extra") == sorted(map(key, deleted))
-        assert keys(found, "differing") == sorted(map(key, updated))
-        assert {each.columns for each in found if each.kind == "differing"} == {("amount", "tags")}
-        assert (report.rows, report.unsettled) == (_ROWS + 1 + 34 - 33, 0)
+def is_in(sample: TokenSample, key_text: str) -> bool:
+    return sample.holds(token_of([struct.pack(">i", json.loads(key_text)["pk"])]))
 
 
-def test_a_backfill_that_was_killed_goes_on_and_leaves_no_difference(
+@pytest.mark.usefixtures("keep_data_topics")
+def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
     cql: Session,
     keyspace: str,
     deploy_connector: DeployConnector,
@@ -118,32 +74,144 @@ def test_a_backfill_that_was_killed_goes_on_and_leaves_no_difference(
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    """Rows of a table that was never captured reach the topic, each range once, over a run that ended early."""
-    url = f"{pulsar.admin_url}/admin/v2/namespaces/public/default/retention"
-    httpx.post(url, json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
+    """97 rows and 3 static rows are inserted, deleted and updated with no event; topic and mirror are compared."""
+    table = f"{keyspace}.planted"
+    cql.execute(
+        f"CREATE TABLE {table} (pk int, at bigint, name text, amount decimal, big varint, tags set<text>,"
+        " attributes map<int, text>, day date, who uuid, note text static, PRIMARY KEY (pk, at))"
+    )
+    for number in range(_ROWS):
+        cql.execute(insert(table, number, f"row {number}"))
+    for pk in (*range(0, 40, 3), 77, 78):
+        cql.execute(f"UPDATE {table} SET note = 'note {pk}' WHERE pk = {pk}")
+    open_events_writer(keyspace, "planted")  # makes the events topic, as an agent does
+    deploy_connector(keyspace, "planted")
+    options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": f"data-{table}"}
+    access = CassandraAccess(
+        contact_points=(cassandra_node.address,), port=cassandra_node.native_port, consistency="ONE"
+    )
+    target = str(tmp_path / "mirror")
+
+    def compare(**more: Any) -> VerifyReport:
+        return verify(spark, options, access, keyspace, "planted", **{"ranges": 3, **more})
+
+    backfill(spark, options, access, keyspace, "planted", ranges=2)
+    topic_url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{table}/partitions"
+    wait_until(lambda: httpx.get(topic_url).is_success, "the first record")
+    before = compare(settle_s=60)
+    assert (before.rows, before.differences, before.unsettled) == (_ROWS + 2, (), 0)
+    mirror(spark, options, target)
+
+    chosen = random.Random(20261121).sample(range(_ROWS), 64)
+    deleted, updated, added = chosen[:32], chosen[32:], range(_ROWS, _ROWS + 33)
+    for number in deleted:
+        cql.execute(f"DELETE FROM {table} USING TIMESTAMP {_LATER_US} {where(number)}")
+    for number in updated:
+        cql.execute(
+            f"UPDATE {table} USING TIMESTAMP {_LATER_US} SET amount = 0.001, tags = tags + {{'planted'}} {where(number)}"
+        )
+    for number in added:
+        cql.execute(insert(table, number, "planted"))
+    cql.execute(f"DELETE note FROM {table} USING TIMESTAMP {_LATER_US} WHERE pk = 77")
+    cql.execute(f"UPDATE {table} USING TIMESTAMP {_LATER_US} SET note = 'planted' WHERE pk = 78")
+    cql.execute(f"UPDATE {table} SET note = 'planted' WHERE pk = 79")
+
+    planted = {
+        "missing": sorted([*map(key, added), '{"pk":79}']),
+        "extra": sorted([*map(key, deleted), '{"pk":77}']),
+        "differing": sorted([*map(key, updated), '{"pk":78}']),
+    }
+    assert sum(map(len, planted.values())) == 100
+    in_mirror = compare(mirror_target=target, settle_s=1)
+    part = compare(settle_s=1, sample=0.5, sample_seed=7)
+    sample = TokenSample.draw(table_metadata(access, keyspace, "planted"), 0.5, 3, seed=7)
+    assert 0 < len(part.differences) < 100
+    assert found(part) == {kind: [each for each in planted[kind] if is_in(sample, each)] for kind in planted}
+    assert part.rows == sum(sample.holds(row[0]) for row in cql.execute(f"SELECT token(pk) FROM {table}"))
+
+    in_topic = compare(settle_s=1, repair=True)
+    assert (in_topic.repaired, in_topic.unrepairable) == (100, ())
+    for report in (in_mirror, in_topic):
+        assert found(report) == planted
+        assert (report.rows, report.unsettled) == (_ROWS + 2 + 34 - 33, 0)
+        differing = [each for each in report.differences if each.kind == "differing"]
+        assert {each.columns for each in differing} == {("amount", "tags"), ("note",)}
+        assert {each.cassandra_writetime_us for each in differing} == {_LATER_US}
+        assert all((each.topic_writetime_us or 0) < _LATER_US for each in differing)
+        extra = [each for each in report.differences if each.kind == "extra"]
+        assert {each.cassandra_writetime_us for each in extra} == {None}
+
+    after = compare(settle_s=60)
+    assert (after.differences, after.unsettled) == ((), 0)
+    mirror(spark, options, target)
+    half = compare(mirror_target=target, settle_s=1, sample=0.5, sample_seed=7)
+    assert half.differences == ()
+    assert 0 < half.rows < after.rows
+
+
+def write_live(cql: Session, table: str, writer: EventsWriter, ended: threading.Event) -> int:
+    """Update rows, and send the event of each as an agent does, until told to end; how many updates."""
+    for count in itertools.count(1):
+        number, written_us = count * 7 % _ROWS, time.time_ns() // 1000
+        pk, at = struct.pack(">i", number % 50), f"at {number}"
+        cql.execute(
+            f"UPDATE {table} USING TIMESTAMP {written_us} SET v = {1000 + count} WHERE pk = {number % 50} AND at = '{at}'"
+        )
+        event = writer.event(pk, at.encode(), writetime_us=written_us, columns=("v",))
+        writer.send(event, partition=partition_of_token(token_of([pk]), writer.partitions))
+        if ended.wait(0.02):
+            return count
+    raise AssertionError("counts have no end")
+
+
+@pytest.mark.usefixtures("keep_data_topics")
+def test_a_backfill_that_was_killed_goes_on_beside_live_writes_and_leaves_no_difference(
+    cql: Session,
+    keyspace: str,
+    deploy_connector: DeployConnector,
+    open_events_writer: OpenEventsWriter,
+    pulsar: PulsarServer,
+    cassandra_node: CassandraServer,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    """Its driver is killed after two of four ranges; another one sends the others, no faster than it is told."""
     table = f"{keyspace}.old"
     cql.execute(f"CREATE TABLE {table} (pk int, at text, v int, note text static, PRIMARY KEY (pk, at))")
     for number in range(_ROWS):
         cql.execute(f"INSERT INTO {table} (pk, at, v) VALUES ({number % 50}, 'at {number}', {number})")
     cql.execute(f"UPDATE {table} SET note = 'static only' WHERE pk = 77")
-    open_events_writer(keyspace, "old")  # makes the events topic, as an agent does
+    writer = open_events_writer(keyspace, "old")  # makes the events topic, as an agent does
     deploy_connector(keyspace, "old")
     options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": f"data-{table}"}
-    access = CassandraAccess(
-        contact_points=(cassandra_node.address,), port=cassandra_node.native_port, consistency="ONE"
-    )
-    progress = str(tmp_path / "progress.json")
-
-    def stop(done: int, ranges: int, rows: int) -> None:
-        raise KeyboardInterrupt
-
+    address, port = cassandra_node.address, cassandra_node.native_port
+    access = CassandraAccess(contact_points=(address,), port=port, consistency="ONE")
+    progress = tmp_path / "progress.json"
     planned = backfill(spark, options, access, keyspace, "old", ranges=4, dry_run=True)
     assert planned.rows == _ROWS + 1
-    with pytest.raises(KeyboardInterrupt):
-        backfill(spark, options, access, keyspace, "old", ranges=4, progress_file=progress, on_progress=stop)
-    rest = backfill(spark, options, access, keyspace, "old", ranges=4, progress_file=progress)
+    with ThreadPoolExecutor(1) as beside:
+        ended = threading.Event()
+        live = beside.submit(write_live, cql, table, writer, ended)
+        try:
+            arguments = {
+                "options": options,
+                "address": address,
+                "port": port,
+                "keyspace": keyspace,
+                "table": "old",
+                "progress_file": str(progress),
+            }
+            assert killed_driver("backfill", "local[2]", arguments, tmp_path / "spark") == -9
+            assert len(json.loads(progress.read_text())["done"]) == 2
+            rest = backfill(
+                spark, options, access, keyspace, "old", ranges=4, progress_file=str(progress), rows_per_second=50
+            )
+        finally:
+            ended.set()
+        assert live.result() > 0
     assert (rest.ranges_before, rest.ranges) == (2, 2)
     assert 0 < rest.rows < _ROWS
+    assert rest.seconds > (rest.rows - 10) / 50  # of each task's rows the last few are not waited for
     topic_url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{table}/partitions"
     wait_until(lambda: httpx.get(topic_url).is_success, "the first record")
     report = verify(spark, options, access, keyspace, "old", ranges=2, settle_s=60)

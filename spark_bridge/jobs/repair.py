@@ -1,0 +1,73 @@
+"""Sends single rows through a table's events topic again, so that the connector publishes what Cassandra has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from pyspark.sql import Row
+
+from schemas.cql_bytes import UnwritableKeyError
+from schemas.table_metadata import TableMetadata
+from schemas.topics import events_topic
+from spark_bridge.admin import PulsarAdmin
+from spark_bridge.jobs.cassandra_rows import CassandraAccess
+from spark_bridge.jobs.row_events import RowEvents
+from spark_bridge.jobs.row_keys import RowKey, RowKeys, token_of
+from spark_bridge.jobs.row_sender import node_id_of
+from spark_bridge.jobs.table_comparison import ID
+from spark_bridge.options import BridgeOptions
+
+__all__ = ["RepairTarget"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairTarget:
+    """The events topic of a table, with its partitions."""
+
+    options: BridgeOptions
+    table: TableMetadata
+    partitions: tuple[str, ...]
+    node_id: UUID
+
+    @classmethod
+    def find(
+        cls, options: BridgeOptions, access: CassandraAccess, table: TableMetadata, events_prefix: str
+    ) -> RepairTarget:
+        """Raises TopicError when there is no events topic, PulsarUnreachableError, CassandraReadError."""
+        events = options.of_topic(events_topic(table.keyspace, table.name, events_prefix))
+        with PulsarAdmin(events) as admin:
+            partitions = tuple(admin.topic_partitions())
+        return cls(options=events, table=table, partitions=partitions, node_id=node_id_of(access))
+
+    def send(self, rows: Sequence[Row]) -> tuple[str, ...]:
+        """An event for each row of a comparison; with the broker when this returns. Answers keys for which there is none.
+
+        The events tell no write time: the connector proves its read of the row by reading it twice. Raises EventSendError.
+        """
+        keys, unwritable = RowKeys(self.table), []
+        events = RowEvents(self.options, self.table, self.partitions, self.node_id)
+        try:
+            for row in rows:
+                try:
+                    key = _key_of(row, keys)
+                except UnwritableKeyError:
+                    unwritable.append((row.cassandra or row.topic).key)
+                    continue
+                token = token_of(key.parts[: len(self.table.partition_key)])
+                events.add(key.avro, key.parts, token, key.has_row, None)
+            events.flush()
+        finally:
+            events.close()
+        return tuple(unwritable)
+
+
+def _key_of(row: Row, keys: RowKeys) -> RowKey:
+    """Cassandra's own bytes where it has the row. Raises UnwritableKeyError."""
+    is_static = row[ID].startswith("static:")
+    if row.cassandra is not None:
+        parts = tuple(None if each is None else bytes(each) for each in row.cassandra.key_parts)
+        return RowKey(avro=bytes(row.cassandra.key_bytes), parts=parts, has_row=not is_static)
+    avro = bytes(row.topic.key_bytes)
+    return keys.static_row_of(avro) if is_static else keys.of(avro)

@@ -1,0 +1,77 @@
+"""From a record's Avro key back to the row's CQL key: what an event needs, and the token of its partition."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import fastavro
+from cassandra.metadata import Murmur3Token
+
+from schemas.avro_names import avro_names
+from schemas.cql_bytes import cql_bytes, joined_partition_key
+from schemas.cql_type import NativeType
+from schemas.cql_value import AvroValue
+from schemas.row_record import data_key_schema, record_writer
+from schemas.table_metadata import TableMetadata
+
+__all__ = ["RowKey", "RowKeys", "token_of"]
+
+_CUT: Final = "time"
+"""The native type whose Avro form, microseconds, has less than its CQL bytes, nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowKey:
+    """`avro`: the key as on the topic; `parts`: the CQL bytes of its columns, null clustering for a static row."""
+
+    avro: bytes
+    parts: tuple[bytes | None, ...]
+    has_row: bool
+
+
+class RowKeys:
+    """Keys of one table, which is as it is in Cassandra now: a renamed key column changes no byte."""
+
+    def __init__(self, table: TableMetadata) -> None:
+        self._width = len(table.partition_key)
+        self._schema = fastavro.parse_schema(cast("dict[str, object]", data_key_schema(table)))
+        self._columns = list(zip(avro_names([each.name for each in table.primary_key]), table.primary_key, strict=True))
+        self._write = record_writer(data_key_schema(table))
+
+    @property
+    def are_exact(self) -> bool:
+        """True when every partition key of the table can be told from its Avro form."""
+        types = [column.type for _, column in self._columns[: self._width]]
+        return all(isinstance(each, NativeType) and each.name != _CUT for each in types)
+
+    def of(self, avro: bytes) -> RowKey:
+        """Raises UnwritableKeyError for a key whose bytes cannot be told from its Avro form (collections, user types)."""
+        values = self._values(avro)
+        parts = tuple(
+            None if values[name] is None else cql_bytes(column.type, values[name]) for name, column in self._columns
+        )
+        return RowKey(avro=avro, parts=parts, has_row=all(each is not None for each in parts[self._width :]))
+
+    def static_row_of(self, avro: bytes) -> RowKey:
+        """The key of the partition's static row, of any key in it. Raises UnwritableKeyError."""
+        values = self._values(avro)
+        values |= {name: None for name, _ in self._columns[self._width :]}
+        return self.of(self._write(values))
+
+    def token(self, avro: bytes) -> int:
+        """The token of the key's partition. Raises UnwritableKeyError unless `are_exact`."""
+        values = self._values(avro)
+        return token_of([cql_bytes(column.type, values[name]) for name, column in self._columns[: self._width]])
+
+    def _values(self, avro: bytes) -> dict[str, AvroValue]:
+        values = fastavro.schemaless_reader(io.BytesIO(avro), self._schema, None)
+        return dict(cast("Mapping[str, AvroValue]", values))
+
+
+def token_of(components: Sequence[bytes | None]) -> int:
+    """The Murmur3 token of a partition key, by the CQL bytes of its columns."""
+    token: int = Murmur3Token.hash_fn(joined_partition_key([each or b"" for each in components]))
+    return token

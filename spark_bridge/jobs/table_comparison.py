@@ -1,0 +1,151 @@
+"""A Cassandra table beside its data topic, or a mirror of it: which rows are not equal.
+
+Both sides are decoded by the same code and compared as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+
+from schemas.avro_names import avro_names
+from schemas.row_record import data_key_schema, data_value_schema
+from schemas.table_metadata import TableMetadata
+from spark_bridge.current_table import shown_records
+from spark_bridge.folding import owner_of
+from spark_bridge.jobs.cassandra_rows import CassandraAccess, TokenRange, read_rows
+from spark_bridge.jobs.mirror_batch import ID, OWNER, WRITETIME
+from spark_bridge.jobs.mirror_state import MirrorTables
+from spark_bridge.jobs.token_sample import TokenSample
+from spark_bridge.options import BridgeOptions
+from spark_bridge.table_rows import table_columns, table_rows
+from spark_bridge.topic_schemas import AvroRecord, SchemaVersion, TopicSchemas
+
+__all__ = ["ID", "TableComparison"]
+
+_CASSANDRA_VERSION: Final = -1
+"""Stands for the table's own schema beside the versions of the topic."""
+_KEY, _PARTS = "_cdc_key", "_cdc_key_parts"
+
+
+class TableComparison:
+    """One table, looked at as often as needed; with a sample only its part of the ring."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: BridgeOptions,
+        access: CassandraAccess,
+        table: TableMetadata,
+        ranges: Sequence[TokenRange],
+        *,
+        mirror: str | None,
+        sample: TokenSample | None,
+    ) -> None:
+        """`ranges` of the table are read, one task each. Raises TopicError, PulsarUnreachableError."""
+        self._spark = spark
+        self._options = options
+        self._access = access
+        self._table = table
+        self._ranges = ranges
+        self._mirror = mirror
+        self._sample = sample
+        topic = TopicSchemas.fetch(options)
+        own = SchemaVersion(
+            version=_CASSANDRA_VERSION, key=_record(data_key_schema(table)), value=_record(data_value_schema(table))
+        )
+        self._schemas = TopicSchemas(topic=topic.topic, versions=(own, *topic.versions))
+        self._columns = table_columns(self._schemas)
+        self._keys = avro_names([each.name for each in table.primary_key])
+        statics = {each.name for each in table.static_columns}
+        values = [each.name for each in table.value_columns]
+        self._statics = [own for name, own in zip(values, avro_names(values), strict=True) if name in statics]
+
+    def differing(self, among: Sequence[str] | None = None) -> tuple[int, list[Row]]:
+        """Rows of Cassandra, and what differs; `among` restricts it to rows of these ids.
+
+        A row that differs has its id (`ID`), and `cassandra` and `topic`: null where that side has no such row, else a struct of
+        `key` (JSON), `content` (columns as JSON), `writetime`, `key_bytes` (Avro; of a static row of any key in its partition,
+        or null) and `key_parts` (CQL bytes, from Cassandra only).
+        """
+        cassandra, topic = self._cassandra(), self._other_side()
+        if among is not None:
+            ids = F.broadcast(self._spark.createDataFrame([(each,) for each in among], f"{ID} string"))
+            cassandra, topic = cassandra.join(ids, ID, "left_semi"), topic.join(ids, ID, "left_semi")
+        told = cassandra.join(topic, ID, "full_outer").persist()
+        try:
+            counted = told.where("cassandra IS NOT NULL").count()
+            return counted, told.where("NOT (cassandra.content <=> topic.content)").collect()
+        finally:
+            told.unpersist()
+
+    def _cassandra(self) -> DataFrame:
+        version = F.lit(_CASSANDRA_VERSION).cast("bigint")
+        statics = F.array(*map(F.lit, self._statics)).cast("array<string>")
+        rows = read_rows(self._spark, self._access, self._table, self._ranges).withColumns({
+            "key_version": version,
+            "value_version": version,
+            "place": F.lit("of Cassandra"),
+            "is_alive": F.col("has_row"),
+            "static_names": statics,
+            "static_value": F.col("value"),
+            "static_version": version,
+            _PARTS: F.col("key_parts"),
+        })  # fmt: skip
+        return self._side(rows.withColumn("owner", owner_of(self._schemas)), "cassandra")
+
+    def _other_side(self) -> DataFrame:
+        if self._mirror is not None:
+            return self._of_mirror(MirrorTables(self._spark, self._mirror))
+        rows = shown_records(self._spark, self._options, self._schemas, self._statics)
+        sampled = rows if self._sample is None else self._sample.of(rows)
+        return self._side(sampled.withColumn(_PARTS, _no_parts()), "topic")
+
+    def _of_mirror(self, mirror: MirrorTables) -> DataFrame:
+        rows, records = mirror.rows.read(), mirror.records.read()
+        if rows is None or records is None:
+            rows = self._spark.createDataFrame([], f"{ID} string, {OWNER} string, {WRITETIME} bigint")
+            records = self._spark.createDataFrame([], "owner string, key binary")
+        # any key of a partition stands for it
+        owners = records.groupBy(F.col("owner").alias(OWNER)).agg(F.min("key").alias("key"))
+        if self._sample is not None:
+            rows = rows.join(self._sample.of(owners), OWNER, "left_semi")
+        missing = {name: F.lit(None).cast("string") for name in self._columns if name not in rows.columns}
+        is_static = F.startswith(ID, F.lit("static:"))
+        key = F.when(is_static, F.col("key")).otherwise(F.unhex(F.when(~is_static, F.col(ID))))
+        known = rows.join(owners, OWNER, "left").withColumns({**missing, _KEY: key, _PARTS: _no_parts()})
+        return self._compared(known, "topic")
+
+    def _side(self, rows: DataFrame, name: str) -> DataFrame:
+        identity = F.when(F.col("is_alive"), F.hex("key")).otherwise(F.concat(F.lit("static:"), F.col("owner")))
+        shown = rows.withColumns({ID: identity, WRITETIME: F.col("writetime_us"), _KEY: F.col("key")})
+        return self._compared(
+            table_rows(shown, self._schemas, self._options.numbers, (ID, WRITETIME, _KEY, _PARTS)), name
+        )
+
+    def _compared(self, rows: DataFrame, name: str) -> DataFrame:
+        each = {column: F.to_json(F.struct(_column(column).alias(column))).alias(column) for column in self._columns}
+        told = F.struct(
+            F.to_json(F.struct(*[_column(key).alias(key) for key in self._keys if key in self._columns])).alias("key"),
+            F.struct(*each.values()).alias("content"),
+            F.col(WRITETIME).alias("writetime"),
+            F.col(_KEY).alias("key_bytes"),
+            F.col(_PARTS).alias("key_parts"),
+        )
+        return rows.select(ID, told.alias(name))
+
+
+def _no_parts() -> Column:
+    return F.lit(None).cast("array<binary>")
+
+
+def _record(schema: object) -> AvroRecord:
+    assert isinstance(schema, dict)
+    return schema
+
+
+def _column(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")

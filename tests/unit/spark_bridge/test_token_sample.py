@@ -1,0 +1,62 @@
+"""Random parts of the ring."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from schemas.cql_type import parse_cql_type
+from schemas.errors import ConfigError
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from spark_bridge.jobs.token_sample import TokenSample
+
+
+def table(partition_type: str) -> TableMetadata:
+    return TableMetadata(
+        keyspace="shop",
+        name="t",
+        table_id=UUID("a5559b20-e53e-11f1-a9d7-973e92e688cb"),
+        partition_key=(
+            ColumnMetadata(
+                name="pk", kind=ColumnKind.PARTITION_KEY, type=parse_cql_type(partition_type, {}), position=0
+            ),
+        ),
+        clustering_key=(),
+        static_columns=(),
+        regular_columns=(),
+    )
+
+
+@pytest.mark.parametrize(("fraction", "share"), [(1, 1), (0.5, 0.5), (0.01, 0.01), (0.3, 2 / 7)])
+def test_a_sample_is_about_its_fraction_of_the_ring_and_knows_its_tokens(fraction: float, share: float) -> None:
+    """Two ranges of as many pieces as it takes; each holds its end and not its start."""
+    sample = TokenSample.draw(table("int"), fraction, 2)
+    assert len(sample.ranges) == 2
+    assert sum(high - low for low, high in sample.ranges) / 2**64 == pytest.approx(share, rel=1e-6)
+    for low, high in sample.ranges:
+        assert sample.holds(low + 1)
+        assert sample.holds(high)
+    ends = {high for _, high in sample.ranges}
+    assert all(sample.holds(low) == (low in ends) for low, _ in sample.ranges)
+    assert all(sample.holds(high + 1) == (high in {low for low, _ in sample.ranges}) for _, high in sample.ranges)
+
+
+def test_a_seed_draws_the_same_ranges_again() -> None:
+    """Three of 3,000 pieces."""
+    drawn = [TokenSample.draw(table("int"), 0.001, 3, seed=seed) for seed in (7, 7, 8)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize("fraction", [0, -0.5, 1.01, float("nan")])
+def test_a_fraction_that_is_none_is_refused(fraction: float) -> None:
+    """Before anything is read."""
+    with pytest.raises(ConfigError, match=r"sample: .* is no part of the table"):
+        TokenSample.draw(table("int"), fraction, 2)
+
+
+@pytest.mark.parametrize("partition_type", ["time", "frozen<list<int>>", "frozen<tuple<int, text>>"])
+def test_a_partition_key_whose_token_the_topic_does_not_tell_is_refused(partition_type: str) -> None:
+    """Such a table can be compared as a whole only."""
+    with pytest.raises(ConfigError, match=r"sample: shop\.t has a time, a collection, .* compare it whole"):
+        TokenSample.draw(table(partition_type), 0.5, 2)

@@ -38,15 +38,21 @@ def changes(spark: SparkSession, options: Options) -> DataFrame:
     return typed(_raw(spark, options), options)
 
 
-def current_table(spark: SparkSession, options: Options, *, static_columns: Sequence[str] | None = None) -> DataFrame:
+def current_table(
+    spark: SparkSession,
+    options: Options,
+    *,
+    static_columns: Sequence[str] | None = None,
+    clock_s: int | None = None,
+) -> DataFrame:
     """The table as the topic's records leave it: what `SELECT *` gives, with the key's columns first.
 
     `static_columns` names the table's static columns where the topic's records do not (those of DataStax's connector).
-    Raises what `typed` raises.
+    Rows whose TTL was over at `clock_s` (seconds since the epoch; None: now) are left out. Raises what `typed` raises.
     """
     parsed = _parsed(options)
     schemas = TopicSchemas.fetch(parsed)
-    return table_rows(_shown(_raw(spark, options), parsed, schemas, static_columns), schemas, parsed.numbers)
+    return table_rows(_shown(_raw(spark, options), parsed, schemas, static_columns, clock_s), schemas, parsed.numbers)
 
 
 def shown_records(
@@ -57,13 +63,18 @@ def shown_records(
 
 
 def _shown(
-    raw: DataFrame, options: BridgeOptions, schemas: TopicSchemas, static_columns: Sequence[str] | None
+    raw: DataFrame,
+    options: BridgeOptions,
+    schemas: TopicSchemas,
+    static_columns: Sequence[str] | None,
+    clock_s: int | None = None,
 ) -> DataFrame:
     table_id = _newest_table_id(options)
     if table_id is not None:
         # A record without one is of a time before the connector that names it.
         raw = raw.where(F.coalesce(F.col("properties")[TABLE_ID], F.lit(table_id)) == table_id)
-    return shown_rows(judged_records(newest_records(raw, schemas), schemas, static_columns))
+    now = None if clock_s is None else F.lit(clock_s)
+    return shown_rows(judged_records(newest_records(raw, schemas), schemas, static_columns, now))
 
 
 def _raw(spark: SparkSession, options: Options) -> DataFrame:

@@ -18,10 +18,21 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas import record_properties as names
 from spark_bridge.range_scope import ClusteringColumn, covers
+from spark_bridge.record_places import message_id_of, record_place
 from spark_bridge.topic_schemas import TopicSchemas
 from spark_bridge.typed import key_decoder
 
-__all__ = ["KeyColumns", "judged_records", "merged_records", "newest_records", "owner_of", "record_place", "shown_rows"]
+__all__ = [
+    "KeyColumns",
+    "all_records",
+    "comparable_key",
+    "decoded_ranges",
+    "judged_records",
+    "merged_records",
+    "newest_records",
+    "owner_of",
+    "shown_rows",
+]
 
 _Removal = Callable[[Column], Column]
 """From where a record stands to whether it was removed later."""
@@ -66,9 +77,14 @@ def newest_records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
 
     `owner` is the Cassandra partition as text. Results of several reads merge by `merged_records`.
     """
-    columns = KeyColumns.of(schemas)
-    scope = _scope(schemas, columns) if columns.clustering else F.lit(_ROW)
-    return _newest_per_key(_records(raw, scope)).withColumn("owner", owner_of(schemas))
+    return _newest_per_key(_records(raw, schemas)).withColumn("owner", owner_of(schemas))
+
+
+def all_records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
+    """One row a record, with what the rules look at: `scope` is `row`, `static`, `partition` or `range`."""
+    return (
+        _records(raw, schemas).withColumn("key_version", F.col("schema_version")).withColumn("owner", owner_of(schemas))
+    )
 
 
 def owner_of(schemas: TopicSchemas) -> Column:
@@ -107,7 +123,7 @@ def judged_records(
     if not columns.clustering:
         return _judged(newest, _removed_by_key, _row_deletion_us(), clock).withColumns(_no_statics())
     marked = _with_markers(newest, static_names)
-    scoped = marked.withColumns({"ranges": _ranges(schemas), "row": _comparable_key(schemas)})
+    scoped = marked.withColumns({"ranges": decoded_ranges(schemas), "row": comparable_key(schemas)})
 
     def removed(at: Column) -> Column:
         return _removed_by_key(at) | _is_later(F.col("wiped"), at) | _removed_by_range(at, columns)
@@ -136,14 +152,15 @@ def shown_rows(judged: DataFrame) -> DataFrame:
         F.col("static_source.value").alias("static_value"),
         F.col("static_source.version").alias("static_version"),
         "owner",
-        _message_id(F.col("valued.at")).alias("place"),
+        message_id_of(F.col("valued.at")).alias("place"),
         written.alias("writetime_us"),
         passes.alias("expires_at"),
     )
 
 
-def _records(raw: DataFrame, scope: Column) -> DataFrame:
-    """One row a record, with what the rules look at."""
+def _records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
+    columns = KeyColumns.of(schemas)
+    scope = _scope(schemas, columns) if columns.clustering else F.lit(_ROW)
     said = F.col("properties")
     bounds = F.struct(*[said[name].alias(name) for name in _BOUNDS], F.col("schema_version"))
     return raw.select(
@@ -157,25 +174,6 @@ def _records(raw: DataFrame, scope: Column) -> DataFrame:
         said[names.STATIC_COLUMNS].alias("static_columns"),
         F.when(said[names.KIND] == "range_deletion", bounds).alias("bounds"),
     )
-
-
-def record_place() -> Column:
-    """Where a record stands in its topic partition; `clock` orders it against other partitions, if there are any."""
-    parts = F.split("message_id", ":")
-    position = F.struct(
-        parts[0].cast("bigint").alias("ledger"),
-        parts[1].cast("bigint").alias("entry"),
-        F.coalesce(F.get(parts, F.lit(3)).cast("int"), F.lit(-1)).alias("index"),
-    )
-    clock = F.when(F.col("partition") >= 0, F.col("publish_time"))
-    return F.struct(position.alias("position"), F.col("partition"), clock.alias("clock"), F.col("writetime"))
-
-
-def _message_id(at: Column) -> Column:
-    """Of what `record_place` gave."""
-    position = at.getField("position")
-    index = F.when(position.getField("index") >= 0, position.getField("index"))
-    return F.concat_ws(":", position.getField("ledger"), position.getField("entry"), at.getField("partition"), index)
 
 
 def _scope(schemas: TopicSchemas, columns: KeyColumns) -> Column:
@@ -279,8 +277,8 @@ def _with_markers(rows: DataFrame, static_names: Sequence[str] | None) -> DataFr
     )
 
 
-def _ranges(schemas: TopicSchemas) -> Column:
-    """The partition's range deletions with their bounds as keys."""
+def decoded_ranges(schemas: TopicSchemas) -> Column:
+    """The column `ranges` (array of `bounds` and `deleted`) with the bounds as keys."""
     decoder = key_decoder(schemas, "decimal")
 
     def bound(bounds: Column, name: str) -> Column:
@@ -302,7 +300,7 @@ def _ranges(schemas: TopicSchemas) -> Column:
     return F.transform("ranges", decoded)
 
 
-def _comparable_key(schemas: TopicSchemas) -> Column:
+def comparable_key(schemas: TopicSchemas) -> Column:
     """The row's key with numbers as numbers; null where there is no range deletion to compare it with."""
     decoder = key_decoder(schemas, "decimal")
     key = decoder.finish(decoder.decode(F.col("key"), F.col("key_version")))

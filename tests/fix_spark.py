@@ -40,32 +40,35 @@ _DRIVER_PATIENCE_S: Final = 500
 PY4J_LEAVES_SOCKETS_OPEN: Final = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 
 
+SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    # what a user interface would show of earlier queries: the plans of a mirror are long, and this session is, too
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.sql.streaming.ui.retainedQueries": "2",
+    "spark.sql.maxPlanStringLength": "10000",
+    "spark.python.authenticate.socketTimeout": f"{_PATIENCE_S}s",  # 15 s are short on a loaded machine
+    "spark.databricks.delta.snapshotPartitions": "1",  # small tables: a task a file of the log would be idle work
+    # many short queries: the second compiler would cost more than it saves
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""Of every session of the tests: loopback only, and short work on a small machine."""
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session of two cores with `cassandra_cdc` registered, spark-avro and Delta Lake from the cache."""
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        # what a user interface would show of earlier queries: the plans of a mirror are long, and this session is, too
-        "spark.ui.retainedJobs": "10",
-        "spark.ui.retainedStages": "10",
-        "spark.sql.ui.retainedExecutions": "10",
-        "spark.sql.streaming.ui.retainedQueries": "2",
-        "spark.sql.maxPlanStringLength": "10000",
-        "spark.python.authenticate.socketTimeout": f"{_PATIENCE_S}s",  # 15 s are short on a loaded machine
-        "spark.databricks.delta.snapshotPartitions": "1",  # small tables: a task a file of the log would be idle work
-        # many short queries: the second compiler would cost more than it saves
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
+    """A session of two cores with `cassandra_cdc` registered, spark-avro, Delta Lake and Iceberg from the cache."""
     os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = str(_PATIENCE_S)  # of Spark's Python processes
-    jars = [*artifacts.ensure("spark-avro"), *artifacts.ensure("spark-delta")]
+    jars = [jar for name in ("spark-avro", "spark-delta", "spark-iceberg") for jar in artifacts.ensure(name)]
     builder = session_builder(jars, delta=True).master("local[2]")
-    for name, value in settings.items():
+    for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")

@@ -37,6 +37,7 @@ ARTIFACT_SETS: Final = (
     "pulsar-io-jdbc-sqlite",
     "spark-avro",
     "spark-delta",
+    "spark-iceberg",
     "spark35",
 )
 """Every name that :func:`ensure` takes."""

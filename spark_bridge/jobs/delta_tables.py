@@ -9,20 +9,15 @@ from collections.abc import Sequence
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
+from spark_bridge.jobs.lake_table import quoted
 from spark_bridge.spark_line import HAS_DATA_SOURCES, error_condition
 
-__all__ = ["DeltaTable", "quoted", "update_and_insert"]
-
-
-def quoted(name: str) -> str:
-    """A column or table name as Spark SQL takes it."""
-    return "`" + name.replace("`", "``") + "`"
+__all__ = ["DeltaTable"]
 
 
 class DeltaTable:
-    """One table; it need not exist yet. Spark's own errors come out of every method."""
+    """One table; it need not exist yet. See `spark_bridge.jobs.lake_table.LakeTable`."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -38,13 +33,13 @@ class DeltaTable:
                 return None
             raise
 
-    def ensure(self, schema: StructType) -> None:
-        """Create the table, empty, if it does not exist; add the columns that it lacks."""
+    def ensure(self, rows: DataFrame) -> None:
+        """Create the table, empty, if it does not exist; add the columns of `rows` that it lacks."""
         found = self.read()
         if found is None:
-            self.replace(self._spark.createDataFrame([], schema))
+            self.replace(rows.limit(0))
             return
-        lacking = [each for each in schema.fields if each.name not in found.columns]
+        lacking = [each for each in rows.schema.fields if each.name not in found.columns]
         if lacking:
             columns = ", ".join(f"{quoted(each.name)} {each.dataType.simpleString()}" for each in lacking)
             self._spark.sql(f"ALTER TABLE {self._name} ADD COLUMNS ({columns})")
@@ -87,13 +82,3 @@ class DeltaTable:
     def compact(self) -> None:
         """`OPTIMIZE`: many small files become few."""
         self._spark.sql(f"OPTIMIZE {self._name}")
-
-
-def update_and_insert(names: Sequence[str]) -> tuple[str, str]:
-    """The parts `UPDATE SET ...` and `INSERT (...) VALUES (...)` for columns of the source."""
-    columns = [quoted(each) for each in names]
-    assignments = ", ".join(f"t.{each} = s.{each}" for each in columns)
-    return (
-        f"UPDATE SET {assignments}",
-        f"INSERT ({', '.join(columns)}) VALUES ({', '.join(f's.{each}' for each in columns)})",
-    )

@@ -8,36 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
-from spark_bridge.jobs.delta_tables import DeltaTable, update_and_insert
+from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
 
 __all__ = ["add_versions"]
 
 
-def add_versions(history: DeltaTable, changes: DataFrame, columns: Sequence[str], epoch: int) -> None:
-    """Close the versions of changed rows and open their new ones, in one commit, once an epoch."""
+def add_versions(history: LakeTable, steps: DataFrame, columns: Sequence[str], epoch: int) -> None:
+    """Close the versions of changed rows and add their new ones, in one commit, once an epoch.
+
+    `steps` as `spark_bridge.jobs.row_steps.row_steps` gives them. A version that a later step of the same epoch replaced is
+    added closed. `valid_to` is never before `valid_from`, whatever write times the clients set.
+    """
+    order = Window.partitionBy("_cdc_id").orderBy("step")
+    ordered = steps.withColumns({"next_us": F.lead("changed_us").over(order), "at": F.row_number().over(order)})
+    has_next = F.col("next_us").isNotNull()
     fields = [F.col("after").getField(each).alias(each) for each in columns]
-    opened = changes.where("after IS NOT NULL").select(
+    added = ordered.where("after IS NOT NULL").select(
         *fields,
         F.col("changed_us").alias("valid_from"),
-        F.lit(None).cast("bigint").alias("valid_to"),
+        F.when(has_next, F.greatest("changed_us", "next_us")).alias("valid_to"),
         "_cdc_id",
         F.lit(epoch).cast("bigint").alias("opened"),
-        F.lit(None).cast("bigint").alias("closed"),
+        F.when(has_next, F.lit(epoch).cast("bigint")).alias("closed"),
     )
-    history.ensure(opened.schema)
+    history.ensure(added)
     known = history.read()
     assert known is not None
     if not known.where((F.col("opened") >= epoch) | (F.col("closed") >= epoch)).isEmpty():
         return  # a run that failed later has written this epoch
-    closing = changes.where("before IS NOT NULL").select(
+    closing = ordered.where("at = 1 AND before IS NOT NULL").select(
         F.col("_cdc_id").alias("closes"), F.col("changed_us").alias("closed_us")
     )
-    source = opened.withColumns({"closes": F.lit(None).cast("string"), "closed_us": F.lit(None).cast("bigint")})
-    update, insert = update_and_insert(opened.columns)
-    del update
+    source = added.withColumns({"closes": F.lit(None).cast("string"), "closed_us": F.lit(None).cast("bigint")})
+    _, insert = update_and_insert(added.columns)
     history.merge(
         source.unionByName(closing, allowMissingColumns=True),
         "t._cdc_id = s.closes AND t.valid_to IS NULL",

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
 from spark_bridge.admin import PulsarAdmin
+from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_batch import MirrorBatch, MirrorSettings
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.micro_batch import logged_end
@@ -16,11 +21,13 @@ from spark_bridge.options import BridgeOptions, option_texts
 from spark_bridge.positions import BEGINNING
 from spark_bridge.readers import raw_stream
 
-__all__ = ["MirrorSummary", "mirror"]
+__all__ = ["JobSettings", "MirrorSummary", "changelog", "history", "mirror"]
 
 Options = Mapping[str, str | int | bool]
 OnBatch = Callable[[Mapping[str, int]], None]
 _DAY_S = 86_400
+_COMPACT_EVERY = 100
+"""Micro-batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +42,27 @@ class MirrorSummary:
     seconds: float
 
 
+def _is_late_worker(error: BaseException) -> bool:
+    """Spark gives a stream's Python process 10 seconds to start, which no setting changes: too few on a busy machine."""
+    return isinstance(error, StreamingQueryException) and "Python worker failed to connect back" in str(error)
+
+
+_started_again = retry(
+    retry=retry_if_exception(_is_late_worker), stop=stop_after_attempt(10), wait=wait_fixed(2), reraise=True
+)
+
+
+class JobSettings(TypedDict, total=False):
+    """What `mirror`, `changelog` and `history` all take."""
+
+    static_columns: tuple[str, ...] | None
+    follow_interval_s: float | None
+    tombstone_retention_days: float
+    compact: bool
+    table_format: TableFormat | None
+    on_batch: OnBatch
+
+
 def mirror(
     spark: SparkSession,
     options: Options,
@@ -46,12 +74,14 @@ def mirror(
     follow_interval_s: float | None = None,
     tombstone_retention_days: float = 7,
     compact: bool = False,
+    table_format: TableFormat | None = None,
     on_batch: OnBatch = lambda counts: None,
 ) -> MirrorSummary:
     """Bring the tables below `target` up to the topic's end, or with `follow_interval_s` keep them there until stopped.
 
-    Killed at any moment and run again it goes on where it was, and nothing is applied twice. `on_batch` is told the
-    counts of each micro-batch. Raises ConfigError, TopicError, PulsarUnreachableError, and Spark's errors.
+    `table_format` None: that of the tables that are there, else Delta Lake. Killed at any moment and run again it goes on
+    where it was, and nothing is applied twice. `on_batch` is told the counts of each micro-batch. Raises ConfigError,
+    TopicError, PulsarUnreachableError, and Spark's errors.
     """
     given = option_texts(options)
     checkpoint = f"{target.rstrip('/')}/checkpoint"
@@ -61,46 +91,64 @@ def mirror(
         given["minPartitions"] = str(spark.sparkContext.defaultParallelism)
     parsed = BridgeOptions.from_mapping(given)
     settings = MirrorSettings(changelog=changelog, history=history, static_columns=static_columns)
-    counts: list[Mapping[str, int]] = []
+    totals: Counter[str] = Counter()
     started = time.monotonic()
 
     def apply(batch: DataFrame, number: int) -> None:
-        tables = MirrorTables(batch.sparkSession, target)
-        counts.append(MirrorBatch(tables, parsed.of_topic(parsed.only_topic), settings).apply(batch))
-        on_batch(counts[-1])
+        tables = MirrorTables(batch.sparkSession, target, table_format)
+        counts = MirrorBatch(tables, parsed.of_topic(parsed.only_topic), settings).apply(batch)
+        tables.forget(tombstone_retention_days * _DAY_S)
+        if compact and number % _COMPACT_EVERY == _COMPACT_EVERY - 1:
+            tables.compact()
+        totals.update({**counts, "batches": 1})
+        on_batch(counts)
 
+    tables = MirrorTables(spark, target, table_format)
+    MirrorBatch(tables, parsed.of_topic(parsed.only_topic), settings).begin()
     with PulsarAdmin(parsed) as admin:
         ends = {topic: admin.last_position(topic) for topic in admin.topic_partitions()}
-    while True:
+
+    @_started_again
+    def run() -> DataFrame:
         frame = raw_stream(spark, given)
         stream = frame.writeStream.foreachBatch(apply).option("checkpointLocation", checkpoint)
         if follow_interval_s is None:
             stream.trigger(availableNow=True).start().awaitTermination()
         else:
             stream.trigger(processingTime=f"{follow_interval_s} seconds").start().awaitTermination()
+        return frame
+
+    while True:
+        frame = run()
         reached = logged_end(checkpoint, ends.keys()) or {}
         if all(reached.get(topic, BEGINNING) >= end or end.entry < 0 for topic, end in ends.items()):
             break
-    tables = MirrorTables(spark, target)
     nothing = spark.createDataFrame([], frame.schema)
-    counts.append(MirrorBatch(tables, parsed.of_topic(parsed.only_topic), settings).apply(nothing))  # rows that expired
-    tables.forget(int(time.time() - tombstone_retention_days * _DAY_S))
+    totals.update(MirrorBatch(tables, parsed.of_topic(parsed.only_topic), settings).expire(nothing))
+    tables.forget(tombstone_retention_days * _DAY_S)
     if compact:
-        for table in (tables.rows, tables.records):
-            if table.read() is not None:
-                table.compact()
-    return _summary(counts, time.monotonic() - started)
-
-
-def _summary(counts: list[Mapping[str, int]], seconds: float) -> MirrorSummary:
-    def total(name: str) -> int:
-        return sum(each.get(name, 0) for each in counts)
-
+        tables.compact()
     return MirrorSummary(
-        batches=len(counts) - 1,
-        records=total("records"),
-        inserted=total("insert"),
-        updated=total("update"),
-        deleted=total("delete"),
-        seconds=seconds,
+        batches=totals["batches"],
+        records=totals["records"],
+        inserted=totals["insert"],
+        updated=totals["update"],
+        deleted=totals["delete"],
+        seconds=time.monotonic() - started,
     )
+
+
+def changelog(spark: SparkSession, options: Options, target: str, **more: Unpack[JobSettings]) -> MirrorSummary:
+    """Keep `changes` below `target`: every insert, update and delete with both images; and the mirror it comes from.
+
+    As `mirror` in everything else.
+    """
+    return mirror(spark, options, target, changelog=True, **more)
+
+
+def history(spark: SparkSession, options: Options, target: str, **more: Unpack[JobSettings]) -> MirrorSummary:
+    """Keep `history` below `target`: every version of every row with its write times; and the mirror it comes from.
+
+    As `mirror` in everything else.
+    """
+    return mirror(spark, options, target, history=True, **more)

@@ -8,17 +8,30 @@ repeats the same list.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, cast
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.types import StructType
 
 from schemas.record_properties import TABLE_ID
 from spark_bridge.folding import KeyColumns, judged_records, merged_records, newest_records, shown_rows
-from spark_bridge.jobs.delta_tables import DeltaTable, update_and_insert
 from spark_bridge.jobs.history_table import add_versions
-from spark_bridge.jobs.mirror_state import Applied, BatchContent, MirrorTables, content_of, not_applied, uuid_time
+from spark_bridge.jobs.lake_table import LakeTable, quoted, update_and_insert
+from spark_bridge.jobs.mirror_state import (
+    NO_CONTENT,
+    Applied,
+    BatchContent,
+    MirrorTables,
+    content_of,
+    not_applied,
+    uuid_time,
+)
+from spark_bridge.jobs.row_steps import ImageColumns, row_steps
 from spark_bridge.options import BridgeOptions
 from spark_bridge.table_rows import table_columns, table_rows
 from spark_bridge.topic_schemas import TopicSchemas
@@ -26,6 +39,7 @@ from spark_bridge.topic_schemas import TopicSchemas
 __all__ = ["MirrorBatch", "MirrorSettings"]
 
 ID, OWNER, WRITETIME, EXPIRES_AT = "_cdc_id", "_cdc_owner", "_cdc_writetime", "_cdc_expires_at"
+_FEW_RECORDS: Final = 100_000
 _OWN = (ID, OWNER, WRITETIME, EXPIRES_AT)
 
 
@@ -38,7 +52,7 @@ class MirrorSettings:
     static_columns: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """One micro-batch on its way."""
 
@@ -56,6 +70,11 @@ class _Plan:
         known = [each for each in (self.applied.table_id, self.content.table_id) if each is not None]
         return max(known, key=uuid_time, default=None)
 
+    @property
+    def statics(self) -> tuple[str, ...]:
+        """The table's static columns, as far as records have named them."""
+        return self.content.static_columns or self.applied.static_columns
+
 
 class MirrorBatch:
     """Applies micro-batches of raw rows to the tables of one mirror. Raises what `TopicSchemas.fetch` and Spark raise."""
@@ -63,7 +82,31 @@ class MirrorBatch:
     def __init__(self, tables: MirrorTables, options: BridgeOptions, settings: MirrorSettings) -> None:
         self._tables = tables
         self._options = options
-        self._settings = settings
+        self._logs = [tables.changes] if settings.changelog or tables.changes.read() is not None else []
+        self._histories = [tables.history] if settings.history or tables.history.read() is not None else []
+        self._static_columns = settings.static_columns
+
+    def begin(self) -> None:
+        """A change log or a history that is asked for later than the mirror starts with the rows that there are."""
+        rows = self._tables.rows.read()
+        if rows is None:
+            return
+        applied = self._tables.applied()
+        names = [each for each in rows.columns if each not in _OWN]
+        there = rows.select(
+            F.lit("insert").alias("op"),
+            ID,
+            F.lit(None).cast(rows.select(*names, *_OWN).schema).alias("before"),
+            _whole([*names, *_OWN]).alias("after"),
+            F.col(WRITETIME).alias("changed_us"),
+            F.lit(1).alias("step"),
+        )
+        for log in self._logs:
+            if log.read() is None:
+                self._append(log, there, applied.epoch)
+        for history in self._histories:
+            if history.read() is None:
+                add_versions(history, there, names, applied.epoch)
 
     def apply(self, batch: DataFrame) -> Mapping[str, int]:
         """Counts: `records`, and `insert`, `update`, `delete` of rows. A batch that was applied before changes nothing."""
@@ -72,20 +115,26 @@ class MirrorBatch:
         try:
             content = content_of(raw)
             if not content.records:
-                if not self._has_expired():
-                    return {"records": 0}
-                applied = _later(applied)
-                self._tables.save_applied(applied)
+                return {"records": 0, **self.expire(batch)}
+            _fit(batch.sparkSession, content.records)
             is_new_table = bool(
                 applied.table_id and content.table_id and uuid_time(content.table_id) > uuid_time(applied.table_id)
             )
-            schemas = TopicSchemas.fetch(self._options)
-            plan = _Plan(schemas=schemas, applied=applied, content=content, is_new_table=is_new_table)
-            return {"records": content.records, **self._apply(raw, plan)}
+            return {"records": content.records, **self._apply(raw, applied, content, is_new_table)}
         finally:
             raw.unpersist()
 
-    def _apply(self, raw: DataFrame, plan: _Plan) -> Mapping[str, int]:
+    def expire(self, batch: DataFrame) -> Mapping[str, int]:
+        """Take away the rows whose time is over; `batch` holds no record that was not applied. Counts as `apply`'s."""
+        applied, now_s = self._tables.applied(), int(time.time())
+        if applied.next_expiry_s is None or applied.next_expiry_s > now_s:
+            return {}
+        applied = replace(applied, clock_s=now_s)
+        self._tables.save_applied(applied)
+        return self._apply(batch.where("false"), applied, NO_CONTENT, is_new_table=False)
+
+    def _apply(self, raw: DataFrame, applied: Applied, content: BatchContent, is_new_table: bool) -> Mapping[str, int]:
+        plan = _Plan(TopicSchemas.fetch(self._options), applied, content, is_new_table)
         if plan.table_id is not None:
             # A record without an id is of a time before the connector that names it.
             raw = raw.where(F.coalesce(F.col("properties")[TABLE_ID], F.lit(plan.table_id)) == plan.table_id)
@@ -93,34 +142,52 @@ class MirrorBatch:
         records = newest_records(raw, plan.schemas)
         owners = self._touched_owners(records, plan)
         newest = self._merged(records, owners, plan)
-        judged = judged_records(
-            newest, plan.schemas, self._settings.static_columns, F.lit(plan.applied.clock_s)
-        ).persist()
-        changes = self._changes(judged, owners, plan).persist()
-        try:
-            counts = {row.op: row["count"] for row in changes.groupBy("op").count().collect()}
-            self._write(changes, plan)
-            if plan.is_new_table:
-                self._tables.records.delete("true")
-            self._tables.save_records(judged, newest.columns, plan.content.newest_publish_s)
-        finally:
-            changes.unpersist()
-            judged.unpersist()
-        positions = {**plan.applied.positions, **plan.content.positions}
-        done = Applied(epoch=plan.epoch, clock_s=int(time.time()), table_id=plan.table_id, positions=positions)
+        clock = F.lit(applied.clock_s)
+        # Checkpoints and not caches: Delta's MERGE would copy what is cached, once for each table.
+        judged = judged_records(newest, plan.schemas, self._static_columns, clock).localCheckpoint()
+        told = self._told(judged, owners, plan).localCheckpoint()
+        changes = told.where("op <> 'same'")
+        if self._logs or self._histories:
+            self._write_steps(raw, told, plan)
+        found = changes.groupBy("op").agg(F.count("*").alias("rows"), F.min(f"after.{EXPIRES_AT}").alias("expiry"))
+        counts = found.collect()
+        if plan.is_new_table:
+            self._tables.records.delete("true")
+        _at_once(
+            raw.sparkSession,
+            lambda: _merge_rows(self._tables.rows, changes, [*table_columns(plan.schemas), *_OWN]),
+            lambda: self._tables.save_records(judged, newest.columns, content.newest_publish_s),
+        )
+        done = Applied(
+            epoch=plan.epoch,
+            clock_s=int(time.time()),
+            table_id=plan.table_id,
+            positions={**applied.positions, **content.positions},
+            next_expiry_s=self._next_expiry(applied, [row.expiry for row in counts]),
+            static_columns=plan.statics,
+            forgot_s=applied.forgot_s,
+        )
         self._tables.save_applied(done)
-        return {op: count for op, count in counts.items() if op != "touch"}
+        return {row.op: row["rows"] for row in counts if row.op != "touch"}
 
-    def _has_expired(self) -> bool:
-        rows = self._tables.rows.read()
-        return rows is not None and not rows.where(F.col(EXPIRES_AT) <= int(time.time())).isEmpty()
+    def _next_expiry(self, applied: Applied, new: Sequence[int | None]) -> int | None:
+        """No later than the first row expires; asked of the rows only when what was known has passed."""
+        known = applied.next_expiry_s
+        if known is not None and known <= applied.clock_s:
+            rows = self._tables.rows.read()
+            assert rows is not None
+            return cast("int | None", rows.agg(F.min(EXPIRES_AT)).collect()[0][0])
+        return min((each for each in (known, *new) if each is not None), default=None)
 
     def _touched_owners(self, records: DataFrame, plan: _Plan) -> DataFrame:
         touched = records.select("owner")
         rows = self._tables.rows.read()
-        if rows is not None:
-            passed = F.lit(True) if plan.is_new_table else F.col(EXPIRES_AT) <= plan.applied.clock_s
-            touched = touched.union(rows.where(passed).select(F.col(OWNER).alias("owner")))
+        expiry = plan.applied.next_expiry_s
+        if rows is not None and plan.is_new_table:
+            touched = touched.union(rows.select(F.col(OWNER).alias("owner")))
+        elif rows is not None and expiry is not None and expiry <= plan.applied.clock_s:
+            passed = rows.where(F.col(EXPIRES_AT) <= plan.applied.clock_s)
+            touched = touched.union(passed.select(F.col(OWNER).alias("owner")))
         return touched.distinct()
 
     def _merged(self, records: DataFrame, owners: DataFrame, plan: _Plan) -> DataFrame:
@@ -130,8 +197,9 @@ class MirrorBatch:
         known = kept.join(owners, "owner", "left_semi").select(*records.columns)
         return merged_records(known.unionByName(records))
 
-    def _changes(self, judged: DataFrame, owners: DataFrame, plan: _Plan) -> DataFrame:
-        """`op`, `_cdc_id`, `before`, `after` (structs of the table's columns and `_cdc_*`), `changed_us`."""
+    def _told(self, judged: DataFrame, owners: DataFrame, plan: _Plan) -> DataFrame:
+        """Rows of the touched partitions: `op`, `_cdc_id`, `owner`, `before`, `after` (structs of the table's columns and
+        `_cdc_*`), `changed_us`; without a change log and a history only rows that changed."""
         identity = F.when(F.col("is_alive"), F.hex("key")).otherwise(F.concat(F.lit("static:"), F.col("owner")))
         shown = shown_rows(judged).withColumns({
             ID: identity,
@@ -140,38 +208,45 @@ class MirrorBatch:
             EXPIRES_AT: F.col("expires_at"),
         })  # fmt: skip
         after = table_rows(shown, plan.schemas, self._options.numbers, _OWN)
-        names = table_columns(plan.schemas)
-        rows = self._tables.rows.read()
-        now = after.select(ID, _whole(after.columns).alias("after"), _content(names).alias("new"))
-        if rows is None:
-            told = now.withColumns({"before": F.lit(None).cast(after.schema), "old": F.lit(None).cast("string")})
-        else:
-            touched = rows.join(owners.select(F.col("owner").alias(OWNER)), OWNER, "left_semi")
-            content = _content([each for each in rows.columns if each not in _OWN])
-            known = touched.select(ID, _whole(rows.columns).alias("before"), content.alias("old"))
-            told = now.join(known, ID, "full_outer")
+        now = after.select(ID, _whole(after.columns).alias("after"), _content(table_columns(plan.schemas)).alias("new"))
+        told = self._beside_old(now, after.schema, owners)
         removed = judged.where(F.col("scope") == "row").select(F.hex("key").alias(ID), "removed_us")
         last_s = plan.content.newest_publish_s or plan.applied.clock_s
         changed = F.when(F.col("after").isNull(), F.coalesce(F.col("removed_us"), F.lit(last_s * 1_000_000))).otherwise(
             F.col("after").getField(WRITETIME)
         )
-        op = _op().alias("op")
-        return (
-            told.join(removed, ID, "left")
-            .select(op, ID, "before", "after", changed.alias("changed_us"))
-            .where("op <> 'same'")
+        owner = F.coalesce(F.col("after").getField(OWNER), F.col("before").getField(OWNER)).alias("owner")
+        all_told = told.join(removed, ID, "left").select(
+            _op().alias("op"), ID, owner, "before", "after", changed.alias("changed_us")
+        )
+        return all_told if self._logs or self._histories else all_told.where("op <> 'same'")
+
+    def _beside_old(self, now: DataFrame, schema: StructType, owners: DataFrame) -> DataFrame:
+        rows = self._tables.rows.read()
+        if rows is None:
+            return now.withColumns({"before": F.lit(None).cast(schema), "old": F.lit(None).cast("string")})
+        touched = rows.join(owners.select(F.col("owner").alias(OWNER)), OWNER, "left_semi")
+        lacking = {each.name: F.lit(None).cast(each.dataType) for each in schema if each.name not in rows.columns}
+        names = [each.name for each in schema]
+        known = touched.withColumns(lacking).select(
+            ID, _whole(names).alias("before"), _content([each for each in names if each not in _OWN]).alias("old")
+        )
+        return now.join(known, ID, "full_outer")
+
+    def _write_steps(self, raw: DataFrame, told: DataFrame, plan: _Plan) -> None:
+        names = table_columns(plan.schemas)
+        statics = [each for each in names if each in (self._static_columns or plan.statics)]
+        columns = ImageColumns(names=names, statics=statics, own=_OWN)
+        steps = row_steps(raw, told, plan.schemas, self._options.numbers, columns).localCheckpoint()
+        _at_once(
+            raw.sparkSession,
+            *[partial(self._append, each, steps, plan.epoch) for each in self._logs],
+            *[partial(add_versions, each, steps, names, plan.epoch) for each in self._histories],
         )
 
-    def _write(self, changes: DataFrame, plan: _Plan) -> None:
-        seen = changes.where("op <> 'touch'")
-        if self._settings.changelog:
-            log = seen.withColumn("epoch", F.lit(plan.epoch).cast("bigint")).withColumnRenamed(
-                "changed_us", "writetime"
-            )
-            self._tables.changes.append(log, writer=f"cassandra-cdc {self._tables.target}", epoch=plan.epoch)
-        if self._settings.history:
-            add_versions(self._tables.history, seen, table_columns(plan.schemas), plan.epoch)
-        _merge_rows(self._tables.rows, changes, [*table_columns(plan.schemas), *_OWN])
+    def _append(self, log: LakeTable, steps: DataFrame, epoch: int) -> None:
+        named = steps.withColumn("epoch", F.lit(epoch).cast("bigint")).withColumnRenamed("changed_us", "writetime")
+        log.append(named, writer=f"cassandra-cdc {self._tables.target}", epoch=epoch)
 
     def _follow_schema(self, plan: _Plan) -> None:
         """Key columns that were renamed, value columns that were dropped; new ones come with the first merge."""
@@ -192,10 +267,10 @@ class MirrorBatch:
             table.drop_columns([each for each in names if each not in wanted])
 
 
-def _merge_rows(table: DeltaTable, changes: DataFrame, columns: Sequence[str]) -> None:
+def _merge_rows(table: LakeTable, changes: DataFrame, columns: Sequence[str]) -> None:
     fields = [F.col("after").getField(each).alias(each) for each in columns if each != ID]
     source = changes.select("op", ID, *fields)
-    table.ensure(source.select(*columns).schema)
+    table.ensure(source.select(*columns))
     update, insert = update_and_insert(columns)
     table.merge(
         source,
@@ -207,7 +282,7 @@ def _merge_rows(table: DeltaTable, changes: DataFrame, columns: Sequence[str]) -
 
 
 def _whole(columns: Sequence[str]) -> Column:
-    return F.struct(*[F.col(_quoted(each)).alias(each) for each in columns])
+    return F.struct(*[F.col(quoted(each)).alias(each) for each in columns])
 
 
 def _content(columns: Sequence[str]) -> Column:
@@ -229,11 +304,25 @@ def _op() -> Column:
     )
 
 
-def _later(applied: Applied) -> Applied:
-    return Applied(
-        epoch=applied.epoch, clock_s=int(time.time()), table_id=applied.table_id, positions=applied.positions
-    )
+def _fit(session: SparkSession, records: int) -> None:
+    """Set up a micro-batch's session, which is its query's own, for so many records."""
+    # The sources of our merges are checkpoints: they need not be copied to stay what they are.
+    session.conf.set("spark.databricks.delta.merge.materializeSource", "none")
+    # Adaptive execution runs a Spark job for each stage: more than the work itself where there is little of it.
+    session.conf.set("spark.sql.adaptive.enabled", str(records >= _FEW_RECORDS).lower())
+    shuffled = max(session.sparkContext.defaultParallelism, records // _FEW_RECORDS)
+    session.conf.set("spark.sql.shuffle.partitions", str(shuffled))
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def _at_once(session: SparkSession, *steps: Callable[[], None]) -> None:
+    """Run steps beside each other, for most of a small commit is waiting; raises the first one's error when all ended."""
+    context = session.sparkContext._jsc.sc()  # noqa: SLF001  (PySpark's own way to it differs from version to version)
+    properties = context.getLocalProperties().clone()
+
+    def run(step: Callable[[], None]) -> None:
+        context.setLocalProperties(properties)  # the query's, so that its end is the end of these jobs
+        step()
+
+    with ThreadPoolExecutor(len(steps)) as pool:
+        for each in [pool.submit(run, step) for step in steps]:
+            each.result()

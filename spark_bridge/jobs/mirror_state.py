@@ -2,7 +2,7 @@
 
     <target>/rows      the table, and `_cdc_id`, `_cdc_owner`, `_cdc_writetime`, `_cdc_expires_at`
     <target>/records   the newest record of each key, and markers of deletions of many rows (spark_bridge.folding)
-    <target>/applied   one row: the epoch (counts micro-batches), its clock, the table id, the position of each topic partition
+    <target>/applied   a state file: the epoch (counts micro-batches), its clock, the table id, the position of each topic partition
     <target>/changes   the change log, by option
     <target>/history   every version of every row, by option
 
@@ -12,27 +12,27 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from schemas.record_properties import TABLE_ID
-from spark_bridge.folding import record_place
-from spark_bridge.jobs.delta_tables import DeltaTable, update_and_insert
+from schemas.errors import ConfigError
+from schemas.record_properties import STATIC_COLUMNS, TABLE_ID
+from spark_bridge.jobs.delta_tables import DeltaTable
+from spark_bridge.jobs.iceberg_tables import IcebergTable
+from spark_bridge.jobs.lake_table import LakeTable, TableFormat, update_and_insert
+from spark_bridge.jobs.state_file import StateFile
 from spark_bridge.positions import topic_of
+from spark_bridge.record_places import record_place
 
-__all__ = ["Applied", "BatchContent", "MirrorTables", "content_of", "not_applied", "uuid_time"]
+__all__ = ["NO_CONTENT", "Applied", "BatchContent", "MirrorTables", "content_of", "not_applied", "uuid_time"]
 
-_APPLIED = StructType([
-    StructField("epoch", LongType(), False),
-    StructField("clock_s", LongType(), False),
-    StructField("table_id", StringType()),
-    StructField("positions", StringType(), False),
-])  # fmt: skip
+_FORGET_EVERY_S: Final = 3_600
 
 RecordPosition = tuple[int, int, int]
 """Ledger, entry, batch index (-1 without one)."""
@@ -40,12 +40,20 @@ RecordPosition = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """How far a mirror has come. `clock_s` is the time to which rows have expired."""
+    """How far a mirror has come. Times are seconds since the epoch.
+
+    `clock_s` is the time to which rows have expired; no row expires before `next_expiry_s` (None: none will).
+    `static_columns` are those that the newest record that names them has named. `forgot_s`: when markers were last dropped.
+    """
 
     epoch: int = 0
     clock_s: int = 0
     table_id: str | None = None
     positions: Mapping[str, RecordPosition] = field(default_factory=dict)
+    next_expiry_s: int | None = None
+    static_columns: tuple[str, ...] = ()
+    forgot_s: int = 0
+    table_format: TableFormat | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,35 +63,51 @@ class BatchContent:
     records: int
     positions: Mapping[str, RecordPosition]
     table_id: str | None
+    static_columns: tuple[str, ...]
     newest_publish_s: int
 
 
-class MirrorTables:
-    """The Delta tables below one folder."""
+NO_CONTENT: Final = BatchContent(records=0, positions={}, table_id=None, static_columns=(), newest_publish_s=0)
+"""Of a micro-batch without records."""
 
-    def __init__(self, spark: SparkSession, target: str) -> None:
+
+class MirrorTables:
+    """The tables below one folder; `table_format` None: that of the tables that are there, else Delta Lake."""
+
+    def __init__(self, spark: SparkSession, target: str, table_format: TableFormat | None = None) -> None:
+        """Raises ConfigError when the tables that are there have another format."""
         folder = target.rstrip("/")
         self.target = folder
-        self.rows = DeltaTable(spark, f"{folder}/rows")
-        self.records = DeltaTable(spark, f"{folder}/records")
-        self.changes = DeltaTable(spark, f"{folder}/changes")
-        self.history = DeltaTable(spark, f"{folder}/history")
-        self._applied = DeltaTable(spark, f"{folder}/applied")
-        self._spark = spark
+        self._applied = StateFile(spark, f"{folder}/applied")
+        kept = self.applied().table_format
+        if table_format is not None and kept not in (None, table_format):
+            raise ConfigError.of("format", f"{table_format!r} is given, but the tables below {folder} are {kept!r}")
+        self.table_format: TableFormat = table_format or kept or "delta"
+        made = IcebergTable if self.table_format == "iceberg" else DeltaTable
+        self.rows: LakeTable = made(spark, f"{folder}/rows")
+        self.records: LakeTable = made(spark, f"{folder}/records")
+        self.changes: LakeTable = made(spark, f"{folder}/changes")
+        self.history: LakeTable = made(spark, f"{folder}/history")
+
+    def compact(self) -> None:
+        """Many small files become few, in every table that there is."""
+        for each in (self.rows, self.records, self.changes, self.history):
+            if each.read() is not None:
+                each.compact()
 
     def applied(self) -> Applied:
         """How far the mirror has come; a new one starts at epoch 0."""
         stored = self._applied.read()
         if stored is None:
             return Applied()
-        (row,) = stored.collect()
-        positions = {topic: (at[0], at[1], at[2]) for topic, at in json.loads(row.positions).items()}
-        return Applied(epoch=row.epoch, clock_s=row.clock_s, table_id=row.table_id, positions=positions)
+        found = json.loads(stored)
+        positions = {topic: (at[0], at[1], at[2]) for topic, at in found.pop("positions").items()}
+        statics = tuple(found.pop("static_columns"))
+        return Applied(positions=positions, static_columns=statics, **found)
 
     def save_applied(self, applied: Applied) -> None:
         """The last step of a micro-batch."""
-        row = (applied.epoch, applied.clock_s, applied.table_id, json.dumps(applied.positions))
-        self._applied.replace(self._spark.createDataFrame([row], _APPLIED).coalesce(1))
+        self._applied.write(json.dumps(asdict(replace(applied, table_format=self.table_format))))
 
     def save_records(self, judged: DataFrame, columns: list[str], seen_s: int) -> None:
         """Keep what later records must meet; what was removed for good is only kept where it may give static columns."""
@@ -100,7 +124,7 @@ class MirrorTables:
         }
         names = ["record_id", *columns, "seen_s"]
         source = judged.withColumns(kept).select(*names, "is_dropped")
-        self.records.ensure(source.drop("is_dropped").schema)
+        self.records.ensure(source.drop("is_dropped"))
         update, insert = update_and_insert(names)
         self.records.merge(
             source,
@@ -110,10 +134,14 @@ class MirrorTables:
             f"WHEN NOT MATCHED AND NOT s.is_dropped THEN {insert}",
         )
 
-    def forget(self, before_s: int) -> None:
-        """Drop markers, and rows that were removed, that were last met before this time (seconds since the epoch)."""
-        if self.records.read() is not None:
-            self.records.delete(f"seen_s < {before_s} AND (scope IN ('partition', 'range') OR valued.is_removed)")
+    def forget(self, retention_s: float) -> None:
+        """Drop markers, and rows that were removed, that were last met so long ago; looks at most once an hour."""
+        applied, now_s = self.applied(), int(time.time())
+        if self.records.read() is None or now_s - applied.forgot_s < min(_FORGET_EVERY_S, retention_s):
+            return
+        before_s = int(now_s - retention_s)
+        self.records.delete(f"seen_s < {before_s} AND (scope IN ('partition', 'range') OR valued.is_removed)")
+        self.save_applied(replace(applied, forgot_s=now_s))
 
 
 def not_applied(applied: Applied) -> Column:
@@ -133,6 +161,7 @@ def not_applied(applied: Applied) -> Column:
 
 def content_of(raw: DataFrame) -> BatchContent:
     """What a micro-batch of raw rows holds; one pass over it."""
+    statics = F.col("properties")[STATIC_COLUMNS]
     found = (
         raw.groupBy("topic", "partition")
         .agg(
@@ -140,6 +169,7 @@ def content_of(raw: DataFrame) -> BatchContent:
             F.max(record_place().getField("position")).alias("last"),
             F.collect_set(F.col("properties")[TABLE_ID]).alias("table_ids"),
             F.max(F.unix_seconds("publish_time")).alias("publish_s"),
+            F.max_by(statics, F.when(statics.isNotNull(), record_place().getField("position"))).alias("statics"),
         )
         .collect()
     )
@@ -150,6 +180,7 @@ def content_of(raw: DataFrame) -> BatchContent:
             _partition_topic(row): (row["last"].ledger, row["last"].entry, row["last"]["index"]) for row in found
         },
         table_id=max(ids, key=uuid_time, default=None),
+        static_columns=max((tuple(json.loads(row.statics)) for row in found if row.statics), key=len, default=()),
         newest_publish_s=max((row.publish_s for row in found), default=0),
     )
 

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import cast
@@ -15,8 +16,11 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from schemas.cql_value import AvroValue
+from schemas.errors import ConfigError
 from schemas.row_record import record_writer
-from spark_bridge import current_table
+from spark_bridge import changes, current_table
+from spark_bridge.jobs.latest import latest_on_read
+from tests.events_topic import wait_until
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
@@ -101,6 +105,31 @@ def test_the_newest_record_of_a_key_wins(spark: SparkSession, data_topic: MakeTo
     rows = current_table(spark, topic.options)
     assert rows.dtypes == [("id", "int"), ("name", "string"), ("price", "decimal(38,18)")]
     assert sorted(rows.collect()) == [Row(id=1, name="a2", price=Decimal("1.5")), Row(id=3, name=None, price=None)]
+
+
+def test_the_table_as_of_a_time_has_what_was_published_before_and_lived_then(
+    spark: SparkSession, data_topic: MakeTopic
+) -> None:
+    """Records that were published later do not count, and a TTL goes by that time's clock."""
+    topic = data_topic(*PLAIN)
+    expires = {"expires_at": str(SECONDS + 100_000)}
+    topic.write(
+        Record(key={"id": 1}, value={"name": "a"}), Record(key={"id": 2}, value={"name": "b"}, properties=expires)
+    )
+    (before_ms,) = changes(spark, topic.options).selectExpr("max(unix_millis(publish_time)) + 1").first()
+    wait_until(lambda: time.time() * 1000 > before_ms, "the next millisecond")
+    topic.write(Record(key={"id": 1}, value={"name": "a2"}), Record(key={"id": 3}, value={"name": "c"}))
+
+    def names(as_of_ms: int | None) -> list[tuple[object, ...]]:
+        text = None if as_of_ms is None else datetime.fromtimestamp(as_of_ms / 1000, UTC).isoformat()
+        return sorted(tuple(each)[:2] for each in latest_on_read(spark, topic.options, as_of=text).collect())
+
+    assert names(before_ms) == [(1, "a"), (2, "b")]
+    assert names(None) == [(1, "a2"), (2, "b"), (3, "c")]
+    assert names((SECONDS + 200_000) * 1000) == [(1, "a2"), (3, "c")]
+    assert names((SECONDS - 3_600) * 1000) == []
+    with pytest.raises(ConfigError, match="as_of: 'yesterday' is no time with its zone"):
+        latest_on_read(spark, topic.options, as_of="yesterday")
 
 
 def test_the_current_table_of_a_partitioned_topic(spark: SparkSession, data_topic: MakeTopic) -> None:

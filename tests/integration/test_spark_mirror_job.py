@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge import current_table
 from spark_bridge.jobs import delta_tables
@@ -54,9 +55,7 @@ class Mirror:
             self._spark,
             self._topic.options,
             str(self.folder),
-            changelog=True,
-            history=True,
-            **more,  # type: ignore[arg-type]
+            **{"changelog": True, "history": True, **more},  # type: ignore[arg-type]
         )
 
     def table(self, name: str) -> DataFrame:
@@ -71,8 +70,10 @@ class Mirror:
     def replayed(self) -> Rows:
         """The rows that the change log leaves when it is run from the start."""
         rows: dict[str, str] = {}
-        log = self.table("changes").selectExpr("epoch", "op", "_cdc_id", "to_json(before) old", "to_json(after) new")
-        for each in log.orderBy("epoch").collect():
+        log = self.table("changes").selectExpr(
+            "epoch", "step", "op", "_cdc_id", "to_json(before) old", "to_json(after) new"
+        )
+        for each in log.orderBy("epoch", "step").collect():
             match each.op:
                 case "insert":
                     assert each._cdc_id not in rows
@@ -126,9 +127,16 @@ def test_a_mirror_follows_inserts_updates_and_deletes(mirror_of: Callable[..., M
         ("insert", None, "b", 11),
         ("update", "a", "a2", 20),
         ("delete", "b", None, 21),
+        ("insert", None, "d", 22),
+        ("delete", "d", None, 23),
     ]
     versions = kept.table("history").select("id", "name", "valid_from", "valid_to").collect()
-    assert sorted(map(tuple, versions), key=str) == [(1, "a", 10, 20), (1, "a2", 20, None), (2, "b", 11, 21)]
+    assert sorted(map(tuple, versions), key=str) == [
+        (1, "a", 10, 20),
+        (1, "a2", 20, None),
+        (2, "b", 11, 21),
+        (4, "d", 22, 23),
+    ]
     again = kept.run()
     assert (again.records, again.inserted, again.updated, again.deleted) == (0, 0, 0, 0)
 
@@ -161,6 +169,60 @@ def test_markers_static_columns_and_expiry_over_many_batches(
         kept.run(compact=stage == 1, tombstone_retention_days=0 if stage == 0 else 7)
         assert kept.rows() == kept.wanted()
     assert kept.replayed() == kept.open_versions() == kept.rows()
+
+
+def test_every_record_of_a_micro_batch_is_a_change(mirror_of: Callable[..., Mirror], data_topic: MakeTopic) -> None:
+    """Changes of one row that come together are told one by one: its own, its partition's static columns, markers.
+
+    A change log and a history that are switched on later begin with the rows that the mirror has.
+    """
+    topic = data_topic(*WIDE)
+    kept = mirror_of(topic)
+    topic.write(row("p", 1, "x", 1, s="s"))
+    kept.run(changelog=False, history=False)
+    topic.write(
+        row("p", 1, "x", 2, s="s"),
+        row("p", 1, "x", 3, s="s"),
+        row("p", 2, "x", 9, s="s"),
+        static_row("p", s="s2"),
+        row_deletion("p", 2, "x"),
+        range_deletion("p", start={"a": 1}),
+        row("p", 1, "x", 4, s="s2"),
+        partition_deletion("p"),
+        row("p", 1, "x", 5),
+    )
+    summary = kept.run()
+    assert (summary.records, summary.inserted, summary.updated, summary.deleted) == (9, 0, 1, 0)
+    log = kept.table("changes").selectExpr(
+        "coalesce(after.a, before.a) a", "epoch", "step", "op", "before.v", "before.s", "after.v", "after.s"
+    )
+    assert [tuple(each)[3:] for each in log.where("a = 1").orderBy("epoch", "step").collect()] == [
+        ("insert", None, None, 1, "s"),
+        ("update", 1, "s", 2, "s"),
+        ("update", 2, "s", 3, "s"),
+        ("update", 3, "s", 3, "s2"),
+        ("delete", 3, "s2", None, None),
+        ("insert", None, None, 4, "s2"),
+        ("delete", 4, "s2", None, None),
+        ("insert", None, None, 5, None),
+    ]
+    assert [tuple(each)[3:] for each in log.where("a = 2").orderBy("epoch", "step").collect()] == [
+        ("insert", None, None, 9, "s"),
+        ("update", 9, "s", 9, "s2"),
+        ("delete", 9, "s2", None, None),
+    ]
+    versions = kept.table("history").select("a", "v", "s", F.isnull("valid_to")).collect()
+    assert sorted(map(tuple, versions), key=str) == [
+        (1, 1, "s", False),
+        (1, 2, "s", False),
+        (1, 3, "s", False),
+        (1, 3, "s2", False),
+        (1, 4, "s2", False),
+        (1, 5, None, True),
+        (2, 9, "s", False),
+        (2, 9, "s2", False),
+    ]
+    assert kept.replayed() == kept.open_versions() == kept.rows() == kept.wanted()
 
 
 def test_a_batch_that_failed_midway_is_applied_once(

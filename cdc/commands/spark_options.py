@@ -1,0 +1,90 @@
+"""What the Spark commands share: their options, the session, how an error of Spark is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import click
+
+from schemas.errors import CdcError, ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "BROKER_OPTIONS",
+    "CASSANDRA_OPTIONS",
+    "SESSION_OPTIONS",
+    "TOPIC_OPTION",
+    "SparkJobError",
+    "named",
+    "open_session",
+    "reason",
+    "together",
+]
+
+_OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
+
+
+_Command: TypeAlias = Callable[..., Any]
+
+
+class SparkJobError(CdcError):
+    """A Spark job ended with an error; the text is Spark's reason in one line."""
+
+
+def together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    """Options that several commands share, as one decorator."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+
+
+TOPIC_OPTION = click.option("--topic", required=True, help="The table's data topic.")
+BROKER_OPTIONS = together(
+    click.option("--service-url", required=True, help="The broker: pulsar://host:6650."),
+    click.option("--admin-url", required=True, help="The admin service: http://host:8080."),
+)
+CASSANDRA_OPTIONS = together(
+    click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra."),
+    click.option("--contact-point", "contact_points", required=True, multiple=True, help="A node of Cassandra."),
+    click.option("--port", default=9042, show_default=True, help="Cassandra's CQL port."),
+    click.option("--local-dc", help="The data center to ask."),
+    click.option("--username", help="Cassandra's user; the password is read from CDC_CASSANDRA_PASSWORD."),
+    click.option("--consistency", default="LOCAL_QUORUM", show_default=True, help="Of the reads."),
+)
+SESSION_OPTIONS = together(
+    click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP),
+    click.option(
+        "--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars instead of packages."
+    ),
+    click.option("--master", help="Spark's master; by default local[*], or what spark-submit says."),
+)
+
+
+def named(texts: tuple[str, ...]) -> dict[str, str]:
+    """`NAME=VALUE` texts by name. Raises ConfigError."""
+    wrong = [text for text in texts if "=" not in text]
+    if wrong:
+        raise ConfigError.of("--option", f"{wrong[0]!r} is not NAME=VALUE")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def open_session(jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False) -> SparkSession:
+    """A session with Delta Lake, and Iceberg if asked; under spark-submit the master is what that says."""
+    from spark_bridge import session_builder
+
+    builder = session_builder(jars, delta=True, iceberg=iceberg).config("spark.ui.showConsoleProgress", "false")
+    if master or "SPARK_ENV_LOADED" not in os.environ:  # spark-submit has set the master
+        builder = builder.master(master or "local[*]")
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def reason(text: str) -> str:
+    """Our own line of a Python traceback that Spark passes on, else Spark's first line."""
+    ours = [line for line in text.splitlines() if line.startswith(("spark_bridge.errors.", "schemas.errors."))]
+    return ours[-1].split(": ", 1)[1] if ours else text.splitlines()[0]

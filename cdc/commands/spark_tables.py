@@ -1,0 +1,197 @@
+"""`cdc spark mirror`, `changelog`, `history` and `latest`: data topics as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import click
+
+from cdc.commands.spark_options import (
+    BROKER_OPTIONS,
+    SESSION_OPTIONS,
+    TOPIC_OPTION,
+    SparkJobError,
+    named,
+    open_session,
+    reason,
+    together,
+)
+
+if TYPE_CHECKING:
+    from spark_bridge.jobs.lake_table import TableFormat
+    from spark_bridge.jobs.mirror import MirrorSummary
+
+__all__ = ["TABLE_COMMANDS"]
+
+_Kept: TypeAlias = Literal["rows", "changes", "history"]
+_FORMATS: Final = ("delta", "iceberg")
+
+_STATIC_COLUMNS = click.option(
+    "--static-columns", help="The table's static columns, with commas, where the topic does not name them."
+)
+_JOB_OPTIONS = together(
+    BROKER_OPTIONS,
+    TOPIC_OPTION,
+    click.option("--target", required=True, help="Folder of the tables and the checkpoint; any path Spark can write."),
+    _STATIC_COLUMNS,
+    click.option("--follow", type=float, metavar="SECONDS", help="Keep running, a micro-batch each so many seconds."),
+    click.option(
+        "--tombstone-retention-days", default=7.0, show_default=True, help="How long deletion markers are kept."
+    ),
+    click.option("--compact", is_flag=True, help="Make many small files few: at the end, and every 100 micro-batches."),
+    click.option(
+        "--format",
+        "table_format",
+        type=click.Choice(_FORMATS),
+        help="Of the tables; by default what is there, else delta.",
+    ),
+    SESSION_OPTIONS,
+    click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object, and nothing else."),
+)
+
+
+@click.command(name="mirror")
+@click.option("--changelog", is_flag=True, help="Also keep every insert, update and delete with both images.")
+@click.option("--history", is_flag=True, help="Also keep every version of every row with its times.")
+@_JOB_OPTIONS
+def mirror_command(*, changelog: bool, history: bool, **given: object) -> None:
+    """Keep tables equal to a Cassandra table, up to the topic's end (or on, with --follow)."""
+    _run("rows", given, changelog=changelog, history=history)
+
+
+@click.command(name="changelog")
+@click.option("--history", is_flag=True, help="Also keep every version of every row with its times.")
+@_JOB_OPTIONS
+def changelog_command(*, history: bool, **given: object) -> None:
+    """Keep every insert, update and delete with both images (TARGET/changes), and the mirror that they come from."""
+    _run("changes", given, changelog=True, history=history)
+
+
+@click.command(name="history")
+@click.option("--changelog", is_flag=True, help="Also keep every insert, update and delete with both images.")
+@_JOB_OPTIONS
+def history_command(*, changelog: bool, **given: object) -> None:
+    """Keep every version of every row with its times (TARGET/history), and the mirror that they come from."""
+    _run("history", given, changelog=changelog, history=True)
+
+
+@click.command(name="latest")
+@BROKER_OPTIONS
+@TOPIC_OPTION
+@_STATIC_COLUMNS
+@click.option("--as-of", help="A time with its zone: the table as the topic stood then (2026-11-21T05:00:00Z).")
+@click.option("--output", help="Write the rows into this folder; by default some are printed.")
+@click.option(
+    "--output-format", default="parquet", show_default=True, help="The form of --output: parquet, json, delta, ..."
+)
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(0), help="Rows that are printed.")
+@SESSION_OPTIONS
+def latest_command(
+    *,
+    service_url: str,
+    admin_url: str,
+    topic: str,
+    static_columns: str | None,
+    as_of: str | None,
+    output: str | None,
+    output_format: str,
+    limit: int,
+    more: tuple[str, ...],
+    jars: tuple[Path, ...],
+    master: str | None,
+) -> None:
+    """The table as it is now, or as of a time, from the topic alone; rows as JSON lines, or into a folder."""
+    from pyspark.errors import PySparkException
+
+    from spark_bridge.jobs.latest import latest_on_read
+
+    options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
+    session = open_session(jars, master)
+    try:
+        rows = latest_on_read(session, options, as_of=as_of, static_columns=_columns(static_columns))
+        if output is None:
+            for line in rows.limit(limit).toJSON().collect():
+                click.echo(line)
+        else:
+            rows.write.format(output_format).mode("errorifexists").save(output)
+            written = session.read.format(output_format).load(output).count()
+            click.echo(f"{output}: {written:,} rows")
+    except PySparkException as error:
+        raise SparkJobError(reason(str(error))) from error
+    finally:
+        session.stop()
+
+
+TABLE_COMMANDS: Final = (mirror_command, changelog_command, history_command, latest_command)
+"""Subcommands of `cdc spark`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _JobOptions:
+    """What `_JOB_OPTIONS` give."""
+
+    service_url: str
+    admin_url: str
+    topic: str
+    target: str
+    static_columns: str | None
+    follow: float | None
+    tombstone_retention_days: float
+    compact: bool
+    table_format: TableFormat | None
+    more: tuple[str, ...]
+    jars: tuple[Path, ...]
+    master: str | None
+    as_json: bool
+
+
+def _run(kept: _Kept, given: Mapping[str, object], *, changelog: bool, history: bool) -> None:
+    from pyspark.errors import PySparkException
+
+    from spark_bridge.jobs.mirror import mirror
+
+    job = _JobOptions(**given)  # type: ignore[arg-type]  # click has made them what the options say
+    options = {"serviceUrl": job.service_url, "adminUrl": job.admin_url, "topic": job.topic, **named(job.more)}
+    session = open_session(job.jars, job.master, iceberg=job.table_format == "iceberg")
+    try:
+        summary = mirror(
+            session,
+            options,
+            job.target,
+            changelog=changelog,
+            history=history,
+            static_columns=_columns(job.static_columns),
+            follow_interval_s=job.follow,
+            tombstone_retention_days=job.tombstone_retention_days,
+            compact=job.compact,
+            table_format=job.table_format,
+            on_batch=lambda counts: None if job.as_json else click.echo(_counts(counts), err=True),
+        )
+    except PySparkException as error:
+        raise SparkJobError(reason(str(error))) from error
+    finally:
+        session.stop()
+    click.echo(json.dumps(dataclasses.asdict(summary)) if job.as_json else _told(f"{job.target}/{kept}", summary))
+
+
+def _told(table: str, summary: MirrorSummary) -> str:
+    return (
+        f"{table}: {summary.records:,} records in {summary.batches} micro-batches, {summary.inserted:,} rows inserted, "
+        f"{summary.updated:,} updated, {summary.deleted:,} deleted, {summary.seconds:.1f} s"
+    )
+
+
+def _columns(text: str | None) -> tuple[str, ...] | None:
+    return tuple(text.split(",")) if text else None
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    parts = [f"{counts.get(name, 0):,} {word}" for name, word in _WORDS.items()]
+    return "micro-batch: " + ", ".join(parts)
+
+
+_WORDS = {"records": "records", "insert": "inserted", "update": "updated", "delete": "deleted"}

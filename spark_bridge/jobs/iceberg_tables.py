@@ -1,0 +1,104 @@
+"""Iceberg tables in one folder, by a Hadoop catalog of the folder's own: no catalog service is needed. No state.
+
+The file system must rename in one step (HDFS, a local disk, ADLS); one job at a time writes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from spark_bridge.jobs.lake_table import quoted
+
+__all__ = ["IcebergTable"]
+
+
+class IcebergTable:
+    """One table; it need not exist yet. See `spark_bridge.jobs.lake_table.LakeTable`."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self.path = path
+        folder, _, self._table = path.rpartition("/")
+        self._catalog = f"cdc_{zlib.crc32(folder.encode()):08x}"
+        self._name = f"{self._catalog}.{quoted(self._table)}"
+        settings = {
+            "": "org.apache.iceberg.spark.SparkCatalog",
+            ".type": "hadoop",
+            ".warehouse": folder,
+            ".cache-enabled": "false",  # a micro-batch writes by one session what the next reads by another
+        }
+        for name, value in settings.items():
+            spark.conf.set(f"spark.sql.catalog.{self._catalog}{name}", value)
+
+    def read(self) -> DataFrame | None:
+        """The table now; None when it does not exist."""
+        return self._spark.table(self._name) if self._spark.catalog.tableExists(self._name) else None
+
+    def ensure(self, rows: DataFrame) -> None:
+        """Create the table, empty, if it does not exist; add the columns, and fields of structs, that it lacks."""
+        found = self.read()
+        if found is None:
+            # Not `write.spark.accept-any-schema`: with it Spark leaves the columns of a MERGE unresolved.
+            rows.limit(0).writeTo(self._name).using("iceberg").tableProperty("format-version", "2").create()
+            return
+        lacking = [f"{name} {kind.simpleString()}" for name, kind in _lacking(found.schema, rows.schema)]
+        if lacking:
+            self._spark.sql(f"ALTER TABLE {self._name} ADD COLUMNS ({', '.join(lacking)})")
+
+    def append(self, rows: DataFrame, *, writer: str, epoch: int) -> None:
+        """Add rows, which have a column `epoch`, once for each epoch; new columns are added to the table."""
+        self.ensure(rows)
+        found = self.read()
+        assert found is not None
+        if found.where(F.col("epoch") >= epoch).isEmpty():
+            # with null for what the table has and these rows lack, at any depth: columns that were dropped
+            found.limit(0).unionByName(rows, allowMissingColumns=True).writeTo(self._name).append()
+
+    def drop_columns(self, names: Sequence[str]) -> None:
+        """`ALTER TABLE DROP COLUMNS`."""
+        if names:
+            self._spark.sql(f"ALTER TABLE {self._name} DROP COLUMNS ({', '.join(map(quoted, names))})")
+
+    def rename_column(self, old: str, new: str) -> None:
+        """`ALTER TABLE RENAME COLUMN`."""
+        self._spark.sql(f"ALTER TABLE {self._name} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
+
+    def merge(self, source: DataFrame, on: str, *actions: str) -> None:
+        """`MERGE` of `source` (s) into the table (t), which `ensure` has made ready for its columns."""
+        view = f"cdc_merge_{zlib.crc32(self.path.encode()):08x}"
+        source.createOrReplaceTempView(view)
+        self._spark.sql(f"MERGE INTO {self._name} t USING {view} s ON {on} {' '.join(actions)}")
+        self._spark.catalog.dropTempView(view)
+
+    def delete(self, condition: str) -> None:
+        """`DELETE FROM`."""
+        self._spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
+
+    def compact(self) -> None:
+        """`rewrite_data_files`: many small files become few."""
+        self._spark.sql(f"CALL {self._catalog}.system.rewrite_data_files(table => '{self._table}')")
+
+
+def _lacking(found: StructType, wanted: StructType, path: str = "") -> Iterator[tuple[str, DataType]]:
+    """Columns, and fields of structs at any depth, that are wanted and not there, with their types."""
+    there = {each.name: each.dataType for each in found}
+    for each in wanted:
+        name = f"{path}{quoted(each.name)}"
+        if each.name not in there:
+            yield name, each.dataType
+        else:
+            yield from _lacking_inside(there[each.name], each.dataType, name)
+
+
+def _lacking_inside(found: DataType, wanted: DataType, name: str) -> Iterator[tuple[str, DataType]]:
+    if isinstance(found, StructType) and isinstance(wanted, StructType):
+        yield from _lacking(found, wanted, f"{name}.")
+    elif isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        yield from _lacking_inside(found.elementType, wanted.elementType, f"{name}.element")
+    elif isinstance(found, MapType) and isinstance(wanted, MapType):
+        yield from _lacking_inside(found.valueType, wanted.valueType, f"{name}.value")

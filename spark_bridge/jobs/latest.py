@@ -1,0 +1,35 @@
+"""The table as it is now, or as of a time, by reading the whole topic: no state is kept, and each call pays again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+
+from schemas.errors import ConfigError
+from spark_bridge.current_table import current_table
+from spark_bridge.options import option_texts
+from spark_bridge.positions import parse_time_ms
+
+__all__ = ["latest_on_read"]
+
+Options = Mapping[str, str | int | bool]
+
+
+def latest_on_read(
+    spark: SparkSession, options: Options, *, as_of: str | None = None, static_columns: Sequence[str] | None = None
+) -> DataFrame:
+    """The rows that the topic's records leave, up to its end or to a time with its zone (`2026-11-21T05:00:00Z`).
+
+    A record counts when it was published before that time, a row with a TTL when it had not expired then. The columns are
+    those of the newest schema. Raises ConfigError, TopicError, PulsarUnreachableError.
+    """
+    if as_of is None:
+        return current_table(spark, options, static_columns=static_columns)
+    given = {name: each for name, each in option_texts(options).items() if name.lower() != "endingoffsets"}
+    time_ms = parse_time_ms(as_of)
+    if time_ms is None:
+        raise ConfigError.of("as_of", f"{as_of!r} is no time with its zone, such as 2026-11-21T05:00:00Z")
+    return current_table(
+        spark, {**given, "endingOffsets": as_of}, static_columns=static_columns, clock_s=time_ms // 1000
+    )

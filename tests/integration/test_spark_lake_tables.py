@@ -1,0 +1,70 @@
+"""Delta Lake and Iceberg answer to one contract: what the jobs ask of a table, on a real file system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from schemas.errors import ConfigError
+from spark_bridge.jobs.delta_tables import DeltaTable
+from spark_bridge.jobs.iceberg_tables import IcebergTable
+from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
+from spark_bridge.jobs.mirror_state import Applied, MirrorTables
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
+
+pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+_COLUMNS = "id int, `a b` string, home struct<street: string>, epoch bigint"
+_WIDER = "id int, `a b` string, home struct<street: string, fee: decimal(4,1)>, epoch bigint, size int"
+
+
+@pytest.mark.parametrize("made", [DeltaTable, IcebergTable])
+def test_a_table_is_made_merged_altered_and_compacted(
+    spark: SparkSession, tmp_path: Path, made: Callable[[SparkSession, str], LakeTable]
+) -> None:
+    """It follows the schema, down to the fields of structs; an epoch is appended once."""
+    table = made(spark, f"{tmp_path}/rows")
+
+    def rows(columns: str, *values: tuple[object, ...]) -> DataFrame:
+        return spark.createDataFrame(list(values), columns).coalesce(1)
+
+    def there() -> list[str]:
+        found = table.read()
+        assert found is not None
+        return sorted(found.toJSON().collect())
+
+    assert table.read() is None
+    first = rows(_COLUMNS, (1, "x", ("Elm",), 1), (2, "y", None, 1))
+    table.ensure(first)
+    assert there() == []
+    for epoch in (1, 1):
+        table.append(first, writer="test", epoch=epoch)
+    assert there() == ['{"id":1,"a b":"x","home":{"street":"Elm"},"epoch":1}', '{"id":2,"a b":"y","epoch":1}']
+    wider = rows(_WIDER, (2, "y2", ("Oak", None), 2, 7), (3, "z", None, 2, 8)).localCheckpoint()
+    table.ensure(wider)
+    update, insert = update_and_insert(wider.columns)
+    table.merge(wider, "t.id = s.id", f"WHEN MATCHED THEN {update}", f"WHEN NOT MATCHED THEN {insert}")
+    table.rename_column("a b", "name")
+    table.drop_columns(["epoch"])
+    table.delete("id = 1")
+    table.compact()
+    assert there() == ['{"id":2,"name":"y2","home":{"street":"Oak"},"size":7}', '{"id":3,"name":"z","size":8}']
+
+
+def test_a_target_keeps_its_format(spark: SparkSession, tmp_path: Path) -> None:
+    """What its tables were made in is kept beside them; another one is refused."""
+    assert MirrorTables(spark, str(tmp_path)).table_format == "delta"
+    applied = Applied(epoch=3, positions={"t": (1, 2, -1)}, static_columns=("s",))
+    for _ in range(3):
+        MirrorTables(spark, str(tmp_path), "iceberg").save_applied(applied)
+    kept = MirrorTables(spark, str(tmp_path))
+    assert (kept.table_format, kept.applied().positions, kept.applied().static_columns) == (
+        "iceberg",
+        {"t": (1, 2, -1)},
+        ("s",),
+    )
+    assert len(list((tmp_path / "applied").glob("[0-9]*.json"))) == 2
+    with pytest.raises(ConfigError, match=r"'delta' is given, but the tables below .* are 'iceberg'"):
+        MirrorTables(spark, str(tmp_path), "delta")

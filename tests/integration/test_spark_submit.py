@@ -1,0 +1,70 @@
+"""The jobs as an operator runs them: under a real spark-submit, on and on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import cdc.spark_job
+from cdc.sandbox import artifacts
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, SETTINGS, DataTopic, Record
+from tests.integration.test_spark_current_table import PLAIN
+
+pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+_WITHIN_S = 420
+
+
+def test_a_submitted_change_log_follows_the_topic(
+    spark: SparkSession, data_topic: Callable[..., DataTopic], tmp_path: Path
+) -> None:
+    """`spark-submit cdc/spark_job.py changelog --follow`: what is there, and what comes while it runs."""
+    topic = data_topic(*PLAIN)
+    topic.write(Record(key={"id": 1}, value={"name": "a"}))
+    jars = [str(jar) for name in ("spark-avro", "spark-delta") for jar in artifacts.ensure(name)]
+    settings = [part for name, value in SETTINGS.items() for part in ("--conf", f"{name}={value}")]
+    submit = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[1]", "--jars", ",".join(jars)]
+    url, admin = topic.options["serviceUrl"], topic.options["adminUrl"]
+    job = ["changelog", "--service-url", url, "--admin-url", admin, "--topic", topic.name]
+    target = tmp_path / "lake"
+    log = tmp_path / "submit.log"
+    command = [*submit, *settings, cdc.spark_job.__file__, *job, "--target", str(target), "--follow", "1"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        )
+    try:
+        _wait_for(target, 1, process, log)
+        topic.write(Record(key={"id": 1}, value={"name": "b"}), Record(key={"id": 1}), batch=2)
+        _wait_for(target, 2, process, log)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    found = spark.read.format("delta").load(f"{target}/changes").orderBy("epoch", "step")
+    assert [tuple(each) for each in found.selectExpr("op", "before.name", "after.name").collect()] == [
+        ("insert", None, "a"),
+        ("update", "a", "b"),
+        ("delete", "b", None),
+    ]
+    assert "micro-batch: 1 records, 1 inserted, 0 updated, 0 deleted" in log.read_text()
+
+
+def _wait_for(target: Path, states: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until so many micro-batches were applied, which is the last thing that one does."""
+    deadline = time.monotonic() + _WITHIN_S
+    while not (target / "applied" / f"{states}.json").exists():
+        assert process.poll() is None, log.read_text()[-4000:]
+        assert time.monotonic() < deadline, log.read_text()[-4000:]
+        time.sleep(0.1)

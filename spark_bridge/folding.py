@@ -215,6 +215,7 @@ def _judged(newest: DataFrame, removed: _Removal, removed_us: Column, now: Colum
     told = newest.withColumns({
         "is_removed": is_row & (F.col("valued.is_removed") | removed(F.col("valued.at"))),
         "lasts": F.col("lasting").isNotNull() & ~removed(F.col("lasting")),
+        "passing_counts": ~removed(F.col("passing.at")),
         "latest_expiry": latest,
     })  # fmt: skip
     is_over = ~F.col("lasts") & F.coalesce(F.col("latest_expiry") <= now, F.lit(False))

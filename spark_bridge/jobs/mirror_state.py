@@ -116,8 +116,9 @@ class MirrorTables:
         kept = {
             "record_id": F.concat_ws("/", "scope", F.hex("key"), F.to_json("bounds")),
             "valued": valued,
-            "lasting": F.when(~gone, F.col("lasting")),
-            "passing": F.when(~gone, F.col("passing")),
+            # what a marker has taken must not count again when the marker is forgotten
+            "lasting": F.when(~gone & F.col("lasts"), F.col("lasting")),
+            "passing": F.when(~gone & F.col("passing_counts"), F.col("passing")),
             "seen_s": F.lit(seen_s).cast("bigint"),
             "is_dropped": (gone & (F.size("static_names") == 0))
             | ((F.col("scope") == "row") & F.col("valued").isNull()),

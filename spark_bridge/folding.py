@@ -113,9 +113,10 @@ def judged_records(
 ) -> DataFrame:
     """Each record with the rules applied.
 
-    `is_alive`: it is a row of the table. `is_removed`: it was a row and a later deletion took it, for good.
-    `removed_us`: when it went, by the deletion's time or its expiry. `static_source` (value, version, writetime): what
-    gives the partition's static columns, whose names are `static_names` (None: as the records say).
+    `is_alive`: it is a row of the table. `is_removed`: it was a row and a later deletion took it, for good. `is_expired`:
+    it was one and its time is over. `removed_us`: when it went, by the deletion's time or its expiry. `is_wiped`: a
+    partition deletion came later. `static_source` (value, version, writetime): what gives the partition's static columns,
+    whose names are `static_names` (None: as the records say); it is of the record with `is_static_source`.
     `is_static_only`: it stands for a partition that has no rows but static columns. `now` is seconds since the epoch.
     """
     columns = KeyColumns.of(schemas)
@@ -211,17 +212,18 @@ def _judged(newest: DataFrame, removed: _Removal, removed_us: Column, now: Colum
     A row has expired when everything written since its last removal had a TTL and the latest of these is over.
     """
     is_row = (F.col("scope") == _ROW) & F.col("valued").isNotNull()
-    latest = F.when(~removed(F.col("passing.at")), F.col("passing.expires_at")).otherwise(F.col("valued.expires_at"))
+    passing = F.when(~removed(F.col("passing.at")), F.col("passing.expires_at"))
     told = newest.withColumns({
         "is_removed": is_row & (F.col("valued.is_removed") | removed(F.col("valued.at"))),
         "lasts": F.col("lasting").isNotNull() & ~removed(F.col("lasting")),
         "passing_counts": ~removed(F.col("passing.at")),
-        "latest_expiry": latest,
+        "latest_expiry": F.coalesce(passing, F.col("valued.expires_at")),
     })  # fmt: skip
     is_over = ~F.col("lasts") & F.coalesce(F.col("latest_expiry") <= now, F.lit(False))
     expired_us = F.when(is_over & ~F.col("is_removed"), F.col("latest_expiry") * 1_000_000)
     return told.withColumns({
         "is_alive": is_row & ~F.col("is_removed") & ~is_over,
+        "is_expired": is_row & ~F.col("is_removed") & is_over,
         "removed_us": F.coalesce(expired_us, removed_us),
     })  # fmt: skip
 
@@ -236,6 +238,8 @@ def _no_statics() -> dict[str, Column]:
         "static_names": F.array().cast("array<string>"),
         "static_source": source,
         "is_static_only": F.lit(False),
+        "is_static_source": F.lit(False),
+        "is_wiped": F.lit(False),
     }
 
 
@@ -317,7 +321,8 @@ def _with_statics(rows: DataFrame) -> DataFrame:
         F.col("deleted.at.position") > F.col("valued.at.position"), F.col("deleted").isNotNull()
     )
     at = F.when(cleared, F.col("deleted.at")).otherwise(F.col("valued.at"))
-    place = F.when(speaks & at.isNotNull() & ~_is_later(F.col("wiped"), at), F.struct(at["clock"], at["position"]))
+    is_wiped = at.isNotNull() & _is_later(F.col("wiped"), at)
+    place = F.when(speaks & at.isNotNull() & ~is_wiped, F.struct(at["clock"], at["position"]))
     source = F.when(
         ~cleared,
         F.struct(
@@ -332,6 +337,8 @@ def _with_statics(rows: DataFrame) -> DataFrame:
         F.max_by(source, place).over(partition).alias("static_source"),
         F.max("is_alive").over(partition).alias("has_rows"),
         (F.min(identity).over(partition) == identity).alias("is_first"),
+        F.coalesce(place == F.max(place).over(partition), F.lit(False)).alias("is_static_source"),
+        is_wiped.alias("is_wiped"),
     )
     is_static_only = ~F.col("has_rows") & F.col("is_first") & F.col("static_source").isNotNull()
     return known.withColumn("is_static_only", is_static_only)

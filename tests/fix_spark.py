@@ -31,41 +31,19 @@ from schemas.row_record import AvroSchema, data_key_schema, data_value_schema, r
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge import register, session_builder
 from tests.servers import REPOSITORY, PulsarServer
+from tests.spark_settings import PATIENCE_S, SETTINGS
 
 _SOURCE = Path(__file__).parent / "java" / "KeyValueWriter.java"
 _NAMESPACE = "public/spark"
-_PATIENCE_S: Final = 180
 _DRIVER_PATIENCE_S: Final = 500
 # py4j closes its connections when they are collected as garbage: every test that uses Spark is marked with this.
 PY4J_LEAVES_SOCKETS_OPEN: Final = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 
 
-SETTINGS: Final = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "2g",
-    # what a user interface would show of earlier queries: the plans of a mirror are long, and this session is, too
-    "spark.ui.retainedJobs": "10",
-    "spark.ui.retainedStages": "10",
-    "spark.sql.ui.retainedExecutions": "10",
-    "spark.sql.streaming.ui.retainedQueries": "2",
-    "spark.sql.maxPlanStringLength": "10000",
-    "spark.python.authenticate.socketTimeout": f"{_PATIENCE_S}s",  # 15 s are short on a loaded machine
-    "spark.databricks.delta.snapshotPartitions": "1",  # small tables: a task a file of the log would be idle work
-    # many short queries: the second compiler would cost more than it saves
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
-"""Of every session of the tests: loopback only, and short work on a small machine."""
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session of two cores with `cassandra_cdc` registered, spark-avro, Delta Lake and Iceberg from the cache."""
-    os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = str(_PATIENCE_S)  # of Spark's Python processes
+    os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = str(PATIENCE_S)  # of Spark's Python processes
     jars = [jar for name in ("spark-avro", "spark-delta", "spark-iceberg") for jar in artifacts.ensure(name)]
     builder = session_builder(jars, delta=True).master("local[2]")
     for name, value in SETTINGS.items():

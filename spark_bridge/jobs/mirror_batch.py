@@ -156,7 +156,7 @@ class MirrorBatch:
         _at_once(
             raw.sparkSession,
             lambda: _merge_rows(self._tables.rows, changes, [*table_columns(plan.schemas), *_OWN]),
-            lambda: self._tables.save_records(judged, newest.columns, content.newest_publish_s),
+            lambda: self._tables.save_records(judged, newest.columns, content.newest_publish_s or applied.clock_s),
         )
         done = Applied(
             epoch=plan.epoch,

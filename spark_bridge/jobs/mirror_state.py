@@ -110,18 +110,23 @@ class MirrorTables:
         self._applied.write(json.dumps(asdict(replace(applied, table_format=self.table_format))))
 
     def save_records(self, judged: DataFrame, columns: list[str], seen_s: int) -> None:
-        """Keep what later records must meet; what was removed for good is only kept where it may give static columns."""
-        gone = F.col("is_removed")
-        valued = F.when(gone, F.col("valued").withField("is_removed", F.lit(True))).otherwise(F.col("valued"))
+        """Keep what later records must meet. What was removed or has expired for good goes, unless it gives static columns;
+        what a marker has taken must not count again when the marker is forgotten."""
+        is_row, gone = F.col("scope") == "row", F.col("is_removed")
+        is_taken_static = (F.col("scope") == "static") & F.col("is_wiped")
+        flagged = F.when(gone, F.col("valued").withField("is_removed", F.lit(True))).otherwise(F.col("valued"))
+        own_expiry = F.struct(F.col("valued.expires_at").alias("expires_at"), F.col("valued.at").alias("at"))
         kept = {
             "record_id": F.concat_ws("/", "scope", F.hex("key"), F.to_json("bounds")),
-            "valued": valued,
-            # what a marker has taken must not count again when the marker is forgotten
+            "valued": F.when(~is_taken_static, flagged),
+            "deleted": F.when(~is_taken_static, F.col("deleted")),
             "lasting": F.when(~gone & F.col("lasts"), F.col("lasting")),
-            "passing": F.when(~gone & F.col("passing_counts"), F.col("passing")),
+            "passing": F.when(~gone & F.col("passing_counts"), F.col("passing")).when(
+                ~gone & F.col("valued.expires_at").isNotNull(), own_expiry
+            ),
             "seen_s": F.lit(seen_s).cast("bigint"),
-            "is_dropped": (gone & (F.size("static_names") == 0))
-            | ((F.col("scope") == "row") & F.col("valued").isNull()),
+            "is_dropped": (is_row & F.col("valued").isNull())
+            | ((gone | F.col("is_expired")) & ~F.col("is_static_source")),
         }
         names = ["record_id", *columns, "seen_s"]
         source = judged.withColumns(kept).select(*names, "is_dropped")
@@ -136,12 +141,12 @@ class MirrorTables:
         )
 
     def forget(self, retention_s: float) -> None:
-        """Drop markers, and rows that were removed, that were last met so long ago; looks at most once an hour."""
+        """Drop markers of deletions of many rows that were last met so long ago; looks at most once an hour."""
         applied, now_s = self.applied(), int(time.time())
         if self.records.read() is None or now_s - applied.forgot_s < min(_FORGET_EVERY_S, retention_s):
             return
         before_s = int(now_s - retention_s)
-        self.records.delete(f"seen_s < {before_s} AND (scope IN ('partition', 'range') OR valued.is_removed)")
+        self.records.delete(f"seen_s < {before_s} AND scope IN ('partition', 'range')")
         self.save_applied(replace(applied, forgot_s=now_s))
 
 

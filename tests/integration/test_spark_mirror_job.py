@@ -251,6 +251,29 @@ def test_a_batch_that_failed_midway_is_applied_once(
         assert kept.replayed() == kept.open_versions() == kept.rows()
 
 
+def test_what_a_marker_took_stays_away_when_the_marker_is_forgotten(
+    mirror_of: Callable[..., Mirror], data_topic: MakeTopic
+) -> None:
+    """A row that was written again with a TTL expires; static columns are those of the newest record, or gone."""
+    topic = data_topic(*WIDE)
+    kept = mirror_of(topic)
+
+    def expiring(a: int, time_s: int) -> Record:
+        made = row("p", a, "x", a)
+        return Record(key=made.key, value=made.value, properties={**made.properties, "expires_at": str(time_s)})
+
+    topic.write(
+        *[expiring(1, int(time.time()) + 600), range_deletion("p", start={"a": 1}), expiring(1, 1000)],
+        *[static_row("q", s="old"), row("q", 1, "x", 1, s="new"), row_deletion("q", 1, "x")],
+        *[static_row("r", s="gone"), row("r", 1, "x", 1, s="gone"), partition_deletion("r")],
+    )
+    kept.run(tombstone_retention_days=-1)
+    assert kept.table("records").where("scope IN ('partition', 'range')").isEmpty()
+    topic.write(*[row_deletion(pk, 9, "x") for pk in "pqr"])
+    kept.run()
+    assert kept.rows() == kept.wanted() == ['{"pk":"q","s":"new"}']
+
+
 def test_replaying_the_whole_topic_resurrects_nothing(
     mirror_of: Callable[..., Mirror], data_topic: MakeTopic, spark: SparkSession
 ) -> None:

@@ -1,0 +1,31 @@
+"""Settings of the tests' Spark sessions, on both lines of Spark. It needs no test library, which the older line has not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["PATIENCE_S", "SETTINGS"]
+
+PATIENCE_S: Final = 180
+"""How long Spark's processes wait for each other on a loaded machine."""
+
+SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    # what a user interface would show of earlier queries: the plans of a mirror are long, and this session is, too
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.sql.streaming.ui.retainedQueries": "2",
+    "spark.sql.maxPlanStringLength": "10000",
+    "spark.python.authenticate.socketTimeout": f"{PATIENCE_S}s",  # 15 s are short on a loaded machine
+    "spark.databricks.delta.snapshotPartitions": "1",  # small tables: a task a file of the log would be idle work
+    # many short queries: the second compiler would cost more than it saves
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""Of every session of the tests: loopback only, and short work on a small machine."""

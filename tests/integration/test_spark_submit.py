@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -62,10 +64,18 @@ def test_a_submitted_change_log_follows_the_topic(
     assert "micro-batch: 1 records, 1 inserted, 0 updated, 0 deleted" in log.read_text()
 
 
-def _wait_for(target: Path, states: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Until so many micro-batches were applied, which is the last thing that one does."""
+def _wait_for(target: Path, epoch: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until this micro-batch was applied, which is the last thing that one does."""
     deadline = time.monotonic() + _WITHIN_S
-    while not (target / "applied" / f"{states}.json").exists():
+    while _applied_epoch(target) < epoch:
         assert process.poll() is None, log.read_text()[-4000:]
         assert time.monotonic() < deadline, log.read_text()[-4000:]
         time.sleep(0.1)
+
+
+def _applied_epoch(target: Path) -> int:
+    states = sorted((target / "applied").glob("[0-9]*.json"), key=lambda each: int(each.stem))
+    try:
+        return cast("int", json.loads(states[-1].read_text())["epoch"]) if states else 0
+    except FileNotFoundError:  # two newer ones have replaced it meanwhile
+        return 0

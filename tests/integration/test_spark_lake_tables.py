@@ -15,7 +15,8 @@ from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
 
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+# Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 _COLUMNS = "id int, `a b` string, home struct<street: string>, epoch bigint"
 _WIDER = "id int, `a b` string, home struct<street: string, fee: decimal(4,1)>, epoch bigint, size int"
 

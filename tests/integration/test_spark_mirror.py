@@ -21,7 +21,8 @@ from tests.fix_connector import DeployConnector
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers import PulsarServer
 
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+# Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 
 Rows = list[Mapping[str, object]]
 _STATEMENTS = 300

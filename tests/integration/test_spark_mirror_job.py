@@ -27,7 +27,8 @@ from tests.integration.test_spark_current_table import (
     static_row,
 )
 
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+# Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 MakeTopic = Callable[..., DataTopic]
 Rows = list[str]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_bridge import current_table, raw_batch, raw_stream, session_builder
-from spark_bridge.count_check import missing_records
 from spark_bridge.jobs.mirror import mirror
+from spark_bridge.reading.count_check import missing_records
 
 _SETTINGS = {
     "spark.ui.enabled": "false",

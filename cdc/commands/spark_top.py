@@ -46,7 +46,7 @@ def top_command(
 ) -> None:
     """Changes of each data topic: how many, how fast, how late."""
     from spark_bridge import session_builder
-    from spark_bridge.activity import recent, topic_summary
+    from spark_bridge.rows.activity import recent, topic_summary
 
     given = {"topic": topic, "topicsPattern": topics_pattern}
     options = {"serviceUrl": service_url, "adminUrl": admin_url, **_named(more)}

@@ -16,11 +16,11 @@ import fsspec
 from pyspark.sql import SparkSession
 
 from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic
-from spark_bridge.admin import PulsarAdmin
 from spark_bridge.errors import ProgressFileError, TopicError
 from spark_bridge.jobs.cassandra_rows import ALL_TOKENS, CassandraAccess, TokenRange, table_metadata, token_ranges
 from spark_bridge.jobs.row_sender import RowSender
-from spark_bridge.options import BridgeOptions, option_texts
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions, option_texts
 
 __all__ = ["BackfillReport", "backfill", "initial_snapshot", "rebuild"]
 

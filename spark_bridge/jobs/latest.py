@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 
 from schemas.errors import ConfigError
-from spark_bridge.current_table import current_table
-from spark_bridge.options import option_texts
-from spark_bridge.positions import parse_time_ms
+from spark_bridge.rows.current_table import current_table
+from spark_bridge.topics.options import option_texts
+from spark_bridge.topics.positions import parse_time_ms
 
 __all__ = ["latest_on_read"]
 

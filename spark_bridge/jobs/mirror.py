@@ -12,14 +12,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
-from spark_bridge.admin import PulsarAdmin
 from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_batch import MirrorBatch, MirrorSettings
 from spark_bridge.jobs.mirror_state import MirrorTables
-from spark_bridge.micro_batch import logged_end
-from spark_bridge.options import BridgeOptions, option_texts
-from spark_bridge.positions import BEGINNING
-from spark_bridge.readers import raw_stream
+from spark_bridge.reading.micro_batch import logged_end
+from spark_bridge.reading.readers import raw_stream
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.positions import BEGINNING
 
 __all__ = ["JobSettings", "MirrorSummary", "changelog", "history", "mirror"]
 

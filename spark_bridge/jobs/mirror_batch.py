@@ -19,7 +19,6 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
 
 from schemas.record_properties import TABLE_ID
-from spark_bridge.folding import KeyColumns, judged_records, merged_records, newest_records, shown_rows
 from spark_bridge.jobs.history_table import add_versions
 from spark_bridge.jobs.lake_table import LakeTable, quoted, update_and_insert
 from spark_bridge.jobs.mirror_state import (
@@ -32,9 +31,10 @@ from spark_bridge.jobs.mirror_state import (
     uuid_time,
 )
 from spark_bridge.jobs.row_steps import ImageColumns, row_steps
-from spark_bridge.options import BridgeOptions
-from spark_bridge.table_rows import table_columns, table_rows
-from spark_bridge.topic_schemas import TopicSchemas
+from spark_bridge.rows.folding import KeyColumns, judged_records, merged_records, newest_records, shown_rows
+from spark_bridge.rows.table_rows import table_columns, table_rows
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["MirrorBatch", "MirrorSettings"]
 

@@ -1,7 +1,7 @@
 """What a mirror keeps beside its rows: records that later deletions must meet, and how far it has come.
 
     <target>/rows      the table, and `_cdc_id`, `_cdc_owner`, `_cdc_writetime`, `_cdc_expires_at`
-    <target>/records   the newest record of each key, and markers of deletions of many rows (spark_bridge.folding)
+    <target>/records   the newest record of each key, and markers of deletions of many rows (spark_bridge.rows.folding)
     <target>/applied   a state file: the epoch (counts micro-batches), its clock, the table id, the position of each topic partition
     <target>/changes   the change log, by option
     <target>/history   every version of every row, by option
@@ -27,8 +27,8 @@ from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import LakeTable, TableFormat, update_and_insert
 from spark_bridge.jobs.state_file import StateFile
-from spark_bridge.positions import topic_of
-from spark_bridge.record_places import record_place
+from spark_bridge.rows.record_places import record_place
+from spark_bridge.topics.positions import topic_of
 
 __all__ = ["NO_CONTENT", "Applied", "BatchContent", "MirrorTables", "content_of", "not_applied", "uuid_time"]
 

@@ -11,13 +11,13 @@ from pyspark.sql import Row
 from schemas.cql_bytes import UnwritableKeyError
 from schemas.table_metadata import TableMetadata
 from schemas.topics import events_topic
-from spark_bridge.admin import PulsarAdmin
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.row_events import RowEvents
 from spark_bridge.jobs.row_keys import RowKey, RowKeys, token_of
 from spark_bridge.jobs.row_sender import node_id_of
 from spark_bridge.jobs.table_comparison import ID
-from spark_bridge.options import BridgeOptions
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions
 
 __all__ = ["RepairTarget"]
 

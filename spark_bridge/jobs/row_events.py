@@ -28,8 +28,8 @@ from schemas.row_record import events_key_schema, schema_text
 from schemas.table_metadata import TableMetadata
 from schemas.topics import partition_of_token
 from spark_bridge.errors import EventSendError
-from spark_bridge.options import BridgeOptions
-from spark_bridge.topic_reader import open_client
+from spark_bridge.reading.topic_reader import open_client
+from spark_bridge.topics.options import BridgeOptions
 
 __all__ = ["RowEvents"]
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from schemas.table_metadata import TableMetadata
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, TokenRange
 from spark_bridge.jobs.row_events import RowEvents
-from spark_bridge.options import BridgeOptions
+from spark_bridge.topics.options import BridgeOptions
 
 __all__ = ["RowSender", "node_id_of"]
 

@@ -13,12 +13,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import DataType
 
-from spark_bridge.avro_columns import Numbers
-from spark_bridge.folding import KeyColumns, all_records, comparable_key, decoded_ranges
-from spark_bridge.range_scope import covers
-from spark_bridge.record_places import message_id_of
-from spark_bridge.topic_schemas import TopicSchemas
-from spark_bridge.typed import key_decoder, value_decoder
+from spark_bridge.rows.avro_columns import Numbers
+from spark_bridge.rows.folding import KeyColumns, all_records, comparable_key, decoded_ranges
+from spark_bridge.rows.range_scope import covers
+from spark_bridge.rows.record_places import message_id_of
+from spark_bridge.rows.typed import key_decoder, value_decoder
+from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["ImageColumns", "row_steps"]
 

@@ -14,15 +14,15 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from schemas.avro_names import avro_names
 from schemas.row_record import data_key_schema, data_value_schema
 from schemas.table_metadata import TableMetadata
-from spark_bridge.current_table import shown_records
-from spark_bridge.folding import owner_of
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, TokenRange, read_rows
 from spark_bridge.jobs.mirror_batch import ID, OWNER, WRITETIME
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.token_sample import TokenSample
-from spark_bridge.options import BridgeOptions
-from spark_bridge.table_rows import table_columns, table_rows
-from spark_bridge.topic_schemas import AvroRecord, SchemaVersion, TopicSchemas
+from spark_bridge.rows.current_table import shown_records
+from spark_bridge.rows.folding import owner_of
+from spark_bridge.rows.table_rows import table_columns, table_rows
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.topic_schemas import AvroRecord, SchemaVersion, TopicSchemas
 
 __all__ = ["ID", "TableComparison"]
 

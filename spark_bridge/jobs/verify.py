@@ -18,7 +18,7 @@ from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata, to
 from spark_bridge.jobs.repair import RepairTarget
 from spark_bridge.jobs.table_comparison import ID, TableComparison
 from spark_bridge.jobs.token_sample import TokenSample
-from spark_bridge.options import BridgeOptions, option_texts
+from spark_bridge.topics.options import BridgeOptions, option_texts
 
 __all__ = ["Difference", "VerifyReport", "verify"]
 

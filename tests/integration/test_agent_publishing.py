@@ -35,9 +35,9 @@ from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.native_protocol import DEFAULT_LOGIN
 from cdc.sandbox.options import Json
 from spark_bridge.errors import PulsarUnreachableError
-from spark_bridge.options import BridgeOptions
-from spark_bridge.planning import plan_batch
-from spark_bridge.topic_reader import read_range
+from spark_bridge.reading.planning import plan_batch
+from spark_bridge.reading.topic_reader import read_range
+from spark_bridge.topics.options import BridgeOptions
 from tests.cassandra_session import cluster_of
 from tests.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.events_topic import EventsTopic, wait_until

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 
 import pulsar as pulsar_client
 
-from spark_bridge.data_source import CassandraCdcDataSource
-from spark_bridge.options import BridgeOptions
-from spark_bridge.planning import plan_batch
-from spark_bridge.raw_columns import RAW_SCHEMA
-from spark_bridge.topic_reader import TopicRange, read_range
+from spark_bridge.reading.data_source import CassandraCdcDataSource
+from spark_bridge.reading.planning import plan_batch
+from spark_bridge.reading.raw_columns import RAW_SCHEMA
+from spark_bridge.reading.topic_reader import TopicRange, read_range
+from spark_bridge.topics.options import BridgeOptions
 from tests.events_topic import wait_until
 from tests.fix_spark import DataTopic, Record, table_schemas
 

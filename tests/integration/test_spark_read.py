@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from cdc.sandbox import Sandbox, SandboxOptions
 from spark_bridge import session_builder
-from spark_bridge.data_source import CassandraCdcDataSource
-from spark_bridge.options import BridgeOptions
-from spark_bridge.planning import plan_batch
-from spark_bridge.topic_reader import read_range
+from spark_bridge.reading.data_source import CassandraCdcDataSource
+from spark_bridge.reading.planning import plan_batch
+from spark_bridge.reading.topic_reader import read_range
+from spark_bridge.topics.options import BridgeOptions
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, RecordWriter, keep_everything, table_schemas
 from tests.servers import PulsarServer
 

@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from spark_bridge.admin import PulsarAdmin
 from spark_bridge.errors import PulsarUnreachableError, TopicError
-from spark_bridge.options import TOKEN_PLUGIN, BridgeOptions
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import TOKEN_PLUGIN, BridgeOptions
 
 
 class AnsweringServer(HTTPServer):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import ConfigError
-from spark_bridge.authentication import client_authentication, http_certificate, http_headers
-from spark_bridge.options import BASIC_PLUGIN, TLS_PLUGIN, TOKEN_PLUGIN, BridgeOptions
+from spark_bridge.topics.authentication import client_authentication, http_certificate, http_headers
+from spark_bridge.topics.options import BASIC_PLUGIN, TLS_PLUGIN, TOKEN_PLUGIN, BridgeOptions
 
 
 def options(plugin: str | None = None, params: str | None = None) -> BridgeOptions:

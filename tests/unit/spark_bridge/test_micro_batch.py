@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_bridge.errors import CheckpointError
-from spark_bridge.micro_batch import logged_end
-from spark_bridge.positions import Position
+from spark_bridge.reading.micro_batch import logged_end
+from spark_bridge.topics.positions import Position
 
 TOPICS = {"persistent://public/default/t-partition-0", "persistent://public/default/t-partition-1"}
 BATCH = '{"batchWatermarkMs":0}'

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from schemas.errors import ConfigError
-from spark_bridge.options import BridgeOptions
+from spark_bridge.topics.options import BridgeOptions
 
 GIVEN = {"serviceUrl": "pulsar://h:6650", "adminUrl": "http://h:8080/", "topic": "data-shop.orders"}
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import ConfigError
-from spark_bridge.positions import BEGINNING, Ledger, Position, parse_offsets, split_range
+from spark_bridge.topics.positions import BEGINNING, Ledger, Position, parse_offsets, split_range
 
 
 def test_positions_are_ordered_as_the_topic_is() -> None:

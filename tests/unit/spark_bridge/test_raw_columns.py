@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from spark_bridge.raw_columns import RAW_SCHEMA, RawRow, to_arrow
+from spark_bridge.reading.raw_columns import RAW_SCHEMA, RawRow, to_arrow
 
 ROW = RawRow(
     key=b"k",

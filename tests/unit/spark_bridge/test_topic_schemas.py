@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from spark_bridge.errors import TopicError
-from spark_bridge.topic_schemas import TopicSchemas
+from spark_bridge.topics.topic_schemas import TopicSchemas
 
 AVRO = {"kv.encoding.type": "SEPARATED", "key.schema.type": "AVRO", "value.schema.type": "AVRO"}
 

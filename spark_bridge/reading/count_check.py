@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
-from spark_bridge.options import BridgeOptions, option_texts
-from spark_bridge.planning import plan_batch
-from spark_bridge.positions import Position
-from spark_bridge.topic_reader import TopicRange, read_range
+from spark_bridge.reading.planning import plan_batch
+from spark_bridge.reading.topic_reader import TopicRange, read_range
+from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.positions import Position
 
 __all__ = ["missing_records"]
 

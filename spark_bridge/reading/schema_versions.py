@@ -12,11 +12,11 @@ from typing import Final, cast
 
 import pyarrow as pa
 
-from spark_bridge.admin import PulsarAdmin
 from spark_bridge.errors import TopicReadError
-from spark_bridge.options import BridgeOptions
-from spark_bridge.positions import Position
-from spark_bridge.topic_reader import TopicRange, entry_versions
+from spark_bridge.reading.topic_reader import TopicRange, entry_versions
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import Position
 
 __all__ = ["VersionLookup"]
 

@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from spark_bridge.spark_line import try_cast
-from spark_bridge.topic_schemas import AvroRecord
+from spark_bridge.topics.topic_schemas import AvroRecord
 
 __all__ = ["AvroColumns", "Numbers"]
 

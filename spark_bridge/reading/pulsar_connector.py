@@ -21,14 +21,14 @@ from pyspark.sql.types import LongType
 
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.record_properties import WRITETIME
-from spark_bridge.admin import PulsarAdmin
 from spark_bridge.errors import DataLossError, TopicError
-from spark_bridge.options import TLS_PLUGIN, BridgeOptions
-from spark_bridge.planning import ending_positions, plan_ranges, starting_positions
-from spark_bridge.positions import BEGINNING, Ledger, Position
-from spark_bridge.raw_columns import RAW_SCHEMA
-from spark_bridge.schema_versions import VersionLookup
+from spark_bridge.reading.planning import ending_positions, plan_ranges, starting_positions
+from spark_bridge.reading.raw_columns import RAW_SCHEMA
+from spark_bridge.reading.schema_versions import VersionLookup
 from spark_bridge.spark_line import try_cast
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import TLS_PLUGIN, BridgeOptions
+from spark_bridge.topics.positions import BEGINNING, Ledger, Position
 
 __all__ = ["DEFAULT_SUBSCRIPTION", "connector_batch", "connector_stream"]
 

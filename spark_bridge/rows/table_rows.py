@@ -8,10 +8,10 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
-from spark_bridge.avro_columns import Numbers
-from spark_bridge.folding import KeyColumns
-from spark_bridge.topic_schemas import TopicSchemas
-from spark_bridge.typed import RecordDecoder, key_decoder, value_decoder
+from spark_bridge.rows.avro_columns import Numbers
+from spark_bridge.rows.folding import KeyColumns
+from spark_bridge.rows.typed import RecordDecoder, key_decoder, value_decoder
+from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["table_columns", "table_rows"]
 

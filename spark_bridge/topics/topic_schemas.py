@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from spark_bridge.admin import PulsarAdmin
 from spark_bridge.errors import TopicError
-from spark_bridge.options import BridgeOptions
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions
 
 __all__ = ["AvroRecord", "SchemaVersion", "TopicSchemas"]
 

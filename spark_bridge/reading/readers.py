@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 
 from schemas.errors import ConfigError
-from spark_bridge.options import BridgeOptions
 from spark_bridge.spark_line import HAS_DATA_SOURCES
+from spark_bridge.topics.options import BridgeOptions
 
 __all__ = ["raw_batch", "raw_stream", "register"]
 
@@ -23,7 +23,7 @@ def register(spark: SparkSession) -> None:
             "of this PySpark knows no Python data sources; use spark_bridge.raw_batch and raw_stream, or PySpark 4.1"
         )
         raise ConfigError.of("format", reason)
-    from spark_bridge.data_source import CassandraCdcDataSource
+    from spark_bridge.reading.data_source import CassandraCdcDataSource
 
     spark.dataSource.register(CassandraCdcDataSource)
 
@@ -34,7 +34,7 @@ def raw_batch(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     On PySpark 3.5 TopicError, PulsarUnreachableError and DataLossError come from here too, else from the query.
     """
     if not HAS_DATA_SOURCES:
-        from spark_bridge.pulsar_connector import connector_batch
+        from spark_bridge.reading.pulsar_connector import connector_batch
 
         return connector_batch(spark, BridgeOptions.from_mapping(options))
     register(spark)
@@ -44,7 +44,7 @@ def raw_batch(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 def raw_stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """The raw contract as a stream, from the starting offsets or the checkpoint's on. Raises what `raw_batch` raises."""
     if not HAS_DATA_SOURCES:
-        from spark_bridge.pulsar_connector import connector_stream
+        from spark_bridge.reading.pulsar_connector import connector_stream
 
         return connector_stream(spark, BridgeOptions.from_mapping(options))
     register(spark)

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import full_topic_name
-from spark_bridge.positions import parse_time_ms
+from spark_bridge.topics.positions import parse_time_ms
 
 __all__ = ["BridgeOptions", "option_texts"]
 

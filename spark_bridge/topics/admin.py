@@ -16,10 +16,10 @@ from typing import Self, cast
 import httpx
 import tenacity
 
-from spark_bridge.authentication import http_certificate, http_headers
 from spark_bridge.errors import PulsarUnreachableError, TopicError
-from spark_bridge.options import BridgeOptions
-from spark_bridge.positions import BEGINNING, Ledger, Position, topic_of
+from spark_bridge.topics.authentication import http_certificate, http_headers
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import BEGINNING, Ledger, Position, topic_of
 
 __all__ = ["PulsarAdmin"]
 

@@ -15,7 +15,7 @@ from urllib.parse import urlparse
 import pulsar
 
 from schemas.errors import ConfigError
-from spark_bridge.options import BASIC_PLUGIN, TLS_PLUGIN, TOKEN_PLUGIN, BridgeOptions
+from spark_bridge.topics.options import BASIC_PLUGIN, TLS_PLUGIN, TOKEN_PLUGIN, BridgeOptions
 
 __all__ = ["client_authentication", "http_certificate", "http_headers"]
 

@@ -16,12 +16,12 @@ import _pulsar
 import pulsar
 import pyarrow as pa
 
-from spark_bridge.admin import PulsarAdmin
-from spark_bridge.authentication import client_authentication
 from spark_bridge.errors import DataLossError, TopicReadError
-from spark_bridge.options import BridgeOptions
-from spark_bridge.positions import BEGINNING, Position, message_id_fields
-from spark_bridge.raw_columns import RawRow, to_arrow
+from spark_bridge.reading.raw_columns import RawRow, to_arrow
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.authentication import client_authentication
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import BEGINNING, Position, message_id_fields
 
 __all__ = ["TopicRange", "end_within", "entry_versions", "last_message_properties", "open_client", "read_range"]
 

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from spark_bridge.admin import PulsarAdmin
 from spark_bridge.errors import DataLossError
-from spark_bridge.options import BridgeOptions
-from spark_bridge.positions import BEGINNING, Ledger, Position, parse_offsets, parse_time_ms, split_range, topic_of
-from spark_bridge.topic_reader import TopicRange
+from spark_bridge.reading.topic_reader import TopicRange
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import (
+    BEGINNING,
+    Ledger,
+    Position,
+    parse_offsets,
+    parse_time_ms,
+    split_range,
+    topic_of,
+)
 
 __all__ = ["ending_positions", "plan_batch", "plan_ranges", "starting_positions"]
 

@@ -9,14 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.record_properties import TABLE_ID
-from spark_bridge.folding import judged_records, newest_records, shown_rows
-from spark_bridge.options import BridgeOptions, option_texts
-from spark_bridge.planning import plan_batch
-from spark_bridge.readers import raw_batch
-from spark_bridge.table_rows import table_rows
-from spark_bridge.topic_reader import TopicRange, last_message_properties
-from spark_bridge.topic_schemas import TopicSchemas
-from spark_bridge.typed import typed_rows
+from spark_bridge.reading.planning import plan_batch
+from spark_bridge.reading.readers import raw_batch
+from spark_bridge.reading.topic_reader import TopicRange, last_message_properties
+from spark_bridge.rows.folding import judged_records, newest_records, shown_rows
+from spark_bridge.rows.table_rows import table_rows
+from spark_bridge.rows.typed import typed_rows
+from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["changes", "current_table", "shown_records", "typed"]
 
@@ -58,7 +58,7 @@ def current_table(
 def shown_records(
     spark: SparkSession, options: BridgeOptions, schemas: TopicSchemas, static_columns: Sequence[str] | None
 ) -> DataFrame:
-    """What the current table is made of, before its columns are decoded: see `spark_bridge.folding.shown_rows`."""
+    """What the current table is made of, before its columns are decoded: see `spark_bridge.rows.folding.shown_rows`."""
     return _shown(_raw(spark, options.as_texts()), options, schemas, static_columns)
 
 

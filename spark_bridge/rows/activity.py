@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.record_properties import SNAPSHOT
-from spark_bridge.options import option_texts
-from spark_bridge.readers import raw_batch
+from spark_bridge.reading.readers import raw_batch
+from spark_bridge.topics.options import option_texts
 
 __all__ = ["change_rates", "recent", "topic_summary"]
 

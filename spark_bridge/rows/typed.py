@@ -14,9 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.avro.functions import from_avro
 
-from spark_bridge.avro_columns import AvroColumns, Numbers
-from spark_bridge.options import BridgeOptions
-from spark_bridge.topic_schemas import AvroRecord, TopicSchemas
+from spark_bridge.rows.avro_columns import AvroColumns, Numbers
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.topic_schemas import AvroRecord, TopicSchemas
 
 __all__ = ["RecordDecoder", "is_corrupt", "key_decoder", "typed_rows", "value_decoder"]
 

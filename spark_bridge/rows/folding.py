@@ -17,10 +17,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas import record_properties as names
-from spark_bridge.range_scope import ClusteringColumn, covers
-from spark_bridge.record_places import message_id_of, record_place
-from spark_bridge.topic_schemas import TopicSchemas
-from spark_bridge.typed import key_decoder
+from spark_bridge.rows.range_scope import ClusteringColumn, covers
+from spark_bridge.rows.record_places import message_id_of, record_place
+from spark_bridge.rows.typed import key_decoder
+from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = [
     "KeyColumns",

@@ -13,9 +13,9 @@ from collections.abc import Set as AbstractSet
 import fsspec
 
 from spark_bridge.errors import CheckpointError
-from spark_bridge.options import BridgeOptions
-from spark_bridge.positions import BEGINNING, Position, topic_of
-from spark_bridge.topic_reader import TopicRange, end_within
+from spark_bridge.reading.topic_reader import TopicRange, end_within
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import BEGINNING, Position, topic_of
 
 __all__ = ["limited_ends", "logged_end"]
 

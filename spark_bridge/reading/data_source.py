@@ -11,13 +11,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_bridge.admin import PulsarAdmin
-from spark_bridge.micro_batch import limited_ends, logged_end
-from spark_bridge.options import BridgeOptions
-from spark_bridge.planning import plan_batch, plan_ranges, starting_positions
-from spark_bridge.positions import Position
-from spark_bridge.raw_columns import RAW_SCHEMA
-from spark_bridge.topic_reader import TopicRange, read_range
+from spark_bridge.reading.micro_batch import limited_ends, logged_end
+from spark_bridge.reading.planning import plan_batch, plan_ranges, starting_positions
+from spark_bridge.reading.raw_columns import RAW_SCHEMA
+from spark_bridge.reading.topic_reader import TopicRange, read_range
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import Position
 
 __all__ = ["CassandraCdcDataSource"]
 

@@ -1,0 +1,1 @@
+"""Raw rows of a data topic, by the data source `cassandra_cdc` or by the pulsar-spark connector."""

@@ -44,7 +44,8 @@ def cql(cassandra_node: CassandraServer) -> Iterator[Session]:
 def two_nodes() -> Iterator[Sandbox]:
     """A cluster of two Cassandra nodes, without a Pulsar of its own."""
     # a node that stood still for a test would be avoided for minutes: the dynamic snitch remembers how slow it was
-    settings = {"dynamic_snitch": False}
+    # and what was written meanwhile must be forgotten soon, or a replica that is to lag behind gets it after all
+    settings = {"dynamic_snitch": False, "write_request_timeout_in_ms": 2_000}
     options = SandboxOptions(nodes=2, pulsar=False, commitlog_sync_ms=100, cassandra_settings=settings)
     with Sandbox(options) as running:
         yield running

@@ -192,9 +192,9 @@ def connector_line(
 
 
 def connector_options(node: CassandraServer, keyspace: str, table: str, **options: object) -> dict[str, object]:
-    """`--source-config` for a table; further options by name, dots as double underscores."""
+    """`--source-config` for a table; further options by name, dots as double underscores; None leaves one out."""
     further = {name.replace("__", "."): value for name, value in options.items()}
-    return {
+    every = {
         "contactPoints": node.address,
         "port": node.native_port,
         "loadBalancing": {"localDc": "datacenter1"},
@@ -203,6 +203,7 @@ def connector_options(node: CassandraServer, keyspace: str, table: str, **option
         "python": sys.executable,
         **further,
     }
+    return {name: value for name, value in every.items() if value is not None}
 
 
 def data_topic_name(keyspace: str, table: str) -> str:

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import signal
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -43,8 +44,9 @@ def server_environment(sandbox: Path) -> dict[str, str]:
     """The environment of a server. ``SANDBOX_VARIABLE`` marks it and all its offspring as belonging to this sandbox."""
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     java = java_home()
-    # Pulsar starts function instances by the `java` of the PATH
-    path = f"{java / 'bin'}:{kept.get('PATH', os.defpath)}"
+    # Pulsar starts function instances by the `java` of the PATH, and our connector its child by the `python3`: the archive
+    # is built for the Python that runs the sandbox
+    path = f"{java / 'bin'}:{Path(sys.executable).parent}:{kept.get('PATH', os.defpath)}"
     return {**kept, "PATH": path, "JAVA_HOME": str(java), SANDBOX_VARIABLE: str(sandbox)}
 
 

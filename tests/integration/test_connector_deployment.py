@@ -133,9 +133,12 @@ def test_table_and_events_topic_may_come_later(
     open_events_writer: OpenEventsWriter,
     open_data_topic: OpenDataTopic,
 ) -> None:
-    """Start order does not matter, and the connector never creates an events topic of the wrong kind by itself."""
+    """Start order does not matter, and the connector never creates an events topic of the wrong kind by itself.
+
+    Without the option `python` the worker's `python3` runs what the archive brings along.
+    """
     topic = open_data_topic(f"{keyspace}.t")
-    connector = deploy_connector(keyspace, "t")
+    connector = deploy_connector(keyspace, "t", python=None)
     time.sleep(2)
     cql.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, a int)")
     time.sleep(1)

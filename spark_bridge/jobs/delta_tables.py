@@ -5,24 +5,20 @@ Columns are mapped by name (`delta.columnMapping.mode`), so that columns of any 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_bridge.jobs.lake_table import quoted
+from spark_bridge.jobs.lake_table import LakeTable, quoted
 from spark_bridge.spark_line import HAS_DATA_SOURCES, error_condition
 
 __all__ = ["DeltaTable"]
 
 
-class DeltaTable:
-    """One table; it need not exist yet. See `spark_bridge.jobs.lake_table.LakeTable`."""
+class DeltaTable(LakeTable):
+    """One table; it need not exist yet."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self._spark = spark
-        self.path = path
-        self._name = f"delta.{quoted(path)}"
+        super().__init__(spark, path, f"delta.{quoted(path)}")
 
     def read(self) -> DataFrame | None:
         """The table now; None when it does not exist."""
@@ -54,15 +50,6 @@ class DeltaTable:
         ready = rows.write.format("delta").mode("append").option("mergeSchema", "true")
         ready.option("txnAppId", writer).option("txnVersion", epoch).save(self.path)
 
-    def drop_columns(self, names: Sequence[str]) -> None:
-        """`ALTER TABLE DROP COLUMNS`."""
-        if names:
-            self._spark.sql(f"ALTER TABLE {self._name} DROP COLUMNS ({', '.join(map(quoted, names))})")
-
-    def rename_column(self, old: str, new: str) -> None:
-        """`ALTER TABLE RENAME COLUMN`."""
-        self._spark.sql(f"ALTER TABLE {self._name} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
-
     def merge(self, source: DataFrame, on: str, *actions: str) -> None:
         """`MERGE` of `source` (s) into the table (t); fields that its structs lack are added."""
         view = f"cdc_merge_{abs(hash(self.path))}"
@@ -74,10 +61,6 @@ class DeltaTable:
             self._spark.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
         self._spark.sql(f"{merge} {self._name} t USING {view} s ON {on} {' '.join(actions)}")
         self._spark.catalog.dropTempView(view)
-
-    def delete(self, condition: str) -> None:
-        """`DELETE FROM`."""
-        self._spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
 
     def compact(self) -> None:
         """`OPTIMIZE`: many small files become few."""

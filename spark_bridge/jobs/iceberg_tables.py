@@ -6,26 +6,24 @@ The file system must rename in one step (HDFS, a local disk, ADLS); one job at a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_bridge.jobs.lake_table import quoted
+from spark_bridge.jobs.lake_table import LakeTable, quoted
 
 __all__ = ["IcebergTable"]
 
 
-class IcebergTable:
-    """One table; it need not exist yet. See `spark_bridge.jobs.lake_table.LakeTable`."""
+class IcebergTable(LakeTable):
+    """One table; it need not exist yet."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self._spark = spark
-        self.path = path
         folder, _, self._table = path.rpartition("/")
         self._catalog = f"cdc_{zlib.crc32(folder.encode()):08x}"
-        self._name = f"{self._catalog}.{quoted(self._table)}"
+        super().__init__(spark, path, f"{self._catalog}.{quoted(self._table)}")
         settings = {
             "": "org.apache.iceberg.spark.SparkCatalog",
             ".type": "hadoop",
@@ -59,25 +57,12 @@ class IcebergTable:
             # with null for what the table has and these rows lack, at any depth: columns that were dropped
             found.limit(0).unionByName(rows, allowMissingColumns=True).writeTo(self._name).append()
 
-    def drop_columns(self, names: Sequence[str]) -> None:
-        """`ALTER TABLE DROP COLUMNS`."""
-        if names:
-            self._spark.sql(f"ALTER TABLE {self._name} DROP COLUMNS ({', '.join(map(quoted, names))})")
-
-    def rename_column(self, old: str, new: str) -> None:
-        """`ALTER TABLE RENAME COLUMN`."""
-        self._spark.sql(f"ALTER TABLE {self._name} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
-
     def merge(self, source: DataFrame, on: str, *actions: str) -> None:
         """`MERGE` of `source` (s) into the table (t), which `ensure` has made ready for its columns."""
         view = f"cdc_merge_{zlib.crc32(self.path.encode()):08x}"
         source.createOrReplaceTempView(view)
         self._spark.sql(f"MERGE INTO {self._name} t USING {view} s ON {on} {' '.join(actions)}")
         self._spark.catalog.dropTempView(view)
-
-    def delete(self, condition: str) -> None:
-        """`DELETE FROM`."""
-        self._spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
 
     def compact(self) -> None:
         """`rewrite_data_files`: many small files become few."""

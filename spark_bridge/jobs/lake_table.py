@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["LakeTable", "TableFormat", "quoted", "update_and_insert"]
 
 TableFormat = Literal["delta", "iceberg"]
 
 
-class LakeTable(Protocol):
+class LakeTable(ABC):
     """One table; it need not exist yet. Spark's own errors come out of every method."""
 
-    path: str
+    def __init__(self, spark: SparkSession, path: str, name: str) -> None:
+        self._spark = spark
+        self.path = path
+        # as Spark SQL takes it
+        self._name = name
 
+    @abstractmethod
     def read(self) -> DataFrame | None:
         """The table now; None when it does not exist."""
 
+    @abstractmethod
     def ensure(self, rows: DataFrame) -> None:
         """Create the table, empty, if it does not exist; add the columns of `rows` that it lacks."""
 
+    @abstractmethod
     def append(self, rows: DataFrame, *, writer: str, epoch: int) -> None:
         """Add rows, once for each `epoch` of a writer; new columns are added to the table."""
 
-    def drop_columns(self, names: Sequence[str]) -> None:
-        """`ALTER TABLE DROP COLUMNS`."""
-
-    def rename_column(self, old: str, new: str) -> None:
-        """`ALTER TABLE RENAME COLUMN`."""
-
+    @abstractmethod
     def merge(self, source: DataFrame, on: str, *actions: str) -> None:
         """`MERGE` of `source` (s) into the table (t); fields that its structs lack are added."""
 
-    def delete(self, condition: str) -> None:
-        """`DELETE FROM`."""
-
+    @abstractmethod
     def compact(self) -> None:
         """Many small files become few."""
+
+    def drop_columns(self, names: Sequence[str]) -> None:
+        """`ALTER TABLE DROP COLUMNS`."""
+        if names:
+            self._spark.sql(f"ALTER TABLE {self._name} DROP COLUMNS ({', '.join(map(quoted, names))})")
+
+    def rename_column(self, old: str, new: str) -> None:
+        """`ALTER TABLE RENAME COLUMN`."""
+        self._spark.sql(f"ALTER TABLE {self._name} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
+
+    def delete(self, condition: str) -> None:
+        """`DELETE FROM`."""
+        self._spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
 
 
 def quoted(name: str) -> str:

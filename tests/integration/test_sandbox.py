@@ -68,12 +68,13 @@ def _reads_one(session: Session) -> bool:
         return False
 
 
-def _processes_of(folder: Path) -> list[psutil.Process]:
+def _processes_of(folder: Path) -> list[str]:
+    """Their names; one may be gone by the time that this is read."""
     found = []
     for process in psutil.process_iter():
         try:
             if str(folder) in " ".join(process.cmdline()) and process.pid != os.getpid():
-                found.append(process)
+                found.append(process.name())
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
@@ -176,7 +177,7 @@ def test_nothing_is_left_of_an_up_that_is_killed_while_servers_start(tmp_path: P
     """The worst moment for a crash: processes are there, and nobody has been told of them."""
     command = [sys.executable, "-m", "cdc.main", "sandbox", "up", "--dir", str(tmp_path / "own")]
     with subprocess.Popen(command, cwd=_REPOSITORY) as process:
-        assert _eventually(lambda: len([p for p in _processes_of(tmp_path) if p.name() == "java"]) == 2)
+        assert _eventually(lambda: _processes_of(tmp_path).count("java") == 2)
         process.send_signal(signal.SIGKILL)
     assert _eventually(lambda: _processes_of(tmp_path) == [])
 

@@ -8,7 +8,7 @@ RIVAL_AGENT ?=
 RIVAL := $(if $(RIVAL_AGENT),--rival-agent $(RIVAL_AGENT))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-compose test-spark35 test-multinode bench bench-agent bench-connector bench-decode compile faults soak fuzz audit nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-compose test-spark35 test-multinode test-faults bench bench-agent bench-connector bench-decode compile faults soak fuzz audit nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-14s %s\n' "$$name" "$$text"; done
@@ -24,6 +24,9 @@ test-fast: compile ## Unit tests, no servers, and not those that try every cut a
 
 test-multinode: compile ## Two data centres, and an upgrade in place from 3.11 to 5.0 (some 5 minutes)
 	@$(BIN)/pytest --multinode $(PYTEST_ARGS)
+
+test-faults: compile ## 81 faults by a seed, every kind at least three times, every row and change compared (some 10 minutes)
+	@$(BIN)/pytest --fault-plan -s $(PYTEST_ARGS)
 
 test-spark35: compile spark35 ## The tests on PySpark 3.5 (part of `make test`)
 	@$(BIN)/pytest -m spark35 $(PYTEST_ARGS)

@@ -12,6 +12,9 @@ from change_agent.decoder_build import obstacle
 _INTEGRATION = Path(__file__).parent / "integration"
 _PLUGINS = ("fix_feature_report", "fix_servers", "fix_agent", "fix_connector", "fix_spark", "fix_spark35")
 
+_BY_OPTION = {"multinode": "tests/multinode", "fault_plan": "the fault plan of a seed"}
+"""Marks of what runs by an option of the same name only, for it takes too long for every day."""
+
 pytest_plugins = [f"tests.{name}" for name in _PLUGINS if (Path(__file__).parent / f"{name}.py").exists()]
 
 
@@ -24,8 +27,9 @@ def pytest_report_header() -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--multinode` runs what takes too long for every day."""
-    parser.addoption("--multinode", action="store_true", help="run tests/multinode, and nothing else")
+    """An option for each of `_BY_OPTION`."""
+    for mark, what in _BY_OPTION.items():
+        parser.addoption(f"--{mark.replace('_', '-')}", action="store_true", help=f"run {what}, and nothing else")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -34,8 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _INTEGRATION in item.path.parents:
             item.add_marker(pytest.mark.integration)
     items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
-    wanted = config.getoption("--multinode")
-    others = [item for item in items if (item.get_closest_marker("multinode") is not None) != wanted]
+    wanted = {mark for mark in _BY_OPTION if config.getoption(mark)}
+    others = [item for item in items if {mark for mark in _BY_OPTION if item.get_closest_marker(mark)} != wanted]
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]

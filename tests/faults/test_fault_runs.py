@@ -1,0 +1,39 @@
+"""The fault kit on real servers: everything is broken on purpose, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cdc.faults.kinds import FaultKind
+from cdc.faults.plan import TEST_COUNTS
+from cdc.faults.run import RunOptions, run_faults
+
+pytestmark = [pytest.mark.integration, pytest.mark.fault_plan]
+
+_SEED_VARIABLE = "CDC_TEST_SEED"
+_KILLS = (
+    FaultKind.AGENT_KILL, FaultKind.CHILD_KILL, FaultKind.HOST_KILL, FaultKind.PULSAR_KILL, FaultKind.CASSANDRA_KILL,
+    FaultKind.RESTART_ALL,
+)  # fmt: skip
+
+
+@pytest.mark.timeout(5400)
+def test_nothing_is_lost_whatever_is_broken() -> None:
+    """Kills, standstills, networks, disks, index files, clocks, second agents, restarts in every order: every row is equal."""
+    seed = int(os.environ.get(_SEED_VARIABLE) or 1)
+    folder = Path("build").absolute() / "faults" / f"seed-{seed}"
+    print(f"faults of seed {seed} ({_SEED_VARIABLE} takes another), evidence in {folder}")
+    options = RunOptions(seed=seed, counts=TEST_COUNTS, folder=folder)
+    report = run_faults(options, say=print, on_progress=lambda name, step: None)
+    lines = "\n".join(report.lines())
+    print(lines)
+    assert report.is_good, f"evidence in {folder}\n{lines}"
+    assert len(report.struck) == sum(TEST_COUNTS.values())
+    assert report.judged_changes > 1_000
+    assert min(table.rows for table in report.tables) > 0
+    # A machine that others use may let one or the other strike come late.
+    met, kills = report.kinds_with_changes_in_flight(), sum(TEST_COUNTS[kind] for kind in _KILLS)
+    assert sum(met[kind] for kind in _KILLS) >= 0.8 * kills, met

@@ -177,8 +177,10 @@ def test_nothing_is_left_of_an_up_that_is_killed_while_servers_start(tmp_path: P
     """The worst moment for a crash: processes are there, and nobody has been told of them."""
     command = [sys.executable, "-m", "cdc.main", "sandbox", "up", "--dir", str(tmp_path / "own")]
     with subprocess.Popen(command, cwd=_REPOSITORY) as process:
-        assert _eventually(lambda: _processes_of(tmp_path).count("java") == 2)
-        process.send_signal(signal.SIGKILL)
+        try:
+            assert _eventually(lambda: _processes_of(tmp_path).count("java") == 2)
+        finally:
+            process.send_signal(signal.SIGKILL)
     assert _eventually(lambda: _processes_of(tmp_path) == [])
 
 

@@ -358,13 +358,16 @@ def test_a_broker_that_is_down_is_named_with_topic_and_position(spark: SparkSess
     assert time.monotonic() - started < 20
 
 
-def test_a_topic_of_other_messages_is_refused(spark: SparkSession, data_topic: MakeTopic, pulsar: PulsarServer) -> None:
+@pytest.mark.parametrize("key", ["user 1", "клиент"])
+def test_a_topic_of_other_messages_is_refused(
+    spark: SparkSession, data_topic: MakeTopic, pulsar: PulsarServer, key: str
+) -> None:
     """A message whose key is no base64 was not written by the connector."""
     topic = data_topic(*KEY_AND_VALUE)
     client = pulsar_client.Client(
         pulsar.service_url, logger=pulsar_client.ConsoleLogger(pulsar_client.LoggerLevel.Error)
     )
-    client.create_producer(topic.name).send(b"{}", partition_key="user 1")
+    client.create_producer(topic.name).send(b"{}", partition_key=key)
     client.close()
     with pytest.raises(PySparkException) as error:
         read(spark, topic.options).collect()

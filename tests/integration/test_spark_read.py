@@ -23,6 +23,7 @@ from spark_bridge.reading.topic_reader import read_range
 from spark_bridge.topics.options import BridgeOptions
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, RecordWriter, keep_everything, table_schemas
 from tests.servers import PulsarServer
+from tests.spark_settings import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 MakeTopic = Callable[..., DataTopic]
@@ -196,7 +197,7 @@ def run_to_the_end(spark: SparkSession, options: Mapping[str, str], folder: Path
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
 
 
 def test_a_stream_goes_on_where_its_checkpoint_ends(spark: SparkSession, data_topic: MakeTopic, tmp_path: Path) -> None:
@@ -239,7 +240,7 @@ def test_a_failed_micro_batch_is_read_again_as_it_was(
     def run() -> bool | None:
         frame = spark.readStream.format("cassandra_cdc").options(**topic.options).load()
         stream = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
-        return stream.trigger(availableNow=True).start().awaitTermination(60)
+        return stream.trigger(availableNow=True).start().awaitTermination(300)
 
     with pytest.raises(PySparkException, match="the sink is full"):
         run()
@@ -273,6 +274,7 @@ def test_a_stream_sits_out_a_broker_that_was_killed(spark: SparkSession, record_
         server = sandbox.pulsar
         keep_everything(server, "public/spark")
         options = {"serviceUrl": server.service_url, "adminUrl": server.admin_url, "topic": "public/spark/data"}
+        options["operationTimeoutSeconds"] = str(PATIENCE_S)  # a loaded machine may take a minute to start Pulsar
         writer = RecordWriter(server.service_url, record_writer_process.classes)
         writer.write("public/spark/data", *KEY_AND_VALUE, numbered(1, 10), batch=4)
         frame = spark.readStream.format("cassandra_cdc").options(**options).load()

@@ -84,7 +84,8 @@ def _log_to_standard_error() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(LogLines("%(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("cassandra").setLevel(logging.ERROR)
+    # What the driver says about nodes that are away or refuse us, with its traceback, we say in one line.
+    logging.getLogger("cassandra").setLevel(logging.CRITICAL)
 
 
 def _collect_rarely() -> None:

@@ -34,10 +34,11 @@ CreateLine = Callable[[str], ConnectorLine]
 
 
 class Connector:
-    """One deployed source, by name."""
+    """One deployed source, by name; `token` is that of who deploys it, where Pulsar asks for one."""
 
-    def __init__(self, admin_url: str, name: str) -> None:
+    def __init__(self, admin_url: str, name: str, token: str = "") -> None:
         self.name = name
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._admin_url = admin_url
         self._url = f"{admin_url}/admin/v3/sources/public/default/{name}"
 
@@ -52,26 +53,37 @@ class Connector:
                 self._url,
                 files={"sourceConfig": (None, json.dumps(config), "application/json"), "data": file},
                 timeout=60,
+                headers=self._headers,
             )
         assert response.is_success, response.text
 
     def delete(self) -> None:
         """`sources delete`, and the uploaded package, which would keep the name taken."""
-        httpx.delete(self._url, timeout=60)
-        httpx.delete(f"{self._admin_url}/admin/v3/packages/source/public/default/{self.name}/0", timeout=60)
+        httpx.delete(self._url, timeout=60, headers=self._headers)
+        httpx.delete(
+            f"{self._admin_url}/admin/v3/packages/source/public/default/{self.name}/0",
+            timeout=60,
+            headers=self._headers,
+        )
 
     def restart(self) -> None:
         """`sources restart`."""
-        httpx.post(f"{self._url}/restart", timeout=60).raise_for_status()
+        httpx.post(f"{self._url}/restart", timeout=60, headers=self._headers).raise_for_status()
 
     def status(self) -> dict[str, Any]:
         """The first instance's status; empty while there is none."""
-        instances = httpx.get(f"{self._url}/status", timeout=60).raise_for_status().json()["instances"]
+        instances = (
+            httpx.get(f"{self._url}/status", timeout=60, headers=self._headers).raise_for_status().json()["instances"]
+        )
         return cast("dict[str, Any]", instances[0]["status"]) if instances else {}
 
     def metric(self, name: str) -> float:
         """The sum of one user metric, as the broker's metrics page tells it; 0 while it is not there."""
-        page = httpx.get(f"{self._admin_url}/metrics/", timeout=60, follow_redirects=True).raise_for_status().text
+        page = (
+            httpx.get(f"{self._admin_url}/metrics/", timeout=60, follow_redirects=True, headers=self._headers)
+            .raise_for_status()
+            .text
+        )
         for line in page.splitlines():
             if line.startswith("pulsar_source_user_metric__sum{"[:-6]) and "_sum{" in line:
                 labels, _, value = line.rpartition("}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
 from cdc.sandbox.addresses import MAX_NODES
@@ -54,6 +55,8 @@ class SandboxOptions:
     """Where Pulsar runs sources: a JVM each (Pulsar's default), or a thread of the broker, which starts faster."""
     pulsar_settings: Mapping[str, str] = field(default_factory=dict)
     """More settings of ``standalone.conf``, laid over the sandbox's own."""
+    pulsar_token_file: Path | None = None
+    """Where Pulsar asks for tokens: one of a superuser, by which its own parts log in, and the sandbox to ask whether it serves."""
     functions_worker_settings: Mapping[str, Json] = field(default_factory=dict)
     """More settings of ``functions_worker.yml``, laid over the sandbox's own."""
     pulsar_heap_mb: int = 400

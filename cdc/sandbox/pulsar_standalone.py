@@ -127,6 +127,16 @@ class Pulsar(Server):
             "dbStorage_writeCacheMaxSizeMb": "16",
             "dbStorage_readAheadCacheMaxSizeMb": "16",
             "dbStorage_rocksDB_blockCacheSize": str(16 * 2**20),
+            **self._own_login(),
+        }
+
+    def _own_login(self) -> dict[str, str]:
+        token_file = self._options.pulsar_token_file
+        if token_file is None:
+            return {}
+        return {
+            "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+            "brokerClientAuthenticationParameters": f"file://{token_file}",
         }
 
     def _worker_settings(self) -> dict[str, object]:
@@ -163,10 +173,12 @@ class Pulsar(Server):
         return Launch(argv=argv, env=env, cwd=self.home)
 
     def _why_not_ready(self) -> str | None:
+        token_file = self._options.pulsar_token_file
+        headers = {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text().strip()}"}
         # the functions worker comes up last, and refuses to create a source until it is its cluster's leader
         for path in ("/admin/v2/namespaces/public/default", "/admin/v2/worker/cluster/leader/ready"):
             try:
-                answer = httpx.get(self.admin_url + path, timeout=_PROBE_TIMEOUT_S, trust_env=False)
+                answer = httpx.get(self.admin_url + path, timeout=_PROBE_TIMEOUT_S, trust_env=False, headers=headers)
             except httpx.HTTPError as error:
                 return f"{path}: {error}"
             if answer.status_code != httpx.codes.OK:

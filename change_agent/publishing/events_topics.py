@@ -14,6 +14,7 @@ import httpx
 
 from change_agent.configuration.pulsar_auth import PulsarAuth
 from change_agent.errors import PublishError
+from schemas.certificate_refusal import certificate_refusal
 
 __all__ = ["EventsTopics"]
 
@@ -85,6 +86,8 @@ class EventsTopics:
             response = self._client.request(method, path, headers=headers, json=json)
         except (httpx.HTTPError, OSError, ValueError, KeyError) as error:
             reason = str(error) or type(error).__name__
+            if refusal := certificate_refusal(reason):
+                reason = f"{refusal}; check tlsTrustCertsFilePath and sslHostnameVerificationEnable"
             raise PublishError(topic, f"Pulsar's admin interface at {self._client.base_url.host}: {reason}") from error
         if response.status_code == httpx.codes.NOT_FOUND and method == "GET":
             raise PublishError(topic, "does not exist; create it, or let createTopics be true")
@@ -100,6 +103,7 @@ def _path(topic: str) -> str:
 
 def _reason(response: httpx.Response) -> str:
     try:
-        return str(response.json().get("reason", ""))[:200]
+        reason = str(response.json().get("reason", ""))
     except (ValueError, AttributeError):
-        return " ".join(response.text.split())[:200]
+        reason = " ".join(response.text.split())
+    return reason[:200] or response.reason_phrase

@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, cast
 from uuid import UUID
 
-from cassandra import DriverException, OperationTimedOut, RequestExecutionException, UnresolvableContactPoints
+from cassandra import (
+    AuthenticationFailed,
+    DriverException,
+    OperationTimedOut,
+    RequestExecutionException,
+    UnresolvableContactPoints,
+)
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.metadata import murmur3
@@ -15,6 +21,7 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import dict_factory
 
 from change_agent.schema.schema_history import NodeSchema
+from schemas.certificate_refusal import certificate_refusal
 from schemas.errors import CdcError
 from schemas.system_schema import SELECTS, Row
 
@@ -97,7 +104,7 @@ class NodeConnection:
             # A session whose node restarted under another address never recovers; a new one does.
             self.close()
             addresses = ", ".join(self._contact_points)
-            raise NodeUnavailableError(f"Cassandra at {addresses} port {self._port}: {_first_line(error)}") from error
+            raise NodeUnavailableError(f"Cassandra at {addresses} port {self._port}: {_reason(error)}") from error
 
     def _connected(self) -> _Session:
         if self._session is None:
@@ -130,8 +137,15 @@ def _dated(name: str) -> str:
     return SELECTS[name].replace(" FROM ", f", writetime({column}) AS written_us FROM ", 1)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _reason(error: BaseException) -> str:
+    """One line: what the node said, not what the driver wraps around it, and the option to look at where it is known."""
+    nodes = error.errors if isinstance(error, NoHostAvailable) else None
+    cause = next(iter(nodes.values())) if isinstance(nodes, Mapping) and nodes else error
+    text = " ".join(str(cause).split()) or type(cause).__name__
+    refusal = certificate_refusal(text)
+    if refusal is not None:
+        return f"{refusal}; check cassandraTrustCertsFilePath and cassandraHostnameVerification"
+    return f"{text}; check username and password" if isinstance(cause, AuthenticationFailed) else text
 
 
 def _plain_row(row: Row) -> dict[str, object]:

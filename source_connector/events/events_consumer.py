@@ -39,8 +39,9 @@ class EventsConsumer:
 
     def again(self, topic: str) -> None:
         """Read a topic whose reader has ended with an error."""
-        client = self._connection.client()
-        reader = self._readers[topic] = TopicReader(client, topic, self._subscription, self._limits, self._post)
+        reader = self._readers[topic] = TopicReader(
+            self._connection, topic, self._subscription, self._limits, self._post
+        )
         reader.start()
 
     def close(self) -> None:

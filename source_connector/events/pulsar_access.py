@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from schemas.token_end import ended_token
+from source_connector.events.broker_handshake import handshake_problem
 
 if TYPE_CHECKING:
     import _pulsar
@@ -63,6 +69,32 @@ class PulsarConnection:
     def where(self) -> str:
         """The broker's address, for messages."""
         return self._options.service_url
+
+    def ended_token(self) -> str | None:
+        """What the broker will not say: that the token has ended, or that its file cannot be read."""
+        options = self._options
+        if options.auth_plugin.rpartition(".")[2].lower().removeprefix("authentication") != "token":
+            return None
+        path = re.sub("^file:(//)?", "", options.auth_params)
+        try:
+            token = options.auth_params if path == options.auth_params else Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            return f"pulsarAuthParams: the token cannot be read: {error}"
+        ended = ended_token(token.removeprefix("token:").strip(), time.time())
+        return None if ended is None else f"pulsarAuthParams: {ended}"
+
+    def hint(self) -> str:
+        """Why the broker may refuse, to be put behind the client's word, which names no reason; empty when none is known.
+
+        May take seconds: the broker's certificate is looked at once more.
+        """
+        options = self._options
+        found = self.ended_token()
+        if found is None and not options.allow_insecure:
+            found = handshake_problem(
+                options.service_url, options.trusted_certificates, check_hostname=options.hostname_validation
+            )
+        return "" if found is None else f" ({found})"
 
     def client(self) -> pulsar.Client:
         """The client; it connects when it is used."""

@@ -12,7 +12,6 @@ import binascii
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
@@ -25,7 +24,8 @@ from source_connector.errors import EventsTopicError
 from source_connector.events.datastax_events import DataStaxSchema
 from source_connector.events.events_message import DataStaxMessage, EventsMessage, RawMessage, UnreadableMessage
 from source_connector.events.events_reader import read_events
-from source_connector.events.pulsar_access import schema_bytes, schema_info
+from source_connector.events.pulsar_access import PulsarConnection, schema_bytes, schema_info
+from source_connector.notices import Notices
 
 __all__ = ["ReaderLimits", "ReceivedMessage", "Subscription", "TopicReader"]
 
@@ -34,7 +34,6 @@ _log = logging.getLogger(__name__)
 # The thread that receives is told of room for so many events at once, and of each message that is done.
 _SETTLED_TOGETHER: Final = 50
 _WAIT_S: Final = (0.5, 1, 2, 5)
-_SAY_AGAIN_AFTER_S: Final = 30.0
 _RECEIVE_TIMEOUT_MS: Final = 500
 # A message holds up to 256 KiB of events; what waits in the client is memory too, for each partition of each topic.
 _RECEIVER_QUEUE: Final = 8
@@ -84,13 +83,14 @@ class TopicReader:
 
     def __init__(
         self,
-        client: pulsar.Client,
+        connection: PulsarConnection,
         topic: str,
         subscription: Subscription,
         limits: ReaderLimits,
         post: Callable[[ReceivedMessage | Exception], None],
     ) -> None:
-        self._client = client
+        self._connection = connection
+        self._client = connection.client()
         self.topic: Final = topic
         self._subscription = subscription
         self._limits = limits
@@ -106,6 +106,7 @@ class TopicReader:
         """Not counted off from those that wait; used in the owner's thread only."""
         self._room = threading.Condition()
         self._stopping = threading.Event()
+        self._notices = Notices(_log)
         self._thread = threading.Thread(target=self._run, name=f"reader of {topic}", daemon=True)
         self._consumer: pulsar.Consumer | None = None
 
@@ -242,14 +243,14 @@ class TopicReader:
 
     def _patiently(self, what: str, attempt: Callable[[], None]) -> bool:
         """Try until it works; False when the connector is stopped before."""
-        said_at = -_SAY_AGAIN_AFTER_S
         for number in range(1_000_000_000):
+            # An attempt with a token that has ended lasts for half a minute, and the client does not say why.
+            if ended := self._connection.ended_token():
+                self._notices.say(what, f"waiting for the {what}: {ended}")
             try:
                 attempt()
             except pulsar.PulsarException as error:
-                if time.monotonic() - said_at >= _SAY_AGAIN_AFTER_S:
-                    said_at = time.monotonic()
-                    _log.warning("waiting for the %s: %s", what, error)
+                self._notices.say(what, f"waiting for the {what}: {error}{self._connection.hint()}")
             else:
                 return True
             if self._stopping.wait(_WAIT_S[min(number, len(_WAIT_S) - 1)]):

@@ -22,6 +22,7 @@ from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionP
 from cassandra.protocol import ProtocolHandler, ResultMessage
 from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
+from schemas.certificate_refusal import certificate_refusal
 from source_connector.configuration.private_files import as_file
 from source_connector.errors import DeploymentError, FetchError
 from source_connector.rows.raw_page import RawPage
@@ -307,7 +308,9 @@ class CassandraClient:
                 "auth.username, auth.password: Cassandra refused them; correct them or auth.provider"
             )
         place = ", ".join(self._options.contact_points)
-        return FetchError(f"Cassandra at {place} port {self._options.port}", reason_of(error))
+        refusal = certificate_refusal(str(causes[0]))
+        hint = f"{refusal}; check ssl.truststore.path and ssl.hostnameValidation" if refusal else ""
+        return FetchError(f"Cassandra at {place} port {self._options.port}", hint or reason_of(error))
 
 
 def _causes(error: Exception) -> list[Exception]:

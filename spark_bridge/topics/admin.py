@@ -16,8 +16,9 @@ from typing import Self, cast
 import httpx
 import tenacity
 
+from schemas.certificate_refusal import certificate_refusal
 from spark_bridge.errors import PulsarUnreachableError, TopicError
-from spark_bridge.topics.authentication import http_certificate, http_headers
+from spark_bridge.topics.authentication import ended, http_certificate, http_headers
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.positions import BEGINNING, Ledger, Position, topic_of
 
@@ -31,6 +32,7 @@ class PulsarAdmin:
 
     def __init__(self, options: BridgeOptions, *, patience_s: float = 5.0) -> None:
         """`patience_s`: for how long a service that does not answer is asked again."""
+        self._options = options
         self._topics = options.topic_names
         self._pattern = options.topics_pattern
         self._url = options.admin_url
@@ -151,7 +153,8 @@ class PulsarAdmin:
         if response.status_code == httpx.codes.NOT_FOUND:
             raise TopicError(topic, f"does not exist ({_reason(response)}); create it or check the option topic")
         if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            reason = f"refuses to tell about {topic} ({_reason(response)}); check authPluginClassName and authParams"
+            why = ended(self._options) or _reason(response)
+            reason = f"refuses to tell about {topic} ({why}); check authPluginClassName and authParams"
             raise PulsarUnreachableError(self._url, reason)
         if response.is_error:
             raise PulsarUnreachableError(self._url, f"answers {response.status_code} to {path} ({_reason(response)})")
@@ -169,7 +172,11 @@ class PulsarAdmin:
         try:
             return retrying(ask)
         except httpx.TransportError as error:
-            reason = f"the admin service does not answer ({error}); start it or check the option adminUrl"
+            refusal = certificate_refusal(str(error))
+            check = "start it or check the option adminUrl"
+            if refusal:
+                check = "check tlsTrustCertsFilePath and tlsHostnameVerificationEnable"
+            reason = f"the admin service does not answer ({refusal or error}); {check}"
             raise PulsarUnreachableError(self._url, reason) from None
 
 

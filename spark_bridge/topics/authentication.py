@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlparse
@@ -15,9 +16,10 @@ from urllib.parse import urlparse
 import pulsar
 
 from schemas.errors import ConfigError
+from schemas.token_end import ended_token
 from spark_bridge.topics.options import BASIC_PLUGIN, TLS_PLUGIN, TOKEN_PLUGIN, BridgeOptions
 
-__all__ = ["client_authentication", "http_certificate", "http_headers"]
+__all__ = ["client_authentication", "ended", "http_certificate", "http_headers"]
 
 
 def client_authentication(options: BridgeOptions) -> pulsar.Authentication | None:
@@ -40,6 +42,11 @@ def http_headers(options: BridgeOptions) -> Mapping[str, str]:
     if options.auth_plugin_class_name == BASIC_PLUGIN:
         return {"Authorization": "Basic " + base64.b64encode(":".join(_user(options)).encode()).decode()}
     return {}
+
+
+def ended(options: BridgeOptions) -> str | None:
+    """When the token has ended, in words; None for one that has not, and without one. Raises ConfigError."""
+    return ended_token(_token(options), time.time()) if options.auth_plugin_class_name == TOKEN_PLUGIN else None
 
 
 def http_certificate(options: BridgeOptions) -> tuple[str, str] | None:

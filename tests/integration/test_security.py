@@ -1,0 +1,343 @@
+"""From Cassandra to Spark where nothing goes without credentials: what gets in, what is refused, and what shows a secret."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pulsar as pulsar_client
+import pytest
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import Cluster, Session
+from pyspark.sql import SparkSession
+
+import spark_bridge
+from cdc.agent_process import AgentProcess
+from cdc.sandbox.native_protocol import DEFAULT_LOGIN
+from spark_bridge.errors import PulsarUnreachableError
+from tests.certificates import STORE_PASSWORD, CertificateAuthority
+from tests.events_topic import wait_until
+from tests.fix_connector import Connector
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.secured_servers import (
+    ADMIN_ROLE,
+    DATA_TOPIC,
+    HTTPS_PORT,
+    ROLE,
+    TABLE,
+    TLS_PORT,
+    SecuredSandbox,
+    agent_options,
+    child,
+    relay,
+    source_options,
+    spark_options,
+    token,
+)  # fmt: skip
+
+pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+
+_NODE_PASSWORD: Final = "open sesame"
+_TOKEN: Final = token(ROLE)
+_EXPIRED: Final = token(ROLE, ends_at_s=1_700_000_000)
+# What must show nowhere. The end of a token is what makes it one.
+_SECRETS: Final = (
+    _NODE_PASSWORD,
+    _TOKEN.rpartition(".")[2],
+    _EXPIRED.rpartition(".")[2],
+    token(ADMIN_ROLE).rpartition(".")[2],
+    STORE_PASSWORD,
+)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredSandbox]:
+    """One start for all of these tests."""
+    with SecuredSandbox(CertificateAuthority(tmp_path_factory.mktemp("certificates"))) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def session(servers: SecuredSandbox) -> Iterator[Session]:
+    """A superuser's session, the table, and the role that all parts log in by."""
+    node = servers.node
+    with Cluster(
+        [node.address], port=node.native_port, connect_timeout=60, ssl_context=servers.tls_context,
+        auth_provider=PlainTextAuthProvider(*DEFAULT_LOGIN),
+    ) as cluster:  # fmt: skip
+        connected = cluster.connect()
+        connected.default_timeout = 60
+        replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+        connected.execute(f"CREATE KEYSPACE secured WITH replication = {replication}")
+        connected.execute(f"CREATE TABLE {TABLE} (pk int PRIMARY KEY, v text) WITH cdc = true")
+        connected.execute(f"CREATE ROLE {ROLE} WITH LOGIN = true AND PASSWORD = '{_NODE_PASSWORD}'")
+        connected.execute(f"GRANT SELECT ON KEYSPACE secured TO {ROLE}")
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def secret_files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Each secret in a file of its own."""
+    folder = tmp_path_factory.mktemp("secrets")
+    secrets = {"password": _NODE_PASSWORD, "token": _TOKEN, "expired": _EXPIRED, "store": STORE_PASSWORD}
+    for name, text in secrets.items():
+        (folder / name).write_text(f"{text}\n")
+    return {name: folder / name for name in secrets}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """Agent and connector, running; `records` reads the data topic."""
+
+    agent: AgentProcess
+    connector: Connector
+    records: pulsar_client.Consumer
+
+
+@pytest.fixture(scope="module")
+def line(
+    servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], connector_archive: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Line]:  # fmt: skip
+    """One row has come through already."""
+    options = agent_options(servers, secret_files)
+    folder = tmp_path_factory.mktemp("agent")
+    more = {"spillDir": str(folder / "spill"), "archiveUrl": str(folder / "archive"), "includeTables": TABLE}
+    agent = AgentProcess.for_node(servers.node, servers.pulsar, folder, **{**options, **more})
+    client = pulsar_client.Client(
+        str(options["pulsarServiceUrl"]), authentication=pulsar_client.AuthenticationToken(_TOKEN),
+        tls_trust_certs_file_path=str(servers.authority.trusted), tls_validate_hostname=True,
+        logger=pulsar_client.FileLogger(pulsar_client.LoggerLevel.Error, os.devnull),
+    )  # fmt: skip
+    records = client.subscribe(DATA_TOPIC, "test", initial_position=pulsar_client.InitialPosition.Earliest)
+    connector = Connector(servers.pulsar.admin_url, "secured", token(ADMIN_ROLE))
+    connector.create(connector_archive, DATA_TOPIC, source_options(servers, secret_files))
+    agent.start()
+    session.execute(f"INSERT INTO {TABLE} (pk, v) VALUES (1, 'first')")
+    assert b"first" in records.receive(120_000).data()
+    yield Line(agent=agent, connector=connector, records=records)
+    connector.delete()
+    client.close()
+    assert agent.stop() == 0, agent.log_tail()
+
+
+def test_a_row_goes_all_the_way_by_mutual_tls_password_and_token(
+    line: Line, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], spark: SparkSession
+) -> None:
+    """Host names are verified; agent, connector and Spark reader hold a role that may read, and a token."""
+    session.execute(f"INSERT INTO {TABLE} (pk, v) VALUES (2, 'second')")
+    assert b"second" in line.records.receive(120_000).data()
+    rows = spark_bridge.current_table(spark, spark_options(servers, secret_files)).collect()
+    assert sorted((row.pk, row.v) for row in rows) == [(1, "first"), (2, "second")]
+
+
+def test_no_secret_shows_where_operators_look(
+    line: Line, servers: SecuredSandbox, secret_files: Mapping[str, Path], spark: SparkSession
+) -> None:
+    """Logs, metrics, status, stored state, process lines, `sources get`, and Spark's plans."""
+    status = line.agent.status()
+    pages = [f"http://{status['http']}/{page}" for page in ("metrics", "healthz", "readyz", "status")]
+    admin = servers.pulsar.admin_url
+    pages += [f"{admin}/metrics/", f"{admin}/admin/v3/sources/public/default/secured"]
+    pages += [f"{admin}/admin/v3/sources/public/default/secured/status"]
+    login = {"Authorization": f"Bearer {token(ADMIN_ROLE)}"}
+    seen = {page: httpx.get(page, follow_redirects=True, timeout=60, headers=login).text for page in pages}
+    assert '"auth.passwordFile":"/' in seen[f"{admin}/admin/v3/sources/public/default/secured"].replace(" ", "")
+    folders = [line.agent.directory, servers.pulsar.functions_log_dir, servers.dir / "logs"]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    seen |= {str(path): path.read_bytes().decode("utf-8", "replace") for path in files}
+    seen |= dict(_process_lines())
+    assert any("source_connector" in text or "cassandra-cdc" in text for text in seen.values())
+    plan = spark_bridge.changes(spark, spark_options(servers, secret_files))._jdf.queryExecution().toString()
+    shown = [where for where, text in {**seen, "plan": plan}.items() for secret in _SECRETS if secret in text]
+    assert shown == []
+
+
+def _process_lines() -> Iterator[tuple[str, str]]:
+    """What `ps` shows, of all processes but this one."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                yield f"process {folder.name}", (folder / "cmdline").read_bytes().decode("utf-8", "replace")
+            except OSError:  # it has ended
+                continue
+
+
+def test_files_of_the_agent_are_its_users_alone(line: Line, servers: SecuredSandbox, session: Session) -> None:
+    """Row data is in them: 0600, and 0700 for folders. Neither it nor the connector's process leaves a core."""
+    archive = line.agent.directory / "archive"
+
+    def is_archived() -> bool:
+        session.execute(f"INSERT INTO {TABLE} (pk, v) VALUES (3, %s)", ["x" * 200_000])
+        return any(archive.rglob("*.zst"))
+
+    wait_until(is_archived, "a segment in the archive")
+    own = [*line.agent.working_dir.rglob("*"), *archive.rglob("*"), line.agent.working_dir]
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in own}
+    assert {path.name: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
+    limits = [Path(f"/proc/{pid}/limits").read_text() for pid in (line.agent.pid, *_children_of(servers.dir))]
+    assert len(limits) >= 2
+    assert all(_limit(text, "Max core file size") == ["0", "0"] for text in limits)
+
+
+def _children_of(folder: Path) -> list[int]:
+    """The connectors' processes that run from an archive which was unpacked below a folder."""
+    return [
+        int(where.split()[1])
+        for where, line in _process_lines()
+        if line.startswith("\0".join((sys.executable, "-I", "-S", str(folder))))
+    ]
+
+
+def _limit(limits: str, name: str) -> list[str]:
+    (line,) = (line for line in limits.splitlines() if line.startswith(name))
+    return line.removeprefix(name).split()[:2]
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority that issued none of the servers' certificates."""
+    return CertificateAuthority(tmp_path_factory.mktemp("stranger")).trusted
+
+
+@pytest.fixture(scope="module")
+def elsewhere(servers: SecuredSandbox) -> Iterator[Mapping[str, int]]:
+    """The servers under another address than their certificates': a port of 127.0.0.1 for each."""
+    node, address = servers.node, servers.pulsar.address
+    with (
+        relay(node.address, node.native_port) as cassandra,
+        relay(address, TLS_PORT) as broker,
+        relay(address, HTTPS_PORT) as web,
+    ):
+        yield {"cassandra": cassandra, "broker": broker, "web": web}
+
+
+_MISMATCH: Final = "IP address mismatch"
+_UNTRUSTED: Final = "certificate verify failed"
+_ENDED: Final = "the token ended at 2023-11-14T22:13:20Z: give a new one"
+
+
+def test_the_agent_says_what_is_refused_and_goes_on_when_it_is_right(
+    line: Line, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], stranger: Path,
+    elsewhere: Mapping[str, int], tmp_path: Path,
+) -> None:  # fmt: skip
+    """Wrong certificate, wrong host name, expired token: a line of the log names the server and the reason, no secret."""
+    untrusted, password = {"cassandraTrustCertsFilePath": str(stranger)}, {"passwordFile": str(secret_files["store"])}
+    broker, web = (f"127.0.0.1:{elsewhere[name]}" for name in ("broker", "web"))
+    wrongs: list[tuple[dict[str, object], str, str]] = [
+        (untrusted, "Cassandra at", _UNTRUSTED),
+        ({"contactPoints": "127.0.0.1", "port": elsewhere["cassandra"]}, "Cassandra at", _MISMATCH),
+        (password, "Cassandra at", "are incorrect"),
+        ({"tlsTrustCertsFilePath": str(stranger)}, TABLE, _UNTRUSTED),
+        ({"pulsarServiceUrl": f"pulsar+ssl://{broker}", "pulsarAdminUrl": f"https://{web}"}, TABLE, _MISMATCH),
+        ({"pulsarAuthParams": f"file://{secret_files['expired']}"}, TABLE, _ENDED),
+    ]
+    assert line.agent.stop() == 0
+    try:
+        for number, (wrong, where, reason) in enumerate(wrongs):
+            folder = tmp_path / f"refused-{number}"
+            options = agent_options(servers, secret_files) | wrong | {"includeTables": TABLE}
+            refused = AgentProcess.for_node(servers.node, servers.pulsar, folder, **options)
+            refused.start()
+            session.execute(f"INSERT INTO {TABLE} (pk, v) VALUES (4, 'refused {number}')")
+            wait_until(lambda: reason in refused.log.read_text(), f"the log of {wrong} says {reason!r}")  # noqa: B023
+            refused.kill()
+            log = refused.log.read_text()
+            (told, *_) = (each for each in log.splitlines() if where in each and reason in each)
+            assert any(word in told for word in ("; check ", ": give a new one"))
+            assert [secret for secret in _SECRETS if secret in log] == []
+    finally:
+        refused.kill()
+        line.agent.start()
+    while b"refused 5" not in line.records.receive(120_000).data():
+        continue
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("cassandra certificate", _UNTRUSTED), ("cassandra host", _MISMATCH), ("cassandra password", "refused them"),
+        ("pulsar certificate", _UNTRUSTED), ("pulsar host", _MISMATCH), ("pulsar token", _ENDED),
+    ],
+)  # fmt: skip
+def test_the_connector_says_what_is_refused(
+    wrong: str, reason: str, line: Line, servers: SecuredSandbox, secret_files: Mapping[str, Path], stranger: Path,
+    elsewhere: Mapping[str, int],
+) -> None:  # fmt: skip
+    """The child's own process with a pipe for a host: frames out, what it logs in."""
+    changes: dict[str, dict[str, object]] = {
+        "cassandra certificate": {"ssl.truststore.path": str(stranger)},
+        "cassandra host": {"contactPoints": "127.0.0.1", "port": elsewhere["cassandra"]},
+        "cassandra password": {"auth.passwordFile": str(secret_files["store"])},
+        "pulsar certificate": {"tlsTrustCertsFilePath": str(stranger)},
+        "pulsar host": {"pulsarServiceUrl": f"pulsar+ssl://127.0.0.1:{elsewhere['broker']}"},
+        "pulsar token": {"pulsarAuthParams": f"file://{secret_files['expired']}"},
+    }
+    options = source_options(servers, secret_files) | changes[wrong] | {"events.subscription.name": "refused"}
+    with child(options) as said:
+        wait_until(lambda: reason in said(), f"the connector says {reason!r}")
+        (told, *_) = (each for each in said().splitlines() if reason in each)
+        assert any(word in told for word in ("; check ", "; correct ", ": give a new one"))
+        assert "Traceback" not in said()
+        assert [secret for secret in _SECRETS if secret in said()] == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("certificate", _UNTRUSTED),
+        ("host", _MISMATCH),
+        ("token", _ENDED),
+        ("no token", "check authPluginClassName and authParams"),
+    ],
+)
+def test_the_spark_reader_says_what_is_refused(
+    wrong: str, reason: str, line: Line, servers: SecuredSandbox, secret_files: Mapping[str, Path], stranger: Path,
+    elsewhere: Mapping[str, int], spark: SparkSession,
+) -> None:  # fmt: skip
+    """Before any task runs, with the address; not the token."""
+    right = spark_options(servers, secret_files)
+    changes: dict[str, dict[str, str]] = {
+        "certificate": {"tlsTrustCertsFilePath": str(stranger)},
+        "host": {
+            "serviceUrl": f"pulsar+ssl://127.0.0.1:{elsewhere['broker']}",
+            "adminUrl": f"https://127.0.0.1:{elsewhere['web']}",
+        },
+        "token": {"authParams": f"token:{_EXPIRED}"},
+        "no token": {"authParams": "token:none"},
+    }
+    options = right | changes[wrong]
+    with pytest.raises(PulsarUnreachableError) as error:
+        spark_bridge.changes(spark, options).collect()
+    text = str(error.value)
+    assert reason in text
+    assert options["adminUrl"] in text
+    assert [secret for secret in _SECRETS if secret in text] == []
+
+
+def test_a_token_that_ends_while_everything_runs_is_replaced_in_its_file(
+    line: Line, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """The agent reads the file again; an expired token parks nothing and loses nothing."""
+    assert line.agent.stop() == 0
+    current = tmp_path / "token"
+    current.write_text(token(ROLE, ends_at_s=int(time.time()) - 5))
+    options = agent_options(servers, secret_files) | {"pulsarAuthParams": f"file://{current}", "includeTables": TABLE}
+    renewed = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path / "renewed", **options)
+    try:
+        renewed.start()
+        session.execute(f"INSERT INTO {TABLE} (pk, v) VALUES (5, 'renewed')")
+        wait_until(lambda: "the token ended at" in renewed.log.read_text(), "the token is refused")
+        current.write_text(_TOKEN)
+        while b"renewed" not in line.records.receive(120_000).data():
+            continue
+    finally:
+        renewed.stop()
+        line.agent.start()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
 
 from pyspark.errors import StreamingQueryException
@@ -16,6 +17,7 @@ from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_batch import MirrorBatch, MirrorSettings
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.reading.micro_batch import logged_end
+from spark_bridge.reading.raw_columns import RAW_SCHEMA
 from spark_bridge.reading.readers import raw_stream
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions, option_texts
@@ -90,44 +92,40 @@ def mirror(
     if "minpartitions" not in {name.lower() for name in given}:
         given["minPartitions"] = str(spark.sparkContext.defaultParallelism)
     parsed = BridgeOptions.from_mapping(given)
-    settings = MirrorSettings(changelog=changelog, history=history, static_columns=static_columns)
-    totals: Counter[str] = Counter()
+    steps = _Steps(
+        tables=lambda session: MirrorTables(session, target, table_format),
+        options=parsed.of_topic(parsed.only_topic),
+        settings=MirrorSettings(changelog=changelog, history=history, static_columns=static_columns),
+        retention_s=tombstone_retention_days * _DAY_S,
+        compact=compact,
+        on_batch=on_batch,
+    )
     started = time.monotonic()
-
-    def apply(batch: DataFrame, number: int) -> None:
-        tables = MirrorTables(batch.sparkSession, target, table_format)
-        counts = MirrorBatch(tables, parsed.of_topic(parsed.only_topic), settings).apply(batch)
-        tables.forget(tombstone_retention_days * _DAY_S)
-        if compact and number % _COMPACT_EVERY == _COMPACT_EVERY - 1:
-            tables.compact()
-        totals.update({**counts, "batches": 1})
-        on_batch(counts)
-
-    tables = MirrorTables(spark, target, table_format)
-    MirrorBatch(tables, parsed.of_topic(parsed.only_topic), settings).begin()
+    steps.begin(spark)
     with PulsarAdmin(parsed) as admin:
         ends = {topic: admin.last_position(topic) for topic in admin.topic_partitions()}
 
     @_started_again
-    def run() -> DataFrame:
-        frame = raw_stream(spark, given)
-        stream = frame.writeStream.foreachBatch(apply).option("checkpointLocation", checkpoint)
+    def run() -> None:
+        stream = raw_stream(spark, given).writeStream.foreachBatch(steps.apply)
+        stream = stream.option("checkpointLocation", checkpoint)
         if follow_interval_s is None:
             stream.trigger(availableNow=True).start().awaitTermination()
         else:
-            stream.trigger(processingTime=f"{follow_interval_s} seconds").start().awaitTermination()
-        return frame
+            query = stream.trigger(processingTime=f"{follow_interval_s} seconds").start()
+            try:
+                while not query.awaitTermination(max(1, round(follow_interval_s))):
+                    steps.expire(spark)  # without records there are no micro-batches
+            finally:
+                query.stop()
 
     while True:
-        frame = run()
+        run()
         reached = logged_end(checkpoint, ends.keys()) or {}
         if all(reached.get(topic, BEGINNING) >= end or end.entry < 0 for topic, end in ends.items()):
             break
-    nothing = spark.createDataFrame([], frame.schema)
-    totals.update(MirrorBatch(tables, parsed.of_topic(parsed.only_topic), settings).expire(nothing))
-    tables.forget(tombstone_retention_days * _DAY_S)
-    if compact:
-        tables.compact()
+    steps.end(spark)
+    totals = steps.totals
     return MirrorSummary(
         batches=totals["batches"],
         records=totals["records"],
@@ -136,6 +134,48 @@ def mirror(
         deleted=totals["delete"],
         seconds=time.monotonic() - started,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """What a run does to the tables, one step at a time: Spark applies micro-batches in a thread of its own."""
+
+    tables: Callable[[SparkSession], MirrorTables]
+    options: BridgeOptions
+    settings: MirrorSettings
+    retention_s: float
+    compact: bool
+    on_batch: OnBatch
+    totals: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, spark: SparkSession) -> None:
+        self._batch(self.tables(spark)).begin()
+
+    def apply(self, batch: DataFrame, number: int) -> None:
+        with self._lock:
+            tables = self.tables(batch.sparkSession)
+            counts = self._batch(tables).apply(batch)
+            tables.forget(self.retention_s)
+            if self.compact and number % _COMPACT_EVERY == _COMPACT_EVERY - 1:
+                tables.compact()
+            self.totals.update({**counts, "batches": 1})
+        self.on_batch(counts)
+
+    def expire(self, spark: SparkSession) -> None:
+        with self._lock:
+            nothing = spark.createDataFrame([], RAW_SCHEMA)
+            self.totals.update(self._batch(self.tables(spark)).expire(nothing))
+
+    def end(self, spark: SparkSession) -> None:
+        self.expire(spark)
+        tables = self.tables(spark)
+        tables.forget(self.retention_s)
+        if self.compact:
+            tables.compact()
+
+    def _batch(self, tables: MirrorTables) -> MirrorBatch:
+        return MirrorBatch(tables, self.options, self.settings)
 
 
 def changelog(spark: SparkSession, options: Options, target: str, **more: Unpack[JobSettings]) -> MirrorSummary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.integration.test_spark_current_table import (
     row_deletion,
     static_row,
 )
+from tests.spark_settings import PATIENCE_S
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
@@ -90,6 +92,13 @@ class Mirror:
 
     def open_versions(self) -> Rows:
         return texts(self.table("history").where("valid_to IS NULL"))
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.2)
 
 
 @pytest.fixture
@@ -273,6 +282,34 @@ def test_what_a_marker_took_stays_away_when_the_marker_is_forgotten(
     topic.write(*[row_deletion(pk, 9, "x") for pk in "pqr"])
     kept.run()
     assert kept.rows() == kept.wanted() == ['{"pk":"q","s":"new"}']
+
+
+def test_rows_expire_while_a_followed_topic_is_silent(
+    mirror_of: Callable[..., Mirror], data_topic: MakeTopic, spark: SparkSession
+) -> None:
+    """Without records there are no micro-batches, but time goes on; the job ends when its query is stopped."""
+    topic = data_topic(*PLAIN)
+    kept = mirror_of(topic)
+    started = time.monotonic()
+    topic.write(Record(key={"id": 1}, value={"name": "stays"}))
+    kept.run()
+    over_s = int(time.time() + 2 * (time.monotonic() - started)) + 5  # not over before the job has come to wait
+    topic.write(Record(key={"id": 2}, value={"name": "goes"}, properties={"expires_at": str(over_s)}))
+    kept.run()
+    assert kept.rows() == ['{"id":1,"name":"stays"}', '{"id":2,"name":"goes"}']
+    known = {query.id for query in spark.streams.active}
+    job = threading.Thread(target=kept.run, kwargs={"follow_interval_s": 1})
+    job.start()
+    try:
+        _until(lambda: kept.rows() == ['{"id":1,"name":"stays"}'])
+    finally:
+        _until(lambda: any(query.id not in known for query in spark.streams.active))
+        for query in spark.streams.active:
+            if query.id not in known:
+                query.stop()
+        job.join(PATIENCE_S)
+    assert not job.is_alive()
+    assert kept.replayed() == kept.open_versions() == kept.rows() == kept.wanted()
 
 
 def test_replaying_the_whole_topic_resurrects_nothing(

@@ -7,6 +7,7 @@ import calendar
 import ipaddress
 import json
 import math
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,7 +47,10 @@ def from_json(cql_type: CqlType, value: Any) -> Any:
             return base64.b64decode(value, validate=True)
         case NativeType("decimal"):
             return {"bigint": base64.b64decode(value["bigint"]), "scale": value["scale"]}
-        case NativeType("float" | "double"):
+        case NativeType("float"):
+            # As Java writes it: the fewest digits that make the same 32 bits.
+            return struct.unpack(">f", struct.pack(">f", value))[0]
+        case NativeType("double"):
             return float(value)
         case ListType(element) | VectorType(element, _):
             return [from_json(element, each) for each in value]
@@ -133,7 +137,8 @@ def _key_text(cql_type: CqlType, value: Any) -> str:
         case NativeType("boolean"):
             return "true" if value else "false"
         case NativeType("timestamp"):
-            return f"{value:%Y-%m-%dT%H:%M:%S}.{value.microsecond // 1000:03}Z"
+            fraction = f".{value.microsecond // 1000:03}" if value.microsecond else ""
+            return f"{value:%Y-%m-%dT%H:%M:%S}{fraction}Z"
         case NativeType("inet"):
             return str(_scalar("inet", value))
         case NativeType():

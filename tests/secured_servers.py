@@ -19,11 +19,13 @@ from typing import Final
 
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.addresses import AddressBlock
+from spark_bridge.jobs.cassandra_rows import CassandraAccess
+from spark_bridge.jobs.cassandra_tls import CassandraTls
 from tests.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.servers import REPOSITORY
 
 __all__ = [
-    "ADMIN_ROLE", "DATA_TOPIC", "HTTPS_PORT", "ROLE", "TABLE", "TLS_PORT", "SecuredSandbox", "agent_options", "child", "relay",
+    "ADMIN_ROLE", "DATA_TOPIC", "HTTPS_PORT", "ROLE", "TABLE", "TLS_PORT", "SecuredSandbox", "agent_options", "cassandra_access", "child", "relay",
     "source_options", "spark_options", "token",
 ]  # fmt: skip
 
@@ -192,6 +194,23 @@ def spark_options(servers: SecuredSandbox, files: Mapping[str, Path]) -> dict[st
         "tlsTrustCertsFilePath": str(servers.authority.trusted),
         "operationTimeoutSeconds": "10",
     }
+
+
+def cassandra_access(servers: SecuredSandbox, password: str) -> CassandraAccess:
+    """Mutual TLS and a password for the Spark jobs that read Cassandra."""
+    folder = servers.authority.folder
+    return CassandraAccess(
+        contact_points=(servers.node.address,),
+        port=servers.node.native_port,
+        username=ROLE,
+        password=password,
+        tls=CassandraTls(
+            trusted=str(servers.authority.trusted),
+            certificate=str(folder / "client.pem"),
+            key=str(folder / "client.key"),
+        ),
+        consistency="ONE",
+    )
 
 
 @contextmanager

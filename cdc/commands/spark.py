@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +13,10 @@ import click
 
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
-    CASSANDRA_OPTIONS,
     SESSION_OPTIONS,
     TOPIC_OPTION,
     SparkJobError,
+    cassandra_options,
     named,
     open_session,
     reason,
@@ -45,7 +44,7 @@ for each in (*TABLE_COMMANDS, top_command):
 @spark.command(name="verify")
 @BROKER_OPTIONS
 @TOPIC_OPTION
-@CASSANDRA_OPTIONS
+@cassandra_options
 @click.option("--mirror", "mirror_target", help="Compare the mirror below this folder instead of the topic.")
 @click.option("--ranges", type=click.IntRange(1), help="Token ranges, one task each; by default two a core.")
 @click.option(
@@ -65,11 +64,7 @@ def verify_command(
     admin_url: str,
     topic: str,
     table: str,
-    contact_points: tuple[str, ...],
-    port: int,
-    local_dc: str | None,
-    username: str | None,
-    consistency: str,
+    access: CassandraAccess,
     mirror_target: str | None,
     ranges: int | None,
     sample: float | None,
@@ -88,7 +83,6 @@ def verify_command(
     from spark_bridge.jobs.verify import verify
 
     keyspace, name = _table_name(table)
-    access = _access(contact_points, port, local_dc, username, consistency)
     options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
     session = open_session(jars, master)
     try:
@@ -119,7 +113,7 @@ def verify_command(
 
 @spark.command(name="backfill")
 @BROKER_OPTIONS
-@CASSANDRA_OPTIONS
+@cassandra_options
 @click.option("--where", help="A CQL predicate: only rows for which it holds (ALLOW FILTERING).")
 @click.option("--tokens", type=(int, int), metavar="START END", help="Only partitions with a token in (START, END].")
 @click.option(
@@ -141,11 +135,7 @@ def backfill_command(
     service_url: str,
     admin_url: str,
     table: str,
-    contact_points: tuple[str, ...],
-    port: int,
-    local_dc: str | None,
-    username: str | None,
-    consistency: str,
+    access: CassandraAccess,
     where: str | None,
     tokens: tuple[int, int] | None,
     snapshot: str,
@@ -171,7 +161,6 @@ def backfill_command(
     wrong = [option for option, value in partly.items() if value is not None]
     if wrong and (snapshot == "initial" or rebuilt):
         raise ConfigError.of(wrong[0], "does not go with --snapshot initial and --rebuild, which send the whole table")
-    access = _access(contact_points, port, local_dc, username, consistency)
     options = {"serviceUrl": service_url, "adminUrl": admin_url, **named(more)}
     session = open_session(jars, master)
     try:
@@ -220,18 +209,3 @@ def _table_name(text: str) -> tuple[str, str]:
     if not name:
         raise ConfigError.of("--table", f"{text!r} is not KEYSPACE.TABLE")
     return keyspace, name
-
-
-def _access(
-    contact_points: tuple[str, ...], port: int, local_dc: str | None, username: str | None, consistency: str
-) -> CassandraAccess:
-    from spark_bridge.jobs.cassandra_rows import CassandraAccess
-
-    return CassandraAccess(
-        contact_points=contact_points,
-        port=port,
-        local_dc=local_dc,
-        username=username,
-        password=os.environ.get("CDC_CASSANDRA_PASSWORD"),
-        consistency=consistency,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import reduce
+from functools import reduce, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BROKER_OPTIONS",
-    "CASSANDRA_OPTIONS",
     "SESSION_OPTIONS",
     "TOPIC_OPTION",
     "SparkJobError",
+    "cassandra_options",
     "named",
     "open_session",
     "reason",
@@ -47,13 +47,18 @@ BROKER_OPTIONS = together(
     click.option("--service-url", required=True, help="The broker: pulsar://host:6650."),
     click.option("--admin-url", required=True, help="The admin service: http://host:8080."),
 )
-CASSANDRA_OPTIONS = together(
+_CASSANDRA_OPTIONS = together(
     click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra."),
     click.option("--contact-point", "contact_points", required=True, multiple=True, help="A node of Cassandra."),
     click.option("--port", default=9042, show_default=True, help="Cassandra's CQL port."),
     click.option("--local-dc", help="The data center to ask."),
     click.option("--username", help="Cassandra's user; the password is read from CDC_CASSANDRA_PASSWORD."),
     click.option("--consistency", default="LOCAL_QUORUM", show_default=True, help="Of the reads."),
+    click.option("--tls", is_flag=True, help="Connect to Cassandra by TLS; the options --tls-* mean it, too."),
+    click.option("--tls-trusted", metavar="FILE", help="Trusted certificates in PEM; by default the system's."),
+    click.option("--tls-certificate", metavar="FILE", help="Our certificate in PEM, where nodes ask for one."),
+    click.option("--tls-key", metavar="FILE", help="Its key."),
+    click.option("--tls-any-hostname", is_flag=True, help="The node's certificate need not name its address."),
 )
 SESSION_OPTIONS = together(
     click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP),
@@ -62,6 +67,45 @@ SESSION_OPTIONS = together(
     ),
     click.option("--master", help="Spark's master; by default local[*], or what spark-submit says."),
 )
+
+
+def cassandra_options(command: _Command) -> _Command:
+    """The options that say where Cassandra is; the command gets them as `access`."""
+
+    @wraps(command)
+    def with_access(
+        *,
+        contact_points: tuple[str, ...],
+        port: int,
+        local_dc: str | None,
+        username: str | None,
+        consistency: str,
+        tls: bool,
+        tls_trusted: str | None,
+        tls_certificate: str | None,
+        tls_key: str | None,
+        tls_any_hostname: bool,
+        **others: object,
+    ) -> object:
+        from spark_bridge.jobs.cassandra_rows import CassandraAccess
+        from spark_bridge.jobs.cassandra_tls import CassandraTls
+
+        wanted = tls or tls_any_hostname or any((tls_trusted, tls_certificate, tls_key))
+        encryption = CassandraTls(
+            trusted=tls_trusted, certificate=tls_certificate, key=tls_key, verify_hostname=not tls_any_hostname
+        )
+        access = CassandraAccess(
+            contact_points=contact_points,
+            port=port,
+            local_dc=local_dc,
+            username=username,
+            password=os.environ.get("CDC_CASSANDRA_PASSWORD"),
+            tls=encryption if wanted else None,
+            consistency=consistency,
+        )
+        return command(access=access, **others)
+
+    return _CASSANDRA_OPTIONS(with_access)
 
 
 def named(texts: tuple[str, ...]) -> dict[str, str]:

@@ -6,12 +6,18 @@ Key and value are Avro by the table's own schema, so that they meet the topic's 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
 import pyarrow as pa
-from cassandra import ConsistencyLevel, DriverException, OperationTimedOut, RequestExecutionException
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    DriverException,
+    OperationTimedOut,
+    RequestExecutionException,
+)
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
 from cassandra.policies import DCAwareRoundRobinPolicy, RoundRobinPolicy
@@ -20,6 +26,7 @@ from cassandra.query import PreparedStatement, dict_factory
 from pyspark.sql import DataFrame, SparkSession
 
 from schemas.avro_names import avro_names
+from schemas.certificate_refusal import certificate_refusal
 from schemas.cql_type import is_multi_cell
 from schemas.cql_value import AvroValue, CqlValueError, value_reader
 from schemas.errors import ConfigError
@@ -27,6 +34,7 @@ from schemas.row_record import data_key_schema, data_value_schema, record_writer
 from schemas.system_schema import SELECTS, tables_of
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 from spark_bridge.errors import CassandraReadError
+from spark_bridge.jobs.cassandra_tls import CassandraTls
 
 __all__ = ["ALL_TOKENS", "CassandraAccess", "RangeReader", "TokenRange", "read_rows", "table_metadata", "token_ranges"]
 
@@ -60,6 +68,7 @@ class CassandraAccess:
     local_dc: str | None = None
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    tls: CassandraTls | None = None
     consistency: str = "LOCAL_QUORUM"
     fetch_size: int = 1_000
 
@@ -74,9 +83,10 @@ class CassandraAccess:
             row_factory=_rows_only if as_bytes else dict_factory,
             request_timeout=60,
         )
+        encryption = None if self.tls is None else self.tls.context()
         login = PlainTextAuthProvider(self.username, self.password) if self.username else None
         cluster = Cluster(
-            list(self.contact_points), port=self.port, auth_provider=login, connect_timeout=20,
+            list(self.contact_points), port=self.port, auth_provider=login, ssl_context=encryption, connect_timeout=20,
             execution_profiles={EXEC_PROFILE_DEFAULT: profile}, schema_metadata_enabled=False, token_metadata_enabled=False,
             # 4 is spoken by every supported Cassandra and has no checksum per frame to compute in Python
             protocol_version=4,
@@ -85,7 +95,7 @@ class CassandraAccess:
             session = cluster.connect()
         except (NoHostAvailable, DriverException, OSError) as error:
             cluster.shutdown()
-            raise CassandraReadError(self.address, f"does not answer ({_one_line(error)})") from None
+            raise CassandraReadError(self.address, _refusal(error)) from None
         if as_bytes:
             session.client_protocol_handler = _RawProtocolHandler
         session.default_fetch_size = self.fetch_size
@@ -255,6 +265,18 @@ def _plain(row: dict[str, object]) -> dict[str, object]:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _refusal(error: Exception) -> str:
+    """What the nodes said, and what to look at where that is known."""
+    nodes = error.errors if isinstance(error, NoHostAvailable) else None
+    cause = next(iter(nodes.values())) if isinstance(nodes, Mapping) and nodes else error
+    if isinstance(cause, AuthenticationFailed):
+        return f"refuses the login ({_one_line(cause)}); check the username and its password"
+    refusal = certificate_refusal(str(cause))
+    if refusal:
+        return f"is not trusted ({refusal}); check the address and the trusted certificates of TLS"
+    return f"does not answer ({_one_line(cause)})"
 
 
 def _one_line(error: BaseException) -> str:

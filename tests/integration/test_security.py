@@ -7,7 +7,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,9 @@ from pyspark.sql import SparkSession
 import spark_bridge
 from cdc.agent_process import AgentProcess
 from cdc.sandbox.native_protocol import DEFAULT_LOGIN
-from spark_bridge.errors import PulsarUnreachableError
+from schemas.errors import ConfigError
+from spark_bridge.errors import CassandraReadError, PulsarUnreachableError
+from spark_bridge.jobs.cassandra_rows import read_rows, table_metadata, token_ranges
 from tests.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.events_topic import wait_until
 from tests.fix_connector import Connector
@@ -35,6 +37,7 @@ from tests.secured_servers import (
     TLS_PORT,
     SecuredSandbox,
     agent_options,
+    cassandra_access,
     child,
     relay,
     source_options,
@@ -136,6 +139,9 @@ def test_a_row_goes_all_the_way_by_mutual_tls_password_and_token(
     assert b"second" in line.records.receive(120_000).data()
     rows = spark_bridge.current_table(spark, spark_options(servers, secret_files)).collect()
     assert sorted((row.pk, row.v) for row in rows) == [(1, "first"), (2, "second")]
+    access = cassandra_access(servers, _NODE_PASSWORD)
+    read = read_rows(spark, access, table_metadata(access, "secured", "t"), token_ranges(2)).collect()
+    assert len(read) == 2
 
 
 def test_no_secret_shows_where_operators_look(
@@ -320,6 +326,26 @@ def test_the_spark_reader_says_what_is_refused(
     assert reason in text
     assert options["adminUrl"] in text
     assert [secret for secret in _SECRETS if secret in text] == []
+
+
+def test_jobs_that_read_cassandra_say_what_is_refused(
+    servers: SecuredSandbox, session: Session, stranger: Path, elsewhere: Mapping[str, int]
+) -> None:
+    """Verification, backfill and repair: the address and the reason, not the password."""
+    right = cassandra_access(servers, _NODE_PASSWORD)
+    assert right.tls is not None
+    untrusted = replace(right.tls, trusted=str(stranger))
+    for wrong, reason in (
+        (replace(right, tls=untrusted), _UNTRUSTED),
+        (replace(right, contact_points=("127.0.0.1",), port=elsewhere["cassandra"]), _MISMATCH),
+        (replace(right, password=STORE_PASSWORD), "refuses the login"),
+    ):
+        with pytest.raises(CassandraReadError) as error:
+            table_metadata(wrong, "secured", "t")
+        assert reason in str(error.value) and wrong.address in str(error.value) and "; check " in str(error.value)
+        assert [secret for secret in _SECRETS if secret in f"{error.value} {wrong!r}"] == []
+    with pytest.raises(ConfigError, match=r"tls.trusted: .*nowhere.pem holds no certificates"):
+        table_metadata(replace(right, tls=replace(right.tls, trusted="/nowhere.pem")), "secured", "t")
 
 
 def test_a_token_that_ends_while_everything_runs_is_replaced_in_its_file(

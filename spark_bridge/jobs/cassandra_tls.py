@@ -1,0 +1,35 @@
+"""TLS to Cassandra for the jobs that read it, on the driver and on the executors: by files, which every one of them has."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+
+from schemas.errors import ConfigError
+
+__all__ = ["CassandraTls"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CassandraTls:
+    """Files in PEM: the authorities to trust (None: the system's), and for mutual TLS our certificate and its key."""
+
+    trusted: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    verify_hostname: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """A context for one connection. Raises ConfigError."""
+        try:
+            context = ssl.create_default_context(cafile=self.trusted)
+        except OSError as error:
+            raise ConfigError.of("tls.trusted", f"{self.trusted} holds no certificates in PEM ({error})") from None
+        context.check_hostname = self.verify_hostname
+        if self.certificate is not None:
+            try:
+                context.load_cert_chain(self.certificate, self.key)
+            except OSError as error:
+                reason = f"{self.certificate} cannot be used with the key {self.key} ({error})"
+                raise ConfigError.of("tls.certificate", reason) from None
+        return context

@@ -31,6 +31,7 @@ from spark_bridge.jobs.mirror_state import (
     uuid_time,
 )
 from spark_bridge.jobs.row_steps import ImageColumns, row_steps
+from spark_bridge.rows.conformed import conformed
 from spark_bridge.rows.folding import KeyColumns, judged_records, merged_records, newest_records, shown_rows
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.topics.options import BridgeOptions
@@ -226,10 +227,9 @@ class MirrorBatch:
         if rows is None:
             return now.withColumns({"before": F.lit(None).cast(schema), "old": F.lit(None).cast("string")})
         touched = rows.join(owners.select(F.col("owner").alias(OWNER)), OWNER, "left_semi")
-        lacking = {each.name: F.lit(None).cast(each.dataType) for each in schema if each.name not in rows.columns}
-        names = [each.name for each in schema]
-        known = touched.withColumns(lacking).select(
-            ID, _whole(names).alias("before"), _content([each for each in names if each not in _OWN]).alias("old")
+        before = conformed(_whole(rows.columns), rows.schema, schema)
+        known = touched.select(ID, before.alias("before")).withColumn(
+            "old", F.to_json(F.col("before").dropFields(*_OWN))
         )
         return now.join(known, ID, "full_outer")
 
@@ -308,8 +308,10 @@ def _fit(session: SparkSession, records: int) -> None:
     """Set up a micro-batch's session, which is its query's own, for so many records."""
     # The sources of our merges are checkpoints: they need not be copied to stay what they are.
     session.conf.set("spark.databricks.delta.merge.materializeSource", "none")
-    # Adaptive execution runs a Spark job for each stage: more than the work itself where there is little of it.
-    session.conf.set("spark.sql.adaptive.enabled", str(records >= _FEW_RECORDS).lower())
+    # Adaptive execution runs a Spark job for each stage, and code for whole stages is compiled before it runs (of wide
+    # tables it is too large, which Spark logs as an error): more than the work itself where there is little of it.
+    for costly in ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"):
+        session.conf.set(costly, str(records >= _FEW_RECORDS).lower())
     shuffled = max(session.sparkContext.defaultParallelism, records // _FEW_RECORDS)
     session.conf.set("spark.sql.shuffle.partitions", str(shuffled))
 

@@ -37,12 +37,8 @@ Rows = list[str]
 
 def texts(rows: DataFrame) -> Rows:
     """Rows as JSON text without what the mirror adds, in an order."""
-    own = [
-        name
-        for name in rows.columns
-        if name.startswith("_cdc") or name in ("valid_from", "valid_to", "opened", "closed")
-    ]
-    return sorted(rows.drop(*own).toJSON().collect())
+    own = [name for name in rows.columns if name.startswith("_cdc")]
+    return sorted(rows.drop(*own, "valid_from", "valid_to", "opened", "closed").toJSON().collect())
 
 
 class Mirror:

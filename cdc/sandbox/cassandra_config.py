@@ -29,6 +29,8 @@ _PATIENT_WRITES: Final[dict[str, Json]] = {
     "cas_contention_timeout_in_ms": 10_000,
 }
 
+_JOINING_RING_DELAY_MS: Final = 10_000
+
 _OPENED_PACKAGES: Final = (
     "java.base/java.io",
     "java.base/java.lang",
@@ -130,8 +132,11 @@ def write_configuration(folder: Path, settings: Mapping[str, Json], data_center:
         (folder / "conf" / "cassandra-rackdc.properties").write_text(f"dc={data_center}\nrack=rack1\n")
 
 
-def jvm_options(folder: Path, *, heap_mb: int, jamm: Path) -> list[str]:
-    """JVM options for a small node that starts fast: one compiler, the serial collector, no waiting for gossip."""
+def jvm_options(folder: Path, *, heap_mb: int, jamm: Path, joins: bool = False) -> list[str]:
+    """JVM options for a small node that starts fast: one compiler, the serial collector, no waiting for gossip.
+
+    One that ``joins`` waits for what the others say of the ring.
+    """
     return [
         f"-Xms{heap_mb // 4}m",  # Cassandra locks in memory what is committed at its start
         f"-Xmx{heap_mb}m",
@@ -150,7 +155,8 @@ def jvm_options(folder: Path, *, heap_mb: int, jamm: Path) -> list[str]:
         f"-Dcassandra.logdir={folder}",
         "-Dcassandra-foreground=yes",
         "-Dcassandra.skip_wait_for_gossip_to_settle=0",
-        "-Dcassandra.ring_delay_ms=0",
+        # A node that joins waits for its seeds by this (StorageService), and refuses to start when none was seen.
+        f"-Dcassandra.ring_delay_ms={_JOINING_RING_DELAY_MS if joins else 0}",
         "-Dcassandra.superuser_setup_delay_ms=0",
         "-Dcassandra.shutdown_announce_in_ms=0",
     ]

@@ -123,6 +123,10 @@ class CassandraNode(Server):
         assert isinstance(live, list)
         return frozenset(str(address) for address in live)
 
+    @property
+    def _joins(self) -> bool:
+        return self.number > self._options.nodes
+
     def _configure(self, block: AddressBlock) -> None:
         settings = node_settings(
             self.folder,
@@ -131,7 +135,7 @@ class CassandraNode(Server):
             ports=self.ports,
             token=initial_token(self.number, self._options.nodes),
             options=self._options,
-            joins=self.number > self._options.nodes,
+            joins=self._joins,
         )
         centers = self._options.data_centers
         write_configuration(self.folder, settings, centers[self.number - 1] if centers else None)
@@ -155,7 +159,7 @@ class CassandraNode(Server):
         (jamm,) = (jar for jar in jars if jar.name.startswith("jamm-"))
         argv = [
             str(java_home() / "bin" / "java"),
-            *jvm_options(self.folder, heap_mb=self._options.cassandra_heap_mb, jamm=jamm),
+            *jvm_options(self.folder, heap_mb=self._options.cassandra_heap_mb, jamm=jamm, joins=self._joins),
             f"-javaagent:{jolokia}=config={self._jolokia_properties}",
             *self._options.cassandra_jvm_options,
             "-cp",

@@ -8,7 +8,7 @@ import pytest
 
 from cdc.sandbox import SandboxOptions
 from cdc.sandbox.addresses import CassandraPorts
-from cdc.sandbox.cassandra_config import initial_token, node_settings, write_configuration
+from cdc.sandbox.cassandra_config import initial_token, jvm_options, node_settings, write_configuration
 from schemas.errors import ConfigError
 
 _PORTS = CassandraPorts(native=9042, storage=7000, jolokia=8778)
@@ -83,6 +83,13 @@ def test_a_node_that_joins_takes_its_data_from_the_others() -> None:
         options=SandboxOptions(nodes=2, waiting_nodes=1), joins=True,
     )  # fmt: skip
     assert joins["auto_bootstrap"] is True
+
+
+@pytest.mark.parametrize(("joins", "delay_ms"), [(False, 0), (True, 10_000)])
+def test_a_node_that_joins_gives_its_seeds_time_to_answer(joins: bool, delay_ms: int) -> None:
+    """Without, it refuses to start on a busy machine: no seed could be reached."""
+    options = jvm_options(Path("/s/cassandra-3"), heap_mb=384, jamm=Path("/jamm.jar"), joins=joins)
+    assert [each for each in options if "ring_delay_ms" in each] == [f"-Dcassandra.ring_delay_ms={delay_ms}"]
 
 
 def test_data_centres_come_from_a_file_beside_the_configuration(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ RIVAL_AGENT ?=
 RIVAL := $(if $(RIVAL_AGENT),--rival-agent $(RIVAL_AGENT))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-compose test-spark35 test-multinode test-faults bench bench-agent bench-connector bench-decode compile faults soak fuzz audit nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-compose test-spark35 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-decode compile faults soak fuzz audit nar lint fmt prerequisites clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-14s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-20s %s\n' "$$name" "$$text"; done
 
 demo: compile ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, every row checked (DEMO_ARGS=--json)
 	@$(BIN)/cdc demo $(DEMO_ARGS)
@@ -30,6 +30,9 @@ test-faults: compile ## 81 faults by a seed, every kind at least three times, ev
 
 test-spark35: compile spark35 ## The tests on PySpark 3.5 (part of `make test`)
 	@$(BIN)/pytest -m spark35 $(PYTEST_ARGS)
+
+test-spark-workload: compile ## 3,000 random statements on five tables while Spark mirrors them and is killed
+	@$(BIN)/pytest --spark-workload -s $(PYTEST_ARGS)
 
 # An environment of its own in the cache folder: the two lines of Spark exclude each other.
 .PHONY: spark35

@@ -12,7 +12,11 @@ from change_agent.decoder_build import obstacle
 _INTEGRATION = Path(__file__).parent / "integration"
 _PLUGINS = ("fix_feature_report", "fix_servers", "fix_agent", "fix_connector", "fix_spark", "fix_drawn", "fix_spark35")
 
-_BY_OPTION = {"multinode": "tests/multinode", "fault_plan": "the fault plan of a seed"}
+_BY_OPTION = {
+    "multinode": "tests/multinode",
+    "fault_plan": "the fault plan of a seed",
+    "spark_workload": "Spark's random workload",
+}
 """Marks of what runs by an option of the same name only, for it takes too long for every day."""
 
 pytest_plugins = [f"tests.{name}" for name in _PLUGINS if (Path(__file__).parent / f"{name}.py").exists()]

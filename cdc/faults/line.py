@@ -20,7 +20,7 @@ from cdc.agent_process import AgentProcess
 from cdc.faults.clock import SteppedClock
 from cdc.faults.errors import FaultRunError
 from cdc.faults.proxy import Proxy
-from cdc.faults.tables import KEYSPACE
+from cdc.faults.tables import KEYSPACE, RECREATED
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.sandbox.sandbox import Progress
@@ -134,13 +134,21 @@ class FaultLine:
         agent.environment = self.clock.environment
         return agent
 
-    def keep_topics(self) -> None:
-        """Everything stays on the topics, for the oracle reads them at the end."""
+    def prepare_topics(self) -> None:
+        """Everything stays on the topics, for the oracle reads them at the end; RECREATED's takes any schema.
+
+        Where a table comes back with other types, Pulsar's default strategy would refuse them, and the table would be
+        parked until somebody sets another.
+        """
         httpx.post(
             f"{self.sandbox.pulsar.admin_url}/admin/v2/namespaces/public/default/retention",
             json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
             timeout=_ADMIN_TIMEOUT_S,
         ).raise_for_status()
+        topic = f"{self.sandbox.pulsar.admin_url}/admin/v2/persistent/public/default/data-{KEYSPACE}.{RECREATED}"
+        httpx.put(topic, timeout=_ADMIN_TIMEOUT_S).raise_for_status()
+        policy = f"{topic}/schemaCompatibilityStrategy"
+        httpx.put(policy, json="ALWAYS_COMPATIBLE", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
 
     def deploy_source(self) -> None:
         """`sources create` for all tables of the keyspace; then its health is looked after, as an operator would."""

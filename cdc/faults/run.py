@@ -113,7 +113,7 @@ class _Run:
             line.__exit__(None, None, None)
 
     def _under_load(self, line: FaultLine, keeper: SegmentKeeper, writer: StatementWriter, has_vectors: bool) -> None:
-        line.keep_topics()
+        line.prepare_topics()
         with session_of(line) as session:
             for statement in schema_statements(self.options.nodes, has_vectors=has_vectors):
                 session.execute(statement, timeout=240)

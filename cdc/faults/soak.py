@@ -98,7 +98,7 @@ def run_soak(options: SoakOptions, *, on_progress: Progress, say: Callable[[str]
 
 
 def _load(line: FaultLine, options: SoakOptions, report: SoakReport, say: Callable[[str], None]) -> None:
-    line.keep_topics()
+    line.prepare_topics()
     with session_of(line) as session:
         for statement in schema_statements(1, has_vectors=True):
             session.execute(statement, timeout=240)

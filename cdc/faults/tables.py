@@ -6,7 +6,16 @@ from typing import Final
 
 from cdc.faults.literals import NATIVE_TYPES
 
-__all__ = ["ALL_TYPES", "KEYSPACE", "RECREATED_FORMS", "TRACKED", "UNTRACKED", "create_recreated", "schema_statements"]
+__all__ = [
+    "ALL_TYPES",
+    "KEYSPACE",
+    "RECREATED",
+    "RECREATED_FORMS",
+    "TRACKED",
+    "UNTRACKED",
+    "create_recreated",
+    "schema_statements",
+]
 
 KEYSPACE: Final = "faults"
 
@@ -25,6 +34,9 @@ ALL_TYPES: Final[dict[str, str]] = {
 }
 """Columns of `everything`, whose user type and vector stand beside them; frozen and multi-cell."""
 
+RECREATED: Final = "recreated"
+"""The table that is dropped and created again."""
+
 TRACKED: Final = (
     "everything",
     "keyed",
@@ -33,7 +45,7 @@ TRACKED: Final = (
     "leases",
     "short_lived",
     "altered",
-    "recreated",
+    RECREATED,
     "only_keys",
     "mixed",
 )
@@ -77,4 +89,4 @@ def schema_statements(nodes: int, *, has_vectors: bool) -> list[str]:
 def create_recreated(turn: int) -> str:
     """CQL that makes `recreated` for the so-manieth time."""
     form = RECREATED_FORMS[turn % len(RECREATED_FORMS)]
-    return f"CREATE TABLE {KEYSPACE}.recreated (id int PRIMARY KEY, {form}) WITH cdc = true"
+    return f"CREATE TABLE {KEYSPACE}.{RECREATED} (id int PRIMARY KEY, {form}) WITH cdc = true"

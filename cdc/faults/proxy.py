@@ -29,6 +29,7 @@ class _Connection:
     client: socket.socket
     server: socket.socket
     lock: threading.Lock = field(default_factory=threading.Lock)
+    is_cut: bool = False
 
     def reset(self) -> None:
         """Both ends see a reset, whatever is on its way."""
@@ -152,12 +153,17 @@ class Proxy:
                 data, held = _rewritten(held + data, rewrite)
                 if self._cuts:
                     sink.sendall(data[: len(data) // 2])
-                    self.connections_cut += 1
+                    self._count_cut(connection)
                     break
                 sink.sendall(data)
         except OSError:
             pass  # the other direction, or a fault, has closed it
         connection.reset()
+
+    def _count_cut(self, connection: _Connection) -> None:
+        with self._lock:  # the answer to the first half may be cut as well
+            self.connections_cut += not connection.is_cut
+            connection.is_cut = True
 
     def _wait(self) -> None:
         if self._delay_s:

@@ -8,7 +8,7 @@ RIVAL_AGENT ?=
 RIVAL := $(if $(RIVAL_AGENT),--rival-agent $(RIVAL_AGENT))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-compose test-spark35 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-decode compile faults soak fuzz audit nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-compose test-spark35 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-decode bench-spark compile faults soak fuzz audit nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-20s %s\n' "$$name" "$$text"; done
@@ -57,6 +57,9 @@ bench-agent: compile ## The agent: backlog to events topic, delay, what Cassandr
 
 bench-connector: compile ## The connector: backlogs to the data topic by shape of table, many tables, delay; some 20 minutes
 	@$(BIN)/python -m benchmarks.connector $(BENCH_ARGS)
+
+bench-spark: $(VENV)/.ready ## Spark: raw read, typed decode beside from_avro alone, mirror, backfill (BENCH_ARGS='--stages read')
+	@$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
 bench-decode: compile ## The decoder, compiled and plain, beside Cassandra's own reader
 	@$(BIN)/python -m benchmarks.decode $(BENCH_ARGS)

@@ -1,0 +1,299 @@
+"""The Spark bridge: raw read and typed decode, the mirror, the backfill, and how they grow.
+
+    python -m benchmarks.spark [--rows 1000000] [--stages read,mirror,backfill,growth] [--growth 100000,1000000] [--json]
+
+`read` times three things over the same records, each by a full scan into nothing: the raw read, raw read plus typed decode,
+and `from_avro` alone over the same bytes cached in Spark's memory. A tenth of the records are deletions. `backfill` reads a table's keys
+from a real Cassandra and sends its events. `growth` runs read and mirror for each size. Memory is the largest PSS of the driver (this
+process, Spark's JVM and its Python workers together). All figures are of this machine, busy with the servers, too: the load
+average stands beside them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import click
+import httpx
+import psutil
+from cassandra.cluster import Cluster
+from cassandra.concurrent import execute_concurrent_with_args
+from pyspark.sql import DataFrame, SparkSession
+
+from cdc.sandbox import Sandbox, SandboxOptions, artifacts
+from schemas.row_record import record_writer, schema_text
+from spark_bridge import raw_batch, session_builder, typed
+from spark_bridge.jobs.backfill import backfill
+from spark_bridge.jobs.cassandra_rows import CassandraAccess
+from spark_bridge.jobs.mirror import mirror
+from tests.fix_spark import RecordWriter, keep_everything, table_schemas
+
+_NAMESPACE: Final = "public/benchmark"
+_KEY, _VALUE = table_schemas(
+    partition_key={"id": "bigint"},
+    regular={"name": "text", "note": "text", "amount": "bigint", "at": "timestamp", "price": "double", "who": "uuid"},
+)
+_WRITTEN_AT_ONCE: Final = 20_000
+_ENTRY_ROWS: Final = 500
+_LOOK_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One timed thing. `cpu_us_per_row` is of driver, JVM and workers together."""
+
+    stage: str
+    rows: int
+    seconds: float
+    cpu_us_per_row: float
+    peak_pss_bytes: int
+    load_average_1_min: float
+
+    @property
+    def line(self) -> str:
+        """For a person."""
+        return (
+            f"{self.stage:<34}{self.rows:>11,} rows{self.seconds:>8.1f} s{self.rows / self.seconds:>10,.0f} rows/s"
+            f"{self.cpu_us_per_row:>8.1f} us CPU each{self.peak_pss_bytes / 2**20:>7,.0f} MiB PSS   load {self.load_average_1_min:.1f}"
+        )
+
+
+class Meter:
+    """CPU and memory of this process and all below it, while a `with` block runs."""
+
+    def __init__(self, stage: str, rows: int) -> None:
+        self._stage = stage
+        self._rows = rows
+        self._ends = threading.Event()
+        self._peak = 0
+        self._thread = threading.Thread(target=self._look)
+        self.measured: Measured | None = None
+
+    def __enter__(self) -> Self:
+        self._cpu, self._started = _cpu_s(), time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        seconds, cpu = time.monotonic() - self._started, _cpu_s() - self._cpu
+        self._ends.set()
+        self._thread.join()
+        self.measured = Measured(
+            stage=self._stage,
+            rows=self._rows,
+            seconds=seconds,
+            cpu_us_per_row=cpu / self._rows * 1e6,
+            peak_pss_bytes=self._peak,
+            load_average_1_min=os.getloadavg()[0],
+        )
+
+    def _look(self) -> None:
+        while not self._ends.wait(_LOOK_S):
+            self._peak = max(self._peak, sum(_pss(each) for each in _family()))
+
+
+def _family() -> list[psutil.Process]:
+    """This process and Spark's: not the servers, which the sandbox's supervisor owns, nor the writer."""
+    me = psutil.Process()
+    spark = [each for each in me.children() if "SparkSubmit" in " ".join(_command(each))]
+    return [me, *spark, *[below for each in spark for below in each.children(recursive=True)]]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _pss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.Error:
+        return 0
+
+
+def _cpu_s() -> float:
+    total = 0.0
+    for each in _family():
+        try:
+            times = each.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+class Topics:
+    """Data topics with so many records, a tenth of them deletions of earlier rows."""
+
+    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+        self._sandbox = sandbox
+        keep_everything(sandbox.pulsar, _NAMESPACE)
+        self._writer = RecordWriter(sandbox.pulsar.service_url, folder)
+
+    def of(self, rows: int) -> dict[str, str]:
+        """The options of a new topic of two partitions."""
+        name = f"persistent://{_NAMESPACE}/data-{rows}-{time.time_ns()}"
+        pulsar = self._sandbox.pulsar
+        path = f"{pulsar.admin_url}/admin/v2/{name.replace('://', '/')}/partitions"
+        httpx.put(path, json=2).raise_for_status()
+        write_key, write_value = record_writer(_KEY), record_writer(_VALUE)
+        for first in range(0, rows, _WRITTEN_AT_ONCE):
+            messages = []
+            for number in range(first, min(rows, first + _WRITTEN_AT_ONCE)):
+                is_deletion = number % 10 == 9
+                value = None if is_deletion else base64.b64encode(write_value(_row(number))).decode()
+                key = base64.b64encode(write_key({"id": number - 5 if is_deletion else number})).decode()
+                properties = {"writetime": str(1_795_000_000_000_000 + number), "kind": "row"}
+                messages.append({"key": key, "value": value, "properties": properties})
+            self._writer.write_bytes(name, schema_text(_KEY), schema_text(_VALUE), messages, batch=_ENTRY_ROWS)
+        return {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": name, "minPartitions": "4"}
+
+    def close(self) -> None:
+        """Ends the writer."""
+        self._writer.close()
+
+
+def _row(number: int) -> dict[str, str | int | float]:
+    """About 200 bytes of Avro."""
+    return {
+        "name": f"customer number {number}",
+        "note": "what a clerk would write beside it, " * 3,
+        "amount": number * 7919,
+        "at": 1_795_000_000_000 + number,
+        "price": number / 7,
+        "who": f"00000000-0000-4000-8000-{number:012d}",
+    }
+
+
+def read_stage(spark: SparkSession, options: dict[str, str], rows: int) -> Iterator[Measured]:
+    """Raw; raw and typed; `from_avro` alone over the cached bytes; raw and typed once more, as the first runs are warm-up."""
+    columns = ("key.*", "op", "value.*", "writetime")
+    _scan(typed(raw_batch(spark, {**options, "endingOffsets": "latest"}), options).select(*columns))
+    raw = raw_batch(spark, options)
+    yield _timed("raw read", rows, lambda: _scan(raw))
+    yield _timed("raw read and typed decode", rows, lambda: _scan(typed(raw, options).select(*columns)))
+    cached = raw.persist()
+    _scan(cached)
+    _scan(typed(cached, options).select(*columns))
+    yield _timed("from_avro alone, cached bytes", rows, lambda: _scan(typed(cached, options).select(*columns)))
+    cached.unpersist(blocking=True)
+
+
+def _scan(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def mirror_stage(spark: SparkSession, options: dict[str, str], rows: int, folder: Path) -> Iterator[Measured]:
+    """The whole backlog into a new Delta table."""
+    target = str(folder / f"mirror-{time.time_ns()}")
+    yield _timed("mirror of a backlog", rows, lambda: mirror(spark, options, target))
+
+
+def backfill_stage(spark: SparkSession, sandbox: Sandbox, rows: int) -> Iterator[Measured]:
+    """Keys from Cassandra to events in the events topic; the connector's part is not in it (`make bench-connector`)."""
+    node, pulsar = sandbox.node, sandbox.pulsar
+    topic = "persistent://public/default/cdc-events-bench.rows"
+    path = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}"
+    httpx.put(f"{path}/partitions", json=4).raise_for_status()
+    httpx.put(f"{path}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
+    with Cluster([node.address], port=node.native_port) as cluster:
+        session = cluster.connect()
+        session.execute("CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+        session.execute("CREATE TABLE bench.rows (pk text, ck int, a text, b text, c bigint, PRIMARY KEY (pk, ck))")
+        insert = session.prepare("INSERT INTO bench.rows (pk, ck, a, b, c) VALUES (?, ?, ?, ?, ?)")
+        values = ((f"customer {n // 10}", n % 10, f"name {n}", "note " * 20, n) for n in range(rows))
+        execute_concurrent_with_args(session, insert, values, concurrency=100, results_generator=False)
+    access = CassandraAccess(contact_points=(node.address,), port=node.native_port, consistency="ONE")
+    options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url}
+    yield _timed(
+        "backfill, keys to events topic", rows, lambda: backfill(spark, options, access, "bench", "rows", ranges=16)
+    )
+
+
+def _timed(stage: str, rows: int, work: Callable[[], object]) -> Measured:
+    with Meter(stage, rows) as meter:
+        work()
+    assert meter.measured is not None
+    return meter.measured
+
+
+@contextmanager
+def _session(folder: Path) -> Iterator[SparkSession]:
+    jars = [*artifacts.ensure("spark-avro"), *artifacts.ensure("spark-delta")]
+    builder = session_builder(jars, delta=True).master("local[2]")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.local.dir": str(folder),
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+def _ratio(measured: list[Measured]) -> float | None:
+    """Rate of raw read and typed decode beside that of `from_avro` alone, both over the same records."""
+    seconds = {each.stage: each.seconds for each in measured}
+    both, alone = seconds.get("raw read and typed decode"), seconds.get("from_avro alone, cached bytes")
+    return None if both is None or alone is None else alone / both
+
+
+@click.command()
+@click.option("--rows", default=1_000_000, show_default=True, type=click.IntRange(1000), help="Records of each stage.")
+@click.option("--stages", default="read,mirror,backfill", show_default=True, help="With commas; growth is one too.")
+@click.option("--growth", default="100000,1000000,10000000", show_default=True, help="Sizes of the stage growth.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def main(*, rows: int, stages: str, growth: str, as_json: bool) -> None:
+    """Print a line for each thing measured, and the ratio to `from_avro` alone."""
+    chosen = stages.split(",")
+
+    def tell(measured: list[Measured]) -> None:
+        for each in measured:
+            click.echo(json.dumps(asdict(each)) if as_json else each.line)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="cdc-bench-") as name,
+        Sandbox(SandboxOptions(nodes=1 if "backfill" in chosen else 0, commitlog_segment_mb=32)) as sandbox,
+        _session(Path(name)) as spark,
+    ):
+        topics = Topics(sandbox, Path(name))
+        sizes = [rows] if {"read", "mirror"} & set(chosen) else []
+        sizes += [int(each) for each in growth.split(",")] if "growth" in chosen else []
+        for size in sizes:
+            options = topics.of(size)
+            if "read" in chosen or "growth" in chosen:
+                measured = list(read_stage(spark, options, size))
+                tell(measured)
+                ratio = _ratio(measured)
+                click.echo(
+                    json.dumps({"ratio": ratio}) if as_json else f"typed read beside from_avro alone: {ratio:.0%}"
+                )
+            if "mirror" in chosen or "growth" in chosen:
+                tell(list(mirror_stage(spark, options, size, Path(name))))
+        if "backfill" in chosen:
+            tell(list(backfill_stage(spark, sandbox, rows)))
+        topics.close()
+
+
+if __name__ == "__main__":
+    main()

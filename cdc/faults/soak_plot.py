@@ -47,4 +47,5 @@ def _finish(axis: Any, title: str) -> None:
     axis.set_ylabel(title)
     axis.set_ylim(bottom=0)
     axis.grid(visible=True, alpha=0.3)
-    axis.legend(loc="upper left", fontsize="small", ncols=5)
+    # above the lines, not over them
+    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, frameon=False, fontsize="small", ncols=5)

@@ -250,7 +250,7 @@ class TopicReader:
             try:
                 attempt()
             except pulsar.PulsarException as error:
-                self._notices.say(what, f"waiting for the {what}: {error}{self._connection.hint()}")
+                self._notices.say(what, f"waiting for the {what}: {error}", self._connection.hint)
             else:
                 return True
             if self._stopping.wait(_WAIT_S[min(number, len(_WAIT_S) - 1)]):

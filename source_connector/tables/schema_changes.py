@@ -99,10 +99,8 @@ class SchemaChangeTopic:
                     self._open(self._connection.client())
                 self._publish(*told)
             except pulsar.PulsarException as error:
-                self._notices.say(
-                    "topic",
-                    f"{self._topic}: a schema change of {told[0]}.{told[1]} waits: {error}{self._connection.hint()}",
-                )
+                text = f"{self._topic}: a schema change of {told[0]}.{told[1]} waits: {error}"
+                self._notices.say("topic", text, self._connection.hint)
                 self._stopping.wait(backoff_s(attempt, 0.5, _LONGEST_PAUSE_S))
                 attempt += 1
             else:

@@ -21,6 +21,8 @@ class CassandraTls:
 
     def context(self) -> ssl.SSLContext:
         """A context for one connection. Raises ConfigError."""
+        if self.key is not None and self.certificate is None:
+            raise ConfigError.of("tls.key", f"{self.key} is the key of no certificate; give tls.certificate too")
         try:
             context = ssl.create_default_context(cafile=self.trusted)
         except OSError as error:

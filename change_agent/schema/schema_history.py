@@ -110,14 +110,10 @@ class SchemaHistory:
                 changed.append(definition)
                 self._parsed[definition.key] = parsed[table_id]
         self._unstored.extend([(each, True) for each in changed] + [(each, False) for each in gone])
-        self._opened().put_definitions(
-            [each for each, stays in self._unstored if stays], [each for each, stays in self._unstored if not stays]
-        )
+        self._store_added()
         if read.node_id != self.node_id:
             self._opened().set_meta("node_id", str(read.node_id))
             self.node_id = read.node_id
-        self._derive({each.table_id for each, _ in self._unstored})
-        self._unstored.clear()
 
     def confirm(self, time_ms: int) -> None:
         """The node says that its schema at `time_ms` (since the epoch) is the latest that was added."""
@@ -128,8 +124,10 @@ class SchemaHistory:
     def note(self, change: SchemaChange, segment_id: int, position: int) -> bool:
         """Take what the log says at this place; durable when it returns. True when it brought definitions.
 
-        Raises SystemSchemaError.
+        Raises SystemSchemaError, UnwritableFileError.
         """
+        # What the node said while the disk was full is no news here, but nobody goes by it before it is stored.
+        self._store_added()
         types = [
             UserTypeRow(keyspace=each.keyspace, name=each.name, since_us=each.since_us, row=each.row)
             for each in change.types
@@ -240,6 +238,15 @@ class SchemaHistory:
         if self.confirmed_at_ms != self._stored_confirmed_ms:
             self._opened().set_meta("confirmed_ms", str(self.confirmed_at_ms))
             self._stored_confirmed_ms = self.confirmed_at_ms
+
+    def _store_added(self) -> None:
+        """Make what the node said durable, then go by it. Raises UnwritableFileError."""
+        if self._unstored:
+            self._opened().put_definitions(
+                [each for each, stays in self._unstored if stays], [each for each, stays in self._unstored if not stays]
+            )
+            self._derive({each.table_id for each, _ in self._unstored})
+            self._unstored.clear()
 
     def _replace(self, definition: Definition) -> list[Definition]:
         """Put a definition in its place; those that it stands for from now on."""

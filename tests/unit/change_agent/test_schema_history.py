@@ -203,6 +203,24 @@ def test_what_the_node_said_while_the_disk_was_full_is_stored_later(history: Sch
     again.close()
 
 
+def test_the_log_may_tell_first_of_a_table_that_the_node_named_while_the_disk_was_full(history: SchemaHistory) -> None:
+    """Its definition is no news then, but it has to be gone by: else the table's mutations are parked behind later ones."""
+    key, column = _column("t", "k", "int", "partition_key"), _column("t", "v", "int")
+    history.add(_schema(_table(_OLD, "t", written_us=1 * _S)))
+    database = history._opened()._database
+    pages = database.execute("PRAGMA page_count").fetchone()[0]
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    large = [column, *(_column("t", f"c{each}", "int") for each in range(500))]
+    with pytest.raises(UnwritableFileError):
+        history.add(_schema(_table(_NEW, "t", written_us=2 * _S), columns=large))
+    with pytest.raises(UnwritableFileError):
+        history.note(_change(_NEW, 2 * _S, cdc=True, columns=[key, *large]), 1, 200)
+    database.execute("PRAGMA max_page_count = 10000")
+    history.note(_change(_NEW, 2 * _S, cdc=True, columns=[key, *large]), 1, 200)
+    assert len(history.tables[_NEW].regular_columns) == 501
+    assert [each.table_id for each in history.places] == [_NEW]
+
+
 def test_the_file_is_a_schema_for_cdc_decode(history: SchemaHistory, tmp_path: Path) -> None:
     """Also of tables that were dropped, while the agent writes to it; a damaged one is a mistake of the user."""
     history.add(_schema(_table(_OLD, "t", written_us=5), key_type="text"))

@@ -57,10 +57,7 @@ class MemoryTables:
         self.asked = 0
         self.answers = True
         self.at_second_look: Mapping[UUID, TableMetadata] | None = None
-
-    @property
-    def known(self) -> KnownTables | None:
-        return None
+        self.known: KnownTables | None = None
 
     def note(self, change: SchemaChange, segment_id: int, position: int) -> KnownTables | None:
         return None

@@ -150,8 +150,10 @@ class SegmentFollower:
         if self._failed_at.get(segment.segment_id) == segment.limit and not segment.final:
             return True
         try:
-            is_resumed = segment.segment_id in self._open or segment.segment_id in self._stored.segments
+            was_begun = segment.segment_id in self._open
             reader = self._reader(segment)
+            # A place is stored as soon as a segment is seen: only one behind the header says that something was read.
+            is_resumed = was_begun or reader.position > reader.descriptor.header_size
             self._interpreter.begin(segment.segment_id, segment.index_time_ms, is_resumed=is_resumed)
             self._read_entries(segment.segment_id, None if segment.final else segment.limit, reader)
         except CommitLogReadError as error:

@@ -284,6 +284,30 @@ def test_while_the_node_does_not_confirm_the_schema_nothing_is_read(agent: Stage
     wait_until(lambda: agent.files() == [], "the segment is done")
 
 
+def test_after_a_restart_a_segment_that_was_only_seen_waits_for_the_node_like_a_new_one(
+    tables: MemoryTables, tmp_path: Path
+) -> None:
+    """Its place was stored, but nothing of it was read, and what stood before it may have changed the schema."""
+    tables.known = tables.as_of(0, 0)
+    tables.answers = False
+    for run in range(2):
+        agent = StagedAgent(tmp_path, tables)
+        if run == 0:
+            agent.segment(_ID, segment_bytes(_ID, [payloads(1)]), "9\nCOMPLETED")
+        agent.start()
+        wait_until(lambda: _ID in agent.positions.progress(), "the segment is seen")  # noqa: B023
+        time.sleep(0.2)
+        agent.stop()
+        assert agent.published == []
+    tables.answers = True
+    last = StagedAgent(tmp_path, tables)
+    assert _ID in last.stored.segments
+    last.start()
+    wait_until(lambda: last.files() == [], "the segment is done")
+    last.stop()
+    assert len(last.published) == 1
+
+
 def test_a_cut_segment_is_read_as_far_as_it_goes_and_set_aside(agent: StagedAgent) -> None:
     """Whole entries are published; the file waits for its operator."""
     content = segment_bytes(_ID, [payloads(3)])

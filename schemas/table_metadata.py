@@ -1,4 +1,4 @@
-"""What is known of a Cassandra table: values only, built by `schemas.system_schema`.
+"""What is known of a Cassandra table: values, built by `schemas.system_schema`.
 
 Cassandra source: o.a.c.schema.TableMetadata, ColumnMetadata, DroppedColumn.
 """
@@ -11,7 +11,7 @@ from uuid import UUID
 
 from schemas.cql_type import CqlType
 
-__all__ = ["ColumnKind", "ColumnMetadata", "DroppedColumn", "TableMetadata"]
+__all__ = ["ColumnKind", "ColumnMetadata", "DroppedColumn", "TableMetadata", "is_earlier"]
 
 
 class ColumnKind(Enum):
@@ -82,3 +82,8 @@ class TableMetadata:
     def full_name(self) -> str:
         """`keyspace.table`, as the user wrote the names (no quotes)."""
         return f"{self.keyspace}.{self.name}"
+
+
+def is_earlier(table_id: UUID, other: UUID) -> bool:
+    """True when the first one was certainly made before the other: ids that Cassandra makes tell their time."""
+    return table_id.version == 1 == other.version and table_id.time < other.time

@@ -44,6 +44,7 @@ COMPILED_MODULES: Final = tuple(
         "rows.row_fetcher",
         "rows.row_task",
         "rows.scope_task",
+        "rows.table_life",
         "source",
         "table_line",
     )

@@ -27,10 +27,11 @@ from source_connector.host.host_protocol import SchemaRefused, SchemaTaken
 from source_connector.host.record import SourceRecord
 from source_connector.notices import Notices
 from source_connector.rows.last_rows import LastRows
-from source_connector.rows.partition_lanes import PartitionLanes, Work
+from source_connector.rows.partition_lanes import Work
 from source_connector.rows.projection import Projection
 from source_connector.rows.read_request import ReadRequest, Rows
 from source_connector.rows.row_task import Reading, Task
+from source_connector.rows.table_life import TableLife
 from source_connector.stages import Stages
 from source_connector.tables.newest_schema import SchemaLookedAt
 from source_connector.tables.schema_registration import SchemaRegistration
@@ -68,13 +69,13 @@ class TableLine:
         self._destination = destination
         self._is_followed = False
         self._table = TableTracker(schema, stages.limits.columns, stages.limits.data_format, self._use_projection)
-        self._lanes = PartitionLanes()
         self._of_unknown_tables: list[EventsMessage] = []
         self._to_be_retried: set[Task] = set()
         self._being_parked: set[Task] = set()
         self._taken = 0
         self._taken_at_refusal: dict[Task, int] = {}
         self._notices = Notices(_log)
+        self._life = TableLife(stages.outbox, stages.metrics, self._notices)
         self._registration = SchemaRegistration(stages.send, stages.look_at_schema, stages.timers, self._notices)
         self._guessed = GuessedEvents(self._table, self._notices)
         self._watch = SchemaWatch(
@@ -102,6 +103,8 @@ class TableLine:
 
     def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
         """Remember what is proven, acknowledge the events, let the next ones of the key start."""
+        if self._life.dismisses(task):
+            return
         for pending in proven:
             self._stages.cache.remember(pending.cache_key, pending.event.digest)
         for pending in task.work.events:
@@ -110,7 +113,7 @@ class TableLine:
         if writetime_us is not None:
             self._stages.metrics.observe("replication_latency", time.time() * 1000 - writetime_us / 1000)
         self._taken_at_refusal.pop(task, None)
-        self._lanes.finished(task.work)
+        self._life.lanes.finished(task.work)
 
     @property
     def reading(self) -> Reading:
@@ -136,7 +139,7 @@ class TableLine:
     @property
     def partitions_in_work(self) -> int:
         """Partitions of the table with events that are not settled."""
-        return len(self._lanes)
+        return len(self._life.lanes)
 
     def open(self) -> None:
         """Look for the table until it is there."""
@@ -151,12 +154,12 @@ class TableLine:
         if standing is Standing.UNKNOWN:
             self._of_unknown_tables.append(message)
         elif standing is Standing.DROPPED:
-            self._drop(message)
+            self._life.drop(message)
         else:
             self._stages.metrics.counters["events_received"] += message.unsettled
             self._table.meet_columns(message.column_names())
             for pending in message.take_events():
-                self._lanes.add(pending)
+                self._life.lanes.add(pending)
 
     def work(self) -> None:
         """Start what may start now."""
@@ -167,8 +170,8 @@ class TableLine:
                 self._stages.set_aside(message)
         if self._table.is_stale:
             self._watch.plan()
-        while self._lanes.has_startable and self._may_start():
-            self._start(self._lanes.next_startable())
+        while self._life.lanes.has_startable and self._may_start():
+            self._start(self._life.lanes.next_startable())
 
     def deliver(self, task: Task, outcome: Rows | CdcError) -> None:
         """A read of the task is over."""
@@ -177,7 +180,7 @@ class TableLine:
     def answered(self, task: Task, *, refused: bool) -> None:
         """The data topic has, or has not, taken a record of the task."""
         self._taken += not refused
-        if task.unanswered or task in self._to_be_retried or task in self._being_parked:
+        if self._life.dismisses(task) or task.unanswered or task in self._to_be_retried or task in self._being_parked:
             return
         if task.was_refused:
             self._refused(task)
@@ -209,18 +212,10 @@ class TableLine:
         return (
             not self._table.is_stale
             and self._registration.is_taken
+            and self._life.may_publish
             and stages.fetcher.has_room
             and stages.outbox.has_room
         )
-
-    def _drop(self, message: EventsMessage) -> None:
-        """The rows of a dropped table do not exist, and its records carry its table id: nothing is to be published."""
-        count = len(message.take_events())
-        self._stages.metrics.counters["events_of_dropped_tables"] += count
-        self._notices.say(
-            "dropped", f"{count} events of the dropped table with id {message.table_id} need nothing any more"
-        )
-        message.settle(count)
 
     def _start(self, work: Work) -> None:
         is_published = self._stages.cache.is_published
@@ -234,13 +229,15 @@ class TableLine:
                     pending.message.settle()
             work.events[:] = fresh
         if not fresh:
-            self._lanes.finished(work)
+            self._life.lanes.finished(work)
             return
         task = task_for(work, self)
         self._guarded(task, task.start)
 
     def _guarded(self, task: Task, step: Callable[[], None]) -> None:
         """One step of a task: what goes wrong concerns this task only."""
+        if self._life.dismisses(task):
+            return
         try:
             step()
         except FetchError as error:
@@ -288,11 +285,12 @@ class TableLine:
 
     def _park(self, task: Task, reason: str) -> None:
         if task.unanswered:  # of its earlier records
-            self._stages.timers.after(self._stages.limits.backoff_s, partial(self._park, task, reason))
+            again = partial(self._guarded, task, partial(self._park, task, reason))
+            self._stages.timers.after(self._stages.limits.backoff_s, again)
             return
         _log.error(
             "%s: set aside after %d failed attempts, to the dead-letter topic %s: %s",
-            _place(task), task.failures, self._stages.letters.topic, reason,
+            task.work.place, task.failures, self._stages.letters.topic, reason,
         )  # fmt: skip
         self._stages.letters.write((self, task), [DeadLetter.of_event(each, reason) for each in task.work.events])
 
@@ -306,12 +304,13 @@ class TableLine:
         task.attempts += 1
         self._stages.metrics.counters["retries"] += 1
         self._notices.say(
-            reason.partition(":")[0], f"{_place(task)}: {reason}; attempt {task.attempts + 1} in {delay_s:.1f} s"
+            reason.partition(":")[0], f"{task.work.place}: {reason}; attempt {task.attempts + 1} in {delay_s:.1f} s"
         )
         self._stages.timers.after(delay_s, partial(self._start_again, task))
 
     def _start_again(self, task: Task) -> None:
-        if self._table.is_stale or not self._registration.is_taken or task.unanswered:
+        is_to_wait = self._table.is_stale or not self._registration.is_taken or task.unanswered
+        if is_to_wait and not self._life.dismisses(task):
             self._stages.timers.after(self._stages.limits.backoff_s, partial(self._start_again, task))
         else:
             self._to_be_retried.discard(task)
@@ -331,6 +330,9 @@ class TableLine:
 
     def _use_projection(self, projection: Projection, is_new_schema: bool) -> None:
         self._stages.fetcher.prepare(projection)
+        if self._life.begins_anew(projection.table.table_id, self):
+            for of_tasks in (self._to_be_retried, self._being_parked, self._taken_at_refusal):
+                of_tasks.clear()
         self._stages.changes.tell(projection.table.keyspace, projection.table.name, definition_of(projection.table))
         if is_new_schema:
             self.schema_id = self._stages.new_schema_id()
@@ -342,8 +344,3 @@ def _take(task: Task, outcome: Rows | CdcError) -> None:
     if isinstance(outcome, CdcError):
         raise outcome
     task.on_rows(outcome)
-
-
-def _place(task: Task) -> str:
-    newest = task.work.newest
-    return f"key {newest.event.key.hex()} of {newest.message.segment_id}:{newest.event.position}"

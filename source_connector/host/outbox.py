@@ -7,7 +7,7 @@ from typing import Final
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.record import SourceRecord
 from source_connector.host.record_frame import encode_record
-from source_connector.rows.row_task import Task
+from source_connector.rows.row_task import Desk, Task
 
 __all__ = ["Outbox"]
 
@@ -36,6 +36,10 @@ class Outbox:
         self._bytes += len(frame)
         task.unanswered += 1
         self._host.send(frame)
+
+    def tasks_of(self, desk: Desk) -> set[Task]:
+        """The tasks of a desk with records that are neither acknowledged nor refused yet."""
+        return {task for task, _ in self._unanswered.values() if task.desk is desk}
 
     def answered(self, seq: int, *, refused: bool) -> Task:
         """The task whose record was answered."""

@@ -24,12 +24,16 @@ def _is_of_one_row(pending: PendingEvent) -> bool:
 
 @final
 class Work:
-    """Events of one key that are settled together, oldest first; a single one where a partition is concerned."""
+    """Events of one key that are settled together, oldest first; a single one where a partition is concerned.
 
-    __slots__ = ("events", "key", "partition_key")
+    `lanes` are those that it came from and goes back to.
+    """
 
-    def __init__(self, events: list[PendingEvent]) -> None:
+    __slots__ = ("events", "key", "lanes", "partition_key")
+
+    def __init__(self, events: list[PendingEvent], lanes: PartitionLanes | None = None) -> None:
         self.events = events
+        self.lanes = lanes
         self.key = events[0].event.key
         self.partition_key = events[0].event.partition_key
 
@@ -38,9 +42,15 @@ class Work:
         """The last of the events."""
         return self.events[-1]
 
+    @property
+    def place(self) -> str:
+        """Its key and where its newest event stands in the commit log, for log lines."""
+        newest = self.newest
+        return f"key {newest.event.key.hex()} of {newest.message.segment_id}:{newest.event.position}"
+
     def with_newest(self, pending: PendingEvent) -> Work:
         """The same work, its newest event understood in another way."""
-        return Work([*self.events[:-1], pending])
+        return Work([*self.events[:-1], pending], self.lanes)
 
     @property
     def is_of_one_row(self) -> bool:
@@ -88,6 +98,15 @@ class PartitionLanes:
         """Work that may start now; it must come back by `finished`."""
         return self._startable.popleft()
 
+    def waiting(self) -> list[PendingEvent]:
+        """All events but those of work that was started."""
+        found = [pending for work in self._startable for pending in work.events]
+        for lane in self._lanes.values():
+            for behind in lane.behind.values():
+                found += behind
+            found += lane.held_back
+        return found
+
     def finished(self, work: Work) -> None:
         """The work is settled; what waited for it may start."""
         lane = self._lanes[work.partition_key]
@@ -115,4 +134,4 @@ class PartitionLanes:
 
     def _begin(self, lane: _Lane, events: list[PendingEvent]) -> None:
         lane.behind[events[0].event.key] = []
-        self._startable.append(Work(events))
+        self._startable.append(Work(events, self))

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final
 from uuid import UUID
 
+from schemas.table_metadata import TableMetadata, is_earlier
 from source_connector.errors import TableNotFoundError
 from source_connector.rows.projection import Projection
 from source_connector.rows.row_encoder import DataFormat
@@ -55,6 +56,7 @@ class TableTracker:
         self._missing_columns: set[str] = set()
         self._dropped_ids: set[UUID] = set()
         self._asked_ids: dict[UUID, int] = {}
+        self._earlier_looks = 0
         self.is_stale = True
         self.is_there = False
         """True when the last `refresh` found the table."""
@@ -70,13 +72,14 @@ class TableTracker:
     def refresh(self) -> None:
         """Read the table's metadata and go by it from now on.
 
-        Raises FetchError, TableNotFoundError (also when events name a later table than Cassandra shows yet), and
-        DeploymentError when nothing of the table is to be replicated.
+        Raises FetchError, TableNotFoundError (also when a later table is known than Cassandra shows: by events, or by an
+        earlier look, which another node has answered), and DeploymentError when nothing of the table is to be replicated.
         """
         version = self._schema.version()
         self.is_there = False
         table = self._schema.read()
         self.is_there = True
+        self._expect_no_earlier(table)
         if self._projection is None or table != self._projection.table:
             projection = Projection(table, self._columns, self._data_format)
             is_new_schema = self._projection is None or not projection.schema_equals(self._projection)
@@ -124,11 +127,20 @@ class TableTracker:
             self._missing_columns.clear()
             self.is_stale = True
 
+    def _expect_no_earlier(self, table: TableMetadata) -> None:
+        """A node that lags shows the table as it was before it was dropped and created again. It gets some looks' time."""
+        known = None if self._projection is None else self._projection.table.table_id
+        if known is None or not is_earlier(table.table_id, known) or self._earlier_looks >= _PATIENCE:
+            self._earlier_looks = 0
+            return
+        self._earlier_looks += 1
+        raise TableNotFoundError(f"{table.full_name} with id {known}")
+
     def _is_dropped(self, table_id: UUID, current: UUID) -> bool:
         """Ids that Cassandra makes tell their time: an earlier one is gone, a later one will show.
 
         Of others (`WITH ID = ...`) only patience can tell; nodes agree on a schema in seconds.
         """
         if table_id.version == 1 == current.version:
-            return bool(table_id.time < current.time)
+            return is_earlier(table_id, current)
         return self._asked_ids[table_id] >= _PATIENCE

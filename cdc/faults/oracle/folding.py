@@ -48,6 +48,7 @@ def fold(shape: TableShape, records: Iterable[DataRecord]) -> Folded:
     """Fold all records of the table's topic."""
     folded = Folded()
     table_ids: list[str] = []
+    newer_since = ""
     seen: set[tuple[object, ...]] = set()
     for record in records:
         folded.records += 1
@@ -55,9 +56,11 @@ def fold(shape: TableShape, records: Iterable[DataRecord]) -> Folded:
         if table_id not in table_ids:
             table_ids.append(table_id)
             folded.rows, folded.statics, folded.key_bytes = {}, {}, {}
+            newer_since = _place(record)
         elif table_id != table_ids[-1]:
             folded.problems.append(
-                f"{shape.name}: a record of table id {table_id} stands behind one of {table_ids[-1]}"
+                f"{shape.name}: a record of table id {table_id} stands behind one of {table_ids[-1]} "
+                f"({_place(record)}; the newer one came first with {newer_since})"
             )
             continue
         change = (
@@ -75,6 +78,11 @@ def fold(shape: TableShape, records: Iterable[DataRecord]) -> Folded:
             f"{shape.name}: the topic ends with table id {table_ids[-1]}, the table is {shape.table_id}"
         )
     return folded
+
+
+def _place(record: DataRecord) -> str:
+    properties = record.properties
+    return f"{properties['kind']} of {properties.get('segpos')}, published at {record.published_ms} ms"
 
 
 def _take(shape: TableShape, folded: Folded, record: DataRecord) -> None:

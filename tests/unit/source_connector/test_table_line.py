@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from schemas.mutation_event import MutationEvent, MutationEvents, decode_events
+from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, decode_events
 from schemas.table_metadata import TableMetadata
 from source_connector.errors import FetchError
 from source_connector.events.dead_letters import DeadLetter, DeadLetterWriter
@@ -34,6 +34,9 @@ from source_connector.tables.table_schema import TableSchemaReader
 from source_connector.timers import Timers
 from tests.unit.source_connector.events import NODE, event, int32, table
 
+# Time UUIDs in order of time.
+OLD, NEW = (UUID(f"0000000{number}-0000-11f0-8000-000000000000") for number in (1, 2))
+
 
 class Neighbours:
     """In-memory stages: reads wait for a test's answer, frames and letters are kept, time passes at a word."""
@@ -45,6 +48,8 @@ class Neighbours:
         self.settled: list[MutationEvent | int] = []
         self.has_room = True
         self.topic = "dead"
+        self.current = table(table_id=OLD)
+        self.number = 5
 
     # RowFetcher, CassandraClient, TableSchemaReader, HostConnection, DeadLetterWriter, SchemaChangeTopic, Origin
 
@@ -61,10 +66,10 @@ class Neighbours:
         return True
 
     def read(self) -> TableMetadata:
-        return table()
+        return self.current
 
     def version(self) -> UUID:
-        return UUID(int=5)
+        return UUID(int=self.number)
 
     def send(self, frame: bytes) -> None:
         self.frames.append(frame)
@@ -118,9 +123,9 @@ class Case:
         self.line.schema_answered(SchemaTaken(1))
         self.line.schema_answered(SchemaLookedAt(schema_id=1, is_newest=True))
 
-    def receive(self, *events: MutationEvent) -> None:
+    def receive(self, *events: MutationEvent, table_id: UUID = OLD) -> None:
         content = MutationEvents(
-            node_id=NODE, segment_id=7, keyspace="ks", table="t", table_id=UUID(int=1), key_schema="", events=events
+            node_id=NODE, segment_id=7, keyspace="ks", table="t", table_id=table_id, key_schema="", events=events
         )
         message_id: Any = "(1,2,3,4)"
         origin = _Origin(self.around)
@@ -137,6 +142,25 @@ class Case:
             return
         rows = () if outcome is None else (outcome,)
         self.line.deliver(task, Rows(request, cast("Sequence[RawRow]", rows), "ALL", is_fallback=False))
+
+    def create_again(self, *, is_noticed: bool = True) -> None:
+        """The table is dropped and created again; that is noticed by an event of it, or by a look at the schema."""
+        self.around.current, self.around.number = table(table_id=NEW), self.around.number + 1
+        if is_noticed:
+            self.line.look_at_schema()
+            self.line.work()
+            self.timers.run_due()
+
+    def taken(self, seq: int, *, refused: bool = False) -> None:
+        """The broker's answer about a record."""
+        self.line.answered(self.outbox.answered(seq, refused=refused), refused=refused)
+        self.line.work()
+
+    @property
+    def published(self) -> list[UUID]:
+        """The table id of each record that was handed to the host, in their order."""
+        texts = [(frame.find(str(each).encode()), each) for frame in self.around.frames for each in (OLD, NEW)]
+        return [each for at, each in texts if at >= 0]
 
     def pass_time(self) -> None:
         """Whatever was planned happens."""
@@ -217,3 +241,104 @@ def test_a_refused_record_is_at_fault_only_where_others_of_its_table_are_taken(
         case.line.answered(case.outbox.answered(seq, refused=False), refused=False)
         refuse(seq + 1)
     assert [letter.key for _, letters in case.around.letters for letter in letters] == ["00000001"]
+
+
+def test_what_waits_for_a_retry_when_its_table_is_created_again_is_not_published_behind_the_new_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its read failed for the DROP; tried again it would find the new table's row, and tell it by the old table's id."""
+    case = Case(monkeypatch)
+    case.receive(event(1))
+    case.answer(FetchError("ks.t", "Unknown CF"))
+    case.create_again(is_noticed=False)
+    case.receive(event(2), table_id=NEW)
+    case.pass_time()
+    case.answer(GOOD, key=2)
+    assert (case.published, case.around.reads) == ([NEW], [])
+    assert (case.around.settled, case.counters["events_of_dropped_tables"]) == ([1], 1)
+
+
+def test_a_read_that_is_under_way_when_its_table_is_created_again_is_not_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever its answer is; its event is settled once, and the deletion's marker was there before."""
+    case = Case(monkeypatch)
+    case.receive(event(1), event(2), event(3, kind=MutationKind.PARTITION_DELETION))
+    case.create_again()
+    case.answer(GOOD)
+    case.answer(FetchError("ks.t", "Unknown CF"), key=2)
+    case.answer(None, key=3)
+    case.taken(1)
+    case.pass_time()
+    assert case.published == [OLD]
+    assert (case.around.reads, case.around.settled) == ([], [1, 1, 1])
+    assert case.counters["events_of_dropped_tables"] == 3
+
+
+def test_what_has_not_started_when_its_table_is_created_again_never_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what had no room, nor what waits behind its key, nor what a deletion of its partition holds back."""
+    case = Case(monkeypatch)
+    case.receive(event(1), event(1, digest=1), event(1, kind=MutationKind.PARTITION_DELETION), event(1, digest=2))
+    case.around.has_room = False
+    case.receive(event(2))
+    case.create_again()
+    assert case.around.settled == [1, 1, 1, 1]
+    case.around.has_room = True
+    case.answer(GOOD)
+    case.receive(event(2), table_id=NEW)
+    assert [request.partition_key for _, request in case.around.reads] == [int32(2)]
+    case.answer(GOOD, key=2)
+    assert (case.published, case.line.partitions_in_work) == ([NEW], 1)
+    assert (case.around.settled, case.counters["events_of_dropped_tables"]) == ([1, 1, 1, 1, 1], 5)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_new_table_waits_for_the_records_of_the_old_one_that_are_with_the_broker(
+    monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """A refused one is not handed over again; the new table's events are published all the same."""
+    case = Case(monkeypatch)
+    case.receive(event(1), event(2))
+    case.answer(GOOD)
+    case.answer(GOOD, key=2)
+    case.create_again()
+    case.receive(event(1), table_id=NEW)
+    case.taken(1)
+    assert case.around.reads == []
+    case.taken(2, refused=refused)
+    case.answer(GOOD)
+    case.taken(3)
+    case.pass_time()
+    assert (case.published, case.around.reads, case.around.letters) == ([OLD, OLD, NEW], [], [])
+    assert (case.around.settled, case.line.partitions_in_work) == ([1, 1, 1], 0)
+
+
+def test_a_letter_that_is_under_way_when_its_table_is_created_again_settles_its_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once."""
+    case = Case(monkeypatch, max_failures=1)
+    case.receive(event(1))
+    case.answer(UNFORESEEN)
+    case.create_again()
+    ((ticket, _),) = case.around.letters
+    case.line.letters_written(cast("tuple[TableLine, Task]", ticket)[1])
+    assert (case.published, case.around.settled) == ([], [1])
+
+
+def test_events_of_the_newer_table_outlive_a_node_that_shows_the_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where it lags for so long that it is believed: nothing of them is taken for dropped, then or when it has caught up."""
+    case = Case(monkeypatch)
+    case.create_again()
+    case.around.has_room = False
+    case.receive(event(1), table_id=NEW)
+    for current in (OLD, NEW):
+        case.around.current, case.around.number = table(table_id=current), case.around.number + 1
+        case.line.look_at_schema()
+        for _ in range(10):
+            case.pass_time()
+        case.line.look_at_schema()
+    case.around.has_room = True
+    case.pass_time()
+    case.answer(GOOD)
+    assert (case.published, case.counters["events_of_dropped_tables"]) == ([NEW], 0)

@@ -120,3 +120,22 @@ def test_an_id_that_tells_no_time_is_given_some_looks_before_it_counts_as_droppe
             tracker.refresh()
     tracker.refresh()
     assert tracker.standing(RANDOM) is Standing.DROPPED
+
+
+def test_a_node_that_shows_the_table_as_it_was_before_is_not_believed_at_once() -> None:
+    """It lags behind the node that was asked before; where it goes on so, the earlier table was made again `WITH ID`."""
+    tracked = Tracked()
+    tracked.schema.change(table(table_id=OLD))
+    for _ in range(2):
+        with pytest.raises(TableNotFoundError, match=f"with id {NOW}"):
+            tracked.tracker.refresh()
+    assert (tracked.tracker.standing(NOW), tracked.tracker.is_there) == (Standing.CURRENT, True)
+    tracked.schema.change(table(table_id=NOW))
+    tracked.tracker.refresh()
+    tracked.schema.change(table(table_id=OLD))
+    for _ in range(10):
+        with pytest.raises(TableNotFoundError, match=f"with id {NOW}"):
+            tracked.tracker.refresh()
+    tracked.tracker.refresh()
+    assert tracked.tracker.standing(OLD) is Standing.CURRENT
+    assert len(tracked.seen) == 2

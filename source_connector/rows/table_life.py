@@ -1,0 +1,87 @@
+"""A table's lives: one lasts from its CREATE to its DROP. What belongs to an earlier one ends with it.
+
+A reader of the data topic starts an empty table at the first record with a new table id. Behind that record nothing of an
+older id may stand: it would be the old table's key with what the new table has under it. So the lanes go with their life;
+what was under way finds that out at its next step, whatever that is (an answer of Cassandra's or the broker's, a retry that
+is due); and the new life's first read waits until the broker has answered for every record of an older one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
+from uuid import UUID
+
+from schemas.table_metadata import is_earlier
+from source_connector.events.events_message import EventsMessage, PendingEvent
+from source_connector.host.outbox import Outbox
+from source_connector.metrics import Metrics
+from source_connector.notices import Notices
+from source_connector.rows.partition_lanes import PartitionLanes
+
+if TYPE_CHECKING:
+    from source_connector.rows.row_task import Desk, Task
+
+__all__ = ["TableLife"]
+
+
+@final
+class TableLife:
+    """The lanes of the table as it is now, and what is left of the table as it was."""
+
+    def __init__(self, outbox: Outbox, metrics: Metrics, notices: Notices) -> None:
+        self._outbox = outbox
+        self._metrics = metrics
+        self._notices = notices
+        self._table_id: UUID | None = None
+        self._leaving: set[Task] = set()
+        self.lanes = PartitionLanes()
+        """Of events that are not settled."""
+
+    @property
+    def may_publish(self) -> bool:
+        """False while the broker owes an answer about a record of an earlier life."""
+        return not self._leaving
+
+    def begins_anew(self, table_id: UUID, desk: Desk) -> bool:
+        """The table has this id from here on; True when that is a new life. `desk` is whose tasks they are.
+
+        Where ids do not tell which table is the later one (`CREATE TABLE ... WITH ID`), or tell that it is the earlier one,
+        nothing is taken for dropped.
+        """
+        before = self._table_id
+        if before is not None and is_earlier(table_id, before):
+            return False
+        self._table_id = table_id
+        if before is None or not is_earlier(before, table_id):
+            return False
+        waiting = self.lanes.waiting()
+        self.lanes = PartitionLanes()
+        self._leaving = self._outbox.tasks_of(desk)
+        self._drop(waiting)
+        return True
+
+    def drop(self, message: EventsMessage) -> None:
+        """The rows of a dropped table do not exist, and its records carry its table id: nothing is to be published."""
+        self._drop(message.take_events())
+
+    def dismisses(self, task: Task) -> bool:
+        """To be asked at each step of a task. True when it is of an earlier life: its events are settled, it has no more steps."""
+        if task.work.lanes is self.lanes:
+            return False
+        if not task.unanswered:
+            self._leaving.discard(task)
+        events, task.work.events = task.work.events, []
+        self._drop(events)
+        return True
+
+    def _drop(self, events: Sequence[PendingEvent]) -> None:
+        if not events:
+            return
+        self._metrics.counters["events_of_dropped_tables"] += len(events)
+        table_id = events[0].message.table_id_text
+        self._notices.say(
+            "dropped", f"{len(events)} events of the dropped table with id {table_id} need nothing any more"
+        )
+        for pending in events:
+            pending.message.settle()

@@ -6,6 +6,7 @@ PYTEST_ARGS ?=
 # The jar of DataStax's agent, to measure it beside ours; without, its figures are constants.
 RIVAL_AGENT ?=
 RIVAL := $(if $(RIVAL_AGENT),--rival-agent $(RIVAL_AGENT))
+RIVAL_NAR ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-compose test-spark35 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-decode bench-spark compile faults soak fuzz audit nar lint fmt prerequisites clean
@@ -56,7 +57,7 @@ bench-agent: compile ## The agent: backlog to events topic, delay, what Cassandr
 	@$(BIN)/python -m benchmarks.delay $(DELAY_ARGS)
 
 bench-connector: compile ## The connector: backlogs to the data topic by shape of table, many tables, delay; some 20 minutes
-	@$(BIN)/python -m benchmarks.connector $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks.connector $(if $(RIVAL_NAR),--rival-nar $(RIVAL_NAR)) $(BENCH_ARGS)
 
 bench-spark: $(VENV)/.ready ## Spark: raw read, typed decode beside from_avro alone, mirror, backfill (BENCH_ARGS='--stages read')
 	@$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)

@@ -12,7 +12,8 @@ machine that is busy with the servers, too: the load average stands beside them.
 - *many*: one source for 50 tables, each with waiting changes.
 - *hot*: nothing is warm-up, and fewer records than changes come, for a read settles all changes of a key that wait.
 
-The rival's figures are constants, measured on a machine of this class.
+The rival's figures are constants, measured on a machine of this class, unless `--rival-nar` gives its archive: then it drains
+the same rows of *distinct* behind us, in the same run.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from cassandra.cluster import Session
 
 from benchmarks.connector_backlog import KEYSPACE, SCENARIOS, Scenario, create_keyspace, write_many_tables
 from benchmarks.connector_run import Drain, deployed, drain
+from benchmarks.rival_connector import measure_rival_connector
 from cdc.demo.line import Line
 from cdc.progress import progress_display
 from cdc.sandbox import SandboxOptions
@@ -72,6 +74,13 @@ class _Bench:
         self._wait_for_events(count)
         options = {"keyspace": KEYSPACE, "table": scenario.table}
         return self._drain(scenario.table, count, options, [scenario.table], [f"data-{scenario.table}"])
+
+    def rival(self, archive: Path, rows: int) -> Drain:
+        """DataStax's connector, with the rows of *distinct*."""
+        line = self._line
+        return measure_rival_connector(
+            archive, line.sandbox, line.session, rows=rows, warm_up=min(_WARM_UP_ROWS, rows // 5)
+        )
 
     def many(self, rows: int) -> Drain:
         """One source, `_MANY` tables."""
@@ -125,6 +134,12 @@ class _Bench:
         self._line.wait_for_events(self._events, _WAIT_S)
 
 
+def _ratio(ours: Drain, rival: Drain) -> str:
+    rate = ours.rows / ours.seconds / (rival.rows / rival.seconds)
+    cpu = (ours.child_us + ours.host_us) / (rival.child_us + rival.host_us)
+    return f"distinct against rival: {rate:.2f} times the rate, {cpu:.2f} of the CPU"
+
+
 def _ours() -> dict[str, object]:
     return {"python": sys.executable}
 
@@ -140,10 +155,17 @@ def _ours() -> dict[str, object]:
 @click.option(
     "--rate", default=20.0, show_default=True, type=click.FloatRange(5), help="Writes a second for the delay."
 )
+@click.option(
+    "--rival-nar",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="DataStax's connector, beside ours.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def main(rows: int, only: tuple[str, ...], seconds: float, rate: float, as_json: bool) -> None:
+def main(rows: int, only: tuple[str, ...], seconds: float, rate: float, rival_nar: Path | None, as_json: bool) -> None:
     """Measure the connector."""
     wanted = only or _NAMES
+    if rival_nar is not None and "distinct" not in wanted:
+        raise click.UsageError("--rival-nar is measured with the rows of `distinct`: add --only distinct")
     report: dict[str, object] = {}
     options = SandboxOptions(
         commitlog_segment_mb=32, commitlog_sync_ms=_SYNC_MS, cassandra_settings={"cdc_total_space_in_mb": 8192},
@@ -163,6 +185,11 @@ def main(rows: int, only: tuple[str, ...], seconds: float, rate: float, as_json:
             if scenario.table in wanted:
                 drained = bench.scenario(scenario, rows)
                 say(scenario.table, f"{drained.line}   ({scenario.about})", asdict(drained))
+            if scenario.table == "distinct" and rival_nar is not None:
+                rival = bench.rival(rival_nar, rows)
+                say("rival", f"{rival.line}   (DataStax's connector, the same rows)", asdict(rival))
+                ratio = _ratio(drained, rival)
+                say("ratio", ratio, ratio)
         if "many" in wanted:
             drained = bench.many(rows // 10)
             say("many", f"{drained.line}   ({_MANY} tables, {rows // 10:,} waiting changes each)", asdict(drained))
@@ -172,6 +199,8 @@ def main(rows: int, only: tuple[str, ...], seconds: float, rate: float, as_json:
             say("delay", f"{text}  load {os.getloadavg()[0]:.1f}", {"p50_ms": p50, "p99_ms": p99, "count": count})
     if as_json:
         click.echo(json.dumps(report))
+        return
+    if rival_nar is not None:
         return
     rate_, best, cpu_us = _RIVAL
     click.echo(

@@ -1,0 +1,120 @@
+"""DataStax's connector beside ours: its archive on the same Pulsar, fed with the same changes as its agents would tell them.
+
+Its events are one message a row: key and value apart (KEY_VALUE, SEPARATED), the key the row's primary key in Avro, the value
+digest and node (`schemas`, DataStax's agents 2.3.9). They wait on a topic of their own; it reads the same rows of the same
+Cassandra, and its records go to a topic of their own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import _pulsar
+import click
+import httpx
+import pulsar
+from cassandra.cluster import Session
+from cassandra.metadata import Murmur3Token
+
+from benchmarks.connector_run import Drain, deployed, drain
+from cdc.sandbox import Sandbox
+from schemas.row_record import AvroSchema, record_writer
+
+__all__ = ["measure_rival_connector"]
+
+_DATA_TOPIC: Final = "rival-data"
+_NAME: Final = "rival"
+_TOPIC: Final = "rival-events-bench.distinct"
+_KEY: Final[AvroSchema] = {
+    "type": "record", "name": "distinct", "namespace": "bench", "doc": "Primary key schema for table bench.distinct",
+    "fields": [{"name": "pk", "type": "string"}, {"name": "ck", "type": ["null", "int"]}],
+}  # fmt: skip
+_VALUE: Final = {
+    "type": "record", "name": "MutationValue", "namespace": "com.datastax.oss.cdc",
+    "fields": [
+        {"name": "columns", "type": ["null", {"type": "array", "items": "string"}], "default": None},
+        {"name": "md5Digest", "type": ["null", "string"], "default": None},
+        {"name": "nodeId", "type": ["null", {"type": "string", "logicalType": "uuid"}], "default": None},
+    ],
+}  # fmt: skip
+_PROPERTIES: Final = {
+    "kv.encoding.type": "SEPARATED", "key.schema.name": "distinct", "key.schema.type": "AVRO", "key.schema.properties": "{}",
+    "value.schema.name": "", "value.schema.type": "AVRO",
+    "value.schema.properties": '{"__alwaysAllowNull":"true","__jsr310ConversionEnabled":"false"}',
+}  # fmt: skip
+
+
+def measure_rival_connector(archive: Path, sandbox: Sandbox, session: Session, *, rows: int, warm_up: int) -> Drain:
+    """Let it drain the changes of `bench.distinct`, which has so many rows. Raises click.ClickException."""
+    _make_topic(sandbox)
+    sent = _send(sandbox, session)
+    if sent != rows:
+        raise click.ClickException(f"bench.distinct has {sent:,} rows, {rows:,} were written")
+    options = {"keyspace": "bench", "table": "distinct", "events.topic": f"persistent://public/default/{_TOPIC}"}
+    with deployed(sandbox, archive.absolute(), _NAME, _DATA_TOPIC, options) as source:
+        return drain(
+            sandbox, source, _NAME, rows=rows, warm_up=warm_up, events_topics=[f"persistent://public/default/{_TOPIC}"],
+            data_topics=[_DATA_TOPIC], reads=lambda: 0,
+        )  # fmt: skip
+
+
+def _make_topic(sandbox: Sandbox) -> None:
+    """With its subscription and its schema, as the agents leave it."""
+    admin = f"{sandbox.pulsar.admin_url}/admin/v2"
+    httpx.put(f"{admin}/persistent/public/default/{_TOPIC}/partitions", json=1, timeout=60).raise_for_status()
+    httpx.put(f"{admin}/persistent/public/default/{_TOPIC}/subscription/sub", timeout=60).raise_for_status()
+    schema = {"type": "KEY_VALUE", "schema": json.dumps({"key": _KEY, "value": _VALUE}), "properties": _PROPERTIES}
+    httpx.post(f"{admin}/schemas/public/default/{_TOPIC}/schema", json=schema, timeout=60).raise_for_status()
+
+
+def _send(sandbox: Sandbox, session: Session) -> int:
+    """A message for each row; how many were sent, all of them with the broker."""
+    client = pulsar.Client(sandbox.pulsar.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
+    topic = f"persistent://public/default/{_TOPIC}"
+    # Without a version: the client crashes on key and value apart, and who reads takes the topic's last schema.
+    producer = client.create_producer(topic, batching_enabled=True, block_if_queue_full=True, send_timeout_millis=0)
+    failures: list[object] = []
+    outstanding = threading.Semaphore(0)
+
+    def done(result: _pulsar.Result, _message_id: object) -> None:
+        if result != _pulsar.Result.Ok:
+            failures.append(result)
+        outstanding.release()
+
+    count = 0
+    for payload, key, properties in _messages(session):
+        producer.send_async(payload, done, partition_key=key, properties=dict(properties))
+        count += 1
+    producer.flush()
+    for _ in range(count):
+        outstanding.acquire()
+    client.close()
+    if failures:
+        raise click.ClickException(f"{topic}: {len(failures):,} events were not taken: {failures[0]}")
+    return count
+
+
+def _messages(session: Session) -> Iterator[tuple[bytes, str, Mapping[str, str]]]:
+    """Value, key and properties of each row's event, in no order of the keys, as the rows were written."""
+    node: Any = session.execute("SELECT host_id FROM system.local").one()
+    write = record_writer(_KEY)
+    rows = list(session.execute("SELECT pk, ck FROM bench.distinct"))
+    random.Random(len(rows)).shuffle(rows)
+    now_us = time.time_ns() // 1_000
+    for number, row in enumerate(rows):
+        key = write({"pk": row["pk"], "ck": row["ck"]})
+        digest = hashlib.md5(key, usedforsecurity=False).hexdigest()
+        value = b"\0\x02\x40" + digest.encode() + b"\x02\x48" + str(node["host_id"]).encode()
+        token = str(Murmur3Token.hash_fn(row["pk"].encode()))
+        yield value, base64.b64encode(key).decode(), {
+            "segpos": f"1:{number}", "token": token, "writetime": str(now_us),
+        }  # fmt: skip

@@ -19,7 +19,7 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
 from cassandra.connection import ConnectionException
 from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, FallthroughRetryPolicy
-from cassandra.protocol import ProtocolHandler, ResultMessage
+from cassandra.protocol import ErrorMessage, ProtocolHandler, ResultMessage
 from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
 from schemas.certificate_refusal import certificate_refusal
@@ -38,6 +38,8 @@ _SIZE: Final = struct.Struct(">i")
 _SYSTEM_TIMEOUT_S: Final = 5.0
 # All tables of a source look at the schema's version; one look serves them all.
 _VERSION_FOR_S: Final = 1.0
+# Of a server's errors the driver makes exceptions of its own in part; the others come as the messages that they were.
+_FAILURES: Final = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +200,7 @@ class CassandraClient:
         try:
             result = self._open_session().execute(select, values, execution_profile=_SYSTEM_PROFILE)
             return list(cast("Iterable[Mapping[str, object]]", result))
-        except (DriverException, NoHostAvailable, ConnectionException) as error:
+        except _FAILURES as error:
             raise FetchError("system_schema", reason_of(error)) from error
 
     def schema_version(self) -> UUID:
@@ -220,7 +222,7 @@ class CassandraClient:
         """A prepared statement. Raises FetchError; with `refresh_schema` when the table has changed."""
         try:
             return self._open_session().prepare(select)
-        except (DriverException, NoHostAvailable, ConnectionException) as error:
+        except _FAILURES as error:
             invalid = isinstance(error, InvalidRequest)
             raise FetchError(select, reason_of(error), refresh_schema=True, is_invalid=invalid) from error
 

@@ -27,7 +27,9 @@ class TableSchemaReader:
         self.table: Final = table
 
     def read(self) -> TableMetadata:
-        """The table as it is now. Raises TableNotFoundError, FetchError, SystemSchemaError."""
+        """The table as it is now. Raises TableNotFoundError (also where it is dropped, or created, just now), FetchError,
+        SystemSchemaError.
+        """
         schema: SystemSchema = {
             name: [
                 {column: value.hex() if isinstance(value, bytes) else value for column, value in row.items()}
@@ -36,9 +38,15 @@ class TableSchemaReader:
             for name in _LISTS
         }
         for table in tables_of(schema).values():
-            if table.name == self.table:
+            if table.name == self.table and table.partition_key and self._table_id() == table.table_id:
                 return table
         raise TableNotFoundError(f"{self.keyspace}.{self.table}")
+
+    def _table_id(self) -> object:
+        """The lists are read one by one: where the id is the same behind them, no DROP or CREATE came in between."""
+        select = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
+        rows = self._client.system_rows(select, (self.keyspace, self.table))
+        return rows[0]["id"] if rows else None
 
     def version(self) -> UUID:
         """A value that changes with every change of the cluster's schema. Raises FetchError."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster
+from cassandra.protocol import ServerError, SyntaxException
 
 from source_connector.assembly import cassandra_options
 from source_connector.configuration.config import SourceConfig
@@ -78,3 +79,24 @@ def test_a_cancelled_timer_lets_go_of_what_it_would_have_called() -> None:
     assert seen() is not None
     timer.cancel()
     assert seen() is None
+
+
+def test_an_error_for_which_the_driver_has_no_exception_of_its_own_is_told_as_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A syntax error, a server's internal error: they come as messages of the protocol, and end no connector."""
+
+    class Refusing:
+        def prepare(self, select: str) -> None:
+            raise SyntaxException(0x2000, "no viable alternative", None)
+
+        def execute(self, select: str, values: object, execution_profile: str) -> None:
+            raise ServerError(0, "Unknown CF", None)
+
+    refused = client(contactPoints="somewhere", loadBalancing__localDc="dc1")
+    monkeypatch.setattr(refused, "_open_session", Refusing)
+    with pytest.raises(FetchError, match=r"^cannot read SELECT: SyntaxException: .*no viable alternative") as prepared:
+        refused.prepare("SELECT")
+    assert prepared.value.refresh_schema
+    with pytest.raises(FetchError, match=r"^cannot read system_schema: ServerError: .*Unknown CF"):
+        refused.system_rows("SELECT")

@@ -17,8 +17,10 @@ help: ## List the targets
 demo: compile ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, every row checked (DEMO_ARGS=--json)
 	@$(BIN)/cdc demo $(DEMO_ARGS)
 
-test: lint compile spark35 ## Everything that CI runs: linters, unit tests, integration tests on real servers
+# The faults strike servers of their own, when the others are down: both together would only wait for each other.
+test: lint compile spark35 ## Everything that CI runs: linters, unit tests, integration tests on real servers, a fault plan
 	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(if $(PYTEST_ARGS),,$(MAKE) --no-print-directory test-faults)
 
 test-fast: compile ## Unit tests, no servers, and not those that try every cut and every flipped bit
 	@$(BIN)/pytest -n 3 --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)

@@ -17,7 +17,7 @@ _BY_OPTION = {
     "fault_plan": "the fault plan of a seed",
     "spark_workload": "Spark's random workload",
 }
-"""Marks of what runs by an option of the same name only, for it takes too long for every day."""
+"""Marks of what runs by an option of the same name only: it takes long, and wants the machine for itself."""
 
 pytest_plugins = [f"tests.{name}" for name in _PLUGINS if (Path(__file__).parent / f"{name}.py").exists()]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, cast
 from uuid import UUID
 
@@ -33,6 +33,8 @@ _UNAVAILABLE: Final = (
 )  # fmt: skip
 _TIMEOUT_S: Final = 10.0
 _FIRST_MAJOR_WITH_SETTINGS: Final = 4
+# Of the schema, until nothing changes meanwhile.
+_READS: Final = 10
 # A column that every statement which makes or alters the row writes.
 _WRITTEN_WITH: Final = {"tables": "id", "views": "id", "types": "field_names"}
 
@@ -79,10 +81,23 @@ class NodeConnection:
         return cast("UUID", row["schema_version"])
 
     def read_schema(self) -> NodeSchema:
-        """Host id and all of `system_schema`, as plain JSON values. Raises NodeUnavailableError."""
+        """Host id and all of `system_schema` as of one moment, as plain JSON values. Raises NodeUnavailableError."""
         [local] = self._ask("SELECT host_id FROM system.local WHERE key = 'local'")
-        schema = {name: [_plain_row(row) for row in self._ask(_dated(name))] for name in SELECTS}
-        return NodeSchema(node_id=cast("UUID", local["host_id"]), schema=schema)
+        before = self._lists(_WRITTEN_WITH)
+        for _ in range(_READS):
+            others = self._lists(name for name in SELECTS if name not in _WRITTEN_WITH)
+            behind = self._lists(_WRITTEN_WITH)
+            # Every CREATE, ALTER and DROP writes one of these rows: a table may be whole in one list and gone from another.
+            if behind == before:
+                return NodeSchema(node_id=cast("UUID", local["host_id"]), schema={**before, **others})
+            before = behind
+        raise NodeUnavailableError(
+            f"Cassandra at {', '.join(self._contact_points)} port {self._port}: its schema changed {_READS} times while it was"
+            " read; trying again"
+        )
+
+    def _lists(self, names: Iterable[str]) -> dict[str, list[dict[str, object]]]:
+        return {name: [_plain_row(row) for row in self._ask(_dated(name))] for name in names}
 
     def settings(self, names: tuple[str, ...]) -> dict[str, str]:
         """Settings that the node runs with, by name; none before Cassandra 4.0. Raises NodeUnavailableError."""

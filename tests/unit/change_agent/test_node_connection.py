@@ -1,0 +1,77 @@
+"""What the agent asks its node for, while others change what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
+from schemas.system_schema import Row
+
+_TABLE: Row = {"keyspace_name": "ks", "table_name": "t", "id": UUID(int=7), "written_us": 1}
+_COLUMN: Row = {"keyspace_name": "ks", "table_name": "t", "column_name": "k", "kind": "partition_key"}
+
+
+class _Node:
+    """The lists of a node by name; `between` is called before each answer with the name of the list."""
+
+    def __init__(self, between: Callable[[_Node, str], None]) -> None:
+        self.lists: dict[str, list[Row]] = {"tables": [_TABLE], "columns": [_COLUMN]}
+        self.asked: list[str] = []
+        self._between = between
+
+    def execute(self, query: str, timeout: float) -> Sequence[Row]:
+        if " FROM system.local" in query:
+            return [{"host_id": UUID(int=9)}]
+        name = query.rpartition("system_schema.")[2]
+        self._between(self, name)
+        self.asked.append(name)
+        return list(self.lists.get(name, ()))
+
+
+def _connected_to(node: _Node) -> NodeConnection:
+    connection = NodeConnection(contact_points=["127.0.0.1"], port=9042, username=None, password=None)
+    connection._session = node
+    return connection
+
+
+def test_a_table_that_is_dropped_while_the_schema_is_read_is_whole_or_not_there() -> None:
+    """The lists come one by one: its row of `tables` without its columns would be a table without a key."""
+
+    def drop(node: _Node, name: str) -> None:
+        if name == "columns" and "columns" not in node.asked:
+            node.lists = {}
+
+    read = _connected_to(_Node(drop)).read_schema()
+    assert (read.schema["tables"], read.schema["columns"]) == ([], [])
+    assert read.node_id == UUID(int=9)
+
+
+def test_a_table_that_is_altered_while_the_schema_is_read_is_as_it_is_then() -> None:
+    """Its columns are those of its row's write time."""
+    added = {**_COLUMN, "column_name": "v", "kind": "regular"}
+
+    def alter(node: _Node, name: str) -> None:
+        if name == "columns" and "columns" not in node.asked:
+            node.lists = {"tables": [{**_TABLE, "written_us": 2}], "columns": [_COLUMN, added]}
+
+    read = _connected_to(_Node(alter)).read_schema()
+    assert [row["written_us"] for row in read.schema["tables"]] == [2]
+    assert [row["column_name"] for row in read.schema["columns"]] == ["k", "v"]
+
+
+def test_a_schema_that_never_rests_is_an_error_that_says_so() -> None:
+    """The agent tries again, and goes by what the log tells meanwhile."""
+
+    def alter(node: _Node, name: str) -> None:
+        if name == "columns":
+            [row] = node.lists["tables"]
+            node.lists["tables"] = [{**row, "written_us": cast("int", row["written_us"]) + 1}]
+
+    with pytest.raises(
+        NodeUnavailableError, match=r"127\.0\.0\.1 port 9042: its schema changed 10 times while it was read"
+    ):
+        _connected_to(_Node(alter)).read_schema()

@@ -56,14 +56,9 @@ class TableLine:
     """
 
     def __init__(
-        self,
-        stages: Stages,
-        schema: TableSchemaReader,
-        on_open: Callable[[], None],
-        *,
-        destination: str = "",
-        is_alone: bool = True,
-    ) -> None:
+        self, stages: Stages, schema: TableSchemaReader, on_open: Callable[[], None],
+        *, destination: str = "", is_alone: bool = True,
+    ) -> None:  # fmt: skip
         self._stages = stages
         self._on_open = on_open
         self._destination = destination
@@ -128,6 +123,12 @@ class TableLine:
     def knows(self, node: UUID) -> bool:
         """True when the node is part of the cluster."""
         return self._stages.client.knows(node)
+
+    def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
+        """Take this step of the task after the delay."""
+        if counted_as:
+            self._stages.metrics.counters[counted_as] += 1
+        self._stages.timers.after(delay_s, partial(self._guarded, task, step))
 
     # What the source tells.
 
@@ -285,8 +286,7 @@ class TableLine:
 
     def _park(self, task: Task, reason: str) -> None:
         if task.unanswered:  # of its earlier records
-            again = partial(self._guarded, task, partial(self._park, task, reason))
-            self._stages.timers.after(self._stages.limits.backoff_s, again)
+            self.later(task, self._stages.limits.backoff_s, partial(self._park, task, reason))
             return
         _log.error(
             "%s: set aside after %d failed attempts, to the dead-letter topic %s: %s",
@@ -325,8 +325,8 @@ class TableLine:
         if self._watch.is_open and not self._table.is_there:
             self._stages.changes.tell(self._table.keyspace, self._table.name, None)
         waiting, self._of_unknown_tables = self._of_unknown_tables, []
-        for message in waiting:
-            self.receive(message)
+        for each in waiting:
+            self.receive(each)
 
     def _use_projection(self, projection: Projection, is_new_schema: bool) -> None:
         self._stages.fetcher.prepare(projection)

@@ -107,6 +107,19 @@ class PartitionLanes:
             found += lane.held_back
         return found
 
+    def has_behind(self, work: Work) -> bool:
+        """True when another change of the same row waits for the work, or one of its whole partition."""
+        lane = self._lanes[work.partition_key]
+        digests = {pending.event.digest for pending in work.events}
+        return bool(lane.held_back) or any(each.event.digest not in digests for each in lane.behind[work.key])
+
+    def take_behind(self, work: Work) -> None:
+        """What waits for the work to be done becomes part of it, unless those events are of another kind of agent."""
+        behind = self._lanes[work.partition_key].behind[work.key]
+        if all(each.message.raw is None for each in behind):
+            work.events += behind
+            behind.clear()
+
     def finished(self, work: Work) -> None:
         """The work is settled; what waited for it may start."""
         lane = self._lanes[work.partition_key]

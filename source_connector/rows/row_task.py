@@ -5,13 +5,16 @@ the event's write time, or everything it wrote is there with that time or a late
 event's own node among them. What cannot be proven at the first level is read once more at the higher one, and
 published whatever the outcome; only what is proven is remembered, so that another replica's copy is never suppressed
 by a record that may not hold the change.
+
+While the event's write may be under way still (`source_connector.rows.early_reads`) even all replicas prove nothing: a row
+that cannot be the event's outcome is read again before it is published, one that may or may not be, after that.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -19,6 +22,7 @@ from schemas.mutation_event import MutationEvent, MutationKind
 from source_connector.events.events_message import PendingEvent
 from source_connector.host.publication import event_time_ms, row_properties
 from source_connector.host.record import SourceRecord
+from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outcome_of, pause_s
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.projection import Projection, Selection
@@ -28,6 +32,8 @@ __all__ = ["Desk", "Reading", "RowTask", "Task"]
 
 # Pulsar does not fence a source: an instance that was suspended may publish a row that another has overtaken.
 _STALE_AFTER_S: Final = 5.0
+# Whether an event waits that would make a second read needless.
+_LOOK_S: Final = 0.05
 _WRITETIME: Final = struct.Struct(">q")
 
 
@@ -81,6 +87,9 @@ class Desk(Protocol):
     def knows(self, node: UUID) -> bool:
         """True when the node is part of the cluster."""
 
+    def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
+        """Take this step of the task after the delay; one more of what the metric of that name counts."""
+
     @property
     def reading(self) -> Reading:
         """What is asked of a read."""
@@ -111,7 +120,9 @@ class RowTask:
         self._projection = desk.projection
         self._schema_id = desk.schema_id
         self._selection = self._projection.selection_for(work.newest.event.kind)
-        self._read_at = 0.0
+        self._read_at = self._started_at = 0.0
+        self._early_reads = 0
+        self._is_unsure = False
         self._proven: list[PendingEvent] = []
         self._published: SourceRecord | None = None
 
@@ -120,6 +131,7 @@ class RowTask:
         self._projection, self._schema_id = self.desk.projection, self.desk.schema_id
         self._selection = self._projection.selection_for(self.work.newest.event.kind)
         self._published, self.was_refused = None, False
+        self._started_at, self._early_reads = time.monotonic(), 0
         if not self._selection.value_columns:  # a static row, none of whose columns is wanted
             self.desk.settle(self, ())
             return
@@ -136,6 +148,13 @@ class RowTask:
         if needs_more and rows.request.level is ReadLevel.FIRST and not rows.is_fallback:
             self._read(ReadLevel.HIGHER)
             return
+        outcomes = {self._outcome(each, row) for each in self.work.events if needs_more and each not in self._proven}
+        if Outcome.IMPOSSIBLE in outcomes:
+            self._early_reads += 1
+            pause = pause_s(self._early_reads)
+            self.desk.later(self, pause, self._read_with_what_waits, counted_as="reads_too_early")
+            return
+        self._is_unsure = Outcome.UNKNOWN in outcomes
         properties = row_properties(self._projection, self.work.events)
         record = SourceRecord(
             schema_id=self._schema_id,
@@ -160,7 +179,38 @@ class RowTask:
             return
         if self.desk.last_rows is not None and self._published is not None:
             self.desk.last_rows.is_published(self._published)
-        self.desk.settle(self, self._proven)
+        if self._is_unsure:
+            self._settle_when_sure()
+        else:
+            self.desk.settle(self, self._proven)
+
+    def _settle_when_sure(self) -> None:
+        """Read once more when the event's write is there for sure, unless an event waits that makes for a read of its own."""
+        if self.work.lanes is not None and self.work.lanes.has_behind(self.work):
+            self.desk.settle(self, self._proven)
+        elif time.monotonic() - self._read_at < WITHIN_S:
+            self.desk.later(self, _LOOK_S, self._settle_when_sure)
+        else:
+            self._read_higher()
+
+    def _read_with_what_waits(self) -> None:
+        """A deletion that came since may be why the event's write is not to be seen."""
+        if self.work.lanes is not None:
+            self.work.lanes.take_behind(self.work)
+        self._read_higher()
+
+    def _read_higher(self) -> None:
+        self._read(ReadLevel.HIGHER)
+
+    def _outcome(self, pending: PendingEvent, row: RawRow | None) -> Outcome:
+        """What the read tells of an event; of one whose write is surely there by now, nothing bad."""
+        now_s = time.time()
+        # A clock that is behind holds up nothing for longer than one that is right.
+        if time.monotonic() - self._started_at > WITHIN_S or not is_young(pending, now_s):
+            return Outcome.POSSIBLE
+        events = self.work.events
+        later = (each.event for each in events[events.index(pending) + 1 :])
+        return outcome_of(pending.event, later, self._selection, row, now_s)
 
     def _value(self, row: RawRow) -> bytes:
         newest = self.work.newest.event
@@ -183,14 +233,13 @@ class RowTask:
             return False
         if not reading.proves:
             return True
-        if rows.consistency == "ALL" and self.desk.knows(pending.message.node_id):
-            return True
         event = pending.event
-        if row is None or event.live_cell_writetime_us is None:
-            return False
-        return _has_its_write_time(event, self._selection, row) or holds_change(
-            event, self._selection.writetimes_us(row)
-        )
+        if row is not None and event.live_cell_writetime_us is not None:
+            times = self._selection.writetimes_us
+            if _has_its_write_time(event, self._selection, row) or holds_change(event, times(row)):
+                return True
+        is_of_all = rows.consistency == "ALL" and self.desk.knows(pending.message.node_id)
+        return is_of_all and self._outcome(pending, row) is Outcome.POSSIBLE
 
 
 def is_provable(event: MutationEvent, selection: Selection) -> bool:

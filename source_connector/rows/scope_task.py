@@ -1,13 +1,21 @@
-"""Deletions of many rows: a marker first, then every row in its scope that is still there, page by page."""
+"""Deletions of many rows: a marker first, then every row in its scope that is still there, page by page.
+
+A row with a cell that the deletion would have taken was read before the deletion was applied: its page is read again
+(`source_connector.rows.early_reads`). Where no write time tells, all is done once more when the deletion is there for sure.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from schemas.mutation_event import MutationKind, RangeBounds
 from source_connector.errors import RowConversionError
 from source_connector.host.publication import event_time_ms, marker_properties, survivor_properties
 from source_connector.host.record import SourceRecord
+from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outcome_of_scope, pause_s
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.projection import RawValues
 from source_connector.rows.read_request import ReadLevel, ReadRequest, Rows
@@ -36,6 +44,9 @@ class ScopeTask:
         self._next: ReadRequest | None = None
         self._is_reading = False
         self._is_proven = True
+        self._started_at = 0.0
+        self._early_reads = 0
+        self._is_unsure = False
         self._unconverted: list[tuple[bytes | None, ...]] = []
         self._retried: list[tuple[bytes | None, ...]] = []
         self._error: RowConversionError | None = None
@@ -49,7 +60,11 @@ class ScopeTask:
         if only_unconverted:
             self._read_retried()
             return
-        self._is_proven = True
+        self._started_at, self._early_reads = time.monotonic(), 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._is_proven, self._is_unsure = True, False
         if self.desk.last_rows is not None:
             self.desk.last_rows.forget()
         event = self._pending.event
@@ -69,6 +84,15 @@ class ScopeTask:
     def on_rows(self, rows: Rows) -> None:
         """Publish the rows of a page."""
         self._is_reading = False
+        outcome = self._outcome(rows)
+        if outcome is Outcome.IMPOSSIBLE:
+            self._early_reads += 1
+            # Not `_read`: until then nothing is under way, but the next page is not to be asked for, either.
+            self._is_reading = True
+            again = partial(self._go_on_with, self.attempts, partial(self._read, rows.request))
+            self.desk.later(self, pause_s(self._early_reads), again, counted_as="reads_too_early")
+            return
+        self._is_unsure |= outcome is Outcome.UNKNOWN
         self._is_proven &= rows.consistency == "ALL" and not rows.is_fallback
         state = rows.paging_state
         self._next = None if state is None else rows.request._replace(paging_state=state)
@@ -89,11 +113,27 @@ class ScopeTask:
             self._read_retried()
         elif self._error is not None:
             raise self._error
+        elif self._is_unsure:
+            self._is_reading, self._is_unsure = True, False
+            self.desk.later(self, WITHIN_S, partial(self._go_on_with, self.attempts, self._begin))
         else:
             if self.desk.last_rows is not None:
                 self.desk.last_rows.forget()
             proven = self._is_proven and self.desk.knows(self._pending.message.node_id)
             self.desk.settle(self, [self._pending] if proven else [])
+
+    def _go_on_with(self, attempts: int, step: Callable[[], None]) -> None:
+        """Unless the marker was refused meanwhile, and all began again."""
+        if attempts == self.attempts and not self.was_refused:
+            step()
+
+    def _outcome(self, rows: Rows) -> Outcome:
+        """Whether the rows of a page can have survived; those of a deletion that is surely there by now have."""
+        if time.monotonic() - self._started_at > WITHIN_S or not is_young(self._pending, time.time()):
+            return Outcome.POSSIBLE
+        if not self.desk.reading.proves:
+            return Outcome.POSSIBLE
+        return outcome_of_scope(self._pending.event, self._projection.scope_selection, rows.rows)
 
     def _publish_survivor(self, row: RawValues) -> None:
         projection, selection = self._projection, self._projection.scope_selection

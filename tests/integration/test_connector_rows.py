@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from uuid import UUID, uuid4
 
 from schemas.mutation_event import MutationKind, RangeBounds
@@ -71,6 +72,25 @@ def test_deletions_of_many_rows_are_a_marker_followed_by_the_rows_that_are_left(
     marker, survivor = line.topic.next(2)
     assert (marker.key, marker.value, marker.kind) == ({"pk": 1, "ck": None}, None, "partition_deletion")
     assert (survivor.key, survivor.value) == ({"pk": 1, "ck": 9}, {"v": "late", "st": None})
+
+
+def test_an_event_that_is_here_before_its_write_is_to_be_read_waits_for_it(
+    connector_line: CreateLine, deploy_connector: DeployConnector
+) -> None:
+    """Cassandra has a change in its commit log before it shows it: no row of before the change is published for it."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    deploy_connector(line.keyspace, "t")
+    line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (2, 2) USING {ts}", int32(2), columns=("a",)))
+    assert line.topic.next()[0].value == {"a": 2}
+    now_us = time.time_ns() // 1000
+    line.writer.send(
+        line.writer.event(int32(1), writetime_us=now_us, columns=("a",)),
+        line.writer.event(int32(2), writetime_us=now_us, kind=MutationKind.ROW_DELETION, is_live=False),
+    )
+    line.run(f"INSERT INTO {{t}} (id, a) VALUES (1, 1) USING TIMESTAMP {now_us}")
+    line.run(f"DELETE FROM {{t}} USING TIMESTAMP {now_us} WHERE id = 2")
+    records = {record.key["id"]: record.value for record in line.topic.next(2)}
+    assert records == {1: {"a": 1}, 2: None}
 
 
 def test_a_partition_of_several_pages_is_published_again_completely(

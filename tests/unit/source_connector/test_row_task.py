@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import pytest
@@ -51,6 +51,7 @@ class Desk:
         self.settled: list[Sequence[PendingEvent]] = []
         self.reading = Reading()
         self.last_rows: LastRows | None = None
+        self.steps: list[tuple[float, Callable[[], None]]] = []
         self._known = known
 
     def read(self, task: Task, request: ReadRequest) -> None:
@@ -64,6 +65,9 @@ class Desk:
 
     def knows(self, node: UUID) -> bool:
         return node == self._known
+
+    def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
+        self.steps.append((delay_s, step))
 
 
 def row(value: int | None, writetime_us: int | None) -> RawRow:

@@ -1,0 +1,285 @@
+"""Reads that come before the write that their event tells of: it is in the commit log, and not in the memtable yet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+
+from schemas.mutation_event import MutationEvent, MutationKind, RangeBounds
+from schemas.table_metadata import TableMetadata
+from source_connector.events.events_message import PendingEvent
+from source_connector.rows.early_reads import Outcome, is_young, outcome_of, pause_s
+from source_connector.rows.partition_lanes import PartitionLanes
+from source_connector.rows.projection import Projection
+from source_connector.rows.read_request import RawRow, ReadLevel, Rows
+from source_connector.rows.row_task import RowTask
+from source_connector.rows.scope_task import ScopeTask
+from tests.unit.source_connector.events import column, event, int32, pending, table
+from tests.unit.source_connector.test_row_task import Desk
+
+_TEXTS = TableMetadata(
+    keyspace="ks", name="t", table_id=UUID(int=1), partition_key=table().partition_key, clustering_key=(),
+    static_columns=(), regular_columns=(column("v"), column("tags", cql_type="set<int>")),
+)  # fmt: skip
+_SELECTION = Projection(_TEXTS).row_selection
+_DELETION = MutationKind.ROW_DELETION
+
+
+def _row(value: int | None, writetime_us: int | None) -> RawRow:
+    """Of `v` and `tags`, and the write time of `v`."""
+    time_bytes = None if writetime_us is None else writetime_us.to_bytes(8, "big")
+    return (None if value is None else int32(value), int32(0), time_bytes)
+
+
+@pytest.mark.parametrize(
+    ("told", "later", "row", "outcome"),
+    [
+        (event(), (), None, Outcome.IMPOSSIBLE),  # it was written, and nothing is there
+        (event(), (), _row(4, 9), Outcome.IMPOSSIBLE),
+        (event(), (), _row(None, None), Outcome.IMPOSSIBLE),
+        (event(), (), _row(4, 11), Outcome.POSSIBLE),  # overwritten since
+        (event(), (event(kind=_DELETION, live_us=None),), None, Outcome.POSSIBLE),  # deleted since, and that is known
+        (event(), (event(live_us=None),), _row(None, None), Outcome.POSSIBLE),
+        (event(), (event(live_us=20),), None, Outcome.IMPOSSIBLE),
+        (event(expiry_time_s=100), (), None, Outcome.POSSIBLE),  # expired
+        (event(columns=("tags",)), (), None, Outcome.IMPOSSIBLE),
+        (event(columns=("tags",)), (), _row(4, 9), Outcome.UNKNOWN),
+        (
+            event(live_us=None),
+            (),
+            _row(4, 9),
+            Outcome.IMPOSSIBLE,
+        ),  # the column was deleted, and an older value is there
+        (event(live_us=None), (), _row(4, 10), Outcome.IMPOSSIBLE),  # a deletion wins over a cell of its time
+        (event(live_us=None), (), _row(4, 11), Outcome.POSSIBLE),
+        (event(live_us=None), (), _row(None, None), Outcome.POSSIBLE),
+        (event(live_us=None), (), None, Outcome.UNKNOWN),
+        (event(live_us=None, columns=("tags",)), (), _row(4, 9), Outcome.UNKNOWN),
+        (event(live_us=None, columns=()), (), None, Outcome.IMPOSSIBLE),  # a row of keys only
+        (event(live_us=None, columns=()), (), _row(None, None), Outcome.POSSIBLE),
+        (event(kind=_DELETION, live_us=None), (), None, Outcome.POSSIBLE),
+        (event(kind=_DELETION, live_us=None), (), _row(4, 10), Outcome.IMPOSSIBLE),
+        (event(kind=_DELETION, live_us=None), (), _row(4, 11), Outcome.POSSIBLE),
+        (event(kind=_DELETION, live_us=None), (), _row(None, None), Outcome.UNKNOWN),
+    ],
+)
+def test_a_row_tells_whether_it_can_be_what_an_event_made_of_it(
+    told: MutationEvent, later: Sequence[MutationEvent], row: RawRow | None, outcome: Outcome
+) -> None:
+    """By the write times of what is there, and by what is not."""
+    assert outcome_of(told, later, _SELECTION, row, now_s=200.0) is outcome
+
+
+def test_an_event_is_young_while_its_write_may_be_under_way() -> None:
+    """Two seconds, as Cassandra gives a write; without a write time it stands for no change."""
+    (young,) = pending(event(writetime_us=50_000_000))
+    (timeless,) = pending(event(writetime_us=None))
+    assert [is_young(young, now) for now in (49.0, 51.9, 52.1)] == [True, True, False]
+    assert not is_young(timeless, 0)
+
+
+def test_the_pauses_grow_up_to_a_quarter_of_a_second() -> None:
+    """Most such reads are some milliseconds early."""
+    assert [pause_s(reads) for reads in (1, 2, 3, 9)] == [0.02, 0.04, 0.08, 0.25]
+
+
+class _Case:
+    """A row's task for events that were written just now."""
+
+    def __init__(
+        self, *events: MutationEvent, of: TableMetadata | None = None, lanes: PartitionLanes | None = None
+    ) -> None:
+        self.desk = Desk(Projection(of or table()))
+        self.events = pending(*events)
+        self.lanes = lanes or PartitionLanes()
+        for each in self.events:
+            self.lanes.add(each)
+        self.task = RowTask(self.lanes.next_startable(), self.desk)
+        self.task.start()
+
+    def answer(self, row: RawRow | None, consistency: str = "ALL") -> None:
+        request = self.desk.reads[-1]
+        rows = () if row is None else (row,)
+        self.task.on_rows(Rows(request=request, rows=rows, consistency=consistency, is_fallback=False))
+
+    def go_on(self) -> None:
+        """Let the time pass that the task waits for."""
+        self.desk.steps.pop()[1]()
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _cell(value: int, writetime_us: int) -> RawRow:
+    return (int32(value), writetime_us.to_bytes(8, "big"))
+
+
+def test_a_row_without_the_write_of_its_event_is_not_published_even_when_all_replicas_answered() -> None:
+    """The node has it in its commit log and not in its memtable: it is asked again until it shows."""
+    now_us = _now_us()
+    case = _Case(event(writetime_us=now_us, live_us=now_us))
+    case.answer(_cell(4, 9), "LOCAL_QUORUM")
+    case.answer(_cell(4, 9))
+    case.go_on()
+    case.answer(None)
+    case.go_on()
+    assert case.desk.records == []
+    case.answer(_cell(5, now_us))
+    case.task.on_all_acknowledged()
+    assert [record.value for record in case.desk.records] == [b"\x02\x0a"]
+    assert [each.level for each in case.desk.reads] == [ReadLevel.FIRST] + 3 * [ReadLevel.HIGHER]
+    assert case.desk.settled == [case.events]
+
+
+def test_what_never_shows_is_published_when_the_time_of_a_write_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was deleted since by somebody whose event is not here yet; nothing waits for ever."""
+    now_us = _now_us()
+    case = _Case(event(writetime_us=now_us, live_us=now_us))
+    case.answer(None, "LOCAL_QUORUM")
+    case.answer(None)
+    assert case.desk.records == []
+    monkeypatch.setattr("source_connector.rows.row_task.time.time", lambda: now_us / 1e6 + 2.5)
+    case.go_on()
+    case.answer(None)
+    case.task.on_all_acknowledged()
+    assert [record.value for record in case.desk.records] == [None]
+    assert case.desk.settled == [case.events]
+
+
+def test_a_clock_that_is_behind_holds_up_nothing_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event looks young for an hour; two seconds on the machine's own clock are enough."""
+    now_us = _now_us() + 3_600_000_000
+    case = _Case(event(writetime_us=now_us, live_us=now_us))
+    case.answer(None, "LOCAL_QUORUM")
+    case.answer(None)
+    started = time.monotonic()
+    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
+    case.go_on()
+    case.answer(None)
+    assert [record.value for record in case.desk.records] == [None]
+
+
+def test_a_deletion_that_comes_meanwhile_explains_what_is_not_there() -> None:
+    """Both are settled by one record: the row's null."""
+    now_us = _now_us()
+    case = _Case(event(writetime_us=now_us, live_us=now_us, digest=1))
+    case.answer(None, "LOCAL_QUORUM")
+    case.answer(None)
+    deletion = event(kind=_DELETION, writetime_us=now_us + 5, live_us=None, columns=(), digest=2)
+    (behind,) = pending(deletion)
+    case.lanes.add(behind)
+    case.go_on()
+    case.answer(None)
+    case.task.on_all_acknowledged()
+    assert [record.value for record in case.desk.records] == [None]
+    assert case.task.work.events == [*case.events, behind]
+    assert [len(each) for each in case.desk.settled] == [2]
+
+
+def test_a_row_that_was_deleted_and_is_there_still_is_read_again() -> None:
+    """Its cells are older than the deletion, so the deletion has not reached them."""
+    now_us = _now_us()
+    case = _Case(event(kind=_DELETION, writetime_us=now_us, live_us=None, columns=()))
+    case.answer(_cell(4, now_us - 1))
+    assert case.desk.records == []
+    case.go_on()
+    case.answer(None)
+    case.task.on_all_acknowledged()
+    assert [record.value for record in case.desk.records] == [None]
+    assert case.desk.settled == [case.events]
+
+
+def test_where_no_write_time_tells_the_row_is_published_at_once_and_read_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A collection: another row is published again, before the event is settled and its copies are suppressed."""
+    now_us = _now_us()
+    case = _Case(event(writetime_us=now_us, live_us=now_us, columns=("tags",)), of=_TEXTS)
+    case.answer((int32(4), None, None))
+    case.task.on_all_acknowledged()
+    assert (len(case.desk.records), case.desk.settled) == (1, [])
+    started = time.monotonic()
+    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
+    case.go_on()
+    case.answer((int32(6), None, None))
+    case.task.on_all_acknowledged()
+    first, second = (record.value for record in case.desk.records)
+    assert first != second
+    assert case.desk.settled == [case.events]
+
+
+def test_a_later_change_of_the_row_makes_that_second_read() -> None:
+    """A key that changes all the time is not held up by it; a copy of the same change waits."""
+    now_us = _now_us()
+    told = event(writetime_us=now_us, live_us=now_us, columns=("tags",), digest=1)
+    case = _Case(told, of=_TEXTS)
+    case.answer((int32(4), None, None))
+    case.lanes.add(pending(told)[0])
+    case.task.on_all_acknowledged()
+    assert case.desk.settled == []
+    case.lanes.add(pending(told._replace(digest=b"2"))[0])
+    case.go_on()
+    assert case.desk.settled == [[]]
+
+
+def _scope(now_us: int) -> tuple[Desk, ScopeTask, list[PendingEvent]]:
+    bounds = RangeBounds(start=(int32(1),), start_inclusive=True, end=(int32(9),), end_inclusive=True)
+    deletion = event(kind=MutationKind.RANGE_DELETION, writetime_us=now_us, live_us=None, columns=(), bounds=bounds)
+    desk = Desk(Projection(table(clustering_key=("ck",))))
+    events = pending(deletion)
+    lanes = PartitionLanes()
+    lanes.add(events[0])
+    task = ScopeTask(lanes.next_startable(), desk)
+    task.start()
+    return desk, task, events
+
+
+def _survivor(clustering: int, writetime_us: int | None) -> RawRow:
+    time_bytes = None if writetime_us is None else writetime_us.to_bytes(8, "big")
+    return (int32(1), int32(clustering), int32(5), time_bytes)
+
+
+def test_rows_that_a_range_deletion_takes_are_no_survivors_of_it() -> None:
+    """A cell of before the deletion says that it was read too early: the page is read again, and none of it published."""
+    now_us = _now_us()
+    desk, task, events = _scope(now_us)
+    early, survivor = _survivor(3, now_us - 1), _survivor(4, now_us + 1)
+    task.on_rows(Rows(request=desk.reads[-1], rows=(early, survivor), consistency="ALL", is_fallback=False))
+    assert len(desk.records) == 1
+    desk.steps.pop()[1]()
+    task.on_rows(Rows(request=desk.reads[-1], rows=(survivor,), consistency="ALL", is_fallback=False))
+    assert [record.properties.get("kind") for record in desk.records] == ["range_deletion", "row"]
+    assert desk.settled == [events]
+
+
+def test_a_scope_whose_rows_tell_no_time_is_gone_through_twice() -> None:
+    """The marker too, for a row that was no survivor is on the topic behind the first one."""
+    now_us = _now_us()
+    desk, task, events = _scope(now_us)
+    task.on_rows(Rows(request=desk.reads[-1], rows=(_survivor(3, None),), consistency="ALL", is_fallback=False))
+    task.on_all_acknowledged()
+    assert desk.settled == []
+    task._started_at -= 3
+    desk.steps.pop()[1]()
+    task.on_rows(Rows(request=desk.reads[-1], rows=(), consistency="ALL", is_fallback=False))
+    kinds = [record.properties.get("kind") for record in desk.records]
+    assert kinds == ["range_deletion", "row", "range_deletion"]
+    assert desk.settled == [events]
+
+
+def test_a_step_that_was_put_off_is_not_taken_when_all_began_again_meanwhile() -> None:
+    """The marker was refused: the task's next attempt has reads of its own."""
+    now_us = _now_us()
+    desk, task, events = _scope(now_us)
+    task.on_rows(Rows(request=desk.reads[-1], rows=(_survivor(3, 5),), consistency="ALL", is_fallback=False))
+    task.attempts += 1
+    task.start()
+    reads = len(desk.reads)
+    desk.steps.pop()[1]()
+    assert len(desk.reads) == reads
+    task.on_rows(Rows(request=desk.reads[-1], rows=(), consistency="ALL", is_fallback=False))
+    assert desk.settled == [events]

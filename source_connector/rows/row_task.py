@@ -33,7 +33,7 @@ __all__ = ["Desk", "Reading", "RowTask", "Task"]
 # Pulsar does not fence a source: an instance that was suspended may publish a row that another has overtaken.
 _STALE_AFTER_S: Final = 5.0
 # Whether an event waits that would make a second read needless.
-_LOOK_S: Final = 0.05
+_LOOK_S: Final = 0.2
 _WRITETIME: Final = struct.Struct(">q")
 
 
@@ -165,7 +165,7 @@ class RowTask:
         )
         last_rows = self.desk.last_rows
         if record == self._published or (last_rows is not None and last_rows.holds(record)):
-            self.desk.settle(self, self._proven)
+            self._settle()
             return
         if last_rows is not None:
             last_rows.is_on_its_way(record)
@@ -179,6 +179,9 @@ class RowTask:
             return
         if self.desk.last_rows is not None and self._published is not None:
             self.desk.last_rows.is_published(self._published)
+        self._settle()
+
+    def _settle(self) -> None:
         if self._is_unsure:
             self._settle_when_sure()
         else:

@@ -12,6 +12,7 @@ from schemas.mutation_event import MutationEvent, MutationKind, RangeBounds
 from schemas.table_metadata import TableMetadata
 from source_connector.events.events_message import PendingEvent
 from source_connector.rows.early_reads import Outcome, is_young, outcome_of, pause_s
+from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import PartitionLanes
 from source_connector.rows.projection import Projection
 from source_connector.rows.read_request import RawRow, ReadLevel, Rows
@@ -210,6 +211,28 @@ def test_where_no_write_time_tells_the_row_is_published_at_once_and_read_once_mo
     first, second = (record.value for record in case.desk.records)
     assert first != second
     assert case.desk.settled == [case.events]
+
+
+def test_a_row_that_seems_unchanged_is_read_once_more_before_its_event_is_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unchanged rows are not wanted, and this one may be of before the change."""
+    now_us = _now_us()
+    told = event(writetime_us=now_us, live_us=now_us, columns=("tags",))
+    rows = LastRows(10)
+    before = _Case(told._replace(writetime_us=1), of=_TEXTS)
+    case = _Case(told, of=_TEXTS)
+    before.desk.last_rows = case.desk.last_rows = rows
+    before.answer((int32(4), None, None))
+    before.task.on_all_acknowledged()
+    case.answer((int32(4), None, None))
+    assert (case.desk.records, case.desk.settled) == ([], [])
+    started = time.monotonic()
+    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
+    case.go_on()
+    case.answer((int32(6), None, None))
+    case.task.on_all_acknowledged()
+    assert (len(case.desk.records), case.desk.settled) == (1, [case.events])
 
 
 def test_a_later_change_of_the_row_makes_that_second_read() -> None:

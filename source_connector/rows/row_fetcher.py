@@ -78,7 +78,7 @@ class RowFetcher:
         self._notices = Notices(_log)
         self._waiting: deque[WaitingRead] = deque()
         self._statements: dict[str, dict[str, PreparedStatement]] = {}
-        self._refused: dict[str, set[str]] = {}
+        self._refused: dict[str, set[str]] = {}  # grouped statements
         self._surplus = 1.0
         self._row_bytes: dict[str, float] = {}
         last_resort = () if fallback_consistency is None else (fallback_consistency,)
@@ -231,19 +231,25 @@ class RowFetcher:
     def _grouped(self, reads: Sequence[WaitingRead]) -> tuple[PreparedStatement, RawValues]:
         where, values = group_condition([read.request for read in reads])
         projection = reads[0].request.projection
-        return self._statement(projection, projection.select(projection.group_selection, where)), values
+        select, refused = (
+            projection.select(projection.group_selection, where),
+            self._refused[projection.table.full_name],
+        )
+        if select in refused:
+            raise FetchError(select, "this server does not take the statement")
+        try:
+            return self._statement(projection, select), values
+        except FetchError as error:
+            # Only the server's word: one that is away will take it when it is back.
+            if error.is_invalid:
+                refused.add(select)
+            raise
 
     def _statement(self, projection: Projection, select: str) -> PreparedStatement:
-        statements, refused = self._statements[projection.table.full_name], self._refused[projection.table.full_name]
+        statements = self._statements[projection.table.full_name]
         statement = statements.get(select)
         if statement is None:
-            if select in refused:
-                raise FetchError(select, "this server does not take the statement")
-            try:
-                statement = statements[select] = self._client.prepare(select)
-            except FetchError:
-                refused.add(select)
-                raise
+            statement = statements[select] = self._client.prepare(select)
         return statement
 
 

@@ -36,11 +36,16 @@ class Client:
     def __init__(self, refused: str = "(never)") -> None:
         self.reads: list[RowRead] = []
         self.callbacks: list[Callable[[Any], None]] = []
+        self.prepared: list[str] = []
+        self.is_away = False
         self._refused = refused
 
     def prepare(self, select: str) -> str:
+        self.prepared.append(select)
+        if self.is_away:
+            raise FetchError(select, "no host", refresh_schema=True)
         if self._refused in select:
-            raise FetchError(select, "refused", refresh_schema=True)
+            raise FetchError(select, "refused", refresh_schema=True, is_invalid=True)
         return select
 
     def read(self, read: RowRead, on_page: Callable[[Any], None], on_error: Callable[[Any], None]) -> None:
@@ -172,6 +177,38 @@ def test_a_server_that_refuses_a_grouped_statement_is_asked_one_by_one() -> None
     case.start((1, 1), (1, 2))
     assert [list(read.values) for read in case.client.reads] == [[int32(1), int32(1)], [int32(1), int32(2)]]
     assert case.over == []
+    case.answer(page(columns=2))
+    case.answer(page(columns=2))
+    case.start((1, 3), (1, 4))
+    assert sum(" IN " in select for select in case.client.prepared) == 1
+
+
+def test_a_statement_that_is_first_needed_while_cassandra_is_away_is_taken_when_it_is_back() -> None:
+    """Nobody refused it: a node that was down, or slow to answer, says nothing about the statement."""
+    case = Case(Projection(table(clustering_key=("c",))))
+    case.client.is_away = True
+    request = ReadRequest(
+        projection=case._projection, kind=MutationKind.PARTITION_DELETION, partition_key=int32(1),
+        level=ReadLevel.HIGHER, node=NODE,
+    )  # fmt: skip
+    case.fetcher.start("all", request)
+    ((_, error),) = case.fetcher.flush()
+    assert isinstance(error, FetchError) and "no host" in str(error)
+    case.client.is_away = False
+    case.fetcher.start("all", request)
+    assert (case.fetcher.flush(), len(case.client.reads)) == ([], 1)
+
+
+def test_a_group_that_is_first_needed_while_cassandra_is_away_is_one_when_it_is_back() -> None:
+    """One by one meanwhile."""
+    case = Case(Projection(table(clustering_key=("c",))))
+    case.client.is_away = True
+    case.start((1, 1), (1, 2))
+    case.client.is_away = False
+    case.answer(page(columns=2))
+    case.answer(page(columns=2))
+    case.start((1, 3), (1, 4))
+    assert len(case.client.reads) == 3
 
 
 def test_a_row_that_may_be_stored_under_another_form_of_its_key_is_asked_for_alone() -> None:

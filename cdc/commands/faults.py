@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from cdc.faults.commitlog import CommitLogEncoding
 from cdc.faults.kinds import DESCRIPTIONS, FaultKind
 from cdc.faults.plan import TEST_COUNTS, counts_for_minutes, draw_plan
 from cdc.faults.run import RunOptions, run_faults
@@ -41,6 +42,13 @@ def kinds() -> None:
     "--nodes", type=click.IntRange(1, 3), default=1, show_default=True, help="Cassandra nodes, each with an agent."
 )
 @click.option("--cassandra", type=click.Choice(list(CASSANDRA_VERSIONS)), default="5.0", show_default=True)
+@click.option(
+    "--commitlog",
+    type=click.Choice([each.value for each in CommitLogEncoding]),
+    default="plain",
+    show_default=True,
+    help="How the commit log is written.",
+)
 @click.option("--rate", type=click.FloatRange(1), default=60.0, show_default=True, help="Statements a second.")
 @click.option(
     "--folder", type=click.Path(path_type=Path, file_okay=False), help="Where evidence goes; build/faults/seed-S."
@@ -49,8 +57,8 @@ def kinds() -> None:
 @click.option("--plan", "only_plan", is_flag=True, help="Print the faults in order, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def run(
-    seed: int | None, minutes: float | None, count: int | None, names: str, nodes: int, cassandra: str, rate: float,
-    folder: Path | None, keep: bool, only_plan: bool, as_json: bool,
+    seed: int | None, minutes: float | None, count: int | None, names: str, nodes: int, cassandra: str,
+    commitlog: str, rate: float, folder: Path | None, keep: bool, only_plan: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write, break, and compare. Without --minutes and --faults it strikes 81 faults (some minutes on a quiet machine).
 
@@ -68,9 +76,10 @@ def run(
         folder=(folder or Path("build") / "faults" / f"seed-{seed}").absolute(),
         nodes=nodes,
         cassandra=cassandra,
+        commitlog=CommitLogEncoding(commitlog),
         rate=rate,
         keep=keep,
-        replay=_replay(seed, names, minutes, count, nodes, cassandra, rate),
+        replay=_replay(seed, names, minutes, count, nodes, cassandra, commitlog, rate),
     )
     click.echo(f"seed {seed}, evidence in {options.folder}", err=True)
     with progress_display(quiet=as_json) as on_progress:
@@ -101,10 +110,18 @@ def soak(seed: int, minutes: float, rate: float, folder: Path | None) -> None:
 
 
 def _replay(
-    seed: int, names: str, minutes: float | None, count: int | None, nodes: int, cassandra: str, rate: float
+    seed: int,
+    names: str,
+    minutes: float | None,
+    count: int | None,
+    nodes: int,
+    cassandra: str,
+    commitlog: str,
+    rate: float,
 ) -> str:
     """The command that draws the same plan and the same statements."""
     words = ["cdc faults run", f"--seed {seed}", f"--nodes {nodes}", f"--cassandra {cassandra}", f"--rate {rate:g}"]
+    words += [f"--commitlog {commitlog}"] if commitlog != CommitLogEncoding.PLAIN.value else []
     words += [f"--minutes {minutes:g}"] if minutes is not None else []
     words += [f"--faults {count}"] if count is not None else []
     words += [f"--kinds {names}"] if names != "all" else []

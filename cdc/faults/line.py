@@ -18,6 +18,7 @@ import psutil
 
 from cdc.agent_process import AgentProcess
 from cdc.faults.clock import SteppedClock
+from cdc.faults.commitlog import CommitLogEncoding, commitlog_settings
 from cdc.faults.errors import FaultRunError
 from cdc.faults.proxy import Proxy
 from cdc.faults.tables import KEYSPACE, RECREATED
@@ -54,13 +55,17 @@ def wait_for(condition: Callable[[], bool], what: str, timeout_s: float) -> None
 class FaultLine:
     """Use in a `with` block. Agents do not run at first."""
 
-    def __init__(self, *, nodes: int, cassandra: str, folder: Path, on_progress: Progress) -> None:
+    def __init__(
+        self, *, nodes: int, cassandra: str, folder: Path, on_progress: Progress,
+        commitlog: CommitLogEncoding = CommitLogEncoding.PLAIN,
+    ) -> None:  # fmt: skip
         self.folder: Final = folder
+        self._commitlog: Final = commitlog
         self._options = SandboxOptions(
             cassandra=cassandra,
             nodes=nodes,
             # What is read is synced: otherwise Cassandra itself forgets at kill -9 what it had answered, and shown.
-            cassandra_settings={"commitlog_sync": "batch", "commitlog_sync_period_in_ms": None},
+            cassandra_settings=commitlog_settings(commitlog, folder),
             functions_worker_settings={"instanceLivenessCheckFreqMs": _SHORT_LIVENESS_MS},
         )
         self._on_progress = on_progress
@@ -123,6 +128,8 @@ class FaultLine:
         """An agent of this node, by the proxies, that does not run yet."""
         (to_pulsar,) = self.proxies["agent-pulsar"]
         to_node = self.proxies["agent-cassandra"][node.number - 1]
+        if self._commitlog is CommitLogEncoding.ENCRYPTED:
+            options["cassandraYaml"] = str(node.cassandra_yaml)
         agent = AgentProcess.for_node(
             node,
             self.sandbox.pulsar,

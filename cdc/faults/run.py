@@ -15,6 +15,7 @@ from typing import Final
 
 from cassandra.cluster import Session
 
+from cdc.faults.commitlog import CommitLogEncoding
 from cdc.faults.errors import FaultRunError
 from cdc.faults.judge import judged_lines
 from cdc.faults.keeper import SegmentKeeper
@@ -59,6 +60,7 @@ class RunOptions:
     folder: Path
     nodes: int = 1
     cassandra: str = "5.0"
+    commitlog: CommitLogEncoding = CommitLogEncoding.PLAIN
     rate: float = 60.0
     pace_s: float = 0.4
     replay: str = ""
@@ -99,7 +101,11 @@ class _Run:
         options = self.options
         has_vectors = options.cassandra == "5.0"
         line = FaultLine(
-            nodes=options.nodes, cassandra=options.cassandra, folder=options.folder, on_progress=self.on_progress
+            nodes=options.nodes,
+            cassandra=options.cassandra,
+            commitlog=options.commitlog,
+            folder=options.folder,
+            on_progress=self.on_progress,
         )
         with self._stage("start"):
             line.__enter__()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc.faults.commitlog import CommitLogEncoding
 from cdc.faults.kinds import FaultKind
 from cdc.faults.plan import TEST_COUNTS
 from cdc.faults.run import RunOptions, run_faults
@@ -37,3 +38,18 @@ def test_nothing_is_lost_whatever_is_broken() -> None:
     # A machine that others use may let one or the other strike come late.
     met, kills = report.kinds_with_changes_in_flight(), sum(TEST_COUNTS[kind] for kind in _KILLS)
     assert sum(met[kind] for kind in _KILLS) >= 0.8 * kills, met
+
+
+@pytest.mark.timeout(1800)
+def test_an_encrypted_commit_log_survives_kills() -> None:
+    """Sections that are compressed and encrypted, cut by kill -9 of node and agent: nothing lost, every row equal."""
+    folder = Path("build").absolute() / "faults" / "encrypted"
+    counts = {FaultKind.AGENT_KILL: 6, FaultKind.CASSANDRA_KILL: 3}
+    options = RunOptions(seed=1, counts=counts, folder=folder, commitlog=CommitLogEncoding.ENCRYPTED, keep=True)
+    report = run_faults(options, say=print, on_progress=lambda name, step: None)
+    lines = "\n".join(report.lines())
+    print(lines)
+    assert report.is_good, f"evidence in {folder}\n{lines}"
+    assert len(report.struck) == sum(counts.values())
+    segments = sorted(folder.glob("kept/segments-1/*.log"))
+    assert segments and all(b'"encCipher":"AES/CBC/PKCS5Padding"' in each.read_bytes()[:1000] for each in segments)

@@ -325,8 +325,8 @@ class TableLine:
         if self._watch.is_open and not self._table.is_there:
             self._stages.changes.tell(self._table.keyspace, self._table.name, None)
         waiting, self._of_unknown_tables = self._of_unknown_tables, []
-        for each in waiting:
-            self.receive(each)
+        for message in waiting:
+            self.receive(message)
 
     def _use_projection(self, projection: Projection, is_new_schema: bool) -> None:
         self._stages.fetcher.prepare(projection)

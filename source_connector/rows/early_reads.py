@@ -59,8 +59,8 @@ def outcome_of(
     """What a read of the event's row tells of the event; `later` are those of the same row behind it."""
     if event.kind is MutationKind.ROW_DELETION:
         return _of_row_deletion(event, selection, row)
-    if any(each.live_cell_writetime_us is None for each in later):
-        return Outcome.POSSIBLE  # deleted since, or some of its columns
+    if any(_deletes(each, event.columns) for each in later):
+        return Outcome.POSSIBLE
     if event.expiry_time_s is not None and event.expiry_time_s <= now_s:
         return Outcome.POSSIBLE
     times = {} if row is None else selection.writetimes_us(row)
@@ -72,6 +72,12 @@ def outcome_of(
     if not timed:
         return Outcome.UNKNOWN
     return _one_of(any(times.get(name, 0) >= event.live_cell_writetime_us for name in timed))
+
+
+def _deletes(event: MutationEvent, columns: Iterable[str]) -> bool:
+    """True when the event deletes the row, or some of these columns; one that only writes a row of keys does not."""
+    is_of_columns = event.live_cell_writetime_us is None and not set(event.columns).isdisjoint(columns)
+    return event.kind is MutationKind.ROW_DELETION or is_of_columns
 
 
 def outcome_of_scope(event: MutationEvent, selection: Selection, rows: Sequence[RawRow]) -> Outcome:

@@ -108,10 +108,10 @@ class PartitionLanes:
         return found
 
     def has_behind(self, work: Work) -> bool:
-        """True when another change of the same row waits for the work, or one of its whole partition."""
-        lane = self._lanes[work.partition_key]
+        """True when another change of the same row waits for the work; one of its partition may not read the row."""
         digests = {pending.event.digest for pending in work.events}
-        return bool(lane.held_back) or any(each.event.digest not in digests for each in lane.behind[work.key])
+        behind = self._lanes[work.partition_key].behind[work.key]
+        return any(each.event.digest not in digests for each in behind)
 
     def take_behind(self, work: Work) -> None:
         """What waits for the work to be done becomes part of it, unless those events are of another kind of agent."""

@@ -45,6 +45,8 @@ def _row(value: int | None, writetime_us: int | None) -> RawRow:
         (event(), (event(kind=_DELETION, live_us=None),), None, Outcome.POSSIBLE),  # deleted since, and that is known
         (event(), (event(live_us=None),), _row(None, None), Outcome.POSSIBLE),
         (event(), (event(live_us=20),), None, Outcome.IMPOSSIBLE),
+        (event(), (event(live_us=None, columns=("tags",)),), _row(None, None), Outcome.IMPOSSIBLE),  # another column
+        (event(), (event(live_us=None, columns=()),), None, Outcome.IMPOSSIBLE),  # which writes the row anew
         (event(expiry_time_s=100), (), None, Outcome.POSSIBLE),  # expired
         (event(columns=("tags",)), (), None, Outcome.IMPOSSIBLE),
         (event(columns=("tags",)), (), _row(4, 9), Outcome.UNKNOWN),
@@ -247,6 +249,18 @@ def test_a_later_change_of_the_row_makes_that_second_read() -> None:
     case.lanes.add(pending(told._replace(digest=b"2"))[0])
     case.go_on()
     assert case.desk.settled == [[]]
+
+
+def test_a_change_of_the_static_row_is_no_such_read() -> None:
+    """It waits for the row, and reads another."""
+    now_us = _now_us()
+    told = event(writetime_us=now_us, live_us=now_us, columns=("tags",), digest=1)
+    case = _Case(told, of=_TEXTS)
+    case.answer((int32(4), None, None))
+    case.lanes.add(pending(told._replace(kind=MutationKind.STATIC_ROW, key=b"static", digest=b"2"))[0])
+    case.task.on_all_acknowledged()
+    case.go_on()
+    assert (case.desk.settled, len(case.desk.steps)) == ([], 1)
 
 
 def _scope(now_us: int) -> tuple[Desk, ScopeTask, list[PendingEvent]]:

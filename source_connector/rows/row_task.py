@@ -122,7 +122,7 @@ class RowTask:
         self._selection = self._projection.selection_for(work.newest.event.kind)
         self._read_at = self._started_at = 0.0
         self._early_reads = 0
-        self._is_unsure = False
+        self._is_unsure = self._is_second_look = False
         self._proven: list[PendingEvent] = []
         self._published: SourceRecord | None = None
 
@@ -132,6 +132,7 @@ class RowTask:
         self._selection = self._projection.selection_for(self.work.newest.event.kind)
         self._published, self.was_refused = None, False
         self._started_at, self._early_reads = time.monotonic(), 0
+        self._is_second_look = False
         if not self._selection.value_columns:  # a static row, none of whose columns is wanted
             self.desk.settle(self, ())
             return
@@ -155,6 +156,10 @@ class RowTask:
             self.desk.later(self, pause, self._read_with_what_waits, counted_as="reads_too_early")
             return
         self._is_unsure = Outcome.UNKNOWN in outcomes
+        if self._is_second_look and row is None and self.work.newest.event.live_cell_writetime_us is not None:
+            # Deleted since, and that deletion's event is still to come; a null before it would be one too many.
+            self._settle()
+            return
         properties = row_properties(self._projection, self.work.events)
         record = SourceRecord(
             schema_id=self._schema_id,
@@ -194,6 +199,7 @@ class RowTask:
         elif time.monotonic() - self._read_at < WITHIN_S:
             self.desk.later(self, _LOOK_S, self._settle_when_sure)
         else:
+            self._is_second_look = True
             self._read_higher()
 
     def _read_with_what_waits(self) -> None:

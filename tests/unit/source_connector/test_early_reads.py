@@ -215,6 +215,34 @@ def test_where_no_write_time_tells_the_row_is_published_at_once_and_read_once_mo
     assert case.desk.settled == [case.events]
 
 
+def test_a_row_that_is_gone_at_the_second_read_is_left_to_the_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write leaves no row absent: what took it has an event of its own, and publishes the null or the marker."""
+    now_us = _now_us()
+    case = _Case(event(writetime_us=now_us, live_us=now_us, columns=("tags",)), of=_TEXTS)
+    case.answer((int32(4), None, None))
+    case.task.on_all_acknowledged()
+    started = time.monotonic()
+    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
+    case.go_on()
+    case.answer(None)
+    assert (len(case.desk.records), case.desk.settled) == (1, [case.events])
+
+
+def test_a_row_whose_columns_were_deleted_is_published_when_it_is_gone_at_the_second_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were its last cells, and the first read came before that."""
+    case = _Case(event(writetime_us=_now_us(), live_us=None, columns=("tags",)), of=_TEXTS)
+    case.answer((int32(4), None, None))
+    case.task.on_all_acknowledged()
+    started = time.monotonic()
+    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
+    case.go_on()
+    case.answer(None)
+    case.task.on_all_acknowledged()
+    assert ([record.value is None for record in case.desk.records], case.desk.settled) == ([False, True], [case.events])
+
+
 def test_a_row_that_seems_unchanged_is_read_once_more_before_its_event_is_settled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -19,7 +19,9 @@ from typing import Final
 from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent
 
+from cdc.sandbox.prerequisites import java_home
 from tests.servers import REPOSITORY
+from tests.spark_settings import PATIENCE_S
 
 __all__ = [
     "ALTERATIONS",
@@ -34,8 +36,8 @@ __all__ = [
 ]
 
 _CONCURRENCY: Final = 32
-_WITHIN_S: Final = 1_200
-"""How long a driver may need on a loaded machine to start and to commit."""
+_WITHIN_S: Final = 5_400
+"""How long a driver may need on a loaded machine to start, to commit, and to apply a backlog of 100,000 records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,19 +222,23 @@ class MirrorDriver:
     """A Spark driver in a process of its own that keeps mirrors, change logs and histories, until it is killed."""
 
     def __init__(self, python: str, job: Mapping[str, object], folder: Path) -> None:
-        """`job`: see `tests/spark_workload_driver.py`. `python` decides about the line of Spark, and so about the reader."""
+        """`job`: see `tests/spark_workload_driver.py`. `python` decides about the line of Spark, and so about the reader.
+
+        `folder`, which is made, takes the job's file and what the driver writes.
+        """
+        folder.mkdir()
         self._command = [python, "-m", "tests.spark_workload_driver", str(folder / "job.json")]
         (folder / "job.json").write_text(json.dumps(job))
         self._log = folder / "driver.log"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start it, or start it again; it follows the topics."""
-        self._start("follow")
+    def start(self, mode: str, first: str) -> None:
+        """Start it, or start it again, with this table first: `follow` and `rounds` go on until it is killed."""
+        self._start(mode, first)
 
     def run_to_end(self) -> None:
         """Run it up to what the topics have now."""
-        self._start()
+        self._start("once")
         assert self._process is not None
         assert self._process.wait(timeout=_WITHIN_S) == 0, self.log_tail()
         self._process = None
@@ -251,7 +257,13 @@ class MirrorDriver:
 
     def _start(self, *arguments: str) -> None:
         kept = {name: each for name, each in os.environ.items() if name != "SPARK_HOME"}
-        environment = {**kept, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": self._command[0]}
+        environment = {
+            **kept,
+            "PYTHONPATH": str(REPOSITORY),
+            "PYSPARK_PYTHON": self._command[0],
+            "JAVA_HOME": str(java_home()),
+            "SPARK_AUTH_SOCKET_TIMEOUT": str(PATIENCE_S),
+        }
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._command, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
@@ -272,9 +284,9 @@ class MirrorDriver:
         return self._log.read_text(errors="replace")[-6000:]
 
 
-def commits(table: Path) -> int:
-    """Commits that a Delta table has."""
-    return len(list(table.glob("_delta_log/*.json")))
+def commits(lake: Path, table: str) -> int:
+    """Commits that the Delta tables of this name have, in all mirrors together."""
+    return len(list(lake.glob(f"*/{table}/_delta_log/*.json")))
 
 
 def cassandra_rows(session: Session, table: str) -> list[Mapping[str, object]]:

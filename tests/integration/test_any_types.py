@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType, VectorType
-from tests.cql_forms import consumer_form, from_json, sorted_sets
+from tests.cql_forms import comparable, consumer_form, from_json, order_of, sorted_sets
 from tests.cql_strategies import cql_text, cql_types, declared, literals, user_types_of
 from tests.data_topic import DataTopic
 from tests.fix_drawn import Serve, drawn, newest, spark_rows, table_rows
@@ -108,7 +108,7 @@ def _spark_form(cql_type: CqlType, value: Any) -> Any:
         case ListType(element) | VectorType(element, _):
             return [_spark_form(element, each) for each in value]
         case SetType(element):
-            return sorted((_spark_form(element, each) for each in value), key=repr)
+            return sorted((_spark_form(element, each) for each in value), key=order_of)
         case MapType(_, of):
             return {key: _spark_form(of, each) for key, each in value.items()}
         case TupleType(types) | UserType(_, _, _, types):
@@ -132,10 +132,12 @@ def _found_form(cql_type: CqlType, value: Any) -> Any:
             return Decimal(value)
         case NativeType("blob"):
             return bytes(value)
+        case NativeType("double" | "float"):
+            return comparable(value)
         case ListType(element) | VectorType(element, _):
             return [_found_form(element, each) for each in value]
         case SetType(element):
-            return sorted((_found_form(element, each) for each in value), key=repr)
+            return sorted((_found_form(element, each) for each in value), key=order_of)
         case MapType(_, of):
             return {key: _found_form(of, each) for key, each in value.items()}
         case TupleType(types) | UserType(_, _, _, types):

@@ -16,6 +16,7 @@ from uuid import UUID
 from change_agent.schema.schema_history import read_newest_tables
 from change_agent.sqlite_file import DamagedFileError
 from schemas.errors import CdcError, ConfigError
+from schemas.node_errors import one_line
 from schemas.system_schema import SELECTS, SystemSchema, SystemSchemaError, tables_of
 from schemas.table_metadata import TableMetadata
 
@@ -99,7 +100,7 @@ def fetch_schema(contact_point: ContactPoint, credentials: tuple[str, str] | Non
         return {name: [_json_row(row) for row in session.execute(select)] for name, select in SELECTS.items()}
     except (NoHostAvailable, DriverException, OperationTimedOut, RequestExecutionException, OSError) as error:
         raise SchemaFetchError(
-            f"cannot read the schema from {host}:{port} (is the node up, is this its CQL port?): {_one_line(error)}"
+            f"cannot read the schema from {host}:{port} (is the node up, is this its CQL port?): {one_line(error)}"
         ) from error
     finally:
         cluster.shutdown()
@@ -136,8 +137,3 @@ def _iso_time(blob: bytes) -> str:
         return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat().replace("+00:00", "Z")
     except OverflowError:
         return blob.hex()
-
-
-def _one_line(error: BaseException) -> str:
-    text = str(error) or type(error).__name__
-    return " ".join(text.split())

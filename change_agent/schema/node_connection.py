@@ -23,6 +23,7 @@ from cassandra.query import dict_factory
 from change_agent.schema.schema_history import NodeSchema
 from schemas.certificate_refusal import certificate_refusal
 from schemas.errors import CdcError
+from schemas.node_errors import node_errors, one_line
 from schemas.system_schema import SELECTS, Row
 
 __all__ = ["NodeConnection", "NodeUnavailableError", "token_of"]
@@ -152,11 +153,10 @@ def _dated(name: str) -> str:
     return SELECTS[name].replace(" FROM ", f", writetime({column}) AS written_us FROM ", 1)
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: Exception) -> str:
     """One line: what the node said, not what the driver wraps around it, and the option to look at where it is known."""
-    nodes = error.errors if isinstance(error, NoHostAvailable) else None
-    cause = next(iter(nodes.values())) if isinstance(nodes, Mapping) and nodes else error
-    text = " ".join(str(cause).split()) or type(cause).__name__
+    cause = node_errors(error, NoHostAvailable)[0]
+    text = one_line(cause)
     refusal = certificate_refusal(text)
     if refusal is not None:
         return f"{refusal}; check cassandraTrustCertsFilePath and cassandraHostnameVerification"

@@ -23,6 +23,7 @@ from cassandra.protocol import ErrorMessage, ProtocolHandler, ResultMessage
 from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
 from schemas.certificate_refusal import certificate_refusal
+from schemas.node_errors import node_errors
 from source_connector.configuration.private_files import as_file
 from source_connector.errors import DeploymentError, FetchError
 from source_connector.rows.raw_page import RawPage
@@ -304,7 +305,7 @@ class CassandraClient:
         return FetchError("the cluster of cloud.secureConnectBundle", reason_of(error))
 
     def _connect_error(self, error: Exception) -> Exception:
-        causes = _causes(error)
+        causes = node_errors(error, NoHostAvailable)
         if any(isinstance(cause, AuthenticationFailed) for cause in causes):
             return DeploymentError(
                 "auth.username, auth.password: Cassandra refused them; correct them or auth.provider"
@@ -315,14 +316,8 @@ class CassandraClient:
         return FetchError(f"Cassandra at {place} port {self._options.port}", hint or reason_of(error))
 
 
-def _causes(error: Exception) -> list[Exception]:
-    """What the nodes said; the driver's error may hold nothing, or a list of nodes instead."""
-    found = error.errors if isinstance(error, NoHostAvailable) else None
-    return list(found.values()) if isinstance(found, Mapping) and found else [error]
-
-
 def reason_of(error: Exception) -> str:
     """One line of an exception's text."""
-    error = _causes(error)[0]
+    error = node_errors(error, NoHostAvailable)[0]
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -6,7 +6,7 @@ Key and value are Avro by the table's own schema, so that they meet the topic's 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -30,6 +30,7 @@ from schemas.certificate_refusal import certificate_refusal
 from schemas.cql_type import is_multi_cell
 from schemas.cql_value import AvroValue, CqlValueError, value_reader
 from schemas.errors import ConfigError
+from schemas.node_errors import node_errors, one_line
 from schemas.row_record import data_key_schema, data_value_schema, record_writer
 from schemas.system_schema import SELECTS, tables_of
 from schemas.table_metadata import ColumnMetadata, TableMetadata
@@ -116,7 +117,7 @@ def table_metadata(access: CassandraAccess, keyspace: str, table: str) -> TableM
             for name in ("tables", "columns", "types", "dropped_columns")
         }
     except (DriverException, RequestExecutionException, OperationTimedOut) as error:
-        raise CassandraReadError(access.address, f"the schema cannot be read ({_one_line(error)})") from None
+        raise CassandraReadError(access.address, f"the schema cannot be read ({one_line(error)})") from None
     finally:
         cluster.shutdown()
     for found in tables_of(schema).values():
@@ -203,7 +204,7 @@ class RangeReader:
                     rows = []
         except (NoHostAvailable, DriverException, RequestExecutionException, OperationTimedOut, CqlValueError) as error:
             place = f"{self._access.address}, {self._table.full_name}, tokens ({low}, {high}]"
-            raise CassandraReadError(place, f"cannot be read ({_one_line(error)})") from None
+            raise CassandraReadError(place, f"cannot be read ({one_line(error)})") from None
         if rows:
             yield _batch(rows)
 
@@ -269,15 +270,10 @@ def _quoted(name: str) -> str:
 
 def _refusal(error: Exception) -> str:
     """What the nodes said, and what to look at where that is known."""
-    nodes = error.errors if isinstance(error, NoHostAvailable) else None
-    cause = next(iter(nodes.values())) if isinstance(nodes, Mapping) and nodes else error
+    cause = node_errors(error, NoHostAvailable)[0]
     if isinstance(cause, AuthenticationFailed):
-        return f"refuses the login ({_one_line(cause)}); check the username and its password"
+        return f"refuses the login ({one_line(cause)}); check the username and its password"
     refusal = certificate_refusal(str(cause))
     if refusal:
         return f"is not trusted ({refusal}); check the address and the trusted certificates of TLS"
-    return f"does not answer ({_one_line(cause)})"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join((str(error) or type(error).__name__).split())
+    return f"does not answer ({one_line(cause)})"

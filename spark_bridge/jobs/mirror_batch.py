@@ -167,6 +167,7 @@ class MirrorBatch:
             next_expiry_s=self._next_expiry(applied, [row.expiry for row in counts]),
             static_columns=plan.statics,
             forgot_s=applied.forgot_s,
+            schema_version=plan.schemas.newest.version,
         )
         self._tables.save_applied(done)
         return {row.op: row["rows"] for row in counts if row.op != "touch"}
@@ -249,9 +250,14 @@ class MirrorBatch:
         log.append(named, writer=f"cassandra-cdc {self._tables.target}", epoch=epoch)
 
     def _follow_schema(self, plan: _Plan) -> None:
-        """Key columns that were renamed, value columns that were dropped; new ones come with the first merge."""
+        """Key columns that were renamed, value columns that were dropped; new ones come with the first merge.
+
+        What was dropped and added again since the last micro-batch is new, too.
+        """
         wanted = table_columns(plan.schemas)
         keys = KeyColumns.of(plan.schemas)
+        version = plan.applied.schema_version
+        gone = plan.schemas.dropped_since(plan.schemas.newest.version if version is None else version)
         for table, own in (
             (self._tables.rows, _OWN),
             (self._tables.history, (*_OWN, "valid_from", "valid_to", "opened", "closed")),
@@ -264,7 +270,7 @@ class MirrorBatch:
                 if old != new:
                     table.rename_column(old, new)
                     names[names.index(old)] = new
-            table.drop_columns([each for each in names if each not in wanted])
+            table.drop_columns([each for each in names if each not in wanted or each in gone])
 
 
 def _merge_rows(table: LakeTable, changes: DataFrame, columns: Sequence[str]) -> None:

@@ -44,6 +44,7 @@ class Applied:
 
     `clock_s` is the time to which rows have expired; no row expires before `next_expiry_s` (None: none will).
     `static_columns` are those that the newest record that names them has named. `forgot_s`: when markers were last dropped.
+    `schema_version` is that of the topic's schema which the rows follow (None: stored before this was kept).
     """
 
     epoch: int = 0
@@ -53,6 +54,7 @@ class Applied:
     next_expiry_s: int | None = None
     static_columns: tuple[str, ...] = ()
     forgot_s: int = 0
+    schema_version: int | None = None
     table_format: TableFormat | None = None
 
 

@@ -1,7 +1,7 @@
 """Raw rows to typed rows: Avro is decoded in the JVM by spark-avro's `from_avro`.
 
 Every record is read with the schema version it was written with and resolved to the newest: columns that were added
-later are null in earlier rows, dropped ones are left out.
+later are null in earlier rows, dropped ones are left out, and what was dropped and added again is both.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def key_decoder(schemas: TopicSchemas, numbers: Numbers) -> RecordDecoder:
 
 def value_decoder(schemas: TopicSchemas, numbers: Numbers) -> RecordDecoder:
     """For values: regular columns by name, then static columns by name."""
-    return RecordDecoder(schemas.topic, [(each.version, each.value) for each in schemas.versions], numbers)
+    values = [(each.version, _without(each.value, schemas.dropped_since(each.version))) for each in schemas.versions]
+    return RecordDecoder(schemas.topic, values, numbers)
 
 
 def is_corrupt(record: Column) -> Column:
@@ -154,6 +155,16 @@ def typed_rows(raw: DataFrame, schemas: TopicSchemas, options: BridgeOptions) ->
 def _from_avro(data: Column, writer: str, reader: str) -> Column:
     options = {"mode": "FAILFAST"}
     return from_avro(data, writer, options if writer == reader else {**options, "avroSchema": reader})
+
+
+def _without(record: AvroRecord, names: frozenset[str]) -> AvroRecord:
+    """A writer's schema whose fields of these names are read as before, and wanted by no reader."""
+    fields = record["fields"]
+    assert isinstance(fields, list)
+    kept = [
+        {**each, "name": f"__cdc_dropped_{at}"} if each["name"] in names else each for at, each in enumerate(fields)
+    ]
+    return {**record, "fields": kept}
 
 
 def _types(record: AvroRecord) -> list[str]:

@@ -37,6 +37,15 @@ class TopicSchemas:
         """The version that typed columns follow."""
         return self.versions[-1]
 
+    def dropped_since(self, version: int) -> frozenset[str]:
+        """Value columns that the newest version has, and one between it and this version has not.
+
+        They were dropped and added again: Cassandra shows nothing of what was written to them before.
+        """
+        names = _names(self.newest.value)
+        later = [_names(each.value) for each in self.versions if each.version > version]
+        return names.difference(_names(self.newest.key)).difference(names.intersection(*later))
+
     @classmethod
     def fetch(cls, options: BridgeOptions) -> TopicSchemas:
         """Ask the registry about the options' one topic. Raises ConfigError, TopicError, PulsarUnreachableError."""
@@ -51,6 +60,10 @@ class TopicSchemas:
             raise TopicError(topic, "has no schema yet: the connector registers one with its first record")
         versions = [_version(topic, each) for each in registered]
         return cls(topic=topic, versions=tuple(sorted(versions, key=lambda each: each.version)))
+
+
+def _names(record: AvroRecord) -> frozenset[str]:
+    return frozenset(each["name"] for each in cast("list[Mapping[str, str]]", record["fields"]))
 
 
 def _version(topic: str, registered: Mapping[str, object]) -> SchemaVersion:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -53,3 +54,39 @@ def test_what_is_added_to_a_table_and_its_types_changes_no_row(
         ("update", 2, [None], [7]),
     ]
     assert kept.replayed() == kept.open_versions() == kept.rows()
+
+
+def test_a_column_that_was_dropped_and_added_again_is_empty_in_the_rows_of_before(
+    spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Both in one micro-batch: of its old values nothing is left, in rows that it touches and in others, as in Cassandra."""
+    key: Mapping[str, Mapping[str, str]] = {"partition_key": {"pk": "text"}, "clustering": {"a": "int"}}
+    ids = {"table_id": OLD, "writetime": "5"}
+
+    def written(pk: str, a: int, **value: AvroValue) -> Record:
+        return Record(key={"pk": pk, "a": a}, value=value, properties=ids)
+
+    topic = data_topic(*table_schemas(**key, regular={"name": "text", "size": "int"}))
+    kept = Mirror(spark, topic, tmp_path / "mirror")
+    topic.write(written("p", 1, name="old", size=1), written("q", 1, name="old", size=2))
+    kept.run()
+    _, dropped = table_schemas(**key, regular={"size": "int"})
+    again = topic.value_schema
+    assert isinstance(again, dict)
+    topic.write(written("p", 2, name="old", size=3))
+    topic.write(written("p", 3, size=4), value_schema=dropped)
+    topic.write(written("p", 4, name="new", size=5), value_schema={**again, "cql_registration": 1})
+    kept.run()
+    # The column comes last in the mirror, so texts differ.
+    rows = [json.loads(each) for each in kept.rows()]
+    assert rows == [json.loads(each) for each in kept.wanted()] == [
+        {"pk": "p", "a": 1, "size": 1},
+        {"pk": "p", "a": 2, "size": 3},
+        {"pk": "p", "a": 3, "size": 4},
+        {"pk": "p", "a": 4, "size": 5, "name": "new"},
+        {"pk": "q", "a": 1, "size": 2},
+    ]  # fmt: skip
+    assert [json.loads(each) for each in kept.open_versions()] == rows
+    topic.write(written("q", 2, name="new"), value_schema={**again, "cql_registration": 1})
+    kept.run()
+    assert [json.loads(each) for each in kept.rows()] == [*rows, {"pk": "q", "a": 2, "name": "new"}]

@@ -26,6 +26,18 @@ def test_versions_are_ordered_and_the_newest_leads() -> None:
     assert schemas.newest.key["fields"] == [{"name": "v10", "type": "int"}]
 
 
+def test_a_column_is_dropped_since_a_version_when_a_later_one_lacks_it_and_the_newest_has_it() -> None:
+    """A key's column is none: a table of keys only has them in its values, by whatever name they go."""
+
+    def of(version: int, *names: str) -> Mapping[str, object]:
+        records = [{"name": "t", "fields": [{"name": each} for each in part]} for part in (["k"], names)]
+        data = json.dumps(dict(zip(("key", "value"), records, strict=True)))
+        return {"version": version, "type": "KEY_VALUE", "data": data, "properties": AVRO}
+
+    schemas = TopicSchemas.parse("t", [of(0, "k", "a", "b"), of(1, "b", "c"), of(2, "a", "b"), of(3, "k", "a", "c")])
+    assert [sorted(schemas.dropped_since(version)) for version in range(4)] == [["a", "c"], ["c"], [], []]
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [

@@ -1,31 +1,19 @@
 """Which decoder runs: the sources of the decoder compiled by mypyc, or the same sources as they are.
 
-`cdc compile` puts the compiled modules into `_compiled/<key>/` beside this file. Python does not look there by itself, so they
-never stand in the way of a source. The key is a hash of the sources and the interpreter's ABI: what was compiled from
-other sources, or for another Python, is not loaded, and :func:`running` says that it is stale. All of them are loaded or
-none: compiled modules call each other without asking Python which module is meant.
-
-`CDC_DECODER` chooses: `auto` (compiled where it was compiled), `compiled` (or an error, never something else), `python`.
+`cdc compile` puts the compiled modules into `_compiled/<key>/` beside this file; `schemas.compiled_modules` says when they are
+loaded. What was compiled from other sources is not, and :func:`running` says that it is stale. `CDC_DECODER` chooses: `auto`,
+`compiled` or `python`.
 
 `change_agent/__init__.py` calls :func:`choose` before any other module of the package can be imported.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import sys
-import sysconfig
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ExtensionFileLoader, ModuleSpec
-from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
-from schemas.errors import ConfigError
+from schemas.compiled_modules import CompiledGroup, abi, build_key
 
 __all__ = ["COMPILED_MODULES", "GROUP", "INTERFACES", "RunningDecoder", "choose", "compiled_folder", "running"]
 
@@ -65,9 +53,8 @@ INTERFACES: Final = (
 )
 """Our modules that compiled ones import: the compiler works their types and constants in."""
 
-GROUP: Final = "change_agent_decoder"
+GROUP: Final = CompiledGroup(name="change_agent_decoder", option="CDC_DECODER", modules=COMPILED_MODULES)
 _ROOT: Final = Path(__file__).parent.parent
-_CHOICES: Final = ("auto", "compiled", "python")
 _HOW: Final = "`make compile` or `cdc compile` makes it several times as fast"
 
 
@@ -88,58 +75,30 @@ def running() -> RunningDecoder:
 def choose(choice: str) -> None:
     """Let the modules of the decoder come from where `choice` says; called once. Raises ConfigError."""
     global _running  # noqa: PLW0603  # a process has one decoder
-    if choice not in _CHOICES:
-        raise ConfigError.of("CDC_DECODER", f"{choice!r} is not one of {', '.join(_CHOICES)}")
     folder = compiled_folder()
-    if choice == "python":
-        _running = RunningDecoder(is_compiled=False, description="plain Python (CDC_DECODER=python)")
-    elif folder.is_dir():
-        sys.meta_path.insert(0, _CompiledModules(folder))
-        _running = RunningDecoder(is_compiled=True, description="compiled")
-    else:
+    why = None
+    if not folder.is_dir():
         why = "the sources changed since it was compiled" if _was_compiled(folder) else "not compiled"
-        if choice == "compiled":
-            raise ConfigError.of("CDC_DECODER", f"there is no compiled decoder: {why}; run `cdc compile`")
-        _running = RunningDecoder(is_compiled=False, description=f"plain Python ({why}; {_HOW})")
+    missing = None if why is None else f"there is no compiled decoder: {why}"
+    is_compiled = GROUP.load(choice, str(folder), missing)
+    plain = "CDC_DECODER=python" if choice == "python" else f"{why}; {_HOW}"
+    _running = RunningDecoder(
+        is_compiled=is_compiled, description="compiled" if is_compiled else f"plain Python ({plain})"
+    )
 
 
 def compiled_folder() -> Path:
     """Where the compiled modules of these sources, for this interpreter, are or would be."""
-    digest = hashlib.sha256()
-    for name in (*COMPILED_MODULES, *INTERFACES):
-        digest.update(name.encode() + b"\0" + _source(name).read_bytes() + b"\0")
-    return _ROOT / "change_agent" / "_compiled" / f"{_abi()}-{digest.hexdigest()[:16]}"
+    key = build_key((name, _source(name).read_bytes()) for name in (*COMPILED_MODULES, *INTERFACES))
+    return _ROOT / "change_agent" / "_compiled" / key
 
 
 _running: RunningDecoder | None = None
-
-
-class _CompiledModules(MetaPathFinder):
-    """Finds the compiled modules in their folder, before Python finds the sources."""
-
-    def __init__(self, folder: Path) -> None:
-        suffix = sysconfig.get_config_var("EXT_SUFFIX")
-        names = (*COMPILED_MODULES, f"{GROUP}__mypyc")
-        self._files: Final[Mapping[str, Path]] = {
-            name: folder.joinpath(*name.split(".")[:-1], f"{name.rpartition('.')[2]}{suffix}") for name in names
-        }
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        file = self._files.get(fullname)
-        if file is None:
-            return None
-        return spec_from_file_location(fullname, file, loader=ExtensionFileLoader(fullname, os.fspath(file)))
 
 
 def _source(module: str) -> Path:
     return _ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
 
-def _abi() -> str:
-    return str(sysconfig.get_config_var("SOABI"))
-
-
 def _was_compiled(folder: Path) -> bool:
-    return any(folder.parent.glob(f"{_abi()}-*"))
+    return any(folder.parent.glob(f"{abi()}-*"))

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from change_agent.decoder import COMPILED_MODULES, GROUP, compiled_folder
+from change_agent.decoder import GROUP, compiled_folder
+from schemas.compiled_modules import CompiledGroup
 from schemas.errors import CdcError
 
 __all__ = ["DecoderBuildError", "build_decoder", "build_modules", "obstacle"]
@@ -62,25 +62,25 @@ def build_decoder(target: Path | None = None) -> Path:
     The folder appears at once, whole, and older ones of the same interpreter go: a process that runs keeps its own.
     """
     found = compiled_folder() if target is None else target
-    build_modules(GROUP, COMPILED_MODULES, found)
+    build_modules(GROUP, found)
     return found
 
 
-def build_modules(group: str, modules: Sequence[str], target: Path) -> None:
-    """Compile these modules of ours together, unless `target` is there already. Raises DecoderBuildError."""
+def build_modules(group: CompiledGroup, target: Path) -> None:
+    """Compile a group's modules, unless `target` is there already. Raises DecoderBuildError."""
     if target.is_dir():
         return
     with tempfile.TemporaryDirectory(prefix="cdc-compile-") as folder:
         work = Path(folder)
-        _compile(work, group, modules)
+        _compile(work, group)
         _move(work / "out", target)
 
 
-def _compile(work: Path, group: str, modules: Sequence[str]) -> None:
-    for package in dict.fromkeys(("schemas", *(name.partition(".")[0] for name in modules))):
+def _compile(work: Path, group: CompiledGroup) -> None:
+    for package in dict.fromkeys(("schemas", *(name.partition(".")[0] for name in group.modules))):
         shutil.copytree(_ROOT / package, work / package, ignore=shutil.ignore_patterns("_compiled", "__pycache__"))
-    files = [f"{name.replace('.', '/')}.py" for name in modules]
-    (work / "setup.py").write_text(_SETUP.format(group=group, files=files))
+    files = [f"{name.replace('.', '/')}.py" for name in group.modules]
+    (work / "setup.py").write_text(_SETUP.format(group=group.name, files=files))
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", "out", "--build-temp", "temp"],
         cwd=work, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -88,7 +88,7 @@ def _compile(work: Path, group: str, modules: Sequence[str]) -> None:
     )  # fmt: skip
     if done.returncode:
         last = "\n".join(done.stdout.splitlines()[-_SHOWN_LINES:])
-        raise DecoderBuildError(f"{group} could not be compiled, and runs as plain Python:\n{last}")
+        raise DecoderBuildError(f"{group.name} could not be compiled, and runs as plain Python:\n{last}")
 
 
 def _move(built: Path, target: Path) -> None:

@@ -25,7 +25,7 @@ def compile_decoder(if_possible: bool) -> None:
     missing = obstacle()
     _compile("decoder", compiled_folder().is_dir(), missing, build_decoder)
     rows = row_path.compiled_folder()
-    _compile("row path", rows.is_dir(), missing, lambda: build_modules(row_path.GROUP, row_path.COMPILED_MODULES, rows))
+    _compile("row path", rows.is_dir(), missing, lambda: build_modules(row_path.GROUP, rows))
     if missing is not None and not (compiled_folder().is_dir() and rows.is_dir()):
         sys.exit(0 if if_possible else 1)
 

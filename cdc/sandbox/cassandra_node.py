@@ -25,6 +25,8 @@ __all__ = ["CassandraNode"]
 
 _STORAGE_SERVICE: Final = "org.apache.cassandra.db:type=StorageService"
 _JOLOKIA_USER: Final = "sandbox"
+_HALF_A_TABLE: Final = b"No partition columns found for table"
+_PAST_HALF_TABLES: Final = "-Dcassandra.ignore_corrupted_schema_tables=true"
 _OPERATION_TIMEOUT_S: Final = 180.0
 _REPAIR_TIMEOUT_S: Final = 300.0
 _REPAIR_LOOK_S: Final = 0.2
@@ -162,11 +164,16 @@ class CassandraNode(Server):
             *jvm_options(self.folder, heap_mb=self._options.cassandra_heap_mb, jamm=jamm, joins=self._joins),
             f"-javaagent:{jolokia}=config={self._jolokia_properties}",
             *self._options.cassandra_jvm_options,
+            *([_PAST_HALF_TABLES] if self._has_half_a_table() else []),
             "-cp",
             ":".join(map(str, [self.folder / "conf", *jars])),  # conf holds cassandra-rackdc.properties
             "org.apache.cassandra.service.CassandraDaemon",
         ]
         return Launch(argv=argv, env=server_environment(self._sandbox), cwd=self.folder)
+
+    def _has_half_a_table(self) -> bool:
+        """Killed in a DROP or CREATE TABLE it may find a table without columns, and wants the option that its log names."""
+        return self.log.exists() and _HALF_A_TABLE in self.log.read_bytes()
 
     def _why_not_ready(self) -> str | None:
         try:

@@ -30,7 +30,11 @@ class TableRows(NamedTuple):
 
 
 def rows_by_table(schema: SystemSchema) -> dict[UUID, TableRows]:
-    """The rows of each table and view, by table id. Rows without a write time count as written at 0."""
+    """The rows of each table and view, by table id. Rows without a write time count as written at 0.
+
+    A table without columns is left out: half of one, as a node may keep that was killed in a CREATE or DROP TABLE. The node
+    itself has none by it (o.a.c.schema.SchemaKeyspace.MissingColumns).
+    """
     types: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in schema.get("types", ()):
         types[str(row["keyspace_name"])][str(row["type_name"])] = row
@@ -40,6 +44,8 @@ def rows_by_table(schema: SystemSchema) -> dict[UUID, TableRows]:
     for list_name, name_column in (("tables", "table_name"), ("views", "view_name")):
         for row in schema.get(list_name, ()):
             name = str(row["keyspace_name"]), str(row[name_column])
+            if not columns[name]:
+                continue
             own_types = _used_types([*columns[name], *dropped[name]], types[name[0]])
             rows = {
                 list_name: [_plain(row)],

@@ -93,6 +93,15 @@ def test_a_table_that_was_dropped_and_made_again_is_known_under_both_ids(history
     assert _key_types(history) == {_OLD: "address", _NEW: "bigint", _OTHER: "bigint"}
 
 
+def test_half_a_table_takes_nothing_from_what_was_known(history: SchemaHistory) -> None:
+    """A node that was killed in a DROP TABLE may keep the table without its columns, and has no table by that."""
+    whole = _schema(_table(_OLD, "t"))
+    history.add(whole)
+    history.add(NodeSchema(node_id=_NODE, schema={**whole.schema, "columns": []}))
+    history.add(NodeSchema(node_id=_NODE, schema={**_schema(_table(_NEW, "t")).schema, "columns": []}))
+    assert _key_types(history) == {_OLD: "int"}
+
+
 def test_the_next_process_knows_the_same(history: SchemaHistory, tmp_path: Path) -> None:
     """From the file alone, with the node's id and the time of its last confirmation."""
     history.add(_schema(_table(_OLD, "t", written_us=5 * _S), key_type="address"))

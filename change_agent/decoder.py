@@ -43,6 +43,7 @@ INTERFACES: Final = (
     "change_agent.commitlog.section_decoder",
     "change_agent.errors",
     "change_agent.format_version",
+    "schemas.avro_forms",
     "schemas.avro_names",
     "schemas.cql_type",
     "schemas.cql_value",

@@ -10,46 +10,30 @@ way over `schemas.cql_value` and fastavro, which is the reference, and raises th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, final
 
 from change_agent.db.values import Clustering
+from schemas.avro_forms import (
+    AS_BOOLEAN,
+    AS_BYTES,
+    AS_DATE,
+    AS_FLOATING,
+    AS_OTHER,
+    AS_SIGNED,
+    AS_TEXT,
+    AS_UUID,
+    DATE_EPOCH,
+    avro_form,
+)
 from schemas.avro_names import avro_names
-from schemas.cql_type import CqlType, NativeType
+from schemas.cql_type import CqlType
 from schemas.cql_value import CqlValueError, split_partition_key, value_reader
 from schemas.row_record import events_key_schema, record_writer, schema_text
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 
 __all__ = ["EventKeys"]
 
-_OTHER: Final = 0
-_TEXT: Final = 1
-_BYTES: Final = 2
-_SIGNED: Final = 3
-_DATE: Final = 4
-_UUID: Final = 5
-_BOOLEAN: Final = 6
-_DOUBLE: Final = 7
-
-# type -> how it is copied, and how many bytes its values have then (0: any)
-_COPIED: Final[Mapping[str, tuple[int, int]]] = {
-    "ascii": (_TEXT, 0),
-    "bigint": (_SIGNED, 8),
-    "blob": (_BYTES, 0),
-    "boolean": (_BOOLEAN, 1),
-    "date": (_DATE, 4),
-    "double": (_DOUBLE, 8),
-    "int": (_SIGNED, 4),
-    "smallint": (_SIGNED, 2),
-    "text": (_TEXT, 0),
-    "timestamp": (_SIGNED, 8),
-    "timeuuid": (_UUID, 16),
-    "tinyint": (_SIGNED, 1),
-    "uuid": (_UUID, 16),
-}
-
-_DATE_EPOCH: Final = 0x8000_0000
 _NULL: Final = b"\0"
 _NOT_NULL: Final = b"\2"
 _UUID_LENGTH: Final = b"\x48"  # 36, as a zigzag vint
@@ -103,8 +87,7 @@ class _Field:
         (self._name,) = avro_names([column.name])
         self._type: CqlType = column.type
         self._nullable = nullable
-        name = column.type.name if isinstance(column.type, NativeType) else ""
-        self._copied_as, self._length = _COPIED.get(name, (_OTHER, 0))
+        self._copied_as, self._length = avro_form(column.type)
         self._read = value_reader(column.type)
         self._write = record_writer(events_key_schema(alone))
 
@@ -118,24 +101,26 @@ class _Field:
     def _copied(self, value: bytes) -> bytes | None:
         """Avro of bytes that are as the type has them; None for those that have to be converted."""
         copied_as = self._copied_as
-        if copied_as == _TEXT:
+        if copied_as == AS_TEXT:
             return _vint(2 * len(value)) + value if _is_text(value) else None
-        if copied_as == _BYTES:
+        if copied_as == AS_BYTES:
             return _vint(2 * len(value)) + value
-        if copied_as == _OTHER or len(value) != self._length:
+        if copied_as == AS_OTHER or len(value) != self._length:
             return None
-        if copied_as == _SIGNED:
+        if copied_as == AS_SIGNED:
             return _signed(_from_bytes(value, "big"), 1 << (8 * self._length - 1))
-        if copied_as == _DATE:
-            return _zigzag(_from_bytes(value, "big") - _DATE_EPOCH)
-        if copied_as == _UUID:
+        if copied_as == AS_DATE:
+            return _zigzag(_from_bytes(value, "big") - DATE_EPOCH)
+        if copied_as == AS_UUID:
             text = value.hex()
             dashed = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
             return _UUID_LENGTH + dashed.encode()
-        if copied_as == _BOOLEAN:
+        if copied_as == AS_BOOLEAN:
             return b"\1" if value[0] else _NULL
-        assert copied_as == _DOUBLE
-        return value[::-1]
+        if copied_as == AS_FLOATING:
+            # A float that is no number may change on its way through Python, as the long way has it.
+            return value[::-1] if self._length == 8 else None
+        return None  # of keys the others are rare
 
     def _converted(self, value: bytes) -> bytes:
         converted = self._read(value)

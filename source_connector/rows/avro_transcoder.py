@@ -9,47 +9,28 @@ fastavro, which is the reference, and raises the errors. Every row is written he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from schemas.cql_type import CqlType, ListType, NativeType, SetType
+from schemas.avro_forms import (
+    AS_BOOLEAN,
+    AS_BYTES,
+    AS_DATE,
+    AS_FLOATING,
+    AS_LIST,
+    AS_OTHER,
+    AS_SIGNED,
+    AS_TEXT,
+    AS_TIME,
+    AS_UUID,
+    AS_VARINT,
+    DATE_EPOCH,
+    avro_form,
+)
+from schemas.cql_type import CqlType, ListType, SetType
 
 __all__ = ["FieldWriter", "RecordTranscoder"]
 
-_OTHER: Final = 0
-_TEXT: Final = 1
-_BYTES: Final = 2
-_SIGNED: Final = 3
-_DATE: Final = 4
-_UUID: Final = 5
-_BOOLEAN: Final = 6
-_FLOATING: Final = 7
-_VARINT: Final = 8
-_TIME: Final = 9
-_LIST: Final = 10
-
-# type -> how it is copied, and how many bytes its values have then (0: any)
-_COPIED: Final[Mapping[str, tuple[int, int]]] = {
-    "ascii": (_TEXT, 0),
-    "bigint": (_SIGNED, 8),
-    "blob": (_BYTES, 0),
-    "boolean": (_BOOLEAN, 1),
-    "counter": (_SIGNED, 8),
-    "date": (_DATE, 4),
-    "double": (_FLOATING, 8),
-    "float": (_FLOATING, 4),
-    "int": (_SIGNED, 4),
-    "smallint": (_SIGNED, 2),
-    "text": (_TEXT, 0),
-    "time": (_TIME, 8),
-    "timestamp": (_SIGNED, 8),
-    "timeuuid": (_UUID, 16),
-    "tinyint": (_SIGNED, 1),
-    "uuid": (_UUID, 16),
-    "varint": (_VARINT, 0),
-}
-
-_DATE_EPOCH: Final = 0x8000_0000
 _NULL: Final = b"\0"
 _NOT_NULL: Final = b"\2"
 _END: Final = b"\0"
@@ -77,12 +58,11 @@ class FieldWriter:
         self._convert: Callable[[bytes], bytes] = convert
         self._copied_as: int
         self._length: int
-        self._copied_as, self._length = _copied(cql_type)
+        self._copied_as, self._length = avro_form(cql_type)
         self._element: FieldWriter | None = None
         if isinstance(cql_type, ListType | SetType):
             # Of a list within a list, too: what an element cannot be copied as makes the whole go the long way.
             self._element = FieldWriter(cql_type.element, convert)
-            self._copied_as = _LIST
 
     def write(self, value: bytes) -> bytes:
         """Avro of the column's CQL bytes. Raises what `convert` raises."""
@@ -92,34 +72,34 @@ class FieldWriter:
     def copied(self, value: bytes) -> bytes | None:  # one line a type
         """Avro of bytes that are as the type has them, without the branch; None for those that have to be converted."""
         copied_as, length = self._copied_as, len(value)
-        if copied_as == _TEXT:
+        if copied_as == AS_TEXT:
             return _vint(2 * length) + value if _is_text(value) else None
-        if copied_as == _BYTES:
+        if copied_as == AS_BYTES:
             return _vint(2 * length) + value
-        if copied_as == _LIST:
+        if copied_as == AS_LIST:
             return self._list(value, length)
-        if copied_as == _VARINT:
+        if copied_as == AS_VARINT:
             if length == 0 or (length > 1 and (value[0] == 0 or value[0] == 0xFF)):
                 return None  # a null, or perhaps not the shortest form
             return _vint(2 * length) + value
-        if copied_as == _OTHER or length != self._length:
+        if copied_as == AS_OTHER or length != self._length:
             return None
-        if copied_as == _SIGNED:
+        if copied_as == AS_SIGNED:
             number = _from_bytes(value, "big")
             sign = 1 << (8 * length - 1)
             return _zigzag(number if number < sign else number - 2 * sign)
-        if copied_as == _FLOATING:
+        if copied_as == AS_FLOATING:
             # A float that is no number may change on its way through Python, as the long way has it.
             return None if length == 4 and value[0] & 0x7F == 0x7F and value[1] >= 0x80 else value[::-1]
-        if copied_as == _DATE:
-            return _zigzag(_from_bytes(value, "big") - _DATE_EPOCH)
-        if copied_as == _TIME:
+        if copied_as == AS_DATE:
+            return _zigzag(_from_bytes(value, "big") - DATE_EPOCH)
+        if copied_as == AS_TIME:
             return None if value[0] >= 0x80 else _zigzag(_from_bytes(value, "big") // 1000)
-        if copied_as == _UUID:
+        if copied_as == AS_UUID:
             text = value.hex()
             dashed = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
             return _UUID_LENGTH + dashed.encode()
-        assert copied_as == _BOOLEAN
+        assert copied_as == AS_BOOLEAN
         return b"\1" if value[0] else b"\0"
 
     def _list(self, value: bytes, length: int) -> bytes | None:
@@ -163,10 +143,6 @@ class RecordTranscoder:
             at += 1
             parts.append(_NULL if value is None else field.write(value))
         return b"".join(parts)
-
-
-def _copied(cql_type: CqlType) -> tuple[int, int]:
-    return _COPIED.get(cql_type.name, (_OTHER, 0)) if isinstance(cql_type, NativeType) else (_OTHER, 0)
 
 
 def _is_text(value: bytes) -> bool:

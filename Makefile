@@ -34,7 +34,7 @@ test-faults: compile ## 81 faults by a seed, every kind at least three times, ev
 test-spark35: compile spark35 ## The tests on PySpark 3.5 (part of `make test`)
 	@$(BIN)/pytest -m spark35 $(PYTEST_ARGS)
 
-test-spark-workload: compile ## Random statements on tables of all types while Spark mirrors them and is killed (STATEMENTS=100000 KILLS=3)
+test-spark-workload: compile spark35 ## Random statements while Spark mirrors them and is killed (STATEMENTS=100000 KILLS=3: both lines of Spark)
 	@CDC_TEST_STATEMENTS=$(STATEMENTS) CDC_TEST_KILLS=$(KILLS) $(BIN)/pytest --spark-workload -s $(PYTEST_ARGS)
 
 # An environment of its own in the cache folder: the two lines of Spark exclude each other.

@@ -18,6 +18,7 @@ from cdc.sandbox import artifacts
 from tests.events_topic import wait_until
 from tests.fix_connector import DeployConnector
 from tests.servers import PulsarServer
+from tests.spark35_environment import ensure_python
 from tests.spark_workload import (
     ALTERATIONS,
     TABLES,
@@ -35,13 +36,14 @@ __all__ = ["Mirrors", "Workload", "WorkloadLine"]
 _QUIET_S: Final = 20
 """Topics that grow no more for so long have, as a rule, all that was written; what has not is found in comparing."""
 _PUBLISHED_WITHIN_S: Final = 5_400
+_JARS: Final = {"4.1": ("spark-avro", "spark-delta"), "3.5": ("spark35",)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """How much of what; `keys` of a table, so that few meet often; `kills` of each driver.
 
-    `mode` of the driver that runs meanwhile (see `tests/spark_workload_driver.py`).
+    `mode` of the driver that runs meanwhile (see `tests/spark_workload_driver.py`); `lines` of Spark, one after the other.
     """
 
     operations: int
@@ -49,6 +51,7 @@ class Workload:
     kills: int
     tables: tuple[str, ...]
     mode: str = "follow"
+    lines: tuple[str, ...] = ("4.1",)
 
 
 class WorkloadLine:
@@ -111,18 +114,19 @@ class WorkloadLine:
 
 
 class Mirrors:
-    """What Spark keeps of the tables, below a folder, and the driver that keeps it."""
+    """What one line of Spark keeps of the tables, below a folder, and the driver that keeps it."""
 
-    def __init__(self, line: WorkloadLine, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, line: WorkloadLine, spark: SparkSession, folder: Path, spark_line: str) -> None:
         self._line = line
         self._spark = spark
-        self._target = folder / "lake"
+        self._target = folder / f"lake-{spark_line}"
         job = {
-            "jars": [str(jar) for name in ("spark-avro", "spark-delta") for jar in artifacts.ensure(name)],
+            "jars": [str(jar) for name in _JARS[spark_line] for jar in artifacts.ensure(name)],
             "target": str(self._target),
             "tables": line.reader_options(),
         }
-        self.driver = MirrorDriver(sys.executable, job, folder / "driver")
+        python = sys.executable if spark_line == "4.1" else str(ensure_python())
+        self.driver = MirrorDriver(python, job, folder / f"driver-{spark_line}")
 
     def kill_in_commit(self, table: str) -> None:
         """Kill the driver as soon as it commits to this table (`changes`, `rows`, ...) of any mirror."""

@@ -1,6 +1,7 @@
 """Mirror, change log and history of tables of all types under a random workload, through kills. By `--spark-workload` only.
 
-`CDC_TEST_STATEMENTS` and `CDC_TEST_KILLS` give the size: five tables then. `CDC_TEST_SEED` gives other statements.
+`CDC_TEST_STATEMENTS` and `CDC_TEST_KILLS` give the size: five tables then, read by both lines of Spark. `CDC_TEST_SEED`
+gives other statements.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def workloads() -> Sequence[Workload]:
         )
     names = tuple(each.name for each in TABLES)
     keys = max(40, _STATEMENTS // 60)
-    return (Workload(operations=_STATEMENTS, keys=keys, kills=_KILLS, tables=names, mode="rounds"),)
+    return (
+        Workload(operations=_STATEMENTS, keys=keys, kills=_KILLS, tables=names, mode="rounds", lines=("4.1", "3.5")),
+    )
 
 
 MakeLine = Callable[[Workload], WorkloadLine]
@@ -92,7 +95,7 @@ def run_beside(line: WorkloadLine, mirrors: Mirrors, workload: Workload, clock: 
     parts = max(_PARTS, workload.kills + 1)
     coming = deaths(workload)
     kills = {(number + 1) * parts // (workload.kills + 1) for number in range(workload.kills)}
-    mirrors.driver.start(workload.mode, workload.tables[0])
+    mirrors.driver.start(workload.mode, coming[0][0])
     for part in range(parts):
         line.run_statements(workload.operations * 9 // 10 // parts)
         clock.tell(f"part {part} of the statements")
@@ -106,6 +109,14 @@ def run_beside(line: WorkloadLine, mirrors: Mirrors, workload: Workload, clock: 
     published = line.wait_for_quiet_topics()
     mirrors.driver.kill()
     clock.tell(f"{published:,} records in the topics")
+
+
+def run_after(mirrors: Mirrors, workload: Workload, clock: Clock) -> None:
+    """A driver that finds the topics as they are, and is killed."""
+    for table, step in deaths(workload):
+        mirrors.driver.start("once", table)
+        mirrors.kill_in_commit(step)
+        clock.tell(f"killed in a commit to {step}")
 
 
 def check(mirrors: Mirrors, clock: Clock) -> None:
@@ -127,14 +138,21 @@ def check(mirrors: Mirrors, clock: Clock) -> None:
 def test_tables_mirrored_through_kills_equal_cassandra(
     make_line: MakeLine, spark: SparkSession, tmp_path: Path, workload: Workload
 ) -> None:
-    """Rows are `SELECT`'s, the change log run from empty leaves them, open versions are them."""
+    """Live by the first line of Spark, and from the finished topics by the second: rows, change log and history are right."""
     clock = Clock()
     line = make_line(workload)
     clock.tell("the first tenth of the statements")
-    mirrors = Mirrors(line, spark, tmp_path)
-    try:
-        run_beside(line, mirrors, workload, clock)
-        check(mirrors, clock)
-    finally:
-        mirrors.driver.stop()
-    print(f"seed {_SEED}: {workload.operations:,} statements, {workload.kills} kills", flush=True)
+    for spark_line in workload.lines:
+        mirrors = Mirrors(line, spark, tmp_path, spark_line)
+        try:
+            if spark_line == workload.lines[0]:
+                run_beside(line, mirrors, workload, clock)
+            else:
+                run_after(mirrors, workload, clock)
+            check(mirrors, clock)
+        finally:
+            mirrors.driver.stop()
+        print(
+            f"PySpark {spark_line}, seed {_SEED}: {workload.operations:,} statements, {workload.kills} kills",
+            flush=True,
+        )

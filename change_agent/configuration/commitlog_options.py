@@ -149,4 +149,7 @@ def _keys(encryption: _Encryption, path: Path, option: str) -> KeyStoreKeyProvid
 def _found(keystore: Path, options_file: Path) -> Path:
     folder = options_file.absolute().parent
     beside, above = folder / keystore, folder.parent / keystore
-    return above if above.exists() and not beside.exists() else beside
+    try:
+        return above if above.exists() and not beside.exists() else beside
+    except OSError:  # a name that is too long: whoever opens the file says so
+        return beside

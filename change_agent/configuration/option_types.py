@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +24,16 @@ def _port(value: object) -> object:
     return None if value is False or value == "off" else value
 
 
+def _is_there(look: Callable[[], bool]) -> bool:
+    """What `Path.is_dir` or `is_file` says; False, too, where the path can be none: a name of 300 bytes, say."""
+    try:
+        return look()
+    except OSError:
+        return False
+
+
 def _raw_directory(path: Path) -> Path:
-    if not path.is_dir():
+    if not _is_there(path.is_dir):
         raise ValueError(f"{path} is not a directory; set it to the node's cdc_raw_directory (see cassandra.yaml)")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise ValueError(f"{path} cannot be read and written by this user; the agent deletes finished segments there")
@@ -32,7 +41,7 @@ def _raw_directory(path: Path) -> Path:
 
 
 def _pem_file(path: Path) -> Path:
-    if not path.is_file():
+    if not _is_there(path.is_file):
         raise ValueError(f"{path} is not a file; set it to a PEM file")
     if not os.access(path, os.R_OK):
         raise ValueError(f"{path} cannot be read by this user")

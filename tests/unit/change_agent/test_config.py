@@ -68,6 +68,16 @@ def test_a_missing_cdc_raw_directory_is_named(tmp_path: Path) -> None:
     }
 
 
+def test_a_path_that_can_be_none_is_told_as_one_that_is_not_there(tmp_path: Path) -> None:
+    """A name of 300 bytes: the operating system refuses even to look."""
+    path, pem = f"/{'b' * 300}", f"/{'c' * 300}.pem"
+    problems = _problems({"cdcRawDirectory": path, "cdcWorkingDir": str(tmp_path), "cassandraTrustCertsFilePath": pem})
+    assert problems == {
+        "cdcRawDirectory": f"{path} is not a directory; set it to the node's cdc_raw_directory (see cassandra.yaml)",
+        "cassandraTrustCertsFilePath": f"{pem} is not a file; set it to a PEM file",
+    }
+
+
 def test_the_folder_comes_from_cassandra_yaml(tmp_path: Path) -> None:
     """cassandraYaml stands for cdcRawDirectory."""
     settings = tmp_path / "cassandra.yaml"

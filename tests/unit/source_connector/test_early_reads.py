@@ -159,8 +159,7 @@ def test_a_clock_that_is_behind_holds_up_nothing_for_longer(monkeypatch: pytest.
     case = _Case(event(writetime_us=now_us, live_us=now_us))
     case.answer(None, "LOCAL_QUORUM")
     case.answer(None)
-    started = time.monotonic()
-    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
+    _pass_two_seconds(monkeypatch)
     case.go_on()
     case.answer(None)
     assert [record.value for record in case.desk.records] == [None]
@@ -205,8 +204,7 @@ def test_where_no_write_time_tells_the_row_is_published_at_once_and_read_once_mo
     case.answer((int32(4), None, None))
     case.task.on_all_acknowledged()
     assert (len(case.desk.records), case.desk.settled) == (1, [])
-    started = time.monotonic()
-    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
+    _pass_two_seconds(monkeypatch)
     case.go_on()
     case.answer((int32(6), None, None))
     case.task.on_all_acknowledged()
@@ -221,8 +219,7 @@ def test_a_row_that_is_gone_at_the_second_read_is_left_to_the_deletion(monkeypat
     case = _Case(event(writetime_us=now_us, live_us=now_us, columns=("tags",)), of=_TEXTS)
     case.answer((int32(4), None, None))
     case.task.on_all_acknowledged()
-    started = time.monotonic()
-    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
+    _pass_two_seconds(monkeypatch)
     case.go_on()
     case.answer(None)
     assert (len(case.desk.records), case.desk.settled) == (1, [case.events])
@@ -235,8 +232,7 @@ def test_a_row_whose_columns_were_deleted_is_published_when_it_is_gone_at_the_se
     case = _Case(event(writetime_us=_now_us(), live_us=None, columns=("tags",)), of=_TEXTS)
     case.answer((int32(4), None, None))
     case.task.on_all_acknowledged()
-    started = time.monotonic()
-    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
+    _pass_two_seconds(monkeypatch)
     case.go_on()
     case.answer(None)
     case.task.on_all_acknowledged()
@@ -257,8 +253,7 @@ def test_a_row_that_seems_unchanged_is_read_once_more_before_its_event_is_settle
     before.task.on_all_acknowledged()
     case.answer((int32(4), None, None))
     assert (case.desk.records, case.desk.settled) == ([], [])
-    started = time.monotonic()
-    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
+    _pass_two_seconds(monkeypatch)
     case.go_on()
     case.answer((int32(6), None, None))
     case.task.on_all_acknowledged()
@@ -289,6 +284,11 @@ def test_a_change_of_the_static_row_is_no_such_read() -> None:
     case.task.on_all_acknowledged()
     case.go_on()
     assert (case.desk.settled, len(case.desk.steps)) == ([], 1)
+
+
+def _pass_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = time.monotonic()
+    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
 
 
 def _scope(now_us: int) -> tuple[Desk, ScopeTask, list[PendingEvent]]:

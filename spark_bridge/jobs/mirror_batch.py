@@ -252,12 +252,13 @@ class MirrorBatch:
     def _follow_schema(self, plan: _Plan) -> None:
         """Key columns that were renamed, value columns that were dropped; new ones come with the first merge.
 
-        What was dropped and added again since the last micro-batch is new, too.
+        What was dropped and added again since the last micro-batch is new, too. That is noted before anything is merged: a run
+        that fails later has written the column's new values, which are not to go.
         """
         wanted = table_columns(plan.schemas)
         keys = KeyColumns.of(plan.schemas)
-        version = plan.applied.schema_version
-        gone = plan.schemas.dropped_since(plan.schemas.newest.version if version is None else version)
+        newest, version = plan.schemas.newest.version, plan.applied.schema_version
+        gone = plan.schemas.dropped_since(newest if version is None else version)
         for table, own in (
             (self._tables.rows, _OWN),
             (self._tables.history, (*_OWN, "valid_from", "valid_to", "opened", "closed")),
@@ -271,6 +272,8 @@ class MirrorBatch:
                     table.rename_column(old, new)
                     names[names.index(old)] = new
             table.drop_columns([each for each in names if each not in wanted or each in gone])
+        if gone:
+            self._tables.save_applied(replace(plan.applied, schema_version=newest))
 
 
 def _merge_rows(table: LakeTable, changes: DataFrame, columns: Sequence[str]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -231,27 +232,32 @@ def test_every_record_of_a_micro_batch_is_a_change(mirror_of: Callable[..., Mirr
     assert kept.replayed() == kept.open_versions() == kept.rows() == kept.wanted()
 
 
-def test_a_batch_that_failed_midway_is_applied_once(
-    mirror_of: Callable[..., Mirror], data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def stopped_after(table: str) -> Iterator[None]:
+    """A run within fails as soon as this table of the mirror was merged into."""
+    write = delta_tables.DeltaTable.merge
+
+    def stop_after(self: delta_tables.DeltaTable, *args: object) -> None:
+        write(self, *args)  # type: ignore[arg-type]
+        if self.path.endswith(table):
+            raise OSError(f"stopped after {table}")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(delta_tables.DeltaTable, "merge", stop_after)
+        with pytest.raises(PySparkException, match=f"stopped after {table}"):
+            yield
+
+
+def test_a_batch_that_failed_midway_is_applied_once(mirror_of: Callable[..., Mirror], data_topic: MakeTopic) -> None:
     """Stopped after the history, or all but the last table, was written; run again, every table is right."""
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)
     topic.write(*[row("p", a, "x", a, s="s") for a in range(4)])
     kept.run()
-    write = delta_tables.DeltaTable.merge
     for stage, table in enumerate(("history", "records")):
-
-        def stop_after(self: delta_tables.DeltaTable, *args: object, broken: str = table) -> None:
-            write(self, *args)  # type: ignore[arg-type]
-            if self.path.endswith(broken):
-                raise OSError(f"stopped after {broken}")
-
         topic.write(row("p", stage, "x", 100 + stage), row_deletion("p", 3 - stage, "x"), row("q", stage, "y", 1))
-        with monkeypatch.context() as patched:
-            patched.setattr(delta_tables.DeltaTable, "merge", stop_after)
-            with pytest.raises(PySparkException, match=f"stopped after {table}"):
-                kept.run()
+        with stopped_after(table):
+            kept.run()
         kept.run()
         assert kept.rows() == kept.wanted()
         assert kept.replayed() == kept.open_versions() == kept.rows()

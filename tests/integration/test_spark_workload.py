@@ -95,7 +95,7 @@ def run_beside(line: WorkloadLine, mirrors: Mirrors, workload: Workload, clock: 
     parts = max(_PARTS, workload.kills + 1)
     coming = deaths(workload)
     kills = {(number + 1) * parts // (workload.kills + 1) for number in range(workload.kills)}
-    mirrors.driver.start(workload.mode, coming[0][0])
+    mirrors.driver.start(workload.mode, workload.tables[0])
     for part in range(parts):
         line.run_statements(workload.operations * 9 // 10 // parts)
         clock.tell(f"part {part} of the statements")

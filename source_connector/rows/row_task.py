@@ -157,7 +157,8 @@ class RowTask:
             return
         self._is_unsure = Outcome.UNKNOWN in outcomes
         if self._is_second_look and row is None and self.work.newest.event.live_cell_writetime_us is not None:
-            # Deleted since, and that deletion's event is still to come; a null before it would be one too many.
+            # Deleted since, and an event of that is still to come: what was proven before would have shown at the first look,
+            # and of what was not, no replica's copy is suppressed. A null here would be one too many.
             self._settle()
             return
         properties = row_properties(self._projection, self.work.events)

@@ -13,16 +13,6 @@ __all__ = ["MutationCache"]
 _Known = tuple[float, tuple[bytes, ...]]
 
 
-class _Digests(LRUCache[bytes, _Known]):
-    """Counts what gives way to others."""
-
-    evicted = 0
-
-    def popitem(self) -> tuple[bytes, _Known]:
-        self.evicted += 1
-        return super().popitem()
-
-
 class MutationCache:
     """Remembers up to `max_digests` digests for each of `max_capacity` keys, for `expire_after_s` after the last one.
 
@@ -39,7 +29,8 @@ class MutationCache:
         expire_after_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._digests = _Digests(max_capacity)
+        self._digests: LRUCache[bytes, _Known] = LRUCache(max_capacity)
+        self._added = 0
         self._max_digests = max_digests
         self._expire_after_s = expire_after_s
         self._clock = clock
@@ -47,7 +38,7 @@ class MutationCache:
     @property
     def evictions(self) -> int:
         """How many keys gave way to others."""
-        return self._digests.evicted
+        return self._added - len(self._digests)
 
     def __len__(self) -> int:
         """Keys that take up room; those that have expired do so until others come."""
@@ -60,10 +51,11 @@ class MutationCache:
     def remember(self, key: bytes, digest: bytes) -> None:
         """This change has been published; the oldest of the key's digests gives way."""
         now = self._clock()
-        known = self._known(key, now)
-        if digest in known:
-            known = tuple(each for each in known if each != digest)
-        digests = (*known, digest)[-self._max_digests :] if known else (digest,)
+        digests: tuple[bytes, ...] = (digest,)
+        if key not in self._digests:
+            self._added += 1
+        elif known := self._known(key, now):
+            digests = (*(each for each in known if each != digest), digest)[-self._max_digests :]
         self._digests[key] = now + self._expire_after_s, digests
 
     def _known(self, key: bytes, now: float) -> tuple[bytes, ...]:

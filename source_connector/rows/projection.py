@@ -7,46 +7,19 @@ together, so a row's bytes are always written by the schema that they were selec
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from schemas.cql_type import is_multi_cell
 from schemas.cql_value import CqlValueError, split_partition_key
 from schemas.mutation_event import MutationEvent, MutationKind
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.table_metadata import ColumnKind, TableMetadata
 from source_connector.errors import DeploymentError, RowConversionError
 from source_connector.host.record import DataSchema
 from source_connector.rows.row_encoder import DataFormat, RawValues, row_encoder
+from source_connector.rows.selection import Selection, quoted
 
-__all__ = ["Projection", "RawValues", "Selection"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The columns of a SELECT in order: key columns, value columns, then write times of columns."""
-
-    key_columns: tuple[ColumnMetadata, ...]
-    value_columns: tuple[ColumnMetadata, ...]
-    timed_columns: tuple[str, ...]
-    timed_places: Mapping[str, int] = field(init=False, repr=False, compare=False)
-    """Where in a row the write time of a column stands."""
-
-    def __post_init__(self) -> None:
-        first = len(self.key_columns) + len(self.value_columns)
-        object.__setattr__(self, "timed_places", {name: first + at for at, name in enumerate(self.timed_columns)})
-
-    @property
-    def text(self) -> str:
-        """`SELECT ... ` up to and without FROM; never empty."""
-        names = [quoted(column.name) for column in self.key_columns + self.value_columns]
-        return "SELECT " + ", ".join(names + [f"WRITETIME({quoted(name)})" for name in self.timed_columns])
-
-    def writetimes_us(self, row: RawValues) -> dict[str, int]:
-        """Write times of the live cells among the timed columns."""
-        times = row[len(self.key_columns) + len(self.value_columns) :]
-        found = zip(self.timed_columns, times, strict=True)
-        return {name: int.from_bytes(time, "big", signed=True) for name, time in found if time is not None}
+__all__ = ["Projection", "RawValues"]
 
 
 class Projection:
@@ -145,7 +118,7 @@ class Projection:
         try:
             return transcoder.write(row, len(selection.key_columns))
         except (CqlValueError, *_AVRO_ERRORS) as error:
-            raise self._error(self.row_key_values(partition_key, clustering), error) from error
+            raise self._error(self.row_key_values(partition_key, clustering), error)
 
     def static_value(self, selection: Selection, row: RawValues, key_values: RawValues) -> bytes:
         """The value of a partition's static row, from a row of a wider selection. Raises RowConversionError."""
@@ -187,7 +160,7 @@ class Projection:
         try:
             return convert()
         except (CqlValueError, *_AVRO_ERRORS) as error:
-            raise self._error(key_values, error) from error
+            raise self._error(key_values, error)
 
     def _error(self, key_values: RawValues, error: Exception) -> RowConversionError:
         key = " ".join("null" if each is None else each.hex() for each in key_values)
@@ -196,13 +169,3 @@ class Projection:
 
 # What fastavro raises for a value that does not fit its schema.
 _AVRO_ERRORS: Final = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
-
-
-def quoted(name: str) -> str:
-    """A CQL identifier, taken literally."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def max_writetime_us(writetimes: Mapping[str, int]) -> int | None:
-    """The newest of the write times."""
-    return max(writetimes.values(), default=None)

@@ -22,10 +22,11 @@ from source_connector.metrics import Metrics
 from source_connector.notices import Notices
 from source_connector.rows.cassandra_client import RowRead, reason_of
 from source_connector.rows.in_flight_limit import InFlightLimit
-from source_connector.rows.projection import Projection, RawValues, quoted
+from source_connector.rows.projection import Projection, RawValues
 from source_connector.rows.raw_page import RawPage
 from source_connector.rows.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
+from source_connector.rows.selection import quoted
 
 if TYPE_CHECKING:
     from cassandra.query import PreparedStatement

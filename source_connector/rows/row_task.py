@@ -25,8 +25,9 @@ from source_connector.host.record import SourceRecord
 from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outcome_of, pause_s
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
-from source_connector.rows.projection import Projection, Selection
+from source_connector.rows.projection import Projection
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
+from source_connector.rows.selection import Selection
 
 __all__ = ["Desk", "Reading", "RowTask", "Task"]
 

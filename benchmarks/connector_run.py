@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 import click
-import httpx
 import psutil
 
+from cdc.rest import rest
 from cdc.sandbox import Sandbox
 from cdc.sandbox.prerequisites import java_home
 
@@ -102,13 +102,13 @@ def _processes(name: str, *, has_child: bool) -> list[psutil.Process]:
 def messages_in(sandbox: Sandbox, topic: str) -> int:
     """Messages that the broker has taken for a topic."""
     url = f"{sandbox.pulsar.admin_url}/admin/v2/persistent/public/default/{topic}/stats"
-    response = httpx.get(url, timeout=60)
+    response = rest().get(url)
     return int(response.json()["msgInCounter"]) if response.is_success else 0
 
 
 def _is_drained(sandbox: Sandbox, events_topic: str) -> bool:
     path = events_topic.replace("://", "/", 1)
-    stats = httpx.get(f"{sandbox.pulsar.admin_url}/admin/v2/{path}/partitioned-stats", timeout=60).json()
+    stats = rest().get(f"{sandbox.pulsar.admin_url}/admin/v2/{path}/partitioned-stats").json()
     return int(stats["subscriptions"][_SUBSCRIPTION]["msgBacklog"]) == 0
 
 
@@ -144,8 +144,9 @@ def drain(
         rss = max(rss, source.rss_bytes())
         if first is None and count > warm_up:
             first = _Account(source, sandbox, count)
+        stands = bool(seen) and seen[-1][1] == count
         seen.append((time.monotonic(), count))
-        if count >= rows or (count and all(_is_drained(sandbox, topic) for topic in events_topics)):
+        if count >= rows or (count and stands and all(_is_drained(sandbox, topic) for topic in events_topics)):
             break
         if time.monotonic() > deadline:
             raise click.ClickException(f"{name}: {count:,} of {rows:,} rows within {_WAIT_S} s")

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Final
 
 import click
-import httpx
 import psutil
 
 from benchmarks.backlog import Backlog, entries_of_a_node
 from benchmarks.profile import Profiler
 from benchmarks.rival import CONSTANTS, RivalFigures, measure_rival
 from cdc.agent_process import AgentProcess
+from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 
 __all__ = ["Drain", "drain"]
@@ -148,7 +148,7 @@ def _peak_rss(pid: int) -> int:
 
 def _acknowledged(agent: AgentProcess) -> int:
     """From the metrics' page, which is as new as can be; the status file is a second old."""
-    page = httpx.get(f"http://{agent.status()['http']}/metrics", timeout=30).text
+    page = rest().get(f"http://{agent.status()['http']}/metrics", timeout=30).text
     found = re.search(r"^cdc_agent_events_acknowledged_total ([\d.e+]+)$", page, re.MULTILINE)
     assert found is not None
     return int(float(found[1]))

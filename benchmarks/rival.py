@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 import click
-import httpx
 import psutil
 from cassandra.cluster import Cluster
 from cassandra.concurrent import execute_concurrent_with_args
 
+from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions, ServerStartError
 
 __all__ = ["CONSTANTS", "RIVAL_DELAY", "RivalFigures", "measure_rival"]
@@ -94,8 +94,8 @@ def _drain(cassandra: Sandbox, pulsar: Sandbox, events: int) -> RivalFigures:
             execute_concurrent_with_args(session, insert, values, concurrency=64)
 
         # A subscription: without one the broker drops a topic that is idle, and its count.
-        httpx.put(f"{pulsar.pulsar.admin_url}/admin/v2/{_TOPIC}").raise_for_status()
-        httpx.put(f"{pulsar.pulsar.admin_url}/admin/v2/{_TOPIC}/subscription/sub").raise_for_status()
+        rest().put(f"{pulsar.pulsar.admin_url}/admin/v2/{_TOPIC}").raise_for_status()
+        rest().put(f"{pulsar.pulsar.admin_url}/admin/v2/{_TOPIC}/subscription/sub").raise_for_status()
         write(0, _WARM_UP)
         _wait_for(pulsar, _WARM_UP, "warm-up")
         pulsar.pulsar.stop()
@@ -118,7 +118,7 @@ def _drain(cassandra: Sandbox, pulsar: Sandbox, events: int) -> RivalFigures:
 def _wait_for(pulsar: Sandbox, count: int, what: str) -> int:
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
-        answer = httpx.get(f"{pulsar.pulsar.admin_url}/admin/v2/{_TOPIC}/stats", timeout=30)
+        answer = rest().get(f"{pulsar.pulsar.admin_url}/admin/v2/{_TOPIC}/stats", timeout=30)
         found = int(answer.json()["msgInCounter"]) if answer.is_success else 0
         if found >= count:
             return found

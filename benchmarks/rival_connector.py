@@ -20,12 +20,12 @@ from typing import Any, Final
 
 import _pulsar
 import click
-import httpx
 import pulsar
 from cassandra.cluster import Session
 from cassandra.metadata import Murmur3Token
 
 from benchmarks.connector_run import Drain, deployed, drain
+from cdc.rest import rest
 from cdc.sandbox import Sandbox
 from schemas.row_record import AvroSchema, record_writer
 
@@ -70,10 +70,10 @@ def measure_rival_connector(archive: Path, sandbox: Sandbox, session: Session, *
 def _make_topic(sandbox: Sandbox) -> None:
     """With its subscription and its schema, as the agents leave it."""
     admin = f"{sandbox.pulsar.admin_url}/admin/v2"
-    httpx.put(f"{admin}/persistent/public/default/{_TOPIC}/partitions", json=1, timeout=60).raise_for_status()
-    httpx.put(f"{admin}/persistent/public/default/{_TOPIC}/subscription/sub", timeout=60).raise_for_status()
+    rest().put(f"{admin}/persistent/public/default/{_TOPIC}/partitions", json=1).raise_for_status()
+    rest().put(f"{admin}/persistent/public/default/{_TOPIC}/subscription/sub").raise_for_status()
     schema = {"type": "KEY_VALUE", "schema": json.dumps({"key": _KEY, "value": _VALUE}), "properties": _PROPERTIES}
-    httpx.post(f"{admin}/schemas/public/default/{_TOPIC}/schema", json=schema, timeout=60).raise_for_status()
+    rest().post(f"{admin}/schemas/public/default/{_TOPIC}/schema", json=schema).raise_for_status()
 
 
 def _send(sandbox: Sandbox, session: Session) -> int:

@@ -25,12 +25,12 @@ from types import TracebackType
 from typing import Final, Self
 
 import click
-import httpx
 import psutil
 from cassandra.cluster import Cluster
 from cassandra.concurrent import execute_concurrent_with_args
 from pyspark.sql import DataFrame, SparkSession
 
+from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions, artifacts
 from schemas.row_record import record_writer, schema_text
 from spark_bridge import raw_batch, session_builder, typed
@@ -148,7 +148,7 @@ class Topics:
         name = f"persistent://{_NAMESPACE}/data-{rows}-{time.time_ns()}"
         pulsar = self._sandbox.pulsar
         path = f"{pulsar.admin_url}/admin/v2/{name.replace('://', '/')}/partitions"
-        httpx.put(path, json=2).raise_for_status()
+        rest().put(path, json=2).raise_for_status()
         write_key, write_value = record_writer(_KEY), record_writer(_VALUE)
         for first in range(0, rows, _WRITTEN_AT_ONCE):
             messages = []
@@ -207,8 +207,8 @@ def backfill_stage(spark: SparkSession, sandbox: Sandbox, rows: int) -> Iterator
     node, pulsar = sandbox.node, sandbox.pulsar
     topic = "persistent://public/default/cdc-events-bench.rows"
     path = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}"
-    httpx.put(f"{path}/partitions", json=4).raise_for_status()
-    httpx.put(f"{path}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
+    rest().put(f"{path}/partitions", json=4).raise_for_status()
+    rest().put(f"{path}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
     with Cluster([node.address], port=node.native_port) as cluster:
         session = cluster.connect()
         session.execute("CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")

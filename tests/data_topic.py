@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any, cast
 
 import fastavro
-import httpx
 import pulsar
+
+from cdc.rest import rest
 
 __all__ = ["DataRecord", "DataTopic"]
 
@@ -80,7 +81,7 @@ class DataTopic:
     def schema(self, version: int) -> dict[str, Any]:
         """One version of the registered schema, as the broker's REST interface tells it."""
         url = f"{self._admin_url}/admin/v2/schemas/public/default/{self.name}/schema/{version}"
-        return cast("dict[str, Any]", httpx.get(url).raise_for_status().json())
+        return cast("dict[str, Any]", rest().get(url).raise_for_status().json())
 
     def _receive(self, timeout_s: float) -> None:
         try:

@@ -11,6 +11,7 @@ from typing import Final, Self
 import httpx
 import pulsar
 
+from cdc.rest import rest
 from schemas.mutation_event import MutationEvent, MutationEvents, decode_events
 
 __all__ = ["EventsTopic", "TopicEvent", "partitions_of", "wait_until"]
@@ -96,7 +97,7 @@ class EventsTopic:
 def partitions_of(admin_url: str, topic: str) -> list[str]:
     """Names of a partitioned topic's partitions; none while it does not exist."""
     path = topic.removeprefix("persistent://")
-    response = httpx.get(
+    response = rest().get(
         f"{admin_url}/admin/v2/persistent/{path}/partitions", params={"checkAllowAutoCreation": "false"}
     )
     if response.status_code == httpx.codes.NOT_FOUND:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import pytest
 from cassandra.cluster import Session
 
+from cdc.rest import rest
 from cdc.sandbox import Pulsar, artifacts
 from cdc.sandbox.prerequisites import java_home
 from source_connector.nar_build import build_nar
@@ -49,7 +49,7 @@ class Connector:
             "configs": configs, "parallelism": 1, **settings,
         }  # fmt: skip
         with archive.open("rb") as file:
-            response = httpx.post(
+            response = rest().post(
                 self._url,
                 files={"sourceConfig": (None, json.dumps(config), "application/json"), "data": file},
                 timeout=60,
@@ -59,8 +59,8 @@ class Connector:
 
     def delete(self) -> None:
         """`sources delete`, and the uploaded package, which would keep the name taken."""
-        httpx.delete(self._url, timeout=60, headers=self._headers)
-        httpx.delete(
+        rest().delete(self._url, headers=self._headers)
+        rest().delete(
             f"{self._admin_url}/admin/v3/packages/source/public/default/{self.name}/0",
             timeout=60,
             headers=self._headers,
@@ -68,19 +68,18 @@ class Connector:
 
     def restart(self) -> None:
         """`sources restart`."""
-        httpx.post(f"{self._url}/restart", timeout=60, headers=self._headers).raise_for_status()
+        rest().post(f"{self._url}/restart", headers=self._headers).raise_for_status()
 
     def status(self) -> dict[str, Any]:
         """The first instance's status; empty while there is none."""
-        instances = (
-            httpx.get(f"{self._url}/status", timeout=60, headers=self._headers).raise_for_status().json()["instances"]
-        )
+        instances = rest().get(f"{self._url}/status", headers=self._headers).raise_for_status().json()["instances"]
         return cast("dict[str, Any]", instances[0]["status"]) if instances else {}
 
     def metric(self, name: str) -> float:
         """The sum of one user metric, as the broker's metrics page tells it; 0 while it is not there."""
         page = (
-            httpx.get(f"{self._admin_url}/metrics/", timeout=60, follow_redirects=True, headers=self._headers)
+            rest()
+            .get(f"{self._admin_url}/metrics/", timeout=60, follow_redirects=True, headers=self._headers)
             .raise_for_status()
             .text
         )
@@ -154,7 +153,7 @@ def local_run(
 @pytest.fixture(scope="session")
 def keep_data_topics(pulsar: PulsarServer) -> None:
     """Topics keep what no subscription holds, for readers that come later."""
-    httpx.post(
+    rest().post(
         f"{pulsar.admin_url}/admin/v2/namespaces/public/default/retention",
         json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
         timeout=60,
@@ -243,7 +242,7 @@ def wait_until_acknowledged(topic: str, admin_url: str, subscription: str = "sub
     url = f"{admin_url}/admin/v2/{topic.replace('://', '/')}/partitioned-stats"
 
     def is_settled() -> bool:
-        found = httpx.get(url, timeout=30).raise_for_status().json()["subscriptions"][subscription]
+        found = rest().get(url, timeout=30).raise_for_status().json()["subscriptions"][subscription]
         return cast("int", found["msgBacklog"]) == 0
 
     wait_until(is_settled, f"every message of {topic} acknowledged")

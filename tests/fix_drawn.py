@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-import httpx
 import pytest
 from cassandra.cluster import Session
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -20,6 +19,7 @@ from pyspark.sql import SparkSession
 
 import spark_bridge
 from cdc.agent_process import AgentProcess
+from cdc.rest import rest
 from tests.data_topic import DataRecord, DataTopic
 from tests.events_topic import wait_until
 from tests.fix_connector import DeployConnector, OpenDataTopic
@@ -78,7 +78,7 @@ def serve(
 
 def _readers(pulsar: PulsarServer, keyspace: str, table: str) -> int:
     url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/cdc-events-{keyspace}.{table}/partitioned-stats"
-    answer = httpx.get(url, timeout=30)
+    answer = rest().get(url, timeout=30)
     found = answer.json()["subscriptions"] if answer.is_success else {}
     return sum(bool(each.get("consumers")) for each in found.values())
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import httpx
 from cassandra.cluster import Session
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.demo.comparison import differences
+from cdc.rest import rest
 from cdc.sandbox import artifacts
 from tests.events_topic import wait_until
 from tests.fix_connector import DeployConnector
@@ -89,7 +89,7 @@ class WorkloadLine:
         for each in self.tables:
             topic = f"data-{self.keyspace}.{each.name}"
             url = f"{self._pulsar.admin_url}/admin/v2/schemas/public/default/{topic}/schema"
-            wait_until(lambda url=url: httpx.get(url, timeout=60).is_success, f"the first record of {topic}")
+            wait_until(lambda url=url: rest().get(url).is_success, f"the first record of {topic}")
             options[each.name] = {
                 "serviceUrl": self._pulsar.service_url,
                 "adminUrl": self._pulsar.admin_url,
@@ -109,7 +109,7 @@ class WorkloadLine:
 
     def _published(self, table: WorkloadTable) -> int:
         topic = f"persistent/public/default/data-{self.keyspace}.{table.name}"
-        stats = httpx.get(f"{self._pulsar.admin_url}/admin/v2/{topic}/stats", timeout=60).raise_for_status()
+        stats = rest().get(f"{self._pulsar.admin_url}/admin/v2/{topic}/stats").raise_for_status()
         return int(stats.json()["msgInCounter"])
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import httpx
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
 from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import dict_factory
 
 from cdc.agent_process import AgentProcess
+from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.prerequisites import java_home
 from cdc.sandbox.sandbox import Progress
@@ -80,7 +80,7 @@ class Line:
 
         The default of a namespace is to trim what no subscription holds, and Spark reads later.
         """
-        response = httpx.post(
+        response = rest().post(
             f"{self.sandbox.pulsar.admin_url}/admin/v2/namespaces/public/default/retention",
             json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
             timeout=_ADMIN_TIMEOUT_S,
@@ -178,16 +178,16 @@ class Line:
         source chooses another one.
         """
         url = f"{self.sandbox.pulsar.admin_url}/admin/v3/sources/public/default/{name}"
-        response = httpx.get(f"{url}/status", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
+        response = rest().get(f"{url}/status", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
         for instance in response.json()["instances"]:
             status = instance["status"]
             if status["numRestarts"] and not status["running"]:
                 self._on_progress(f"{name}: restarted, for its instance could not start", "ready")
-                httpx.post(f"{url}/restart", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
+                rest().post(f"{url}/restart", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
 
     def _backlog(self, topic: str) -> int:
         path = topic.replace("://", "/", 1)
-        response = httpx.get(
+        response = rest().get(
             f"{self.sandbox.pulsar.admin_url}/admin/v2/{path}/partitioned-stats", timeout=_ADMIN_TIMEOUT_S
         )
         response.raise_for_status()

@@ -22,6 +22,7 @@ from cdc.faults.commitlog import CommitLogEncoding, commitlog_settings
 from cdc.faults.errors import FaultRunError
 from cdc.faults.proxy import Proxy
 from cdc.faults.tables import KEYSPACE, RECREATED
+from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.sandbox.sandbox import Progress
@@ -147,15 +148,15 @@ class FaultLine:
         Where a table comes back with other types, Pulsar's default strategy would refuse them, and the table would be
         parked until somebody sets another.
         """
-        httpx.post(
+        rest().post(
             f"{self.sandbox.pulsar.admin_url}/admin/v2/namespaces/public/default/retention",
             json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
             timeout=_ADMIN_TIMEOUT_S,
         ).raise_for_status()
         topic = f"{self.sandbox.pulsar.admin_url}/admin/v2/persistent/public/default/data-{KEYSPACE}.{RECREATED}"
-        httpx.put(topic, timeout=_ADMIN_TIMEOUT_S).raise_for_status()
+        rest().put(topic, timeout=_ADMIN_TIMEOUT_S).raise_for_status()
         policy = f"{topic}/schemaCompatibilityStrategy"
-        httpx.put(policy, json="ALWAYS_COMPATIBLE", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
+        rest().put(policy, json="ALWAYS_COMPATIBLE", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
 
     def deploy_source(self) -> None:
         """`sources create` for all tables of the keyspace; then its health is looked after, as an operator would."""
@@ -175,7 +176,7 @@ class FaultLine:
             "configs": configs, "parallelism": 1,
         }  # fmt: skip
         with self._archive.open("rb") as file:
-            answer = httpx.post(
+            answer = rest().post(
                 self._source_url,
                 files={"sourceConfig": (None, json.dumps(config), "application/json"), "data": file},
                 timeout=_ADMIN_TIMEOUT_S,
@@ -205,14 +206,14 @@ class FaultLine:
         dead = 0
         while not self._care_stop.wait(_CARE_S):
             with suppress(httpx.HTTPError, KeyError, ValueError, IndexError):
-                answer = httpx.get(f"{self._source_url}/status", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
+                answer = rest().get(f"{self._source_url}/status", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
                 status = answer.json()["instances"][0]["status"]
                 # A worker that starts just when Pulsar is killed again may forget an instance: then there is no host, either.
                 missed = 1 if self.host() is not None else 3
                 dead = 0 if status["running"] or self.child() is not None else dead + missed
                 if dead >= 45:  # half a minute without a host, or more than a minute of starts that come to nothing
                     self._on_progress("source: restarted, for its instance could not start", "ready")
-                    httpx.post(f"{self._source_url}/restart", timeout=_ADMIN_TIMEOUT_S)
+                    rest().post(f"{self._source_url}/restart", timeout=_ADMIN_TIMEOUT_S)
                     dead = 0
 
     def host(self) -> psutil.Process | None:

@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 import httpx
 import yaml
 
+from cdc.rest import rest
 from cdc.sandbox.addresses import AddressBlock, PulsarPorts
 from cdc.sandbox.artifacts import pulsar_distribution
 from cdc.sandbox.options import FunctionsRuntime, SandboxOptions
@@ -178,7 +179,7 @@ class Pulsar(Server):
         # the functions worker comes up last, and refuses to create a source until it is its cluster's leader
         for path in ("/admin/v2/namespaces/public/default", "/admin/v2/worker/cluster/leader/ready"):
             try:
-                answer = httpx.get(self.admin_url + path, timeout=_PROBE_TIMEOUT_S, trust_env=False, headers=headers)
+                answer = rest().get(self.admin_url + path, timeout=_PROBE_TIMEOUT_S, headers=headers)
             except httpx.HTTPError as error:
                 return f"{path}: {error}"
             if answer.status_code != httpx.codes.OK:

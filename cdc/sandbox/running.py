@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 import httpx
 import psutil
 
+from cdc.rest import rest
 from cdc.sandbox.errors import SandboxError
 from cdc.sandbox.native_protocol import NotServingError, count_rows
 from cdc.sandbox.server import SANDBOX_VARIABLE
@@ -72,7 +73,7 @@ def _answers(server: ServerState) -> bool:
             count_rows(server.address, server.ports["native"], "system.local", _PROBE_TIMEOUT_S)
             return True
         url = f"http://{server.address}:{server.ports['web']}/admin/v2/worker/cluster/leader/ready"
-        return httpx.get(url, timeout=_PROBE_TIMEOUT_S, trust_env=False).status_code == httpx.codes.OK
+        return rest().get(url, timeout=_PROBE_TIMEOUT_S).status_code == httpx.codes.OK
     except (NotServingError, httpx.HTTPError):
         return False
 

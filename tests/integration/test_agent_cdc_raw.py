@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pulsar
 import pytest
 from cassandra.cluster import Session
@@ -22,6 +21,7 @@ from click.testing import CliRunner
 
 from cdc.agent_process import AgentProcess
 from cdc.main import cli
+from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.gap_record import GapRecord, decode_gap, gaps_topic
 from schemas.topics import events_topic
@@ -204,7 +204,7 @@ def test_a_backlog_of_100_000_rows_arrives_whole_whichever_server_was_away(
 
 def _metric(agent: AgentProcess, line: str) -> float:
     """From the page, for the status file may be as old as the full disk."""
-    page = httpx.get(f"http://{agent.status()['http']}/metrics").raise_for_status().text
+    page = rest().get(f"http://{agent.status()['http']}/metrics").raise_for_status().text
     return next((float(each.rpartition(" ")[2]) for each in page.splitlines() if each.startswith(f"{line} ")), 0.0)
 
 
@@ -222,9 +222,9 @@ def test_a_full_disk_ends_nothing_loses_nothing_and_goes_on_when_there_is_room(
     session.execute(f"CREATE TABLE {refused} (pk int PRIMARY KEY, v text) WITH cdc = true")
     path = events_topic(*refused.split(".")).removeprefix("persistent://")
     admin = f"{servers.pulsar.admin_url}/admin/v2"
-    httpx.put(f"{admin}/persistent/{path}/partitions", json=4).raise_for_status()
+    rest().put(f"{admin}/persistent/{path}/partitions", json=4).raise_for_status()
     foreign = {"type": "STRING", "schema": "", "properties": {}}
-    httpx.post(f"{admin}/schemas/{path}/schema", json=foreign).raise_for_status()
+    rest().post(f"{admin}/schemas/{path}/schema", json=foreign).raise_for_status()
     agent.start()
     _write(session, table, range(100))
     topic = topic_of(table)
@@ -248,7 +248,7 @@ def test_a_full_disk_ends_nothing_loses_nothing_and_goes_on_when_there_is_room(
     resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
     topic_of(new).wait_for_rows(10)
     wait_until((agent.working_dir / "held" / f"{refused}.events").exists, "the refused ones are held")
-    httpx.delete(f"{admin}/schemas/{path}/schema", params={"force": "true"}).raise_for_status()
+    rest().delete(f"{admin}/schemas/{path}/schema", params={"force": "true"}).raise_for_status()
     topic_of(refused).wait_for_rows(150)
     wait_until(lambda: not any(each.exists() for each in places), "the segment goes")
     assert _keys(topic) == set(range(2_000))

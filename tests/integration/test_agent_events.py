@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import httpx
 import pytest
 from cassandra.cluster import Session
 
 from cdc.agent_process import AgentProcess
+from cdc.rest import rest
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MutationKind, RangeBounds
 from schemas.topics import events_topic
 from tests.events_topic import EventsTopic, TopicEvent, avro_record, partitions_of
@@ -189,10 +189,10 @@ def test_the_topic_has_the_schema_and_the_subscription_of_the_contract(
     """Four partitions, the Avro schema of MutationEvents, and the subscription `sub` that keeps all events."""
     events_for(_KEYED, "INSERT INTO {t} (pk, ck, v) VALUES (1, 2, 'a')", count=1)
     admin, path = pulsar.admin_url, events_topic(keyspace, "t").removeprefix("persistent://")
-    schema = httpx.get(f"{admin}/admin/v2/schemas/{path}/schema").raise_for_status().json()
+    schema = rest().get(f"{admin}/admin/v2/schemas/{path}/schema").raise_for_status().json()
     assert schema["type"] == "AVRO"
     assert json.loads(schema["data"]) == json.loads(MUTATION_EVENTS_SCHEMA_TEXT)
-    stats = httpx.get(f"{admin}/admin/v2/persistent/{path}/partitioned-stats").raise_for_status().json()
+    stats = rest().get(f"{admin}/admin/v2/persistent/{path}/partitioned-stats").raise_for_status().json()
     assert stats["metadata"]["partitions"] == 4
     assert stats["subscriptions"]["sub"]["msgBacklog"] == 1
 

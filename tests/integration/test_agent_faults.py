@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-import httpx
 import pytest
 from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 
 from cdc.agent_process import AgentProcess
+from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.mutation_event import MutationKind
 from tests.cassandra_session import cluster_of
@@ -269,8 +269,8 @@ def test_an_agent_that_may_not_create_topics_waits_for_them(
     )
     pulsar = servers.pulsar
     topic = f"{pulsar.admin_url}/admin/v2/persistent/public/default/modest-{table}"
-    httpx.put(f"{topic}/partitions", json=2).raise_for_status()
-    httpx.put(f"{topic}/subscription/mine").raise_for_status()
+    rest().put(f"{topic}/partitions", json=2).raise_for_status()
+    rest().put(f"{topic}/subscription/mine").raise_for_status()
     with EventsTopic(pulsar.service_url, pulsar.admin_url, f"persistent://public/default/modest-{table}") as events:
         assert _keys(events.wait_for(20)) == list(range(20))
         assert {each.partition for each in events.events} == {0, 1}

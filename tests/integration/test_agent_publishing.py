@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import parse_qs
 
-import httpx
 import pulsar
 import pytest
 import yaml
@@ -31,6 +30,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdc.agent_process import AgentProcess
+from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.native_protocol import DEFAULT_LOGIN
 from cdc.sandbox.options import Json
@@ -111,9 +111,9 @@ def servers(authority: CertificateAuthority) -> Iterator[Sandbox]:
     )
     with Sandbox(options) as running:
         admin = f"{running.pulsar.admin_url}/admin/v2"
-        httpx.put(f"{admin}/namespaces/{_NAMESPACE}", json={}).raise_for_status()
+        rest().put(f"{admin}/namespaces/{_NAMESPACE}", json={}).raise_for_status()
         # Nothing that a test leaves idle for a minute is to go.
-        httpx.post(
+        rest().post(
             f"{admin}/namespaces/{_NAMESPACE}/inactiveTopicPolicies",
             json={"deleteWhileInactive": False, "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
                   "maxInactiveDurationSeconds": 600},
@@ -191,7 +191,7 @@ def _topic_state(agent: AgentProcess, table: str) -> dict[str, object]:
 
 
 def _metric(agent: AgentProcess, name: str, table: str) -> float:
-    page = httpx.get(f"http://{agent.status()['http']}/metrics").raise_for_status().text
+    page = rest().get(f"http://{agent.status()['http']}/metrics").raise_for_status().text
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             if sample.name == name and sample.labels.get("table") == table:
@@ -205,9 +205,9 @@ def test_a_topic_with_another_schema_stops_only_its_table(
     """Its events wait, the refusal is told once, in the status and by a metric; the other table's events arrive."""
     admin = f"{servers.pulsar.admin_url}/admin/v2"
     topic = f"{_NAMESPACE}/cdc-events-{keyspace}.a"
-    httpx.put(f"{admin}/persistent/{topic}/partitions", json=4).raise_for_status()
+    rest().put(f"{admin}/persistent/{topic}/partitions", json=4).raise_for_status()
     foreign = {"type": "STRING", "schema": "", "properties": {}}
-    httpx.post(f"{admin}/schemas/{topic}/schema", json=foreign).raise_for_status()
+    rest().post(f"{admin}/schemas/{topic}/schema", json=foreign).raise_for_status()
     _write(session, f"{keyspace}.a", ["a1"])
     wait_until(lambda: "IncompatibleSchema" in str(_topic_state(agent, f"{keyspace}.a").get("problem")), "it is told")
     _write(session, f"{keyspace}.b", ["b1", "b2"])
@@ -217,7 +217,7 @@ def test_a_topic_with_another_schema_stops_only_its_table(
     wait_until(lambda: _metric(agent, "cdc_agent_table_retries_total", f"{keyspace}.a") >= 5, "it is tried again")
     told = [line for line in agent.log.read_text().splitlines() if f"waiting for {_PREFIX}{keyspace}.a" in line]
     assert 1 <= len(told) <= 3
-    httpx.delete(f"{admin}/schemas/{topic}/schema", params={"force": "true"}).raise_for_status()
+    rest().delete(f"{admin}/schemas/{topic}/schema", params={"force": "true"}).raise_for_status()
     topic_of(f"{keyspace}.a").wait_for(1)
     wait_until(lambda: _topic_state(agent, f"{keyspace}.a")["problem"] is None, "nothing of it is left")
 
@@ -259,7 +259,7 @@ def test_a_topic_whose_number_of_partitions_changes_is_not_used_any_more(
     topic_of(f"{keyspace}.a").wait_for(1)
     assert agent.stop() == 0
     path = f"{servers.pulsar.admin_url}/admin/v2/persistent/{_NAMESPACE}/cdc-events-{keyspace}.a/partitions"
-    httpx.post(path, json=8).raise_for_status()
+    rest().post(path, json=8).raise_for_status()
     _write(session, f"{keyspace}.a", ["behind"])
     _write(session, f"{keyspace}.b", ["b"])
     agent.start()
@@ -300,9 +300,9 @@ def test_sigterm_ends_within_five_seconds_with_the_position_stored_while_a_topic
     """What could not be sent is read again; what was is not repeated."""
     admin = f"{servers.pulsar.admin_url}/admin/v2"
     topic = f"{_NAMESPACE}/cdc-events-{keyspace}.a"
-    httpx.put(f"{admin}/persistent/{topic}/partitions", json=4).raise_for_status()
+    rest().put(f"{admin}/persistent/{topic}/partitions", json=4).raise_for_status()
     foreign = {"type": "STRING", "schema": "", "properties": {}}
-    httpx.post(f"{admin}/schemas/{topic}/schema", json=foreign).raise_for_status()
+    rest().post(f"{admin}/schemas/{topic}/schema", json=foreign).raise_for_status()
     _write(session, f"{keyspace}.b", ["b1"])
     topic_of(f"{keyspace}.b").wait_for(1)
     _write(session, f"{keyspace}.a", ["a1"])
@@ -310,7 +310,7 @@ def test_sigterm_ends_within_five_seconds_with_the_position_stored_while_a_topic
     started = time.monotonic()
     assert agent.stop(timeout_s=60) == 0
     assert time.monotonic() - started < 5
-    httpx.delete(f"{admin}/schemas/{topic}/schema", params={"force": "true"}).raise_for_status()
+    rest().delete(f"{admin}/schemas/{topic}/schema", params={"force": "true"}).raise_for_status()
     agent.start()
     topic_of(f"{keyspace}.a").wait_for(1)
     assert _keys(topic_of(f"{keyspace}.b")) == ["b1"]
@@ -431,9 +431,9 @@ def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
     admin = f"{servers.pulsar.admin_url}/admin/v2/persistent/{_NAMESPACE}"
     for table in ("a", "b"):
         topic = f"{admin}/cdc-events-{keyspace}.{table}"
-        httpx.put(f"{topic}/partitions", json=2).raise_for_status()
-        httpx.put(f"{topic}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
-    httpx.post(f"{admin}/cdc-events-{keyspace}.b/permissions/writer", json=["produce"]).raise_for_status()
+        rest().put(f"{topic}/partitions", json=2).raise_for_status()
+        rest().put(f"{topic}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
+    rest().post(f"{admin}/cdc-events-{keyspace}.b/permissions/writer", json=["produce"]).raise_for_status()
     modest = AgentProcess.for_node(
         servers.node, servers.pulsar, tmp_path / "modest", topicPrefix=_PREFIX, createTopics=False,
         includeTables=f"{keyspace}.*", **node_login, **credentials,
@@ -444,7 +444,7 @@ def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
         _write(session, f"{keyspace}.b", ["b"])
         topic_of(f"{keyspace}.b").wait_for(1)
         wait_until(lambda: bool(_topic_state(modest, f"{keyspace}.a").get("problem")), "the other one waits")
-        httpx.post(f"{admin}/cdc-events-{keyspace}.a/permissions/writer", json=["produce"]).raise_for_status()
+        rest().post(f"{admin}/cdc-events-{keyspace}.a/permissions/writer", json=["produce"]).raise_for_status()
         topic_of(f"{keyspace}.a").wait_for(1)
         log = modest.log.read_text()
         assert _token("writer") not in log
@@ -469,7 +469,7 @@ def test_a_server_whose_certificate_is_not_trusted_is_waited_for_with_a_clear_li
     strict.start()
     try:
         wait_until(lambda: "certificate verify failed" in strict.log.read_text(), "the log says why")
-        answer = httpx.get(f"http://{strict.status()['http']}/readyz")
+        answer = rest().get(f"http://{strict.status()['http']}/readyz")
         assert answer.status_code == 503
         assert "cassandra" in answer.json()["problems"][0]
     finally:
@@ -530,7 +530,7 @@ def test_a_data_topic_is_read_with_the_rights_of_a_role(
     """The Spark reader by a token's file, or by a certificate over TLS; without the right to consume it says so."""
     topic = f"persistent://{_NAMESPACE}/data-rights-{by}"
     admin = f"{servers.pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}"
-    httpx.put(f"{admin}/partitions", json=2).raise_for_status()
+    rest().put(f"{admin}/partitions", json=2).raise_for_status()
     client = pulsar.Client(servers.pulsar.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     producer = client.create_producer(topic)
     for number in range(10):
@@ -558,7 +558,7 @@ def test_a_data_topic_is_read_with_the_rights_of_a_role(
         PulsarUnreachableError, match=r"refuses to tell about .*; check authPluginClassName and authParams"
     ):
         plan_batch(options)
-    httpx.post(f"{admin}/permissions/writer", json=["consume"]).raise_for_status()
+    rest().post(f"{admin}/permissions/writer", json=["consume"]).raise_for_status()
     batches = [batch for span in plan_batch(options) for batch in read_range(options, span)]
     values = [value for batch in batches for value in batch.column("value").to_pylist()]
     assert sorted(values) == [f"row {number}".encode() for number in range(10)]

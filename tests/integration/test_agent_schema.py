@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from uuid import UUID
 
-import httpx
 import pytest
 from cassandra.cluster import Session
 from click.testing import CliRunner
 
 from cdc.agent_process import AgentProcess
 from cdc.main import cli
+from cdc.rest import rest
 from cdc.sandbox import Sandbox
 from schemas.topics import events_topic
 from tests.events_topic import EventsTopic, wait_until
@@ -316,7 +316,7 @@ def test_what_cannot_be_decoded_waits_in_sight_and_holds_its_segment(
     table.write(1)
     table.catch_up()
     path = events_topic(*table.name.split(".")).removeprefix("persistent://")
-    httpx.post(f"{pulsar.admin_url}/admin/v2/persistent/{path}/deduplicationEnabled", json=True).raise_for_status()
+    rest().post(f"{pulsar.admin_url}/admin/v2/persistent/{path}/deduplicationEnabled", json=True).raise_for_status()
     table_id = table.table_id()
     agent.stop()
     known = _forget(agent, table_id)

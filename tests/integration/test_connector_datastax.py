@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 from cassandra.cluster import Session
 
+from cdc.rest import rest
 from tests.data_topic import DataRecord, DataTopic
 from tests.events_topic import wait_until
 from tests.fix_connector import DeployConnector, OpenDataTopic, OpenEventsWriter
@@ -60,7 +60,7 @@ def _wait_until_acknowledged(pulsar: PulsarServer, topic: str) -> None:
     url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{topic}/stats"
 
     def is_settled() -> bool:
-        subscription = httpx.get(url, timeout=30).raise_for_status().json()["subscriptions"].get("sub", {})
+        subscription = rest().get(url, timeout=30).raise_for_status().json()["subscriptions"].get("sub", {})
         return subscription.get("msgBacklog") == 0 and subscription["type"] == "Key_Shared"
 
     wait_until(is_settled, f"every message of {topic} acknowledged")

@@ -7,10 +7,10 @@ import subprocess
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 from cassandra.cluster import Session
 
+from cdc.rest import rest
 from cdc.sandbox import Sandbox, artifacts
 from cdc.sandbox.prerequisites import java_home
 from schemas.mutation_event import MutationEvent
@@ -181,7 +181,7 @@ def test_a_record_that_the_data_topic_refuses_is_tried_until_it_is_taken(
     line.writer.send(line.change("INSERT INTO {t} (id, b) VALUES (2, 2) USING {ts}", int32(2), columns=("b",)))
     line.topic.expect_silence(3)
     policy = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{line.topic.name}/schemaCompatibilityStrategy"
-    httpx.put(policy, json="ALWAYS_COMPATIBLE").raise_for_status()
+    rest().put(policy, json="ALWAYS_COMPATIBLE").raise_for_status()
     assert line.topic.next()[0].value == {"a": None, "b": 2}
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
 
@@ -189,7 +189,7 @@ def test_a_record_that_the_data_topic_refuses_is_tried_until_it_is_taken(
 def _post_schema(url: str, document: dict[str, object], properties: dict[str, str]) -> None:
     """Register a KEY_VALUE schema by hand."""
     body = {"type": "KEY_VALUE", "schema": json.dumps(document), "properties": properties}
-    httpx.post(url, json=body).raise_for_status()
+    rest().post(url, json=body).raise_for_status()
 
 
 def test_nothing_is_lost_when_the_child_and_the_host_are_killed_in_mid_stream(

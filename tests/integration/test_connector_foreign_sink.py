@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-import httpx
 import pytest
 from cassandra.cluster import Session
 
+from cdc.rest import rest
 from cdc.sandbox import artifacts
 from schemas.mutation_event import MutationKind
 from tests.connector_line import int32
@@ -53,7 +53,7 @@ def sink(pulsar: PulsarServer, keyspace: str, tmp_path: Path) -> Iterator[Rows]:
     url = f"{pulsar.admin_url}/admin/v3/sinks/public/default/sqlite-{keyspace}"
     with archive.open("rb") as data:
         files = {"sinkConfig": (None, json.dumps(config), "application/json"), "data": data}
-        response = httpx.post(url, files=files, timeout=120)
+        response = rest().post(url, files=files, timeout=120)
     assert response.is_success, response.text
 
     def rows() -> list[tuple[object, ...]]:
@@ -61,8 +61,8 @@ def sink(pulsar: PulsarServer, keyspace: str, tmp_path: Path) -> Iterator[Rows]:
             return database.execute(f"SELECT {_COLUMNS} FROM t ORDER BY pk, ck").fetchall()
 
     yield rows
-    print(httpx.get(f"{url}/status", timeout=60).text)  # for a test that failed
-    httpx.delete(url, timeout=60)
+    print(rest().get(f"{url}/status").text)  # for a test that failed
+    rest().delete(url)
 
 
 def test_a_table_of_pulsars_jdbc_sink_ends_equal_to_select(

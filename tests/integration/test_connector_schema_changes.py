@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import pulsar as pulsar_client
 import pytest
 from cassandra.cluster import Session
 
+from cdc.rest import rest
 from schemas.mutation_event import MutationKind
 from tests.connector_line import ConnectorLine, int32
 from tests.fix_connector import CreateLine, DeployConnector, OpenDataTopic, wait_until_acknowledged
@@ -54,7 +54,7 @@ def strategy(pulsar: PulsarServer, keyspace: str) -> Callable[[str], None]:
     url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{keyspace}.t/schemaCompatibilityStrategy"
 
     def set_strategy(name: str) -> None:
-        httpx.put(url, json=name, timeout=30).raise_for_status()
+        rest().put(url, json=name, timeout=30).raise_for_status()
 
     return set_strategy
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
-import httpx
 import pytest
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Session
 
+from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.native_protocol import DEFAULT_LOGIN
 from source_connector.assembly import cassandra_options
@@ -158,7 +158,7 @@ def test_rows_come_through_and_secrets_are_shown_nowhere(
         session.execute("GRANT SELECT ON secret.t TO connector")
         assert topic.next()[0].value == {"a": 7}
         url = f"{pulsar.admin_url}/admin/v3/sources/public/default/connector-strict"
-        shown = httpx.get(url, timeout=60).raise_for_status().text + str(connector.status())
+        shown = rest().get(url).raise_for_status().text + str(connector.status())
         assert "passwordFile" in shown and _PASSWORD not in shown
     finally:
         connector.delete()

@@ -8,9 +8,9 @@ import signal
 import time
 from collections.abc import Callable
 
-import httpx
 import psutil
 
+from cdc.rest import rest
 from tests.connector_line import ConnectorLine, int32
 from tests.fix_connector import CreateLine, DeployConnector, wait_until_acknowledged
 from tests.local_run import LocalRun
@@ -35,7 +35,7 @@ def _write_round(line: ConnectorLine) -> int:
 def _unload(line: ConnectorLine, pulsar: PulsarServer) -> None:
     """The broker drops all consumers, as it does with one that has not answered for a minute; who can comes back."""
     path = line.writer.topic.replace("://", "/")
-    httpx.put(f"{pulsar.admin_url}/admin/v2/{path}-partition-0/unload", timeout=60).raise_for_status()
+    rest().put(f"{pulsar.admin_url}/admin/v2/{path}-partition-0/unload").raise_for_status()
 
 
 def test_a_stalled_instance_does_not_leave_an_older_row_as_the_last_one(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import httpx
 import pytest
 from cassandra.cluster import Session
 
+from cdc.rest import rest
 from tests.connector_line import int32
 from tests.data_topic import DataTopic
 from tests.events_topic import wait_until
@@ -84,7 +84,7 @@ def test_each_table_of_a_pattern_has_its_records_on_its_own_topic_and_one_may_be
 def _shares(line: TableLine, pulsar: PulsarServer) -> list[int]:
     """How many partitions of a table's events topic each consumer has; empty until both instances are there."""
     url = f"{pulsar.admin_url}/admin/v2/{line.writer.topic.replace('://', '/')}/partitioned-stats"
-    stats = httpx.get(url, params={"perPartition": "true"}, timeout=30).raise_for_status().json()["partitions"]
+    stats = rest().get(url, params={"perPartition": "true"}, timeout=30).raise_for_status().json()["partitions"]
     subscriptions = [each["subscriptions"]["sub"] for each in stats.values()]
     if any(len(each["consumers"]) < 2 for each in subscriptions):
         return []
@@ -136,7 +136,7 @@ def test_each_compatibility_strategy_ends_with_the_record_or_with_a_parked_table
     lines = {strategy: create_table(f"t_{strategy.lower()}") for strategy in _STRATEGIES}
     policy = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{keyspace}.t_{{}}/schemaCompatibilityStrategy"
     for strategy in _STRATEGIES:
-        httpx.put(policy.format(strategy.lower()), json=strategy, timeout=30).raise_for_status()
+        rest().put(policy.format(strategy.lower()), json=strategy, timeout=30).raise_for_status()
     connector = _serve_keyspace(deploy_connector, keyspace)
     for line in lines.values():
         line.insert(1)
@@ -158,7 +158,7 @@ def test_each_compatibility_strategy_ends_with_the_record_or_with_a_parked_table
         assert (record.value, record.schema_version) == ({"a": 1, "b": 7}, 1), strategy
     wait_until(lambda: connector.metric("tables_parked") > 0, "the parked table in the metrics")
     lines[refusing].topic.expect_silence(0.2)
-    httpx.put(policy.format(refusing.lower()), json="FULL", timeout=30).raise_for_status()
+    rest().put(policy.format(refusing.lower()), json="FULL", timeout=30).raise_for_status()
     assert lines[refusing].topic.next(timeout_s=120)[0].value == {"a": 1, "b": 7}
     change("DROP a", "b")
     for strategy, line in lines.items():
@@ -185,9 +185,9 @@ def test_one_tables_trouble_parks_its_events_and_no_others(
     troubled, sound = create_table("troubled"), create_table("sound")
     schemas = f"{pulsar.admin_url}/admin/v2/schemas/public/default/{troubled.topic.name}/schema"
     other = {"type": "STRING", "schema": "", "properties": {}}
-    httpx.post(schemas, json=other).raise_for_status()
+    rest().post(schemas, json=other).raise_for_status()
     foreign = f"{pulsar.admin_url}/admin/v2/schemas/public/default/tables-events-{keyspace}.foreign/schema"
-    httpx.post(foreign, json=other).raise_for_status()
+    rest().post(foreign, json=other).raise_for_status()
     cql.execute(f"CREATE TABLE {keyspace}.foreign (id int PRIMARY KEY, a int) WITH cdc = true")
     connector = _serve_keyspace(deploy_connector, keyspace)
     troubled.writer.send_bytes(b"\xff\xff")
@@ -201,13 +201,13 @@ def test_one_tables_trouble_parks_its_events_and_no_others(
     # Of what is measured the sum grows with every time that it is told.
     wait_until(lambda: connector.metric("events_topics_refused") > 0, "the refused events topic in the metrics")
     wait_until(lambda: connector.metric("tables_parked") > 0, "the parked table in the metrics")
-    httpx.delete(foreign, params={"force": "true"}).raise_for_status()
+    rest().delete(foreign, params={"force": "true"}).raise_for_status()
     writer = open_events_writer(keyspace, "foreign", partitions=1, prefix=_EVENTS)
     mended = TableLine(cql, keyspace, "foreign", writer, open_data_topic(f"{keyspace}.foreign"))
     mended.insert(3)
     assert mended.topic.next()[0].value == {"a": 3}
-    httpx.delete(schemas, params={"force": "true"}).raise_for_status()
+    rest().delete(schemas, params={"force": "true"}).raise_for_status()
     assert sorted(record.key["id"] for record in troubled.topic.next(50)) == list(range(50))
     wait_until_acknowledged(troubled.writer.topic, pulsar.admin_url)
-    letters = httpx.get(f"{pulsar.admin_url}/admin/v2/persistent/public/default/dead-{keyspace}/stats").json()
+    letters = rest().get(f"{pulsar.admin_url}/admin/v2/persistent/public/default/dead-{keyspace}/stats").json()
     assert letters["subscriptions"]["resend"]["msgBacklog"] == 1, json.dumps(letters)

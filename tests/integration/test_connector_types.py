@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 from cassandra.cluster import Session
 
+from cdc.rest import rest
 from cdc.sandbox import artifacts
 from cdc.sandbox.prerequisites import java_home
 from schemas.table_metadata import ColumnMetadata
@@ -149,7 +149,7 @@ def _wait_for_subscriptions(admin_url: str, topic: str, count: int) -> None:
     url = f"{admin_url}/admin/v2/{topic.replace('://', '/')}/partitioned-stats"
 
     def are_there() -> bool:
-        found = httpx.get(url, timeout=30).raise_for_status().json()["subscriptions"]
+        found = rest().get(url, timeout=30).raise_for_status().json()["subscriptions"]
         return sum(bool(each.get("consumers")) for each in found.values()) == count
 
     wait_until(are_there, f"{count} connectors on {topic}")

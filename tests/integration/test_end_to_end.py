@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
-import httpx
 import psutil
 import pytest
 from cassandra.cluster import Session
@@ -17,6 +16,7 @@ from pyspark.sql import SparkSession
 from cdc.agent_process import AgentProcess
 from cdc.demo.comparison import differences
 from cdc.demo.line import connect
+from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.topics import events_topic
 from spark_bridge import current_table
@@ -54,7 +54,7 @@ def spark_rows(spark: SparkSession, pulsar: PulsarServer) -> Callable[[str], lis
 def keep_data_topics(pulsar: PulsarServer) -> None:
     """A namespace keeps nothing for readers that come later, unless it is told to."""
     url = f"{pulsar.admin_url}/admin/v2/namespaces/public/default/retention"
-    httpx.post(url, json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
+    rest().post(url, json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
 
 
 def cassandra_rows(cql: Session, table: str) -> list[Mapping[str, object]]:

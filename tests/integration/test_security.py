@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import httpx
 import pulsar as pulsar_client
 import pytest
 from cassandra.auth import PlainTextAuthProvider
@@ -20,6 +19,7 @@ from pyspark.sql import SparkSession
 
 import spark_bridge
 from cdc.agent_process import AgentProcess
+from cdc.rest import rest
 from cdc.sandbox.native_protocol import DEFAULT_LOGIN
 from schemas.errors import ConfigError
 from spark_bridge.errors import CassandraReadError, PulsarUnreachableError
@@ -154,7 +154,7 @@ def test_no_secret_shows_where_operators_look(
     pages += [f"{admin}/metrics/", f"{admin}/admin/v3/sources/public/default/secured"]
     pages += [f"{admin}/admin/v3/sources/public/default/secured/status"]
     login = {"Authorization": f"Bearer {token(ADMIN_ROLE)}"}
-    seen = {page: httpx.get(page, follow_redirects=True, timeout=60, headers=login).text for page in pages}
+    seen = {page: rest().get(page, follow_redirects=True, headers=login).text for page in pages}
     assert '"auth.passwordFile":"/' in seen[f"{admin}/admin/v3/sources/public/default/secured"].replace(" ", "")
     folders = [line.agent.directory, servers.pulsar.functions_log_dir, servers.dir / "logs"]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]

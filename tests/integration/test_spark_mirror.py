@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
-import httpx
 import pytest
 from cassandra.cluster import Session
 from cassandra.util import uuid_from_time
 from pyspark.sql import SparkSession
 
 from cdc.demo.comparison import differences
+from cdc.rest import rest
 from spark_bridge import current_table
 from spark_bridge.errors import TopicError
 from tests.events_topic import wait_until
@@ -33,7 +33,7 @@ _CAUGHT_UP_WITHIN_S = 90
 def unequal_rows(spark: SparkSession, cql: Session, pulsar: PulsarServer) -> Callable[[str, list[str]], list[str]]:
     """What differs between a table and its data topic once the line has caught up: nothing, or what stays different."""
     url = f"{pulsar.admin_url}/admin/v2/namespaces/public/default/retention"
-    httpx.post(url, json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
+    rest().post(url, json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
 
     def unequal(table: str, key: list[str]) -> list[str]:
         options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": f"data-{table}"}

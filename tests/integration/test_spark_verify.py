@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 from cassandra.cluster import Session
 from pyspark.sql import SparkSession
 
+from cdc.rest import rest
 from schemas.topics import partition_of_token
 from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata
@@ -97,7 +97,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
 
     backfill(spark, options, access, keyspace, "planted", ranges=2)
     topic_url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{table}/partitions"
-    wait_until(lambda: httpx.get(topic_url).is_success, "the first record")
+    wait_until(lambda: rest().get(topic_url).is_success, "the first record")
     before = compare(settle_s=60)
     assert (before.rows, before.differences, before.unsettled) == (_ROWS + 2, (), 0)
     mirror(spark, options, target)
@@ -213,6 +213,6 @@ def test_a_backfill_that_was_killed_goes_on_beside_live_writes_and_leaves_no_dif
     assert 0 < rest.rows < _ROWS
     assert rest.seconds > (rest.rows - 10) / 50  # of each task's rows the last few are not waited for
     topic_url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{table}/partitions"
-    wait_until(lambda: httpx.get(topic_url).is_success, "the first record")
+    wait_until(lambda: rest().get(topic_url).is_success, "the first record")
     report = verify(spark, options, access, keyspace, "old", ranges=2, settle_s=60)
     assert (report.rows, report.differences, report.unsettled) == (_ROWS + 1, (), 0)

@@ -47,11 +47,10 @@ def _lines() -> Progress:
     def say(name: str, step: Step) -> None:
         with lock:
             if step == "ready":
-                # what is told once only has no start
-                print(
-                    f"{name}: ready after {time.monotonic() - started.get(name, time.monotonic()):.1f} s",
-                    file=sys.stderr,
-                )
+                since = started.get(name)
+                # What is told once only has no start.
+                text = name if since is None else f"{name}: ready after {time.monotonic() - since:.1f} s"
+                print(text, file=sys.stderr)
             else:
                 started.setdefault(name, time.monotonic())
 

@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from change_agent.agent import ChangeAgent
 from change_agent.configuration.config import AgentConfig
 from change_agent.decoder import running
 from change_agent.reporting.logs import set_up_log
+from change_agent.signal_request import SignalRequest
 from schemas.errors import CdcError, ConfigError
 
 __all__ = ["main", "run_agent"]
@@ -35,18 +35,17 @@ def run_agent(config: AgentConfig, *, path: Path | None = None, parent: int | No
     set_up_log(config.log_level, config.log_format)
     _log.info("decoder: %s", running().description)
     agent = ChangeAgent(config)
-    must_reload = threading.Event()
+    reload_request = SignalRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, frame: agent.ask_to_stop())
-    signal.signal(signal.SIGHUP, lambda signum, frame: must_reload.set())
+    signal.signal(signal.SIGHUP, lambda signum, frame: reload_request.tell())
     agent.start()
     # Events hold no cycles: reference counts free them, and looking for cycles among them costs a fifth of the time.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
     def look() -> bool:
-        if must_reload.is_set():
-            must_reload.clear()
+        if reload_request.take():
             _reload(agent, path)
         return parent is not None and os.getppid() != parent
 

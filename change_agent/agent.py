@@ -58,6 +58,7 @@ from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import GapReporter
 from change_agent.segments.segment_archive import SegmentArchive
 from change_agent.segments.segment_follower import SegmentFollower
+from change_agent.signal_request import SignalRequest
 from change_agent.sqlite_file import UnwritableFileError
 from schemas.errors import CdcError
 from schemas.gap_record import gaps_topic
@@ -87,7 +88,7 @@ class ChangeAgent:
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self.metrics: Final = AgentMetrics()
-        self._wanted_to_stop: Final = threading.Event()
+        self._stop_request: Final = SignalRequest()
         self._stopping: Final = threading.Event()
         self._store: Final = OffsetStore(config.cdc_working_dir)
         self._stored = self._store.load()
@@ -155,7 +156,7 @@ class ChangeAgent:
             except UnwritableFileError as error:
                 _log.log(logging.DEBUG if self.metrics.write_failures else logging.ERROR, "%s", error)
                 self.metrics.write_failures += 1
-                if self._wanted_to_stop.wait(_LOOK_S):
+                if self._stop_request.wait(_LOOK_S):
                     raise
 
     def _read_again(self, folders: list[Path]) -> None:
@@ -274,7 +275,7 @@ class ChangeAgent:
 
     def ask_to_stop(self) -> None:
         """Let `wait` return."""
-        self._wanted_to_stop.set()
+        self._stop_request.tell()
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> None:
         """Return when the agent was asked to stop, or `until`, which is asked often, says so.
@@ -282,7 +283,7 @@ class ChangeAgent:
         Raises AgentFailedError when a stage failed.
         """
         stats_at = time.monotonic() + self._config.stats_interval_ms / 1000
-        while not (self._wanted_to_stop.wait(_LOOK_S) or until()):
+        while not (self._stop_request.wait(_LOOK_S) or until()):
             for stage, failure in self._failures():
                 raise AgentFailedError(f"the {stage} failed: {type(failure).__name__}: {failure}") from failure
             if time.monotonic() >= stats_at:

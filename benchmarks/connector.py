@@ -23,6 +23,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from statistics import quantiles
@@ -33,7 +34,7 @@ import pulsar
 from cassandra.cluster import Session
 
 from benchmarks.connector_backlog import KEYSPACE, SCENARIOS, Scenario, create_keyspace, write_many_tables
-from benchmarks.connector_run import Drain, deployed, drain
+from benchmarks.connector_run import Drain, Source, deployed, drain
 from benchmarks.rival_connector import measure_rival_connector
 from cdc.demo.line import Line
 from cdc.progress import progress_display
@@ -64,8 +65,9 @@ def _reads(session: Session, table: str) -> int:
 class _Bench:
     """The line's servers and agent, with one source at a time."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, runtime_flags: str) -> None:
         self._line = line
+        self._runtime_flags = runtime_flags
         self._archive = build_nar(Path.cwd() / "build")
         self._events = 0
 
@@ -96,9 +98,7 @@ class _Bench:
         line.session.execute(f"CREATE TABLE {table} (pk int PRIMARY KEY, v text) WITH cdc = true")
         insert = line.session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, ?)")
         count, warm = int(seconds * rate), int(5 * rate)
-        with deployed(
-            line.sandbox, self._archive, "delay", "data-delay", {**_ours(), "keyspace": KEYSPACE, "table": "delay"}
-        ):
+        with self._deployed("delay", {"keyspace": KEYSPACE, "table": "delay"}):
             started = time.monotonic()
             for number in range(count + warm):
                 line.session.execute(insert, (number, "x" * 100))
@@ -122,12 +122,16 @@ class _Bench:
         self, name: str, rows: int, options: Mapping[str, object], tables: Sequence[str], destinations: Sequence[str]
     ) -> Drain:
         line = self._line
-        with deployed(line.sandbox, self._archive, name, f"data-{name}", {**_ours(), **options}) as source:
+        with self._deployed(name, options) as source:
             return drain(
                 line.sandbox, source, name, rows=rows, warm_up=0 if name == "hot" else min(_WARM_UP_ROWS, rows // 5),
                 events_topics=[events_topic(KEYSPACE, table) for table in tables], data_topics=destinations,
                 reads=lambda: sum(_reads(line.session, table) for table in tables),
             )  # fmt: skip
+
+    def _deployed(self, name: str, options: Mapping[str, object]) -> AbstractContextManager[Source]:
+        own = {"python": sys.executable, **options}
+        return deployed(self._line.sandbox, self._archive, name, f"data-{name}", own, self._runtime_flags)
 
     def _wait_for_events(self, count: int) -> None:
         self._events += count
@@ -138,10 +142,6 @@ def _ratio(ours: Drain, rival: Drain) -> str:
     rate = ours.rows / ours.seconds / (rival.rows / rival.seconds)
     cpu = (ours.child_us + ours.host_us) / (rival.child_us + rival.host_us)
     return f"distinct against rival: {rate:.2f} times the rate, {cpu:.2f} of the CPU"
-
-
-def _ours() -> dict[str, object]:
-    return {"python": sys.executable}
 
 
 @click.command()
@@ -160,8 +160,17 @@ def _ours() -> dict[str, object]:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="DataStax's connector, beside ours.",
 )
+@click.option("--runtime-flags", default="", help="Of the host's JVM, as `pulsar-admin sources create` takes them.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def main(rows: int, only: tuple[str, ...], seconds: float, rate: float, rival_nar: Path | None, as_json: bool) -> None:
+def main(
+    rows: int,
+    only: tuple[str, ...],
+    seconds: float,
+    rate: float,
+    rival_nar: Path | None,
+    runtime_flags: str,
+    as_json: bool,
+) -> None:
     """Measure the connector."""
     wanted = only or _NAMES
     if rival_nar is not None and "distinct" not in wanted:
@@ -180,7 +189,7 @@ def main(rows: int, only: tuple[str, ...], seconds: float, rate: float, rival_na
     with progress_display(quiet=True) as on_progress, Line(options, on_progress=on_progress) as line:
         line.keep_data_topics()
         create_keyspace(line.session)
-        bench = _Bench(line)
+        bench = _Bench(line, runtime_flags)
         for scenario in SCENARIOS:
             if scenario.table in wanted:
                 drained = bench.scenario(scenario, rows)

@@ -66,7 +66,9 @@ class Source:
 
 
 @contextmanager
-def deployed(sandbox: Sandbox, archive: Path, name: str, topic: str, options: Mapping[str, object]) -> Iterator[Source]:
+def deployed(
+    sandbox: Sandbox, archive: Path, name: str, topic: str, options: Mapping[str, object], runtime_flags: str = ""
+) -> Iterator[Source]:
     """`pulsar-admin sources create`, and `delete` at the end."""
     admin = str(sandbox.pulsar.pulsar_admin)
     environment = {**os.environ, "JAVA_HOME": str(java_home())}
@@ -76,7 +78,7 @@ def deployed(sandbox: Sandbox, archive: Path, name: str, topic: str, options: Ma
     }  # fmt: skip
     command = [
         admin, "sources", "create", "--archive", str(archive), "--name", name, "--destination-topic-name", topic,
-        "--source-config", json.dumps(config),
+        "--source-config", json.dumps(config), *(["--runtime-flags", runtime_flags] if runtime_flags else []),
     ]  # fmt: skip
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -9,10 +9,10 @@ from typing import cast
 from uuid import UUID
 
 import _pulsar
-import httpx
 import pulsar
 from cassandra.cluster import Session
 
+from cdc.rest import rest
 from schemas.mutation_event import (
     MUTATION_EVENTS_SCHEMA_TEXT,
     MutationEvent,
@@ -75,10 +75,10 @@ class EventsWriter:
         self._node = cast("UUID", session.execute("SELECT host_id FROM system.local").one().host_id)
         self._positions = itertools.count(100, 100)
         path = f"{admin_url}/admin/v2/{self.topic.replace('://', '/')}"
-        httpx.put(
+        rest().put(
             f"{path}/partitions", content=str(partitions), headers={"content-type": "application/json"}
         ).raise_for_status()
-        httpx.put(f"{path}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
+        rest().put(f"{path}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
         self.partitions = partitions
         self._client = pulsar.Client(service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
         self._producers = [

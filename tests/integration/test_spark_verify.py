@@ -203,15 +203,15 @@ def test_a_backfill_that_was_killed_goes_on_beside_live_writes_and_leaves_no_dif
             }
             assert killed_driver("backfill", "local[2]", arguments, tmp_path / "spark") == -9
             assert len(json.loads(progress.read_text())["done"]) == 2
-            rest = backfill(
+            continued = backfill(
                 spark, options, access, keyspace, "old", ranges=4, progress_file=str(progress), rows_per_second=50
             )
         finally:
             ended.set()
         assert live.result() > 0
-    assert (rest.ranges_before, rest.ranges) == (2, 2)
-    assert 0 < rest.rows < _ROWS
-    assert rest.seconds > (rest.rows - 10) / 50  # of each task's rows the last few are not waited for
+    assert (continued.ranges_before, continued.ranges) == (2, 2)
+    assert 0 < continued.rows < _ROWS
+    assert continued.seconds > (continued.rows - 10) / 50  # of each task's rows the last few are not waited for
     topic_url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{table}/partitions"
     wait_until(lambda: rest().get(topic_url).is_success, "the first record")
     report = verify(spark, options, access, keyspace, "old", ranges=2, settle_s=60)

@@ -132,6 +132,10 @@ def test_a_repair_floods_the_topic_only_where_cassandra_says_so(
         write(session, keyspace, range(600))
         cluster.wait_for_keys(keyspace, cluster.agents[1], range(600))
         second.kill()
+        # What is written before that waits for node 2 up to the write timeout, and reaches it without a hint or a repair.
+        wait_until(
+            lambda: second.address not in cluster.sandbox.node.live_nodes(), "node 1 takes node 2 for down", WAIT_S
+        )
         write(session, keyspace, range(600, 900))
         second.start()
         _set(second, _COMMIT_LOG, "CDCOnRepairEnabled", value=is_enabled)

@@ -140,6 +140,7 @@ def test_a_repair_floods_the_topic_only_where_cassandra_says_so(
         second.start()
         _set(second, _COMMIT_LOG, "CDCOnRepairEnabled", value=is_enabled)
         before = len(cluster.wait_for_keys(keyspace, cluster.agents[1], range(600)))
+        wait_until(lambda: second.address in cluster.sandbox.node.live_nodes(), "node 1 takes node 2 for up", WAIT_S)
         cluster.sandbox.node.repair(keyspace)
         by_second = exit_stack.enter_context(connected(second)).connect()
         assert by_second.execute(f"SELECT COUNT(*) AS rows FROM {keyspace}.t").one().rows == 900

@@ -79,7 +79,7 @@ class Connector:
         """The sum of one user metric, as the broker's metrics page tells it; 0 while it is not there."""
         page = (
             rest()
-            .get(f"{self._admin_url}/metrics/", timeout=60, follow_redirects=True, headers=self._headers)
+            .get(f"{self._admin_url}/metrics/", follow_redirects=True, headers=self._headers)
             .raise_for_status()
             .text
         )

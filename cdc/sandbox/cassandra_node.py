@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 
 import httpx
 
+from cdc.rest import rest
 from cdc.sandbox.addresses import AddressBlock, CassandraPorts
 from cdc.sandbox.artifacts import cassandra_class_path, ensure
 from cdc.sandbox.cassandra_config import initial_token, jvm_options, node_settings, write_configuration
@@ -195,12 +196,11 @@ class CassandraNode(Server):
     def _ask(self, request: Mapping[str, Json]) -> Json:
         """One request to JMX by its HTTP bridge."""
         try:
-            answer = httpx.post(
+            answer = rest().post(
                 f"http://{self.address}:{self.ports.jolokia}/jolokia/",
                 json=request,
                 auth=(_JOLOKIA_USER, self._jolokia_password),
                 timeout=_OPERATION_TIMEOUT_S,
-                trust_env=False,  # a proxy of the user's network knows nothing of our loopback
             )
             answer.raise_for_status()
         except httpx.HTTPError as error:

@@ -117,6 +117,15 @@ def agent_directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def running_servers(servers: Sandbox) -> Sandbox:
+    """The module's own servers, all of them running: a test that failed may have left one stopped."""
+    for server in (*servers.nodes, servers.pulsar):
+        if not server.running:
+            server.start()
+    return servers
+
+
+@pytest.fixture
 def topic_of(servers: Sandbox) -> Iterator[TopicOf]:
     """The events topic of a table, to read from; for tests with servers of their own, which are the fixture `servers`."""
     opened: list[EventsTopic] = []

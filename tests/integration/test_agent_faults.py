@@ -35,9 +35,9 @@ def servers() -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def session(servers: Sandbox) -> Iterator[Session]:
+def session(running_servers: Sandbox) -> Iterator[Session]:
     """A session with the node; made anew for each test, for the node may have been started again."""
-    with cluster_of(servers.node) as cluster:
+    with cluster_of(running_servers.node) as cluster:
         yield cluster.connect()
 
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.spark [--rows 1000000] [--stages read,mirror,backfill,growth] [--growth 100000,1000000] [--json]
 
-`read` times three things over the same records, each by a full scan into nothing: the raw read, raw read plus typed decode,
-and `from_avro` alone over the same bytes cached in Spark's memory. A tenth of the records are deletions. `backfill` reads a table's keys
+`read` times the same records, each by a full scan into nothing: the raw read, raw read plus typed decode, and `from_avro` alone
+over the same bytes cached in Spark's memory. A tenth of the records are deletions. `bounds` is what to see it beside: the same rows
+out of Python's memory, without a broker, and the pulsar-spark connector on PySpark 3.5. `backfill` reads a table's keys
 from a real Cassandra and sends its events. `growth` runs read and mirror for each size. Memory is the largest PSS of the driver (this
 process, Spark's JVM and its Python workers together). All figures are of this machine, busy with the servers, too: the load
 average stands beside them.
@@ -13,23 +14,21 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import click
-import psutil
 from cassandra.cluster import Cluster
 from cassandra.concurrent import execute_concurrent_with_args
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
+from benchmarks.spark_bounds import COLUMNS, connector_scans, from_memory
+from benchmarks.spark_meter import Measured, scan, timed
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions, artifacts
 from schemas.row_record import record_writer, schema_text
@@ -38,6 +37,8 @@ from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.mirror import mirror
 from tests.fix_spark import RecordWriter, keep_everything, table_schemas
+from tests.fix_spark35 import Spark35
+from tests.spark35_environment import ensure_python
 
 _NAMESPACE: Final = "public/benchmark"
 _KEY, _VALUE = table_schemas(
@@ -46,93 +47,6 @@ _KEY, _VALUE = table_schemas(
 )
 _WRITTEN_AT_ONCE: Final = 20_000
 _ENTRY_ROWS: Final = 500
-_LOOK_S: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One timed thing. `cpu_us_per_row` is of driver, JVM and workers together."""
-
-    stage: str
-    rows: int
-    seconds: float
-    cpu_us_per_row: float
-    peak_pss_bytes: int
-    load_average_1_min: float
-
-    @property
-    def line(self) -> str:
-        """For a person."""
-        return (
-            f"{self.stage:<34}{self.rows:>11,} rows{self.seconds:>8.1f} s{self.rows / self.seconds:>10,.0f} rows/s"
-            f"{self.cpu_us_per_row:>8.1f} us CPU each{self.peak_pss_bytes / 2**20:>7,.0f} MiB PSS   load {self.load_average_1_min:.1f}"
-        )
-
-
-class Meter:
-    """CPU and memory of this process and all below it, while a `with` block runs."""
-
-    def __init__(self, stage: str, rows: int) -> None:
-        self._stage = stage
-        self._rows = rows
-        self._ends = threading.Event()
-        self._peak = 0
-        self._thread = threading.Thread(target=self._look)
-        self.measured: Measured | None = None
-
-    def __enter__(self) -> Self:
-        self._cpu, self._started = _cpu_s(), time.monotonic()
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        seconds, cpu = time.monotonic() - self._started, _cpu_s() - self._cpu
-        self._ends.set()
-        self._thread.join()
-        self.measured = Measured(
-            stage=self._stage,
-            rows=self._rows,
-            seconds=seconds,
-            cpu_us_per_row=cpu / self._rows * 1e6,
-            peak_pss_bytes=self._peak,
-            load_average_1_min=os.getloadavg()[0],
-        )
-
-    def _look(self) -> None:
-        while not self._ends.wait(_LOOK_S):
-            self._peak = max(self._peak, sum(_pss(each) for each in _family()))
-
-
-def _family() -> list[psutil.Process]:
-    """This process and Spark's: not the servers, which the sandbox's supervisor owns, nor the writer."""
-    me = psutil.Process()
-    spark = [each for each in me.children() if "SparkSubmit" in " ".join(_command(each))]
-    return [me, *spark, *[below for each in spark for below in each.children(recursive=True)]]
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
-def _pss(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_full_info().pss)
-    except psutil.Error:
-        return 0
-
-
-def _cpu_s() -> float:
-    total = 0.0
-    for each in _family():
-        try:
-            times = each.cpu_times()
-        except psutil.Error:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
 
 
 class Topics:
@@ -180,26 +94,30 @@ def _row(number: int) -> dict[str, str | int | float]:
 
 def read_stage(spark: SparkSession, options: dict[str, str], rows: int) -> Iterator[Measured]:
     """Raw; raw and typed; `from_avro` alone over the cached bytes; raw and typed once more, as the first runs are warm-up."""
-    columns = ("key.*", "op", "value.*", "writetime")
-    _scan(typed(raw_batch(spark, {**options, "endingOffsets": "latest"}), options).select(*columns))
+    scan(typed(raw_batch(spark, {**options, "endingOffsets": "latest"}), options).select(*COLUMNS))
     raw = raw_batch(spark, options)
-    yield _timed("raw read", rows, lambda: _scan(raw))
-    yield _timed("raw read and typed decode", rows, lambda: _scan(typed(raw, options).select(*columns)))
+    yield timed("raw read", rows, lambda: scan(raw))
+    yield timed("raw read and typed decode", rows, lambda: scan(typed(raw, options).select(*COLUMNS)))
     cached = raw.persist()
-    _scan(cached)
-    _scan(typed(cached, options).select(*columns))
-    yield _timed("from_avro alone, cached bytes", rows, lambda: _scan(typed(cached, options).select(*columns)))
+    scan(cached)
+    scan(typed(cached, options).select(*COLUMNS))
+    yield timed("from_avro alone, cached bytes", rows, lambda: scan(typed(cached, options).select(*COLUMNS)))
     cached.unpersist(blocking=True)
 
 
-def _scan(frame: DataFrame) -> None:
-    frame.write.format("noop").mode("overwrite").save()
+def bounds_stage(spark: SparkSession, options: dict[str, str], rows: int, folder: Path) -> Iterator[Measured]:
+    """Python's memory, without a broker; the pulsar-spark connector in the environment of PySpark 3.5."""
+    memory = from_memory(spark, raw_batch(spark, options), folder)
+    scan(typed(memory, options).select(*COLUMNS))
+    yield timed("the same rows, Python's memory", rows, lambda: scan(memory))
+    yield timed("the same and typed decode", rows, lambda: scan(typed(memory, options).select(*COLUMNS)))
+    yield from connector_scans(ensure_python(), Spark35.environment(), [*artifacts.ensure("spark35")], options, rows)
 
 
 def mirror_stage(spark: SparkSession, options: dict[str, str], rows: int, folder: Path) -> Iterator[Measured]:
     """The whole backlog into a new Delta table."""
     target = str(folder / f"mirror-{time.time_ns()}")
-    yield _timed("mirror of a backlog", rows, lambda: mirror(spark, options, target))
+    yield timed("mirror of a backlog", rows, lambda: mirror(spark, options, target))
 
 
 def backfill_stage(spark: SparkSession, sandbox: Sandbox, rows: int) -> Iterator[Measured]:
@@ -218,16 +136,9 @@ def backfill_stage(spark: SparkSession, sandbox: Sandbox, rows: int) -> Iterator
         execute_concurrent_with_args(session, insert, values, concurrency=100, results_generator=False)
     access = CassandraAccess(contact_points=(node.address,), port=node.native_port, consistency="ONE")
     options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url}
-    yield _timed(
+    yield timed(
         "backfill, keys to events topic", rows, lambda: backfill(spark, options, access, "bench", "rows", ranges=16)
     )
-
-
-def _timed(stage: str, rows: int, work: Callable[[], object]) -> Measured:
-    with Meter(stage, rows) as meter:
-        work()
-    assert meter.measured is not None
-    return meter.measured
 
 
 @contextmanager
@@ -277,7 +188,7 @@ def main(*, rows: int, stages: str, growth: str, as_json: bool) -> None:
         _session(Path(name)) as spark,
     ):
         topics = Topics(sandbox, Path(name))
-        sizes = [rows] if {"read", "mirror"} & set(chosen) else []
+        sizes = [rows] if {"read", "bounds", "mirror"} & set(chosen) else []
         sizes += [int(each) for each in growth.split(",")] if "growth" in chosen else []
         for size in sizes:
             options = topics.of(size)
@@ -288,6 +199,8 @@ def main(*, rows: int, stages: str, growth: str, as_json: bool) -> None:
                 click.echo(
                     json.dumps({"ratio": ratio}) if as_json else f"typed read beside from_avro alone: {ratio:.0%}"
                 )
+            if "bounds" in chosen:
+                tell(list(bounds_stage(spark, options, size, Path(name))))
             if "mirror" in chosen or "growth" in chosen:
                 tell(list(mirror_stage(spark, options, size, Path(name))))
         if "backfill" in chosen:

@@ -1,0 +1,120 @@
+"""Time, CPU and memory of a piece of Spark's work: of the driver, its JVM and the Python workers together.
+
+No test library and no server of ours is imported: this runs in the environment of PySpark 3.5, too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import psutil
+from pyspark.sql import DataFrame
+
+__all__ = ["Measured", "scan", "timed"]
+
+_LOOK_S: Final = 0.5
+
+
+def timed(stage: str, rows: int, work: Callable[[], object]) -> Measured:
+    """Do the work once."""
+    with Meter(stage, rows) as meter:
+        work()
+    assert meter.measured is not None
+    return meter.measured
+
+
+def scan(frame: DataFrame) -> None:
+    """Compute every column of every row, into nothing."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One timed thing. `cpu_us_per_row` is of driver, JVM and workers together."""
+
+    stage: str
+    rows: int
+    seconds: float
+    cpu_us_per_row: float
+    peak_pss_bytes: int
+    load_average_1_min: float
+
+    @property
+    def line(self) -> str:
+        """For a person."""
+        return (
+            f"{self.stage:<34}{self.rows:>11,} rows{self.seconds:>8.1f} s{self.rows / self.seconds:>10,.0f} rows/s"
+            f"{self.cpu_us_per_row:>8.1f} us CPU each{self.peak_pss_bytes / 2**20:>7,.0f} MiB PSS   load {self.load_average_1_min:.1f}"
+        )
+
+
+class Meter:
+    """CPU and memory of this process and all below it, while a `with` block runs."""
+
+    def __init__(self, stage: str, rows: int) -> None:
+        self._stage = stage
+        self._rows = rows
+        self._ends = threading.Event()
+        self._peak = 0
+        self._thread = threading.Thread(target=self._look)
+        self.measured: Measured | None = None
+
+    def __enter__(self) -> Self:
+        self._cpu, self._started = _cpu_s(), time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        seconds, cpu = time.monotonic() - self._started, _cpu_s() - self._cpu
+        self._ends.set()
+        self._thread.join()
+        self.measured = Measured(
+            stage=self._stage,
+            rows=self._rows,
+            seconds=seconds,
+            cpu_us_per_row=cpu / self._rows * 1e6,
+            peak_pss_bytes=self._peak,
+            load_average_1_min=os.getloadavg()[0],
+        )
+
+    def _look(self) -> None:
+        while not self._ends.wait(_LOOK_S):
+            self._peak = max(self._peak, sum(_pss(each) for each in _family()))
+
+
+def _family() -> list[psutil.Process]:
+    """This process and Spark's: not the servers, which the sandbox's supervisor owns, nor the writer."""
+    me = psutil.Process()
+    spark = [each for each in me.children() if "SparkSubmit" in " ".join(_command(each))]
+    return [me, *spark, *[below for each in spark for below in each.children(recursive=True)]]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _pss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.Error:
+        return 0
+
+
+def _cpu_s() -> float:
+    total = 0.0
+    for each in _family():
+        try:
+            times = each.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total

@@ -43,6 +43,7 @@ from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.positions_copy import PositionsCopy
 from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.reading_again import reading_again
+from change_agent.publishing.held_events import holds_events
 from change_agent.publishing.inflight import InflightPositions
 from change_agent.publishing.publisher import HoldLimits, MutationPublisher
 from change_agent.publishing.topic_lane import Packing
@@ -174,12 +175,11 @@ class ChangeAgent:
         prefix = self._config.positions_topic_prefix
         if prefix is None:
             return None
-        held = self._config.cdc_working_dir / "held"
         return PositionsCopy(
             lambda node_id: self._producers.copy_topic(full_topic_name(f"{prefix}{node_id}")),
             self._node_id,
             lambda: self._writer.stored,
-            lambda: self._parked.count == 0 and not (held.exists() and any(held.iterdir())),
+            lambda: self._parked.count == 0 and not holds_events(self._config.cdc_working_dir / "held"),
             self._stopping,
         )
 

@@ -192,7 +192,10 @@ def decode_events(data: bytes, writer_schema: Mapping[str, object] | None = None
     """
     try:
         writer = _PARSED if writer_schema is None else dict(writer_schema)
-        message = cast("Mapping[str, object]", fastavro.schemaless_reader(io.BytesIO(data), writer, _PARSED))
+        stream = io.BytesIO(data)
+        message = cast("Mapping[str, object]", fastavro.schemaless_reader(stream, writer, _PARSED))
+        if stream.read(1):
+            raise ValueError("more bytes than its schema says")
         column_sets = [tuple(each) for each in cast("Sequence[Sequence[str]]", message["column_sets"])]
         records = cast("Sequence[Mapping[str, object]]", message["events"])
         return MutationEvents(

@@ -11,31 +11,31 @@
 A version that has other fields goes on behind its own schema; before the first one stands what the first versions wrote,
 whose events are of the first schema. A text of JSON begins with a brace, and events with the length of a node id.
 
-What stands behind the last whole frame was never durable, so it was never acknowledged: it is cut off.
+What a crash has left at the end was never durable, so it was never acknowledged: it is cut off. Bytes that something has
+damaged since are left out and told, and the file is kept (change_agent.publishing.held_frames).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import struct
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from change_agent.positions.offsets import sync_directory
-from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MutationEvents, decode_events
+from change_agent.publishing.held_frames import HEADER_BYTES, SCHEMA_MARK, FrameScan, frame_of, read_frame, scan_frames
+from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MalformedEventsError, MutationEvents, decode_events
 
-__all__ = ["HELD_SUFFIX", "TOO_LARGE", "HeldEvents", "TooLargeEvent", "read_too_large"]
+__all__ = ["HELD_SUFFIX", "TOO_LARGE", "HeldEvents", "TooLargeEvent", "holds_events", "read_too_large"]
 
 HELD_SUFFIX: Final = ".events"
 TOO_LARGE: Final = "too-large"
 """Folder, in that of held events, of events that no broker took for their size."""
-
-_HEADER: Final = struct.Struct(">II")
-_SCHEMA_MARK: Final = b"{"
+_DAMAGED_SUFFIX: Final = ".damaged"
 
 WriterSchema = Mapping[str, object]
 
@@ -46,10 +46,14 @@ class HeldEvents:
     def __init__(self, path: Path) -> None:
         self.path: Final = path
         self._read_position = 0
-        # Of the events at the read position, and of the last ones in the file; None is the first versions' one.
+        # Of the events at the read position; None is the first versions' one, and today's behind damaged bytes.
         self._read_schema: WriterSchema | None = None
-        self._last_schema: str | None = None
-        self._end = self._find_end()
+        found = self._scan()
+        # Of the last events in the file.
+        self._last_schema = None if found.last_schema is None else found.last_schema.decode()
+        self._damaged: Final = found.damaged
+        self._damage_taken = 0
+        self._end = found.end
 
     @property
     def is_read(self) -> bool:
@@ -61,11 +65,17 @@ class HeldEvents:
         """Bytes in the file."""
         return self._end
 
+    def take_damage(self) -> int:
+        """Bytes that turned out to be damaged since the last call: the events in them are lost."""
+        damaged = sum(end - start for start, end in self._damaged.items())
+        taken, self._damage_taken = self._damage_taken, damaged
+        return damaged - taken
+
     def append(self, payloads: Iterable[bytes]) -> None:
         """Messages behind all others; durable when this returns."""
         if self._last_schema != MUTATION_EVENTS_SCHEMA_TEXT:
             payloads = [MUTATION_EVENTS_SCHEMA_TEXT.encode(), *payloads]
-        frames = b"".join(_HEADER.pack(len(each), zlib.crc32(each)) + each for each in payloads)
+        frames = b"".join(frame_of(each) for each in payloads)
         is_new = not self.path.exists()
         if is_new:
             self.path.parent.mkdir(exist_ok=True, parents=True)
@@ -80,20 +90,8 @@ class HeldEvents:
         self._last_schema = MUTATION_EVENTS_SCHEMA_TEXT
 
     def read_next(self) -> MutationEvents | None:
-        """The next message; None at the end. Raises MalformedEventsError for one of a schema that has too little."""
-        if self.is_read:
-            return None
-        with self.path.open("rb") as file:
-            file.seek(self._read_position)
-            payload = _read_frame(file.read(_HEADER.size), file.read)
-            while payload is not None and payload.startswith(_SCHEMA_MARK):
-                self._read_position += _HEADER.size + len(payload)
-                self._read_schema = json.loads(payload)
-                payload = _read_frame(file.read(_HEADER.size), file.read)
-        if payload is None:
-            return None
-        self._read_position += _HEADER.size + len(payload)
-        return decode_events(payload, self._read_schema)
+        """The next message that can be read; None at the end."""
+        return next((message for message, _ in self._messages()), None)
 
     def rewind(self) -> None:
         """Read all of it again."""
@@ -101,39 +99,60 @@ class HeldEvents:
         self._read_schema = None
 
     def remove(self) -> None:
-        """All of it is with the broker."""
-        self.path.unlink(missing_ok=True)
-        self._read_position = self._end = 0
+        """All of it is with the broker; where some of it could not be read, the file is kept under another name."""
+        if self._damaged:
+            with suppress(FileNotFoundError):
+                self.path.replace(self._free_name())
+        else:
+            self.path.unlink(missing_ok=True)
+        self._damaged.clear()
+        self._read_position = self._end = self._damage_taken = 0
         self._read_schema = self._last_schema = None
 
     def read_all(self) -> Iterator[tuple[MutationEvents, int]]:
         """Every message and its bytes, from the front; for another process than the one that writes."""
-        position = 0
-        schema: WriterSchema | None = None
-        while position < self._end:
-            with self.path.open("rb") as file:
-                file.seek(position)
-                payload = _read_frame(file.read(_HEADER.size), file.read)
-            if payload is None:  # removed and begun anew meanwhile
-                return
-            position += _HEADER.size + len(payload)
-            if payload.startswith(_SCHEMA_MARK):
-                schema = json.loads(payload)
-            else:
-                yield decode_events(payload, schema), len(payload)
+        self.rewind()
+        yield from self._messages()
 
-    def _find_end(self) -> int:
-        if not self.path.exists():
-            return 0
-        end, schema = 0, None
+    def _messages(self) -> Iterator[tuple[MutationEvents, int]]:
+        """From the read position on, which goes with them."""
+        if self.is_read:
+            return
         with self.path.open("rb") as file:
-            while (payload := _read_frame(file.read(_HEADER.size), file.read)) is not None:
-                if payload.startswith(_SCHEMA_MARK):
-                    schema = payload.decode()
-                else:
-                    # A schema without events behind it is what a crash has left: it is written again.
-                    self._last_schema, end = schema, file.tell()
-        return end
+            for payload, start in self._payloads(file):
+                try:
+                    yield decode_events(payload, self._read_schema), len(payload)
+                except MalformedEventsError:
+                    # Of a version that wrote less than this one needs, or of a schema that was damaged.
+                    self._damaged[start] = self._read_position
+
+    def _payloads(self, file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+        """Payloads of events from the read position on, which goes with them, and where their frames begin."""
+        while not self.is_read:
+            start = self._read_position
+            if start in self._damaged:
+                self._read_position = self._damaged[start]
+                continue
+            payload = read_frame(file, start, self._end)
+            if payload is None:
+                return
+            self._read_position += HEADER_BYTES + len(payload)
+            if payload.startswith(SCHEMA_MARK):
+                self._read_schema = json.loads(payload)
+            else:
+                yield payload, start
+
+    def _scan(self) -> FrameScan:
+        if not self.path.exists():
+            return FrameScan()
+        with self.path.open("rb") as file:
+            return scan_frames(file, os.fstat(file.fileno()).st_size)
+
+    def _free_name(self) -> Path:
+        names = (
+            self.path.with_name(f"{self.path.name}{_DAMAGED_SUFFIX}{number or ''}") for number in itertools.count()
+        )
+        return next(each for each in names if not each.exists())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +164,11 @@ class TooLargeEvent:
     position: int
     size: int
     digest: bytes
+
+
+def holds_events(directory: Path) -> bool:
+    """Whether events wait in a folder of held events, those that are too large for the broker among them."""
+    return any(directory.rglob(f"*{HELD_SUFFIX}"))
 
 
 def read_too_large(working_directory: Path) -> Iterator[TooLargeEvent]:
@@ -159,12 +183,3 @@ def read_too_large(working_directory: Path) -> Iterator[TooLargeEvent]:
                     size=size,
                     digest=event.digest,
                 )
-
-
-def _read_frame(header: bytes, read: Callable[[int], bytes]) -> bytes | None:
-    """The payload of a whole frame, else None."""
-    if len(header) < _HEADER.size:
-        return None
-    length, crc = _HEADER.unpack(header)
-    payload = read(length)
-    return payload if len(payload) == length and zlib.crc32(payload) == crc else None

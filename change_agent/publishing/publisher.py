@@ -35,7 +35,8 @@ from change_agent.publishing.publisher_inbox import (
     Stop,
 )
 from change_agent.publishing.topic_lane import Packing, TopicLane
-from change_agent.publishing.topic_queue import TopicQueue, TopicStatus
+from change_agent.publishing.topic_queue import TopicQueue
+from change_agent.publishing.topic_status import TopicStatus
 from change_agent.reporting.metrics import AgentMetrics
 from schemas.topics import events_topic
 

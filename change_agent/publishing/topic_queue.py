@@ -6,7 +6,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from change_agent.publishing.event_producers import EventProducer
@@ -14,28 +13,14 @@ from change_agent.publishing.held_events import HeldEvents
 from change_agent.publishing.inflight import InflightPositions
 from change_agent.publishing.outgoing import MessageHeader, OutgoingEvent, route, size_of
 from change_agent.publishing.topic_lane import Packing, SentMessage, TopicLane
+from change_agent.publishing.topic_status import TopicStatus
 from change_agent.reporting.metrics import TableMetrics
 from change_agent.schema.node_connection import token_of
 from schemas.mutation_event import MutationEvents, decode_events, encode_events
 
-__all__ = ["TopicQueue", "TopicStatus"]
+__all__ = ["TopicQueue"]
 
 _log: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicStatus:
-    """How it stands with a topic. `problem` is what it was last refused for, since then in seconds of the epoch."""
-
-    topic: str
-    partitions: int
-    is_usable: bool
-    waiting_events: int
-    held_bytes: int
-    too_large_bytes: int
-    problem: str | None
-    problem_since_s: float | None
-    attempts: int
 
 
 class TopicQueue:
@@ -79,6 +64,7 @@ class TopicQueue:
         self.events = 0
         self.bytes = 0
         self._retry_too_large()
+        self._tell_damage(held)
         self.is_held = not held.is_read
 
     @property
@@ -199,6 +185,9 @@ class TopicQueue:
         else:
             self._positions.give_room_back(message.events, message.size)
             self._held_on_their_way -= message.events
+        self._remove_when_published()
+
+    def _remove_when_published(self) -> None:
         if self._held.is_read and self._loaded is None and self._held_on_their_way == 0 and self._held.size:
             self._held.remove()
             _log.info("%s: everything that was held is published", self.name)
@@ -226,13 +215,25 @@ class TopicQueue:
 
     def _retry_too_large(self) -> None:
         """What an earlier process set aside goes again, in front: the broker may take more by now."""
+        if self._too_large.size == 0:
+            return
         payloads = []
         while (message := self._too_large.read_next()) is not None:
             payloads.append(encode_events(message))
-        if payloads and self._append(self._held, payloads):
+        self._tell_damage(self._too_large)
+        if not payloads or self._append(self._held, payloads):
             self._too_large.remove()
         else:
             self._too_large.rewind()
+
+    def _tell_damage(self, held: HeldEvents) -> None:
+        if damaged := held.take_damage():
+            self.metrics.damaged_bytes += damaged
+            _log.error(
+                "%s: %d bytes of events in %s are damaged and cannot be published: verify the table; the others are sent, then"
+                " the file is kept as %s.damaged",
+                self.name, damaged, held.path, held.path.name,
+            )  # fmt: skip
 
     def send_ready(self) -> int:
         """Send what can be sent; the number of messages that were sent."""
@@ -291,8 +292,10 @@ class TopicQueue:
         """From disk into the lanes, as room allows; in front of what waits behind it."""
         while sum(len(lane.waiting) for lane in self._lanes) < self._packing.max_events:
             message = self._loaded or self._held.read_next()
+            self._tell_damage(self._held)
             if message is None:
                 self.is_held = False
+                self._remove_when_published()
                 self._route_unstored()
                 self._route(self._line.waiting.take_all())
                 return

@@ -20,6 +20,7 @@ class TableMetrics:
 
     __slots__ = (
         "bytes_sent",
+        "damaged_bytes",
         "delay_counts",
         "delay_sum_s",
         "events_acknowledged",
@@ -36,6 +37,7 @@ class TableMetrics:
         self.retries = 0
         self.events_too_large = 0
         self.write_failures = 0
+        self.damaged_bytes = 0
         self.delay_counts: Final = [0] * (len(DELAY_BUCKETS_S) + 1)
         self.delay_sum_s = 0.0
 

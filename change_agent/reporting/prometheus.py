@@ -15,7 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from change_agent.publishing.topic_queue import TopicStatus
+from change_agent.publishing.topic_status import TopicStatus
 from change_agent.reporting.metrics import DELAY_BUCKETS_S, AgentMetrics, TableMetrics
 
 __all__ = ["CONTENT_TYPE", "MetricsPage"]
@@ -30,6 +30,7 @@ _PER_TABLE: Final = {
     "retries": "Attempts to open a topic or to send a message that failed and were repeated, by table",
     "write_failures": "Times that events could not be held on disk; they wait, and it is tried again, by table",
     "events_too_large": "Events that the broker did not take for their size, kept on disk, by table",
+    "damaged_bytes": "Bytes of events held on disk that were damaged there and cannot be published, by table",
 }
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from change_agent.publishing.held_events import HeldEvents
-from schemas.mutation_event import MutationEvents, encode_events
+from change_agent.publishing.held_events import HeldEvents, holds_events
+from change_agent.publishing.held_frames import frame_of
+from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MutationEvents, encode_events
 
 
 def _message(segment_id: int) -> bytes:
@@ -65,3 +67,108 @@ def test_what_is_removed_is_gone(tmp_path: Path) -> None:
     assert (held.is_read, held.size, list(tmp_path.iterdir())) == (True, 0, [])
     held.append([_message(2)])
     assert _read_all(held) == [2]
+
+
+def _file_of(path: Path, *segment_ids: int) -> list[int]:
+    """A file of such messages; where the frame of each ends."""
+    held, ends = HeldEvents(path), []
+    for each in segment_ids:
+        held.append([_message(each)])
+        ends.append(held.size)
+    return ends
+
+
+def _flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x40
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("back", [1, len(_message(2)) // 2, len(_message(2)) + 2, len(_message(2)) + 7])
+def test_a_damaged_message_is_left_out_and_told_and_those_behind_it_are_read(tmp_path: Path, back: int) -> None:
+    """Whichever byte it is: of the payload, of its length or of its CRC. What is appended later stands behind them."""
+    path = tmp_path / "ks.t.events"
+    ends = _file_of(path, 1, 2, 3)
+    _flip(path, ends[1] - back)
+    held = HeldEvents(path)
+    assert (_read_all(held), held.take_damage(), held.take_damage()) == ([1, 3], ends[1] - ends[0], 0)
+    held.append([_message(4)])
+    assert _read_all(HeldEvents(path)) == [1, 3, 4]
+
+
+def test_the_last_message_may_be_damaged_too(tmp_path: Path) -> None:
+    """It is whole by its length, so it may have been durable: it is not written over."""
+    path = tmp_path / "ks.t.events"
+    ends = _file_of(path, 1, 2)
+    _flip(path, ends[1] - 1)
+    held = HeldEvents(path)
+    held.append([_message(3)])
+    assert (_read_all(HeldEvents(path)), held.take_damage()) == ([1, 3], ends[1] - ends[0])
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 64, 4096])
+def test_zeros_at_the_end_are_what_a_power_loss_has_left(tmp_path: Path, length: int) -> None:
+    """The file had its new length, and its bytes were not there yet: they are cut off."""
+    path = tmp_path / "ks.t.events"
+    _file_of(path, 1, 2)
+    path.write_bytes(path.read_bytes() + bytes(length))
+    held = HeldEvents(path)
+    held.append([_message(3)])
+    assert (_read_all(held), held.take_damage(), _read_all(HeldEvents(path))) == ([1, 2, 3], 0, [1, 2, 3])
+
+
+def test_a_length_of_gigabytes_takes_no_memory(tmp_path: Path) -> None:
+    """It is more than the file has."""
+    path = tmp_path / "ks.t.events"
+    _file_of(path, 1)
+    path.write_bytes(path.read_bytes() + b"\xff\xff\xff\xff" + bytes(4) + b"x")
+    tracemalloc.start()
+    assert _read_all(HeldEvents(path)) == [1]
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+
+
+def test_a_damaged_schema_costs_no_wrong_event(tmp_path: Path) -> None:
+    """Events behind it are read by today's schema, or are damaged, too: those of an older one have other fields."""
+    path = tmp_path / "ks.t.events"
+    ends = _file_of(path, 1, 2)
+    _flip(path, 40)
+    held = HeldEvents(path)
+    assert _read_all(held) == [1, 2]
+    assert 0 < held.take_damage() < ends[0]
+    foreign = MUTATION_EVENTS_SCHEMA_TEXT.replace('"segment_id","type":"long"', '"segment_id","type":"string"')
+    assert foreign != MUTATION_EVENTS_SCHEMA_TEXT
+    path.write_bytes(frame_of(foreign.encode()) + frame_of(_message(1)) + path.read_bytes()[ends[0] :])
+    assert _read_all(HeldEvents(path)) == []
+
+
+def test_a_damaged_file_is_kept_when_the_rest_is_done(tmp_path: Path) -> None:
+    """Under a name that is never one of held events again."""
+    path = tmp_path / "ks.t.events"
+    for _ in range(2):
+        ends = _file_of(path, 1, 2)
+        _flip(path, ends[0] - 1)
+        held = HeldEvents(path)
+        assert _read_all(held) == [2]
+        assert holds_events(tmp_path)
+        held.remove()
+        (tmp_path / "too-large").mkdir(exist_ok=True)
+        assert (held.is_read, held.size, holds_events(tmp_path)) == (True, 0, False)
+    assert sorted(each.name for each in tmp_path.glob("ks*")) == ["ks.t.events.damaged", "ks.t.events.damaged1"]
+
+
+def test_damage_anywhere_loses_that_place_only(tmp_path: Path) -> None:
+    """Every byte of a file, damaged alone: the other messages come, in order, and nothing else."""
+    path = tmp_path / "ks.t.events"
+    ends = _file_of(path, 1, 2, 3)
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        path.write_bytes(whole)
+        _flip(path, position)
+        hit = next(number for number, end in enumerate(ends, start=1) if position < end)
+        in_schema = position < ends[0] - len(frame_of(_message(1)))
+        expected = [1, 2, 3] if in_schema else [each for each in (1, 2, 3) if each != hit]
+        found = HeldEvents(path)
+        # A last frame that has lost its length cannot be told from one that was never written to its end.
+        assert _read_all(found) == expected, position
+        assert found.take_damage() > 0 or (hit == 3 and not in_schema), position

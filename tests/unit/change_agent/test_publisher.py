@@ -12,6 +12,7 @@ import pytest
 
 from change_agent.errors import PartitionsChangedError, PublishError
 from change_agent.publishing.event_producers import EventProducer, OnResult
+from change_agent.publishing.held_events import holds_events
 from change_agent.publishing.inflight import InflightPositions
 from change_agent.publishing.outgoing import MessageHeader, OutgoingEvent, TrackedEntry
 from change_agent.publishing.publisher import HoldLimits, MutationPublisher
@@ -511,3 +512,39 @@ def test_the_status_says_what_a_topic_was_refused_for(line: _Line, broker: _Brok
     assert line.metrics.tables["ks.a"].retries >= 2
     broker.refused_topics.clear()
     wait_until(lambda: line.publisher.statuses["ks.a"].problem is None, "it recovers")
+
+
+def test_held_events_that_were_damaged_on_disk_are_told_and_the_others_are_published(
+    broker: _Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Held ones and those too large: neither ends the agent, nor goes without a word; the damaged file is kept."""
+    broker.refused_topics.add(_A)
+    first = _Line(broker, tmp_path, hold_events=5)
+    first.publisher.start()
+    first.publish("b", 1)
+    for end in (8, 14):
+        first.publish("a", *range(end - 6, end))
+        wait_until(lambda count=end - 1: first.acknowledged() == count, "a is held")
+    first.publisher.stop()
+    path = tmp_path / "ks.a.events"
+    content = path.read_bytes()
+    (tmp_path / "too-large").mkdir(exist_ok=True)
+    (tmp_path / "too-large" / "ks.a.events").write_bytes(content[:-1] + b"!")
+    broken = bytearray(content)
+    broken[broken.index(b"H00000000-") + 2] ^= 1
+    path.write_bytes(broken)
+    broker.refused_topics.clear()
+    second = _Line(broker, tmp_path, hold_events=5)
+    second.publisher.start()
+    wait_until(lambda: not holds_events(tmp_path), "all that can be read is published")
+    second.publisher.stop()
+    assert second.publisher.failure is None
+    # of either file the message that is whole; what was too large goes behind what is held already
+    assert broker.positions(_A) == [*range(8, 14), *range(2, 8)]
+    assert second.metrics.tables["ks.a"].damaged_bytes > 0
+    assert (
+        sum("are damaged and cannot be published: verify the table" in each.getMessage() for each in caplog.records)
+        == 2
+    )
+    kept = [each.relative_to(tmp_path).as_posix() for each in sorted(tmp_path.rglob("*.damaged"))]
+    assert kept == ["ks.a.events.damaged", "too-large/ks.a.events.damaged"]

@@ -1,0 +1,86 @@
+"""Frames of a file of held events (change_agent.publishing.held_events): the whole ones, also behind damaged bytes.
+
+Bytes at the end that are cut short, or zeros, are what a crash has left of a write: they were never durable. Other bytes that
+are no whole frame were durable once, and something has damaged them since; there may be whole frames behind.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import BinaryIO, Final
+
+__all__ = ["HEADER_BYTES", "SCHEMA_MARK", "FrameScan", "frame_of", "read_frame", "scan_frames"]
+
+_HEADER: Final = struct.Struct(">II")
+HEADER_BYTES: Final = _HEADER.size
+SCHEMA_MARK: Final = b"{"
+# How payloads begin: JSON of a schema, or Avro of events, whose first field is the text of a node id.
+_BEGINNING: Final = re.compile(rb'\{"|H[0-9a-f]{8}-[0-9a-f]{4}-')
+_LONGEST_BEGINNING: Final = 16
+_BLOCK_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class FrameScan:
+    """Events stand up to `end`, but for what is damaged: ends of such bytes by their starts. `last_schema` is theirs."""
+
+    end: int = 0
+    last_schema: bytes | None = None
+    damaged: dict[int, int] = field(default_factory=dict)
+
+
+def frame_of(payload: bytes) -> bytes:
+    """A payload as it stands in the file."""
+    return _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def read_frame(file: BinaryIO, start: int, size: int) -> bytes | None:
+    """The payload of the whole frame at `start` of a file of `size` bytes; None where there is none."""
+    length, crc = _header(file, start)
+    if not 0 < length <= size - start - HEADER_BYTES:
+        return None
+    payload = file.read(length)
+    return payload if len(payload) == length and zlib.crc32(payload) == crc else None
+
+
+def scan_frames(file: BinaryIO, size: int) -> FrameScan:
+    """Look at every frame. A schema without events behind it is what a crash has left: it does not count."""
+    found, at, schema = FrameScan(), 0, None
+    while at < size:
+        payload = read_frame(file, at, size)
+        if payload is None:
+            behind = _next_frame(file, at + 1, size)
+            if behind is None and not 0 < _header(file, at)[0] <= size - at - HEADER_BYTES:
+                break
+            found.damaged[at] = at = behind or size
+            found.end = at
+            continue
+        at += HEADER_BYTES + len(payload)
+        if payload.startswith(SCHEMA_MARK):
+            schema = payload
+        else:
+            found.last_schema, found.end = schema, at
+    return found
+
+
+def _header(file: BinaryIO, start: int) -> tuple[int, int]:
+    """Length and CRC; a length of 0, which no frame has, where there are too few bytes."""
+    file.seek(start)
+    header = file.read(HEADER_BYTES)
+    return _HEADER.unpack(header) if len(header) == HEADER_BYTES else (0, 0)
+
+
+def _next_frame(file: BinaryIO, start: int, size: int) -> int | None:
+    """Where the first whole frame at `start` or behind begins."""
+    at = start + HEADER_BYTES
+    while at < size:
+        file.seek(at)
+        block = file.read(_BLOCK_BYTES + _LONGEST_BEGINNING)
+        for each in _BEGINNING.finditer(block):
+            if read_frame(file, at + each.start() - HEADER_BYTES, size) is not None:
+                return at + each.start() - HEADER_BYTES
+        at += _BLOCK_BYTES
+    return None

@@ -1,0 +1,22 @@
+"""TopicStatus: how it stands with one events topic, for people and metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["TopicStatus"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStatus:
+    """How it stands with a topic. `problem` is what it was last refused for, since then in seconds of the epoch."""
+
+    topic: str
+    partitions: int
+    is_usable: bool
+    waiting_events: int
+    held_bytes: int
+    too_large_bytes: int
+    problem: str | None
+    problem_since_s: float | None
+    attempts: int

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from cdc.faults.errors import FaultRunError
 from cdc.faults.kinds import FaultKind
 
 __all__ = ["disturb_index"]
@@ -16,13 +18,12 @@ _WAIT_S: Final = 240.0
 
 
 def disturb_index(cdc_raw: Path, kind: FaultKind, length_s: float, on_strike: Callable[[str], None]) -> None:
-    """Writes wrong content into the newest index, and the right one back, unless Cassandra has done so meanwhile."""
-    index = _newest(cdc_raw)
-    if index is None:
-        on_strike("no index is there")
-        return
+    """Writes wrong content into the newest index, and the right one back, unless Cassandra has done so meanwhile.
+
+    Raises FaultRunError when there is none.
+    """
+    index, right = _newest(cdc_raw)
     try:
-        right = index.read_text()
         wrong = _wrong(right, kind)
         on_strike(f"{index.name}: {right!r} becomes {wrong!r}")
         index.write_text(wrong)
@@ -34,13 +35,16 @@ def disturb_index(cdc_raw: Path, kind: FaultKind, length_s: float, on_strike: Ca
         return  # the agent has finished it
 
 
-def _newest(cdc_raw: Path) -> Path | None:
+def _newest(cdc_raw: Path) -> tuple[Path, str]:
+    """The newest index and what it says. One that Cassandra has just emptied cannot be made wrong: it is waited for."""
     deadline = time.monotonic() + _WAIT_S
-    while not (found := sorted(cdc_raw.glob("*_cdc.idx"), key=_segment_id)):
-        if time.monotonic() > deadline:
-            return None
+    while time.monotonic() < deadline:
+        with suppress(FileNotFoundError):
+            for index in sorted(cdc_raw.glob("*_cdc.idx"), key=_segment_id)[-1:]:
+                if right := index.read_text():
+                    return index, right
         time.sleep(0.05)
-    return found[-1]
+    raise FaultRunError(f"{cdc_raw} had no index that says anything for {_WAIT_S:g} s; is a table with CDC written to?")
 
 
 def _segment_id(index: Path) -> int:

@@ -72,6 +72,7 @@ class FaultLine:
         self._on_progress = on_progress
         self._exit = ExitStack()
         self._care_stop = threading.Event()
+        self.source_restarts = 0
         self.pulsar_lock: Final = threading.Lock()
         """Held by whoever stops or starts Pulsar."""
 
@@ -212,6 +213,7 @@ class FaultLine:
                 missed = 1 if self.host() is not None else 3
                 dead = 0 if status["running"] or self.child() is not None else dead + missed
                 if dead >= 45:  # half a minute without a host, or more than a minute of starts that come to nothing
+                    self.source_restarts += 1
                     self._on_progress("source: restarted, for its instance could not start", "ready")
                     rest().post(f"{self._source_url}/restart", timeout=_ADMIN_TIMEOUT_S)
                     dead = 0

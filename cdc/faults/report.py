@@ -36,7 +36,10 @@ class Struck:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Figures and findings. `failure` is set when the run itself could not be finished."""
+    """Figures and findings. `failure` is set when the run itself could not be finished.
+
+    `source_restarts`: how often `sources restart` was needed, for Pulsar gave the instance up or its port was taken.
+    """
 
     seed: int
     nodes: int
@@ -47,6 +50,7 @@ class Report:
     statements: int = 0
     statements_failed: int = 0
     schema_changes: int = 0
+    source_restarts: int = 0
     events: int = 0
     events_distinct: int = 0
     judged_changes: int = 0
@@ -84,7 +88,8 @@ class Report:
         expired = sum(table.expired_rows + table.expired_columns for table in self.tables)
         return [
             f"seed {self.seed}: {len(self.struck)} of {len(self.plan)} faults, of which met changes in flight: {told}",
-            f"{self.statements:,} statements ({self.statements_failed:,} not answered), {self.schema_changes} schema changes",
+            f"{self.statements:,} statements ({self.statements_failed:,} not answered), {self.schema_changes} schema changes,"
+            f" the source restarted {self.source_restarts} times for an instance that Pulsar could not start",
             f"{self.events_distinct:,} events, {_share(self.events - self.events_distinct, self.events)} came again;"
             f" Cassandra's own reader has {self.judged_changes:,} changes",
             f"{records:,} records, {_share(repeated, records)} came again; {expired} rows and columns had expired",

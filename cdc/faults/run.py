@@ -135,6 +135,7 @@ class _Run:
             workload.finish()
             self.report.statements, self.report.statements_failed = workload.sent, workload.failed
             self.report.schema_changes = workload.schema_changes
+            self.report.source_restarts = line.source_restarts
             with self._stage("settling"):
                 line.clock.step(0.0)
                 workload.write_closing_rows()

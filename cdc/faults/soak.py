@@ -31,7 +31,7 @@ from cdc.faults.tables import KEYSPACE, TRACKED, schema_statements
 from cdc.faults.workload import Workload
 from cdc.sandbox.sandbox import Progress
 
-__all__ = ["OURS", "Sample", "SoakOptions", "SoakReport", "growth", "run_soak"]
+__all__ = ["OURS", "Sample", "SoakOptions", "SoakReport", "backlog", "growth", "run_soak"]
 
 OURS: Final = ("agent", "connector child", "connector host")
 """The processes that must not grow; those of Cassandra and Pulsar are shown beside them."""
@@ -40,6 +40,8 @@ _SETTLE_S: Final = 600.0
 _HAS_TTL: Final = "short_lived"
 # A process may grow by so much from the second quarter of the run to the last: caches fill, allocators keep pages.
 _ALLOWED_SHARE: Final = 0.15
+_ALLOWED_LAG_S: Final = 10.0
+_ALLOWED_WAITING: Final = 1_000.0
 _ALLOWED: Final = {"rss_mib": 24.0, "open_files": 8.0, "threads": 4.0}
 
 
@@ -92,7 +94,7 @@ def run_soak(options: SoakOptions, *, on_progress: Progress, say: Callable[[str]
     report = SoakReport(seed=options.seed, minutes=options.minutes)
     with FaultLine(nodes=1, cassandra="5.0", folder=options.folder, on_progress=on_progress) as line:
         _load(line, options, report, say)
-    report.growths = growth(report.samples)
+    report.growths = [*growth(report.samples), *backlog(report)]
     (options.folder / "report.json").write_text(json.dumps({**asdict(report), "good": report.is_good}))
     return report
 
@@ -193,6 +195,23 @@ def growth(samples: Sequence[Sample]) -> list[str]:
             before, after = (_median(part, name) for part in (early, late))
             if after > before + max(allowed, before * _ALLOWED_SHARE):
                 found.append(f"{process}: {name} grew from {before:g} to {after:g}")
+    return found
+
+
+def backlog(report: SoakReport) -> list[str]:
+    """Whether the line fell behind from the second quarter of the run to its last, beyond what is allowed; in words."""
+    found: list[str] = []
+    for what, pairs, allowed in (
+        ("the agent's lag in seconds", report.lag_s, _ALLOWED_LAG_S),
+        ("messages that wait in events topics", report.waiting, _ALLOWED_WAITING),
+    ):
+        end_s = max((at_s for at_s, _ in pairs), default=0.0)
+        early = [each for at_s, each in pairs if end_s / 4 <= at_s < end_s / 2]
+        late = [each for at_s, each in pairs if at_s >= end_s * 3 / 4]
+        if not early or not late:
+            found.append(f"{what}: there are too few samples of it")
+        elif median(late) > median(early) + max(allowed, median(early)):
+            found.append(f"{what} grew from {median(early):g} to {median(late):g}")
     return found
 
 

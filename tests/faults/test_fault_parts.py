@@ -15,7 +15,7 @@ from cdc.faults.index_files import disturb_index
 from cdc.faults.keeper import SegmentKeeper
 from cdc.faults.kinds import FaultKind
 from cdc.faults.literals import ELEMENT_TYPES, NATIVE_TYPES, literal
-from cdc.faults.soak import Sample, SoakReport, growth
+from cdc.faults.soak import Sample, SoakReport, backlog, growth
 from cdc.faults.soak_plot import plot_soak
 from cdc.faults.tables import ALL_TYPES
 
@@ -50,6 +50,16 @@ def test_a_segment_that_cassandra_finished_meanwhile_is_complete_again(tmp_path:
 
     disturb_index(tmp_path, FaultKind.IDX_SHRUNK, 0.0, start_next)
     assert index.read_text() == "1234\nCOMPLETED"
+
+
+def test_an_index_that_says_nothing_is_waited_for(tmp_path: Path) -> None:
+    """Cassandra empties it before it writes it anew: to empty it then would be no fault."""
+    index = tmp_path / "CommitLog-7-10_cdc.idx"
+    index.touch()
+    seen: list[str] = []
+    threading.Timer(0.3, index.write_text, ["1234"]).start()
+    disturb_index(tmp_path, FaultKind.IDX_EMPTY, 0.0, seen.append)
+    assert seen == ["CommitLog-7-10_cdc.idx: '1234' becomes ''"]
 
 
 def test_a_clock_steps_in_a_process_that_runs(tmp_path: Path) -> None:
@@ -108,6 +118,24 @@ def test_growth_is_told_and_a_flat_run_is_good(tmp_path: Path) -> None:
     report = SoakReport(seed=1, minutes=2, samples=_samples(100, 120), lag_s=[(0, 0.1), (100, 0.2)])
     plot_soak(report, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_line_that_falls_behind_is_told() -> None:
+    """Seconds of lag at the agent, messages before the connector; nothing measured is not flat."""
+
+    def report(lag_s: float, waiting: float) -> SoakReport:
+        moments = [float(at_s) for at_s in range(0, 101, 5)]
+        return SoakReport(
+            seed=1,
+            minutes=2,
+            lag_s=[(at_s, lag_s if at_s >= 75 else 0.2) for at_s in moments],
+            waiting=[(at_s, waiting if at_s >= 75 else 40.0) for at_s in moments],
+        )
+
+    assert backlog(report(9.0, 900.0)) == []
+    assert backlog(report(31.0, 900.0)) == ["the agent's lag in seconds grew from 0.2 to 31"]
+    assert backlog(report(9.0, 5_000.0)) == ["messages that wait in events topics grew from 40 to 5000"]
+    assert len(backlog(SoakReport(seed=1, minutes=2))) == 2
 
 
 def test_a_literal_of_every_type_can_be_drawn() -> None:

@@ -6,7 +6,7 @@ import itertools
 import ssl
 
 from source_connector.configuration.config import SourceConfig
-from source_connector.events.dead_letters import DeadLetterWriter
+from source_connector.events.dead_letter_writer import DeadLetterWriter
 from source_connector.events.events_consumer import EventsConsumer
 from source_connector.events.mutation_cache import MutationCache
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions

@@ -24,7 +24,7 @@ from uuid import UUID
 from schemas.errors import CdcError
 from source_connector.configuration.table_selection import TablePlace, TableSelection
 from source_connector.errors import EventsTopicError, FetchError
-from source_connector.events.dead_letters import DeadLettersWritten
+from source_connector.events.dead_letter_writer import DeadLettersWritten
 from source_connector.events.events_consumer import EventsConsumer
 from source_connector.events.events_message import DataStaxMessage, EventsMessage, UnreadableMessage
 from source_connector.events.topic_reader import ReceivedMessage

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from schemas.errors import CdcError
-from source_connector.events.dead_letters import DeadLetter, DeadLetterWriter
+from source_connector.events.dead_letter_writer import DeadLetterWriter
+from source_connector.events.dead_letters import DeadLetter
 from source_connector.events.events_message import UnreadableMessage
 from source_connector.events.mutation_cache import MutationCache
 from source_connector.host.outbox import Outbox

@@ -7,11 +7,7 @@ the topic keeps the letters; `resend` plays them again, which is safe at any tim
 
 from __future__ import annotations
 
-import logging
-import queue
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -23,16 +19,11 @@ from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, encode_events
 from source_connector.errors import DeadLettersError
 from source_connector.events.events_message import PendingEvent, RawMessage, UnreadableMessage
 from source_connector.events.pulsar_access import PulsarOptions, new_client
-from source_connector.notices import Notices
-from source_connector.timers import backoff_s
 
-__all__ = ["RESEND_SUBSCRIPTION", "DeadLetter", "DeadLetterWriter", "DeadLettersWritten", "dead_letters", "resend"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["RESEND_SUBSCRIPTION", "DeadLetter", "dead_letters", "resend", "subscribe"]
 
 RESEND_SUBSCRIPTION: Final = "resend"
 _LATEST_SCHEMA: Final = -1
-_LONGEST_PAUSE_S: Final = 30.0
 _RECEIVE_TIMEOUT_MS: Final = 10_000
 # One reader at a time: lists are short, and the connector holds the subscription for a moment when it writes its first letter.
 _LONGEST_TURN_S: Final = 10.0
@@ -133,72 +124,6 @@ class DeadLetter:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLettersWritten:
-    """The broker has the letters that were given with this ticket."""
-
-    ticket: object
-
-
-class DeadLetterWriter:
-    """Writes letters, in a thread of its own that starts with the first one.
-
-    It goes on trying while the broker is away. `post` gets a `DeadLettersWritten` for each call of `write`.
-    """
-
-    def __init__(self, options: PulsarOptions, topic: str, post: Callable[[DeadLettersWritten], None]) -> None:
-        self._options = options
-        self.topic: Final = topic
-        self._post = post
-        self._waiting: queue.SimpleQueue[tuple[object, Sequence[DeadLetter]]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._notices = Notices(_log)
-        self._stopping = threading.Event()
-        self._client: pulsar.Client | None = None
-        self._producer: pulsar.Producer | None = None
-
-    def write(self, ticket: object, letters: Sequence[DeadLetter]) -> None:
-        """Write letters; whoever wrote what they hold must not forget it before the answer."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="dead-letters", daemon=True)
-            self._thread.start()
-        self._waiting.put((ticket, letters))
-
-    def close(self) -> None:
-        """Give up what is not written yet: its events are not acknowledged."""
-        self._stopping.set()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            ticket, letters = self._waiting.get()
-            for letter in letters:
-                self._write_patiently(letter)
-            if not self._stopping.is_set():
-                self._post(DeadLettersWritten(ticket=ticket))
-
-    def _write_patiently(self, letter: DeadLetter) -> None:
-        attempts = 0
-        while not self._stopping.is_set():
-            try:
-                self._open().send(letter.data, properties=letter.properties)
-            except pulsar.PulsarException as error:
-                self._notices.say("broker", f"the dead-letter topic {self.topic} takes nothing yet: {error}")
-                self._stopping.wait(backoff_s(attempts, 0.5, _LONGEST_PAUSE_S))
-                attempts += 1
-            else:
-                return
-
-    def _open(self) -> pulsar.Producer:
-        if self._producer is None:
-            if self._client is None:
-                self._client = new_client(self._options)
-            # What no subscription holds is trimmed at once. Who reads the letters has made it already.
-            with suppress(pulsar.ConsumerBusy):
-                _subscribe(self._client, self.topic).close()
-            self._producer = self._client.create_producer(self.topic, batching_enabled=False)
-        return self._producer
-
-
 def dead_letters(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, None]:
     """All letters that nobody has sent again, oldest first; nothing is changed. Raises DeadLettersError."""
     with _Reading(options, topic) as reading:
@@ -248,7 +173,7 @@ class _Reading:
             reraise=True,
         )
         try:
-            return attempts(_subscribe, self._client, self._topic)
+            return attempts(subscribe, self._client, self._topic)
         except pulsar.ConsumerBusy as error:
             text = (
                 f"{self._topic}: somebody else lists or resends these letters at the moment; try again when that ended"
@@ -297,7 +222,8 @@ class _AsItIs(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships n
         return obj
 
 
-def _subscribe(client: pulsar.Client, topic: str) -> pulsar.Consumer:
+def subscribe(client: pulsar.Client, topic: str) -> pulsar.Consumer:
+    """The subscription that holds the letters of a topic. Raises pulsar.ConsumerBusy while another has it."""
     return client.subscribe(
         topic,
         RESEND_SUBSCRIPTION,

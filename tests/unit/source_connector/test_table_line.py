@@ -12,7 +12,8 @@ import pytest
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, decode_events
 from schemas.table_metadata import TableMetadata
 from source_connector.errors import FetchError
-from source_connector.events.dead_letters import DeadLetter, DeadLetterWriter
+from source_connector.events.dead_letter_writer import DeadLetterWriter
+from source_connector.events.dead_letters import DeadLetter
 from source_connector.events.events_message import EventsMessage, UnreadableMessage
 from source_connector.events.mutation_cache import MutationCache
 from source_connector.host.host_connection import HostConnection

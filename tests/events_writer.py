@@ -143,6 +143,11 @@ class EventsWriter:
         """Publish something else in an event's place."""
         self._producers[partition].send(data)
 
+    def send_in_chunks(self, data: bytes) -> None:
+        """The same, of any size, on the first partition."""
+        topic = f"{self.topic}-partition-0"
+        self._client.create_producer(topic, schema=_AvroBytes(), chunking_enabled=True).send(data)
+
 
 def _partition_key(components: Sequence[bytes]) -> bytes:
     if len(components) == 1:

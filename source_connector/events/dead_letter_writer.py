@@ -12,7 +12,7 @@ from typing import Final
 
 import pulsar
 
-from source_connector.events.dead_letters import DeadLetter, subscribe
+from source_connector.events.dead_letters import DeadLetter, new_producer, subscribe
 from source_connector.events.pulsar_access import PulsarOptions, new_client
 from source_connector.notices import Notices
 from source_connector.timers import backoff_s
@@ -34,14 +34,19 @@ class DeadLettersWritten:
 class DeadLetterWriter:
     """Writes letters, in a thread of its own that starts with the first one.
 
-    It goes on trying while the broker is away. `post` gets a `DeadLettersWritten` for each call of `write`.
+    It goes on trying while the broker is away. `post` gets a `DeadLettersWritten` for each call of `write`, or the
+    error that nobody has foreseen, which ended the thread.
     """
 
-    def __init__(self, options: PulsarOptions, topic: str, post: Callable[[DeadLettersWritten], None]) -> None:
+    def __init__(
+        self, options: PulsarOptions, topic: str, post: Callable[[DeadLettersWritten | Exception], None]
+    ) -> None:
         self._options = options
         self.topic: Final = topic
         self._post = post
         self._waiting: queue.SimpleQueue[tuple[object, Sequence[DeadLetter]]] = queue.SimpleQueue()
+        self._failures = 0
+        """One behind the other."""
         self._thread: threading.Thread | None = None
         self._notices = Notices(_log)
         self._stopping = threading.Event()
@@ -60,24 +65,41 @@ class DeadLetterWriter:
         self._stopping.set()
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            ticket, letters = self._waiting.get()
-            for letter in letters:
-                self._write_patiently(letter)
-            if not self._stopping.is_set():
-                self._post(DeadLettersWritten(ticket=ticket))
+        try:
+            while not self._stopping.is_set():
+                ticket, letters = self._waiting.get()
+                left = self._write(letters)
+                if left:  # behind those of others: what is refused may be this letter's fault
+                    self._waiting.put((ticket, left))
+                    self._stopping.wait(backoff_s(self._failures - 1, 0.5, _LONGEST_PAUSE_S))
+                elif not self._stopping.is_set():
+                    self._post(DeadLettersWritten(ticket=ticket))
+        except Exception as error:  # noqa: BLE001  # the top of a thread: whoever owns it decides
+            self._post(error)
 
-    def _write_patiently(self, letter: DeadLetter) -> None:
-        attempts = 0
-        while not self._stopping.is_set():
+    def _write(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+        """Those that are still to be written, from the first one on that is not taken."""
+        for at, letter in enumerate(letters):
             try:
-                self._open().send(letter.data, properties=letter.properties)
+                self._send(letter)
+                self._failures = 0
             except pulsar.PulsarException as error:
-                self._notices.say("broker", f"the dead-letter topic {self.topic} takes nothing yet: {error}")
-                self._stopping.wait(backoff_s(attempts, 0.5, _LONGEST_PAUSE_S))
-                attempts += 1
-            else:
-                return
+                self._failures += 1
+                text = f"the dead-letter topic {self.topic} does not take the letter of {letter.topic} message "
+                self._notices.say("broker", f"{text}{letter.message_id}, which is tried again: {error}")
+                return letters[at:]
+        return ()
+
+    def _send(self, letter: DeadLetter) -> None:
+        producer = self._open()
+        try:
+            producer.send(letter.data, properties=letter.properties)
+        except pulsar.MessageTooBig:  # chunks are made of the payload only
+            letter = letter.without_its_properties()
+            producer.send(letter.data, properties=letter.properties)
+            _log.error(
+                "%s message %s: the dead letter is written without %s", letter.topic, letter.message_id, letter.cut
+            )
 
     def _open(self) -> pulsar.Producer:
         if self._producer is None:
@@ -86,5 +108,5 @@ class DeadLetterWriter:
             # What no subscription holds is trimmed at once. Who reads the letters has made it already.
             with suppress(pulsar.ConsumerBusy):
                 subscribe(self._client, self.topic).close()
-            self._producer = self._client.create_producer(self.topic, batching_enabled=False)
+            self._producer = new_producer(self._client, self.topic)
         return self._producer

@@ -7,8 +7,9 @@ the topic keeps the letters; `resend` plays them again, which is safe at any tim
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 import _pulsar
@@ -20,7 +21,7 @@ from source_connector.errors import DeadLettersError
 from source_connector.events.events_message import PendingEvent, RawMessage, UnreadableMessage
 from source_connector.events.pulsar_access import PulsarOptions, new_client
 
-__all__ = ["RESEND_SUBSCRIPTION", "DeadLetter", "dead_letters", "resend", "subscribe"]
+__all__ = ["RESEND_SUBSCRIPTION", "DeadLetter", "dead_letters", "new_producer", "resend", "subscribe"]
 
 RESEND_SUBSCRIPTION: Final = "resend"
 _LATEST_SCHEMA: Final = -1
@@ -55,6 +56,8 @@ class DeadLetter:
     message_key: str = ""
     """Of a message of a DataStax agent; `message_properties` are its own, too."""
     message_properties: Mapping[str, str] = field(default_factory=dict)
+    cut: str = ""
+    """What of the message is not here; such a letter cannot be sent again."""
 
     @classmethod
     def of_event(cls, pending: PendingEvent, reason: str) -> Self:
@@ -98,9 +101,19 @@ class DeadLetter:
             "key": self.key,
             "schema_version": "" if self.schema_version is None else str(self.schema_version),
             "message_key": self.message_key,
+            "cut": self.cut,
         }
         found |= {f"{_OWN}{name}": text for name, text in self.message_properties.items()}
         return {name: text for name, text in found.items() if text}
+
+    def without_its_properties(self) -> Self:
+        """The letter of a message that has more of them than a letter can carry."""
+        texts = [self.message_key, *itertools.chain.from_iterable(self.message_properties.items())]
+        cut = (
+            f"its key and its {len(self.message_properties)} properties, {sum(len(each.encode()) for each in texts):,} "
+            "bytes, which the broker does not take beside a letter's own"
+        )
+        return replace(self, message_key="", message_properties={}, cut=cut)
 
     @classmethod
     def from_message(cls, data: bytes, properties: Mapping[str, str]) -> Self:
@@ -118,6 +131,7 @@ class DeadLetter:
             place=properties.get("place", ""),
             key=properties.get("key", ""),
             message_key=properties.get("message_key", ""),
+            cut=properties.get("cut", ""),
             message_properties={
                 name.removeprefix(_OWN): text for name, text in properties.items() if name.startswith(_OWN)
             },
@@ -134,12 +148,17 @@ def dead_letters(options: PulsarOptions, topic: str) -> Generator[DeadLetter, No
 def resend(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, None]:
     """Send the letters that are there now to their events topics again; each is yielded when the broker has it.
 
-    A letter leaves the dead-letter topic then, and not before. Raises DeadLettersError.
+    A letter leaves the dead-letter topic then, and not before. Raises DeadLettersError, and does so behind the others for
+    letters that hold too little of their message.
     """
+    cut: list[str] = []
     with _Reading(options, topic) as reading:
         producers: dict[tuple[str, int | None], pulsar.Producer] = {}
         for message in reading.messages():
             letter = DeadLetter.from_message(message.data(), message.properties())
+            if letter.cut:
+                cut.append(f"{letter.topic} {letter.message_id}")
+                continue
             place = letter.topic, letter.schema_version
             if place not in producers:
                 producers[place] = reading.producer(letter)
@@ -147,6 +166,11 @@ def resend(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, No
             producers[place].send(letter.data, partition_key=key, properties=dict(letter.message_properties))
             reading.acknowledge(message)
             yield letter
+    if cut:
+        raise DeadLettersError(
+            f"{topic}: {len(cut)} letters were not sent again and stay, for their messages were too large to be kept whole "
+            f"(the property 'cut' says what is missing); write their rows again: {', '.join(cut)}"
+        )
 
 
 class _Reading:
@@ -203,12 +227,12 @@ class _Reading:
     def producer(self, letter: DeadLetter) -> pulsar.Producer:
         """A producer that writes bytes as the letter's writer did."""
         if letter.message_key:  # key and value stand apart there, and a message without a version is read by the latest
-            return self._client.create_producer(letter.topic, batching_enabled=False)
+            return new_producer(self._client, letter.topic)
         info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
         if letter.schema_version is not None:
             version = max(letter.schema_version, _LATEST_SCHEMA)
             info = self._client._client.get_schema_info(letter.topic, version)  # noqa: SLF001  # not in the wrapper
-        return self._client.create_producer(letter.topic, schema=_AsItIs(info), batching_enabled=False)
+        return new_producer(self._client, letter.topic, schema=_AsItIs(info))
 
 
 class _AsItIs(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships no types
@@ -220,6 +244,11 @@ class _AsItIs(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships n
 
     def encode(self, obj: bytes) -> bytes:
         return obj
+
+
+def new_producer(client: pulsar.Client, topic: str, **settings: object) -> pulsar.Producer:
+    """Its messages are as large as they have to be: one that came compressed or in chunks is larger than a broker takes."""
+    return client.create_producer(topic, batching_enabled=False, chunking_enabled=True, **settings)
 
 
 def subscribe(client: pulsar.Client, topic: str) -> pulsar.Consumer:

@@ -76,6 +76,23 @@ def test_a_dead_letter_that_is_sent_again_leads_to_the_row_as_it_is_by_then(
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
 
 
+def test_a_message_larger_than_the_broker_takes_at_once_is_set_aside_whole(
+    line: ConnectorLine, pulsar: PulsarServer
+) -> None:
+    """It came in chunks, and goes on in chunks; other letters do not wait behind it, and it can be sent again."""
+    junk = random.Random(5).randbytes(6 * 1024 * 1024)
+    refused = line.writer.event(int32(9), writetime_us=1)._replace(partition_key=b"\x01\x02")
+    line.writer.send_in_chunks(junk)
+    line.writer.send(refused)
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    large, small = _letters(pulsar, line)
+    assert (large["bytes"], small["key"]) == (len(junk), "0102")
+    assert f"{len(junk)} bytes are no MutationEvents record" in str(large["reason"])
+    assert [each["bytes"] for each in _letters(pulsar, line, "resend")] == [len(junk), small["bytes"]]
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    assert {each["bytes"] for each in _letters(pulsar, line)} == {len(junk), small["bytes"]}
+
+
 def test_one_reader_of_the_letters_at_a_time_and_the_connector_writes_meanwhile(
     line: ConnectorLine, pulsar: PulsarServer
 ) -> None:

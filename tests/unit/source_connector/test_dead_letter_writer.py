@@ -1,0 +1,86 @@
+"""What the thread that writes dead letters does with what the broker refuses, and with what nobody has foreseen."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import pulsar
+import pytest
+
+from source_connector.events.dead_letter_writer import DeadLettersWritten, DeadLetterWriter
+from source_connector.events.dead_letters import DeadLetter
+from source_connector.events.pulsar_access import PulsarOptions
+
+OPTIONS = PulsarOptions(service_url="pulsar://broker:6650")
+GOOD = DeadLetter(topic="events", message_id="(1,2,3,4)", reason="no event", data=b"good")
+LATE = DeadLetter(topic="events", message_id="(1,3,3,4)", reason="no event", data=b"late")
+
+
+class Broker:
+    """Keeps what it takes; a refusal for some bytes lasts as long as it is told to."""
+
+    def __init__(self, refusals: Mapping[bytes, list[Exception]]) -> None:
+        self.refusals = refusals
+        self.taken: list[tuple[bytes, dict[str, str]]] = []
+
+    def send(self, data: bytes, properties: dict[str, str]) -> None:
+        if self.refusals.get(data):
+            raise self.refusals[data].pop()
+        self.taken.append((data, properties))
+
+
+class Writing:
+    """A writer beside a broker, and what it has posted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **refusals: list[Exception]) -> None:
+        self.broker = Broker({data.encode(): errors for data, errors in refusals.items()})
+        client = SimpleNamespace(
+            subscribe=lambda *_, **__: SimpleNamespace(close=lambda: None),
+            create_producer=lambda *_, **__: self.broker,
+        )
+        monkeypatch.setattr("source_connector.events.dead_letter_writer.new_client", lambda options: client)
+        self.posted: queue.SimpleQueue[DeadLettersWritten | Exception] = queue.SimpleQueue()
+        self.writer = DeadLetterWriter(OPTIONS, "dead", self.posted.put)
+
+    def next_ticket(self) -> object:
+        posted = self.posted.get(timeout=10)
+        assert isinstance(posted, DeadLettersWritten), posted
+        return posted.ticket
+
+
+def test_a_letter_that_is_not_taken_stands_back_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ticket is answered once, when the broker has all of its letters; none of them is written twice."""
+    writing = Writing(monkeypatch, late=[pulsar.Timeout("refused"), pulsar.Timeout("refused")])
+    writing.writer.write("first", [GOOD, LATE])
+    writing.writer.write("second", [GOOD])
+    assert [writing.next_ticket(), writing.next_ticket()] == ["second", "first"]
+    assert [data for data, _ in writing.broker.taken] == [b"good", b"good", b"late"]
+
+
+def test_a_letter_that_is_too_large_for_its_properties_is_written_without_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says what is missing, where the original is, and the log says it too; it is not for sending again."""
+    letter = DeadLetter(
+        topic="events", message_id="(1,2,3,4)", reason="no event", data=b"large", message_key="k",
+        message_properties={"writetime": "9" * 40},
+    )  # fmt: skip
+    writing = Writing(monkeypatch, large=[pulsar.MessageTooBig("too big")])
+    writing.writer.write("ticket", [letter])
+    assert writing.next_ticket() == "ticket"
+    ((data, properties),) = writing.broker.taken
+    read = DeadLetter.from_message(data, properties)
+    assert (read.topic, read.message_id, read.data) == ("events", "(1,2,3,4)", b"large")
+    assert (read.message_key, read.message_properties) == ("", {})
+    assert read.cut == "its key and its 1 properties, 50 bytes, which the broker does not take beside a letter's own"
+    assert caplog.messages == [f"events message (1,2,3,4): the dead letter is written without {read.cut}"]
+
+
+def test_what_nobody_has_foreseen_ends_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in every other thread: an event whose letter is never written would never be acknowledged, and nobody told."""
+    writing = Writing(monkeypatch, good=[TypeError("unforeseen")])
+    writing.writer.write("ticket", [GOOD])
+    posted = writing.posted.get(timeout=10)
+    assert isinstance(posted, TypeError)

@@ -215,7 +215,7 @@ class TableLine:
             and self._registration.is_taken
             and self._life.may_publish
             and stages.fetcher.has_room
-            and stages.outbox.has_room
+            and stages.outbox.has_room(self)
         )
 
     def _start(self, work: Work) -> None:

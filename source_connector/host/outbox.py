@@ -11,7 +11,10 @@ from source_connector.rows.row_task import Desk, Task
 
 __all__ = ["Outbox"]
 
-_MAX_UNANSWERED_BYTES: Final = 32 * 1024 * 1024
+# Together 32 MiB. What all share goes to whoever comes; of the rest each table has its part, so that one whose data topic
+# takes nothing does not keep the others from reading.
+_SHARED_BYTES: Final = 24 * 1024 * 1024
+_KEPT_BYTES: Final = 8 * 1024 * 1024
 
 
 class Outbox:
@@ -21,12 +24,13 @@ class Outbox:
         self._host = host
         self._unanswered: dict[int, tuple[Task, int]] = {}
         self._bytes = 0
+        self._bytes_of: dict[Desk, int] = {}
         self._next_seq = 1
 
-    @property
-    def has_room(self) -> bool:
-        """False while the broker is behind by more than may wait in memory."""
-        return self._bytes < _MAX_UNANSWERED_BYTES
+    def has_room(self, desk: Desk) -> bool:
+        """False while the broker is behind by more of a desk's records than may wait in memory."""
+        own = self._bytes_of.setdefault(desk, 0)
+        return self._bytes < _SHARED_BYTES or own < _KEPT_BYTES // len(self._bytes_of)
 
     def publish(self, task: Task, record: SourceRecord) -> None:
         """Hand a record to the host."""
@@ -34,6 +38,7 @@ class Outbox:
         frame = encode_record(seq, record)
         self._unanswered[seq] = task, len(frame)
         self._bytes += len(frame)
+        self._bytes_of[task.desk] = self._bytes_of.get(task.desk, 0) + len(frame)
         task.unanswered += 1
         self._host.send(frame)
 
@@ -45,6 +50,7 @@ class Outbox:
         """The task whose record was answered."""
         task, size = self._unanswered.pop(seq)
         self._bytes -= size
+        self._bytes_of[task.desk] -= size
         task.unanswered -= 1
         if refused:
             task.was_refused, task.refused_bytes = True, size

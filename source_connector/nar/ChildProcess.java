@@ -8,15 +8,15 @@ import java.io.IOException;
 import java.io.OutputStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
-import org.apache.pulsar.client.api.PulsarClientException;
+import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.io.core.SourceContext;
 import org.slf4j.Logger;
@@ -36,7 +36,7 @@ final class ChildProcess {
     private final BlockingQueue<Object> records = new ArrayBlockingQueue<>(WAITING_BATCHES);
     private final BlockingQueue<byte[]> outgoing = new LinkedBlockingQueue<>();
     private final CompletableFuture<Void> opened = new CompletableFuture<>();
-    private final Map<Integer, Destination> destinations = new HashMap<>();
+    private final Map<Integer, Destination> destinations = new ConcurrentHashMap<>();
     private ArrayDeque<?> taken = new ArrayDeque<>();
     private volatile Process process;
     private volatile boolean closing;
@@ -136,17 +136,14 @@ final class ChildProcess {
         return new ArrayDeque<>();
     }
 
-    /** A producer that is made registers its schema, or tells why it cannot. */
+    /** A producer that is made registers its schema, or tells why it cannot; a topic that is slow holds up no other. */
     private void register(Frames.SchemaFrame frame) {
         Schema<Object> schema = DataSchema.of(frame);
         String topic = frame.topic().isEmpty() ? context.getOutputTopic() : frame.topic();
-        try {
-            context.getPulsarClient().newProducer(schema).topic(topic).create().close();
-            destinations.put(frame.id(), new Destination(schema, frame.topic()));
-            outgoing.add(Frames.answer(Frames.Type.TAKEN, frame.id(), ""));
-        } catch (PulsarClientException e) {
-            outgoing.add(Frames.answer(Frames.Type.REFUSED, frame.id(), String.valueOf(e.getMessage())));
-        }
+        context.getPulsarClient().newProducer(schema).topic(topic).createAsync().thenCompose(Producer::closeAsync)
+                .thenRun(() -> destinations.put(frame.id(), new Destination(schema, frame.topic())))
+                .handle((done, e) -> outgoing.add(e == null ? Frames.answer(Frames.Type.TAKEN, frame.id(), "")
+                        : Frames.answer(Frames.Type.REFUSED, frame.id(), "" + e.getCause().getMessage())));
     }
 
     private void put(Object next) throws InterruptedException {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from cassandra.cluster import Session
+from pulsar import Client, FileLogger, LoggerLevel
 
 from cdc.rest import rest
 from tests.connector_line import int32
@@ -211,3 +213,46 @@ def test_one_tables_trouble_parks_its_events_and_no_others(
     wait_until_acknowledged(troubled.writer.topic, pulsar.admin_url)
     letters = rest().get(f"{pulsar.admin_url}/admin/v2/persistent/public/default/dead-{keyspace}/stats").json()
     assert letters["subscriptions"]["resend"]["msgBacklog"] == 1, json.dumps(letters)
+
+
+def _hold(topic: str, pulsar: PulsarServer) -> Callable[[], None]:
+    """Make a topic whose broker lets each producer wait; the answer lets it go on. Its subscription `test` begins empty."""
+    path = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{topic}"
+    latest = 2**63 - 1
+    rest().put(path).raise_for_status()
+    rest().put(f"{path}/subscription/hold", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
+    with closing(Client(pulsar.service_url, logger=FileLogger(LoggerLevel.Error, "/dev/null"))) as client:
+        client.create_producer(topic).send(b"what the subscription holds")
+    rest().put(f"{path}/subscription/test", json={"ledgerId": latest, "entryId": latest}).raise_for_status()
+    quota = {"limitSize": 1, "limitTime": -1, "policy": "producer_request_hold"}
+    rest().post(f"{path}/backlogQuota?backlogQuotaType=destination_storage", json=quota).raise_for_status()
+    wait_until(
+        lambda: "producer_request_hold" in rest().get(f"{path}/backlogQuotaMap?applied=true").text, "the topic's quota"
+    )
+
+    def let_go() -> None:
+        rest().delete(f"{path}/backlogQuota?backlogQuotaType=destination_storage").raise_for_status()
+        rest().delete(f"{path}/subscription/hold").raise_for_status()
+
+    return let_go
+
+
+def test_a_data_topic_that_lets_its_producer_wait_holds_up_no_other_table(
+    create_table: CreateTable, deploy_connector: DeployConnector, keyspace: str, pulsar: PulsarServer
+) -> None:
+    """The client asks for half a minute, again and again; records of other tables come meanwhile, and then its own."""
+    free = create_table("free")
+    _serve_keyspace(deploy_connector, keyspace)
+    free.insert(0)
+    free.topic.next()
+    let_go = _hold(f"data-{keyspace}.held", pulsar)
+    held = create_table("held")
+    held.insert(1)
+    for number in range(1, 21):
+        free.insert(number)
+        assert free.topic.next(timeout_s=10)[0].key == {"id": number}
+        held.topic.expect_silence()
+    let_go()
+    assert held.topic.next()[0].key == {"id": 1}
+    for line in (free, held):
+        wait_until_acknowledged(line.writer.topic, pulsar.admin_url)

@@ -1,0 +1,48 @@
+"""Which tables may read while the broker is behind."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from source_connector.host.host_connection import HostConnection
+from source_connector.host.outbox import Outbox
+from source_connector.host.record import SourceRecord
+from source_connector.rows.row_task import Desk, Task
+from tests.unit.source_connector.events import event
+from tests.unit.source_connector.test_table_line import Case
+
+MIB = 1024 * 1024
+
+
+def publish(outbox: Outbox, mebibytes: int, desk: object = "another table") -> None:
+    """Records of a mebibyte that the broker does not acknowledge."""
+    task = cast("Task", SimpleNamespace(desk=desk, unanswered=0))
+    for _ in range(mebibytes):
+        outbox.publish(task, SourceRecord(1, b"", bytes(MIB), {}))
+
+
+def test_a_table_whose_topic_takes_nothing_lets_the_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its large rows wait in memory, and with them whatever of others had been read, up to some place that is theirs."""
+    case = Case(monkeypatch)
+    publish(case.outbox, 33)
+    case.receive(event(1))
+    assert len(case.around.reads) == 1
+
+
+def test_what_all_tables_have_unanswered_is_bounded() -> None:
+    """By 32 MiB and a record of each: together they fill what is shared, then each fills its own part of the rest."""
+    outbox = Outbox(cast("HostConnection", SimpleNamespace(send=lambda frame: None)))
+    tables = [cast("Desk", f"table {number}") for number in range(4)]
+    sizes = dict.fromkeys(tables, 0)
+    for table in tables:
+        outbox.has_room(table)
+    for table in tables:
+        while outbox.has_room(table):
+            publish(outbox, 1, table)
+            sizes[table] += 1
+    assert [sizes[table] for table in tables] == [24, 2, 2, 2]
+    outbox.answered(1, refused=False)
+    assert not any(map(outbox.has_room, tables))

@@ -22,6 +22,7 @@ from source_connector.source import CassandraSource, Inbox
 from source_connector.stages import Limits, Stages
 from source_connector.tables.newest_schema import NewestSchemas
 from source_connector.tables.schema_changes import SchemaChangeTopic
+from source_connector.tables.schema_looks import SchemaLooks
 from source_connector.timers import Timers
 
 __all__ = ["assemble", "cassandra_options"]
@@ -53,6 +54,7 @@ def assemble(
             expire_after_s=config.cache_expire_after_ms / 1000,
         ),
         outbox=Outbox(host),
+        looks=SchemaLooks(inbox.put),
         timers=timers,
         letters=DeadLetterWriter(pulsar, config.dead_letters_topic, inbox.put),
         changes=SchemaChangeTopic(connection, config.changes_topic),

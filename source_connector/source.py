@@ -5,7 +5,7 @@
           '-- settled: acknowledged when all of a message's events are <-- ACK / FAIL from the host
 
 Everything below runs in one thread, fed by one inbox. The other threads only post to it: the readers' (messages), the
-driver's (answers), the host reader's (ACK, FAIL, CLOSE), the dead letters' (written). Stop order: consumer, Cassandra,
+driver's (answers), the looks at the schema, the host reader's (ACK, FAIL, CLOSE), the dead letters' (written). Stop order: consumer, Cassandra,
 process.
 """
 
@@ -39,12 +39,14 @@ from source_connector.host.host_protocol import (
     encode_metric,
 )
 from source_connector.notices import Notices
+from source_connector.rows.cassandra_client import CassandraClient
 from source_connector.rows.read_request import Rows
 from source_connector.rows.row_fetcher import Answer
 from source_connector.rows.row_task import Task
 from source_connector.stages import Stages
 from source_connector.table_line import TableLine
 from source_connector.tables.newest_schema import SchemaLookedAt
+from source_connector.tables.schema_looks import Looked
 from source_connector.tables.table_schema import TableSchemaReader
 
 __all__ = ["CassandraSource", "Inbox"]
@@ -57,7 +59,7 @@ _BEAT_S: Final = 1.0
 _TOPIC_LOOK_S: Final = 10.0
 _HANDLED_AT_ONCE: Final = 200
 
-Posted = ReceivedMessage | Answer | HostFrame | SchemaLookedAt | DeadLettersWritten | Exception
+Posted = ReceivedMessage | Answer | HostFrame | SchemaLookedAt | Looked | DeadLettersWritten | Exception
 Inbox = queue.SimpleQueue[Posted]
 
 
@@ -154,6 +156,8 @@ class CassandraSource:
             case SchemaTaken() | SchemaRefused() | SchemaLookedAt():
                 for line in self._turns:
                     line.schema_answered(item)
+            case Looked():
+                item.tell()
             case UnreadableMessage():
                 self._stages.set_aside(item)
             case DeadLettersWritten():
@@ -209,16 +213,16 @@ class CassandraSource:
 
     def _look_for_tables(self) -> None:
         """Tables that a pattern selects, when the schema has changed since the last look."""
-        if not self._selection.has_patterns:
+        if self._selection.has_patterns:
+            self._stages.looks.ask(partial(_tables_since, self._stages.client, self._tables_seen_at), self._found)
+
+    def _found(self, found: tuple[UUID, Sequence[tuple[str, str, bool]]] | CdcError) -> None:
+        if isinstance(found, CdcError):
+            self._notices.say("tables", f"tables that were added are not seen yet: {found}")
             return
-        try:
-            version = self._stages.client.schema_version()
-            if version != self._tables_seen_at:
-                for place in self._selection.found(self._stages.client.tables()):
-                    self._serve(place)
-                self._tables_seen_at = version
-        except FetchError as error:
-            self._notices.say("tables", f"tables that were added are not seen yet: {error}")
+        self._tables_seen_at, tables = found
+        for place in self._selection.found(tables):
+            self._serve(place)
 
     def _until_it_works(self, attempt: Callable[[], None]) -> None:
         """What may come later is waited for; CLOSE ends the waiting."""
@@ -248,6 +252,12 @@ class CassandraSource:
         }
         for name, value in stages.metrics.to_tell(measured):
             self._host.send(encode_metric(name, value))
+
+
+def _tables_since(client: CassandraClient, seen_at: UUID | None) -> tuple[UUID, Sequence[tuple[str, str, bool]]]:
+    """The schema's version, and all tables unless that is the one that was seen. Raises FetchError."""
+    version = client.schema_version()
+    return version, () if version == seen_at else client.tables()
 
 
 def _base_name(topic: str) -> str:

@@ -23,6 +23,7 @@ from source_connector.rows.row_encoder import DataFormat
 from source_connector.rows.row_fetcher import Answer
 from source_connector.rows.row_task import Reading
 from source_connector.tables.schema_changes import SchemaChangeTopic
+from source_connector.tables.schema_looks import SchemaLooks
 from source_connector.timers import Timers
 
 __all__ = ["Limits", "Stages"]
@@ -74,6 +75,7 @@ class Stages:
     fetcher: Fetcher
     cache: MutationCache
     outbox: Outbox
+    looks: SchemaLooks
     timers: Timers
     letters: DeadLetterWriter
     changes: SchemaChangeTopic

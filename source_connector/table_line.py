@@ -63,7 +63,9 @@ class TableLine:
         self._on_open = on_open
         self._destination = destination
         self._is_followed = False
-        self._table = TableTracker(schema, stages.limits.columns, stages.limits.data_format, self._use_projection)
+        self._table = TableTracker(
+            schema.keyspace, schema.table, stages.limits.columns, stages.limits.data_format, self._use_projection
+        )
         self._of_unknown_tables: list[EventsMessage] = []
         self._to_be_retried: set[Task] = set()
         self._being_parked: set[Task] = set()
@@ -72,11 +74,11 @@ class TableLine:
         self._notices = Notices(_log)
         self._life = TableLife(stages.outbox, stages.metrics, self._notices)
         self._registration = SchemaRegistration(stages.send, stages.look_at_schema, stages.timers, self._notices)
-        self._guessed = GuessedEvents(self._table, self._notices)
         self._watch = SchemaWatch(
-            self._table, stages.timers, self._notices,
+            self._table, schema, stages.looks, stages.timers, self._notices,
             is_alone=is_alone, shortest_pause_s=stages.limits.backoff_s, on_refresh=self._on_refresh,
         )  # fmt: skip
+        self._guessed = GuessedEvents(self._table, self._watch.ask_version, stages.timers, self._notices)
         self.schema_id = 0
         """Of the projection's schemas."""
 
@@ -242,7 +244,8 @@ class TableLine:
         try:
             step()
         except FetchError as error:
-            self._table.is_stale |= error.refresh_schema
+            if error.refresh_schema:
+                self._table.doubt()
             if error.is_invalid:
                 self._failed(task, str(error))
             else:
@@ -250,7 +253,7 @@ class TableLine:
         except CdcError as error:
             # A user type may have grown since: its values are longer than what is known of it.
             self._stages.metrics.counters["rows_not_converted"] += 1
-            self._table.is_stale = True
+            self._table.doubt()
             self._failed(task, str(error))
         except Exception as error:  # noqa: BLE001  # an event that nobody has foreseen stops no other
             _log.debug("unexpected", exc_info=error)

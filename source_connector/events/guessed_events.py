@@ -6,12 +6,13 @@ that have come, before any of them is worked on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
+from uuid import UUID
 
 from schemas.cql_type import NativeType
+from schemas.errors import CdcError
 from schemas.mutation_event import MalformedEventsError, MutationEvent, MutationKind, RangeBounds
-from source_connector.errors import FetchError
 from source_connector.events.datastax_events import as_mutation_events
 from source_connector.events.events_message import DataStaxMessage, EventsMessage, PendingEvent, UnreadableMessage
 from source_connector.notices import Notices
@@ -21,19 +22,32 @@ from source_connector.rows.read_request import ReadLevel, Rows
 from source_connector.rows.row_task import Desk, RowTask, Task
 from source_connector.rows.scope_task import ScopeTask
 from source_connector.tables.table_tracker import TableTracker
+from source_connector.timers import Timers
 
 __all__ = ["GuessedEvents", "GuessedRowTask", "GuessedStaticTask", "microsecond_bounds", "task_for"]
 
 _MICROSECOND_NS: Final = 1000
+_PAUSE_S: Final = 1.0
 
 
 class GuessedEvents:
-    """Messages that wait for the table's metadata."""
+    """Messages that wait for the table's metadata. `ask_version` asks for that of the cluster's schema."""
 
-    def __init__(self, table: TableTracker, notices: Notices) -> None:
+    def __init__(
+        self,
+        table: TableTracker,
+        ask_version: Callable[[Callable[[UUID | CdcError], None]], None],
+        timers: Timers,
+        notices: Notices,
+    ) -> None:
         self._table = table
+        self._ask_version = ask_version
+        self._timers = timers
         self._notices = notices
         self._waiting: list[DataStaxMessage] = []
+        self._is_looking = False
+        self._looked_for: list[DataStaxMessage] = []
+        """Messages that came before the last look."""
 
     def add(self, message: DataStaxMessage) -> None:
         """A message as it was received."""
@@ -41,23 +55,34 @@ class GuessedEvents:
 
     def understood(self) -> Iterator[EventsMessage | UnreadableMessage]:
         """What can be worked on, or set aside, now; nothing while the metadata is not known to be new enough."""
-        if not self._waiting or self._table.is_stale:
-            return
-        try:
-            self._table.look()
-        except FetchError as error:
-            self._notices.say("schema", f"events of DataStax's agents wait until the schema can be looked at: {error}")
-            return
+        if self._waiting and not self._is_looking:
+            self._look()
         if self._table.is_stale:
             return
-        waiting, self._waiting = self._waiting, []
-        for message in waiting:
+        looked_for, self._looked_for = self._looked_for, []
+        for message in looked_for:
             try:
                 content = as_mutation_events(message.event, self._table.projection)
             except MalformedEventsError as error:
                 yield message.unreadable(str(error))
             else:
                 yield message.understood(content)
+
+    def _look(self) -> None:
+        self._is_looking = True
+        came = len(self._waiting)
+        self._ask_version(lambda version: self._looked(version, came))
+
+    def _looked(self, version: UUID | CdcError, came: int) -> None:
+        if isinstance(version, CdcError):
+            text = f"events of DataStax's agents wait until the schema can be looked at: {version}"
+            self._notices.say("schema", text)
+            self._timers.after(_PAUSE_S, self._look)
+            return
+        self._is_looking = False
+        self._table.meet_version(version)
+        self._looked_for += self._waiting[:came]
+        del self._waiting[:came]
 
 
 def task_for(work: Work, desk: Desk) -> Task:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
+from uuid import UUID
 
 from schemas.errors import CdcError
-from source_connector.errors import DeploymentError, FetchError, TableNotFoundError
+from source_connector.errors import DeploymentError, TableNotFoundError
 from source_connector.notices import Notices
+from source_connector.tables.schema_looks import SchemaLooks
+from source_connector.tables.table_schema import TableLook, TableSchemaReader
 from source_connector.tables.table_tracker import TableTracker
 from source_connector.timers import Timers, backoff_s
 
@@ -17,7 +20,7 @@ _LONGEST_PAUSE_S: Final = 5.0
 
 
 class SchemaWatch:
-    """Refreshes the tracker in the thread of the timers. `on_refresh` is called after each attempt.
+    """Refreshes the tracker in the thread of the timers, by looks from elsewhere. `on_refresh` follows each attempt.
 
     Of a table that is alone in its source DeploymentError gets out; any other is tried again.
     """
@@ -25,6 +28,8 @@ class SchemaWatch:
     def __init__(
         self,
         table: TableTracker,
+        schema: TableSchemaReader,
+        looks: SchemaLooks,
         timers: Timers,
         notices: Notices,
         *,
@@ -33,35 +38,50 @@ class SchemaWatch:
         on_refresh: Callable[[], None],
     ) -> None:
         self._table = table
+        self._schema = schema
+        self._looks = looks
         self._timers = timers
         self._notices = notices
         self._is_alone = is_alone
         self._shortest_pause_s = shortest_pause_s
         self._on_refresh = on_refresh
         self._failed = 0
-        self._is_due = False
+        self._is_planned = False
+        self._is_looking = False
         self.is_open = False
         """True once the table has been found."""
 
     def plan(self, delay_s: float = 0) -> None:
         """Refresh soon."""
-        if not self._is_due:
-            self._is_due = True
-            self._timers.after(delay_s, self._refresh)
+        if not self._is_planned:
+            self._is_planned = True
+            self._timers.after(delay_s, self._look_at_table)
 
     def look(self) -> None:
         """Whether any schema of the cluster has changed."""
-        if not self.is_open:
-            return
-        try:
-            self._table.look()
-        except FetchError as error:
-            self._notices.say("schema", str(error))
+        if self.is_open and not self._is_looking:
+            self._is_looking = True
+            self.ask_version(self._looked)
 
-    def _refresh(self) -> None:
-        self._is_due = False
+    def ask_version(self, then: Callable[[UUID | CdcError], None]) -> None:
+        """The version of the cluster's schema."""
+        self._looks.ask(self._schema.version, then)
+
+    def _looked(self, version: UUID | CdcError) -> None:
+        self._is_looking = False
+        if isinstance(version, CdcError):
+            self._notices.say("schema", str(version))
+        else:
+            self._table.meet_version(version)
+
+    def _look_at_table(self) -> None:
+        doubts = self._table.doubts
+        self._looks.ask(self._schema.look, lambda found: self._refresh(found, doubts))
+
+    def _refresh(self, found: TableLook | CdcError, doubts: int) -> None:
+        self._is_planned = False
         try:
-            self._table.refresh()
+            self._table.refresh(found, doubts)
             self._failed = 0
             self.is_open = True
         except CdcError as error:

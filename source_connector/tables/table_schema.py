@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from schemas.system_schema import SELECTS, SystemSchema, tables_of
@@ -12,19 +12,30 @@ from source_connector.errors import TableNotFoundError
 if TYPE_CHECKING:
     from source_connector.rows.cassandra_client import CassandraClient
 
-__all__ = ["TableSchemaReader"]
+__all__ = ["TableLook", "TableSchemaReader"]
 
 # What a view's rows would add is not needed: a view has no commit log entries of its own.
 _LISTS = ("tables", "columns", "types", "dropped_columns")
 
 
+class TableLook(NamedTuple):
+    """A table, and the version of the cluster's schema by which, or by a later one, it was read."""
+
+    version: UUID
+    table: TableMetadata
+
+
 class TableSchemaReader:
-    """Reads the metadata of one table, and tells when any schema of the cluster has changed."""
+    """Reads the metadata of one table, and tells when any schema of the cluster has changed. Waits for the answers."""
 
     def __init__(self, client: CassandraClient, keyspace: str, table: str) -> None:
         self._client = client
         self.keyspace: Final = keyspace
         self.table: Final = table
+
+    def look(self) -> TableLook:
+        """The table with the schema's version. Raises as `read` does."""
+        return TableLook(self.version(), self.read())
 
     def read(self) -> TableMetadata:
         """The table as it is now. Raises TableNotFoundError (also where it is dropped, or created, just now), FetchError,

@@ -8,11 +8,12 @@ from enum import Enum
 from typing import Final
 from uuid import UUID
 
+from schemas.errors import CdcError
 from schemas.table_metadata import TableMetadata, is_earlier
 from source_connector.errors import TableNotFoundError
 from source_connector.rows.projection import Projection
 from source_connector.rows.row_encoder import DataFormat
-from source_connector.tables.table_schema import TableSchemaReader
+from source_connector.tables.table_schema import TableLook
 
 __all__ = ["Standing", "TableTracker"]
 
@@ -33,21 +34,21 @@ class Standing(Enum):
 
 
 class TableTracker:
-    """Keeps the projection in step with Cassandra. While `is_stale`, no row should be read.
+    """Keeps the projection in step with what looks at Cassandra have shown. While `is_stale`, no row should be read.
 
     `on_projection` is called with each new projection before anything else uses it, and may raise FetchError.
     """
 
     def __init__(
         self,
-        schema: TableSchemaReader,
+        keyspace: str,
+        name: str,
         columns: str,
         data_format: DataFormat,
         on_projection: Callable[[Projection, bool], None],
     ) -> None:
-        self.keyspace: Final = schema.keyspace
-        self.name: Final = schema.table
-        self._schema = schema
+        self.keyspace: Final = keyspace
+        self.name: Final = name
         self._columns = columns
         self._data_format = data_format
         self._on_projection = on_projection
@@ -57,9 +58,11 @@ class TableTracker:
         self._dropped_ids: set[UUID] = set()
         self._asked_ids: dict[UUID, int] = {}
         self._earlier_looks = 0
-        self.is_stale = True
+        self._known = 0
+        self.doubts = 1
+        """Grows with each reason to look again; a look settles those that it began behind."""
         self.is_there = False
-        """True when the last `refresh` found the table."""
+        """False when Cassandra had no such table at the last look that it answered."""
         self.schema_id = 0
 
     @property
@@ -69,16 +72,26 @@ class TableTracker:
             raise AssertionError("refresh comes first")
         return self._projection
 
-    def refresh(self) -> None:
-        """Read the table's metadata and go by it from now on.
+    @property
+    def is_stale(self) -> bool:
+        """True while there is a reason to look again."""
+        return self._known < self.doubts
 
-        Raises FetchError, TableNotFoundError (also when a later table is known than Cassandra shows: by events, or by an
-        earlier look, which another node has answered), and DeploymentError when nothing of the table is to be replicated.
+    def doubt(self) -> None:
+        """What is known may be no longer so."""
+        self.doubts += 1
+
+    def refresh(self, found: TableLook | CdcError, doubts: int) -> None:
+        """Go by this look, which began when there were so many `doubts`, from now on.
+
+        Raises the look's error; TableNotFoundError also when a later table is known than Cassandra shows: by events, or by an
+        earlier look, which another node has answered; and DeploymentError when nothing of the table is to be replicated.
         """
-        version = self._schema.version()
-        self.is_there = False
-        table = self._schema.read()
+        if isinstance(found, CdcError):
+            self.is_there &= not isinstance(found, TableNotFoundError)
+            raise found
         self.is_there = True
+        version, table = found
         self._expect_no_earlier(table)
         if self._projection is None or table != self._projection.table:
             projection = Projection(table, self._columns, self._data_format)
@@ -97,7 +110,7 @@ class TableTracker:
                 del self._asked_ids[table_id]
         if self._asked_ids:
             raise TableNotFoundError(f"{table.full_name} with id {min(self._asked_ids)}")
-        self.is_stale = False
+        self._known = doubts
 
     def standing(self, table_id: UUID) -> Standing:
         """Whether events of a table id are today's; an unknown id makes the tracker stale."""
@@ -106,7 +119,7 @@ class TableTracker:
         if table_id in self._dropped_ids:
             return Standing.DROPPED
         self._asked_ids.setdefault(table_id, 0)
-        self.is_stale = True
+        self.doubt()
         return Standing.UNKNOWN
 
     def meet_columns(self, names: Collection[str]) -> None:
@@ -119,13 +132,13 @@ class TableTracker:
         missing = set(names) - self.projection.column_names - self._missing_columns
         if missing:
             self._missing_columns |= missing
-            self.is_stale = True
+            self.doubt()
 
-    def look(self) -> None:
-        """Become stale when any schema of the cluster has changed. Raises FetchError."""
-        if self._schema.version() != self._version:
+    def meet_version(self, version: UUID) -> None:
+        """Become stale when any schema of the cluster has changed since the last look at the table."""
+        if version != self._version:
             self._missing_columns.clear()
-            self.is_stale = True
+            self.doubt()
 
     def _expect_no_earlier(self, table: TableMetadata) -> None:
         """A node that lags shows the table as it was before it was dropped and created again. It gets some looks' time."""

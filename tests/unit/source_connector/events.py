@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from schemas.cql_type import parse_cql_type
+from schemas.errors import CdcError
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, RangeBounds
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.events.events_message import EventsMessage, PendingEvent
 
-__all__ = ["NODE", "column", "event", "int32", "pending", "table"]
+__all__ = ["NODE", "AtOnce", "column", "event", "int32", "pending", "table"]
 
+
+_T = TypeVar("_T")
 
 NODE = UUID("00000000-0000-0000-0000-0000000000aa")
+
+
+class AtOnce:
+    """`SchemaLooks` that ask in the caller's thread."""
+
+    def ask(self, question: Callable[[], _T], then: Callable[[_T | CdcError], None]) -> None:
+        try:
+            answer: _T | CdcError = question()
+        except CdcError as error:
+            answer = error
+        then(answer)
 
 
 def int32(value: int) -> bytes:

@@ -30,10 +30,11 @@ from source_connector.stages import Limits, Stages
 from source_connector.table_line import TableLine
 from source_connector.tables.newest_schema import SchemaLookedAt
 from source_connector.tables.schema_changes import SchemaChangeTopic
+from source_connector.tables.schema_looks import SchemaLooks
 from source_connector.tables.table_definition import TableDefinition
-from source_connector.tables.table_schema import TableSchemaReader
+from source_connector.tables.table_schema import TableLook, TableSchemaReader
 from source_connector.timers import Timers
-from tests.unit.source_connector.events import NODE, event, int32, table
+from tests.unit.source_connector.events import NODE, AtOnce, event, int32, table
 
 # Time UUIDs in order of time.
 OLD, NEW = (UUID(f"0000000{number}-0000-11f0-8000-000000000000") for number in (1, 2))
@@ -72,6 +73,9 @@ class Neighbours:
     def version(self) -> UUID:
         return UUID(int=self.number)
 
+    def look(self) -> TableLook:
+        return TableLook(self.version(), self.read())
+
     def send(self, frame: bytes) -> None:
         self.frames.append(frame)
 
@@ -108,6 +112,7 @@ class Case:
             fetcher=cast("RowFetcher", self.around),
             cache=MutationCache(max_capacity=9, max_digests=3, expire_after_s=60),
             outbox=self.outbox,
+            looks=cast("SchemaLooks", AtOnce()),
             timers=self.timers,
             letters=cast("DeadLetterWriter", self.around),
             changes=cast("SchemaChangeTopic", self.around),

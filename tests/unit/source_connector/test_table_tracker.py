@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import cast
 from uuid import UUID
 
 import pytest
 
 from schemas.table_metadata import TableMetadata
-from source_connector.errors import TableNotFoundError
+from source_connector.errors import FetchError, TableNotFoundError
 from source_connector.rows.projection import Projection
 from source_connector.rows.row_encoder import DataFormat
-from source_connector.tables.table_schema import TableSchemaReader
+from source_connector.tables.table_schema import TableLook
 from source_connector.tables.table_tracker import Standing, TableTracker
 from tests.unit.source_connector.events import table
 
@@ -23,15 +22,11 @@ RANDOM = UUID("11111111-1111-4111-8111-111111111111")
 class Schema:
     """The server's schema, as a test sets it."""
 
-    keyspace, table = "ks", "t"
-
     def __init__(self, current: TableMetadata) -> None:
         self.current = current
         self.number = 1
 
-    def read(self) -> TableMetadata:
-        return self.current
-
+    @property
     def version(self) -> UUID:
         return UUID(int=self.number)
 
@@ -45,8 +40,12 @@ class Tracked:
     def __init__(self) -> None:
         self.schema = Schema(table(table_id=NOW))
         self.seen: list[tuple[Projection, bool]] = []
-        self.tracker = TableTracker(cast("TableSchemaReader", self.schema), ".*", DataFormat.KEY_VALUE_AVRO, self._take)
-        self.tracker.refresh()
+        self.tracker = TableTracker("ks", "t", ".*", DataFormat.KEY_VALUE_AVRO, self._take)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the table as it is now."""
+        self.tracker.refresh(TableLook(self.schema.version, self.schema.current), self.tracker.doubts)
 
     def _take(self, projection: Projection, is_new_schema: bool) -> None:
         self.seen.append((projection, is_new_schema))
@@ -60,10 +59,10 @@ def test_a_column_that_an_event_names_makes_the_schema_stale_once() -> None:
     tracked.tracker.meet_columns(["v", "new"])
     assert tracked.tracker.is_stale
     tracked.schema.change(table(columns=("v", "new"), table_id=NOW))
-    tracked.tracker.refresh()
+    tracked.refresh()
     assert (tracked.tracker.schema_id, [is_new for _, is_new in tracked.seen]) == (2, [True, True])
     tracked.tracker.meet_columns(["dropped"])
-    tracked.tracker.refresh()
+    tracked.refresh()
     tracked.tracker.meet_columns(["dropped"])
     assert not tracked.tracker.is_stale
 
@@ -72,27 +71,28 @@ def test_a_change_that_leaves_records_as_they_are_keeps_the_schema() -> None:
     """Statements are prepared anew, but the data topic gets no other version."""
     tracked = Tracked()
     tracked.schema.change(table(table_id=LATER))
-    tracked.tracker.refresh()
+    tracked.refresh()
     assert (tracked.tracker.schema_id, [is_new for _, is_new in tracked.seen]) == (1, [True, False])
 
 
 def test_a_changed_schema_of_the_cluster_is_noticed() -> None:
     """By its version, which costs one small read."""
     tracked = Tracked()
-    tracked.tracker.look()
+    tracked.tracker.meet_version(tracked.schema.version)
     assert not tracked.tracker.is_stale
     tracked.schema.number += 1
-    tracked.tracker.look()
+    tracked.tracker.meet_version(tracked.schema.version)
     assert tracked.tracker.is_stale
 
 
 def test_an_earlier_table_is_known_to_be_dropped_after_one_look() -> None:
     """Cassandra's table ids tell their time."""
-    tracker = Tracked().tracker
+    tracked = Tracked()
+    tracker = tracked.tracker
     assert tracker.standing(NOW) is Standing.CURRENT
     assert tracker.standing(OLD) is Standing.UNKNOWN
     assert tracker.is_stale
-    tracker.refresh()
+    tracked.refresh()
     assert tracker.standing(OLD) is Standing.DROPPED
     assert not tracker.is_stale
 
@@ -103,22 +103,23 @@ def test_a_later_table_is_waited_for() -> None:
     assert tracked.tracker.standing(LATER) is Standing.UNKNOWN
     for _ in range(30):
         with pytest.raises(TableNotFoundError, match=f"with id {LATER}"):
-            tracked.tracker.refresh()
+            tracked.refresh()
     assert tracked.tracker.is_stale
     tracked.schema.change(table(table_id=LATER))
-    tracked.tracker.refresh()
+    tracked.refresh()
     assert tracked.tracker.standing(LATER) is Standing.CURRENT
     assert tracked.tracker.standing(NOW) is Standing.UNKNOWN
 
 
 def test_an_id_that_tells_no_time_is_given_some_looks_before_it_counts_as_dropped() -> None:
     """`CREATE TABLE ... WITH ID` may have made it anywhere."""
-    tracker = Tracked().tracker
+    tracked = Tracked()
+    tracker = tracked.tracker
     tracker.standing(RANDOM)
     for _ in range(9):
         with pytest.raises(TableNotFoundError):
-            tracker.refresh()
-    tracker.refresh()
+            tracked.refresh()
+    tracked.refresh()
     assert tracker.standing(RANDOM) is Standing.DROPPED
 
 
@@ -128,14 +129,36 @@ def test_a_node_that_shows_the_table_as_it_was_before_is_not_believed_at_once() 
     tracked.schema.change(table(table_id=OLD))
     for _ in range(2):
         with pytest.raises(TableNotFoundError, match=f"with id {NOW}"):
-            tracked.tracker.refresh()
+            tracked.refresh()
     assert (tracked.tracker.standing(NOW), tracked.tracker.is_there) == (Standing.CURRENT, True)
     tracked.schema.change(table(table_id=NOW))
-    tracked.tracker.refresh()
+    tracked.refresh()
     tracked.schema.change(table(table_id=OLD))
     for _ in range(10):
         with pytest.raises(TableNotFoundError, match=f"with id {NOW}"):
-            tracked.tracker.refresh()
-    tracked.tracker.refresh()
+            tracked.refresh()
+    tracked.refresh()
     assert tracked.tracker.standing(OLD) is Standing.CURRENT
     assert len(tracked.seen) == 2
+
+
+def test_what_gave_reason_to_look_again_while_a_look_was_under_way_is_looked_for_once_more() -> None:
+    """The look may have been answered before the column was there, and nothing else would ask for it."""
+    tracked = Tracked()
+    tracker = tracked.tracker
+    tracker.doubt()
+    look, doubts = TableLook(tracked.schema.version, tracked.schema.current), tracker.doubts
+    tracker.meet_columns(["v", "new"])
+    tracker.refresh(look, doubts)
+    assert tracker.is_stale
+    tracked.refresh()
+    assert not tracker.is_stale
+
+
+def test_only_an_answer_that_it_is_not_there_makes_a_table_gone() -> None:
+    """A node that does not answer says nothing about it."""
+    tracker = Tracked().tracker
+    for error, is_there in ((FetchError("ks.t", "timeout"), True), (TableNotFoundError("ks.t"), False)):
+        with pytest.raises(type(error)):
+            tracker.refresh(error, tracker.doubts)
+        assert tracker.is_there is is_there

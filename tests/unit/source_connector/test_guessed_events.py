@@ -1,0 +1,85 @@
+"""Messages of DataStax's agents while the schema is looked at elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from schemas.errors import CdcError
+from source_connector.errors import FetchError
+from source_connector.events.events_message import DataStaxMessage, RawMessage
+from source_connector.events.guessed_events import GuessedEvents
+from source_connector.notices import Notices
+from source_connector.rows.row_encoder import DataFormat
+from source_connector.tables.table_schema import TableLook
+from source_connector.tables.table_tracker import TableTracker
+from source_connector.timers import Timers
+from tests.unit.source_connector.test_datastax_events import SEM, _Nowhere, captured
+
+VERSION, LATER = UUID(int=1), UUID(int=2)
+
+
+class Case:
+    """Messages of a table that was found; looks wait for a test's answer."""
+
+    def __init__(self) -> None:
+        self.looks: list[Callable[[UUID | CdcError], None]] = []
+        self.tracker = TableTracker("ks2", "sem", ".*", DataFormat.KEY_VALUE_AVRO, lambda *_: None)
+        self.find(VERSION)
+        self.timers = Timers()
+        self.guessed = GuessedEvents(
+            self.tracker, self.looks.append, self.timers, Notices(logging.getLogger("guessed"))
+        )
+
+    def find(self, version: UUID) -> None:
+        self.tracker.refresh(TableLook(version, SEM), self.tracker.doubts)
+
+    def add(self, name: str) -> None:
+        message_id: Any = name
+        event = captured("statements-events.txt")[0]
+        self.guessed.add(
+            DataStaxMessage(
+                identity=b"", message_id=message_id, topic="events-ks2.sem", event=event, raw=RawMessage(data=b""),
+                origin=_Nowhere(),
+            )
+        )  # fmt: skip
+
+    def understood(self) -> list[object]:
+        return [message.message_id for message in self.guessed.understood()]
+
+
+def test_a_message_that_comes_during_a_look_waits_for_the_next_one() -> None:
+    """The schema may have changed behind the question and before the message."""
+    case = Case()
+    case.add("first")
+    assert case.understood() == []
+    case.add("second")
+    (look,) = case.looks
+    look(VERSION)
+    assert case.understood() == ["first"]
+    assert case.understood() == []
+    case.looks[1](LATER)
+    assert case.understood() == []
+    case.find(LATER)
+    assert (case.understood(), len(case.looks)) == (["second"], 2)
+
+
+def test_a_look_that_is_not_answered_is_made_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at once, and not by each turn of the source."""
+    now = [0.0]
+    monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: now[0])
+    case = Case()
+    case.add("first")
+    case.understood()
+    case.looks[0](FetchError("system_schema", "OperationTimedOut"))
+    for _ in range(3):
+        assert case.understood() == []
+    assert len(case.looks) == 1
+    now[0] = 1.0
+    case.timers.run_due()
+    case.looks[1](VERSION)
+    assert case.understood() == ["first"]

@@ -1,0 +1,48 @@
+"""The source's own thread while Cassandra hangs: it goes on, and hears that it is to stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from source_connector.assembly import assemble
+from source_connector.configuration.config import SourceConfig
+from source_connector.errors import FetchError
+from source_connector.host.host_connection import HostConnection
+from source_connector.host.host_protocol import Close
+from source_connector.rows.cassandra_client import CassandraClient
+from source_connector.source import Inbox
+
+
+def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 50 tables is looked for at the start: one answer that does not come is answer enough for all of them."""
+    asked: list[str] = []
+
+    def hang(client: CassandraClient, select: str, values: Sequence[object] = ()) -> list[Mapping[str, object]]:
+        asked.append(select)
+        time.sleep(1)
+        raise FetchError("system_schema", "OperationTimedOut")
+
+    monkeypatch.setattr(CassandraClient, "connect", lambda client: None)
+    monkeypatch.setattr(CassandraClient, "system_rows", hang)
+    options = {
+        "tables": ",".join(f"ks.t{number}" for number in range(50)), "contactPoints": "node",
+        "loadBalancing.localDc": "dc1", "pulsarServiceUrl": "pulsar://broker:6650", "schema.changes.topic": "none",
+    }  # fmt: skip
+    host = cast("HostConnection", SimpleNamespace(send=lambda frame: None, flush=lambda: None))
+    inbox = Inbox()
+    source = assemble(SourceConfig.from_mapping(options)[0], None, inbox, host, "out")
+    running = threading.Thread(target=source.run, daemon=True)
+    running.start()
+    time.sleep(0.5)
+    assert len(asked) == 1
+    inbox.put(Close())
+    running.join(timeout=0.5)
+    assert not running.is_alive()
+    time.sleep(1)
+    assert len(asked) == 1

@@ -1,6 +1,7 @@
 """EventsTopics: makes sure, through Pulsar's admin REST interface, that an events topic and its subscription exist.
 
-The subscription comes before the first event: a broker keeps nothing for readers that it does not know.
+The subscription comes before the first event: a broker keeps nothing for readers that it does not know. A broker that does
+not own the topic names the one that does, which is asked then.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import httpx
 from change_agent.configuration.pulsar_auth import PulsarAuth
 from change_agent.errors import PublishError
 from schemas.certificate_refusal import certificate_refusal
+from schemas.redirects import RedirectError, redirected
 
 __all__ = ["EventsTopics"]
 
@@ -81,14 +83,23 @@ class EventsTopics:
             )
 
     def _call(self, method: str, topic: str, path: str, json: object = None) -> httpx.Response:
+        host = self._client.base_url.host
+
+        def ask(address: str) -> httpx.Response:
+            nonlocal host
+            host = httpx.URL(address).host or host
+            return self._client.request(method, address, headers=headers, json=json)
+
         try:
             headers = {} if self._auth is None else self._auth.http_headers()
-            response = self._client.request(method, path, headers=headers, json=json)
+            response = redirected(ask, path)
+        except (RedirectError, httpx.InvalidURL) as error:
+            raise PublishError(topic, str(error)) from error
         except (httpx.HTTPError, OSError, ValueError, KeyError) as error:
             reason = str(error) or type(error).__name__
             if refusal := certificate_refusal(reason):
                 reason = f"{refusal}; check tlsTrustCertsFilePath and sslHostnameVerificationEnable"
-            raise PublishError(topic, f"Pulsar's admin interface at {self._client.base_url.host}: {reason}") from error
+            raise PublishError(topic, f"Pulsar's admin interface at {host}: {reason}") from error
         if response.status_code == httpx.codes.NOT_FOUND and method == "GET":
             raise PublishError(topic, "does not exist; create it, or let createTopics be true")
         if response.status_code not in _DONE:

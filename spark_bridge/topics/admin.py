@@ -2,14 +2,15 @@
 
 REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, lastMessageId, internalStats, messageid, subscription;
 /admin/v2/schemas/{topic}/schemas.
-The admin service is asked because a client's look-up of a missing topic would create it.
+The admin service is asked because a client's look-up of a missing topic would create it. A broker that does not own the
+topic names the one that does, which is asked then.
 """
 
 from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, cast
 
@@ -17,6 +18,7 @@ import httpx
 import tenacity
 
 from schemas.certificate_refusal import certificate_refusal
+from schemas.redirects import RedirectError, redirected
 from spark_bridge.errors import PulsarUnreachableError, TopicError
 from spark_bridge.topics.authentication import ended, http_certificate, http_headers
 from spark_bridge.topics.options import BridgeOptions
@@ -97,7 +99,7 @@ class PulsarAdmin:
     def keep_subscription(self, topic: str, subscription: str, position: Position) -> None:
         """Move a durable subscription to behind a position, made before if it is not there: older data may go."""
         path = f"/{self._path(topic)}/subscription/{subscription}"
-        made = self._patiently(lambda: self._http.put(path, json={"ledgerId": -1, "entryId": -1}))
+        made = self._patiently("PUT", path, {"ledgerId": -1, "entryId": -1})
         if made.status_code != httpx.codes.CONFLICT:
             self._checked(path, topic, made)
         if position == BEGINNING:
@@ -108,8 +110,7 @@ class PulsarAdmin:
             "partitionIndex": topic_of(topic)[1],
             "isExcluded": True,
         }
-        moved = self._patiently(lambda: self._http.post(f"{path}/resetcursor", json=body))
-        self._checked(path, topic, moved)
+        self._checked(path, topic, self._patiently("POST", f"{path}/resetcursor", body))
 
     def properties(self, topic: str) -> Mapping[str, str]:
         """What was noted of a topic, by name."""
@@ -118,7 +119,7 @@ class PulsarAdmin:
     def set_property(self, topic: str, name: str, value: str) -> None:
         """Note something of a topic, beside what was noted before."""
         path = f"/{self._path(topic)}/properties"
-        self._checked(path, topic, self._patiently(lambda: self._http.put(path, json={name: value})))
+        self._checked(path, topic, self._patiently("PUT", path, {name: value}))
 
     def schemas(self, topic: str) -> list[Json]:
         """Every version of a topic's schema as the registry gives it: version, type, data, properties."""
@@ -147,7 +148,7 @@ class PulsarAdmin:
         return cast("Sequence[str]", self._get(path, self._pattern or ""))
 
     def _get(self, path: str, topic: str) -> Json:
-        return self._checked(path, topic, self._patiently(lambda: self._http.get(path)))
+        return self._checked(path, topic, self._patiently("GET", path))
 
     def _checked(self, path: str, topic: str, response: httpx.Response) -> Json:
         if response.status_code == httpx.codes.NOT_FOUND:
@@ -156,28 +157,36 @@ class PulsarAdmin:
             why = ended(self._options) or _reason(response)
             reason = f"refuses to tell about {topic} ({why}); check authPluginClassName and authParams"
             raise PulsarUnreachableError(self._url, reason)
-        if response.is_error:
+        if not response.is_success:
             raise PulsarUnreachableError(self._url, f"answers {response.status_code} to {path} ({_reason(response)})")
         return cast("Json", response.json()) if response.content else {}
 
-    def _patiently(self, ask: Callable[[], httpx.Response]) -> httpx.Response:
+    def _patiently(self, method: str, path: str, body: Json | None = None) -> httpx.Response:
         """Ask again while nobody answers or the broker is starting or handing the topic over."""
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_delay(self._patience_s),
             wait=tenacity.wait_exponential(multiplier=0.1, max=2),
-            retry=tenacity.retry_if_exception_type(httpx.TransportError)
+            retry=tenacity.retry_if_exception_type((httpx.TransportError, RedirectError))
             | tenacity.retry_if_result(lambda response: response.status_code >= 500),
             retry_error_callback=_last_outcome,
         )
         try:
-            return retrying(ask)
+            return retrying(lambda: redirected(lambda address: self._http.request(method, address, json=body), path))
+        except (RedirectError, httpx.InvalidURL) as error:
+            raise PulsarUnreachableError(self._url, str(error)) from None
         except httpx.TransportError as error:
-            refusal = certificate_refusal(str(error))
-            check = "start it or check the option adminUrl"
-            if refusal:
-                check = "check tlsTrustCertsFilePath and tlsHostnameVerificationEnable"
-            reason = f"the admin service does not answer ({refusal or error}); {check}"
-            raise PulsarUnreachableError(self._url, reason) from None
+            raise self._no_answer(error) from None
+
+    def _no_answer(self, error: httpx.TransportError) -> PulsarUnreachableError:
+        refusal = certificate_refusal(str(error))
+        check = "start it or check the option adminUrl"
+        if refusal:
+            check = "check tlsTrustCertsFilePath and tlsHostnameVerificationEnable"
+        asked = error.request.url.copy_with(path="/", query=None)
+        who = "the admin service"
+        if (asked.host, asked.port) != (self._http.base_url.host, self._http.base_url.port):
+            who += f" redirects to {str(asked).rstrip('/')}, which"
+        return PulsarUnreachableError(self._url, f"{who} does not answer ({refusal or error}); {check}")
 
 
 def _position(message_id: Json) -> Position:

@@ -15,6 +15,7 @@ from change_agent.configuration.pulsar_auth import PulsarAuth
 from change_agent.errors import PublishError
 from change_agent.publishing.events_topics import EventsTopics
 from schemas.errors import ConfigError
+from tests.http_brokers import Request, broker, owner_of_all, redirects_to
 
 _TOPIC = "persistent://tenant/ns/cdc-events-ks.t"
 _PATH = "/admin/v2/persistent/tenant/ns/cdc-events-ks.t"
@@ -68,7 +69,7 @@ def server() -> Iterator[_Server]:
     made.server_close()
 
 
-def _topics(server: _Server, *, create: bool = True, auth: PulsarAuth | None = None) -> EventsTopics:
+def _topics(server: ThreadingHTTPServer, *, create: bool = True, auth: PulsarAuth | None = None) -> EventsTopics:
     return EventsTopics(
         admin_url=f"http://127.0.0.1:{server.server_port}",
         auth=auth,
@@ -176,3 +177,43 @@ def test_a_plugin_that_the_admin_interface_cannot_use_is_a_configuration_error()
         PulsarAuth("org.apache.pulsar.client.impl.auth.AuthenticationAthenz", "{}")
     with pytest.raises(ConfigError, match=r"pulsarAuthParams: must be JSON with userId and password"):
         PulsarAuth("org.apache.pulsar.client.impl.auth.AuthenticationBasic", "u:geheim")
+
+
+def test_the_broker_that_owns_a_topic_is_asked() -> None:
+    """Brokers behind no proxy: the first one sends everybody to the owner, who is told who asks."""
+    auth = PulsarAuth("org.apache.pulsar.client.impl.auth.AuthenticationToken", "token:geheim")
+    with broker(owner_of_all({"partitions": 4})) as owner, broker(redirects_to(owner.url)) as first:
+        assert _topics(first, auth=auth).ensure(_TOPIC) == 4
+        assert owner.asked == [
+            Request("PUT", f"{_PATH}/partitions", 4, "Bearer geheim"),
+            Request("GET", f"{_PATH}/partitions", None, "Bearer geheim"),
+            Request(
+                "PUT",
+                f"{_PATH}/subscription/sub",
+                {"ledgerId": -1, "entryId": -1, "partitionIndex": -1},
+                "Bearer geheim",
+            ),
+        ]
+
+
+def test_brokers_that_send_one_in_circles_are_an_error_to_try_again_after() -> None:
+    """One line with the topic and the addresses."""
+    with broker(owner_of_all(None)) as one, broker(redirects_to(one.url)) as two:
+        one.answering = redirects_to(two.url)
+        with pytest.raises(PublishError) as raised:
+            _topics(one).ensure(_TOPIC)
+    assert str(raised.value) == (
+        f"{_TOPIC}: {two.url}{_PATH}/partitions redirects to {one.url}{_PATH}/partitions, which was asked before: a loop; "
+        "do the brokers agree on who owns the topic?"
+    )
+
+
+def test_an_owner_that_is_away_is_named() -> None:
+    """The address of the options does answer."""
+    gone = _Server()
+    gone.server_close()
+    with (
+        broker(redirects_to(f"http://localhost:{gone.server_port}")) as first,
+        pytest.raises(PublishError, match=r"cdc-events-ks.t: Pulsar's admin interface at localhost: "),
+    ):
+        _topics(first).ensure(_TOPIC)

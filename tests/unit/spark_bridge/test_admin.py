@@ -11,6 +11,8 @@ import pytest
 from spark_bridge.errors import PulsarUnreachableError, TopicError
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import TOKEN_PLUGIN, BridgeOptions
+from spark_bridge.topics.positions import Position
+from tests.http_brokers import Answering, Broker, Request, broker, owner_of_all, redirects_to
 
 
 class AnsweringServer(HTTPServer):
@@ -51,7 +53,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[AnsweringServer]:
         thread.join()
 
 
-def options(server: AnsweringServer) -> BridgeOptions:
+def options(server: AnsweringServer | Broker) -> BridgeOptions:
     return BridgeOptions.from_mapping(
         {
             "serviceUrl": "pulsar://h:6650",
@@ -104,3 +106,63 @@ def test_what_is_missing_is_named(server: AnsweringServer) -> None:
     assert str(error.value) == (
         "topic persistent://public/default/t: does not exist (Namespace not found); create it or check the option topic"
     )
+
+
+TOPIC = "persistent://public/default/t"
+STORAGE = {
+    "ledgers": [{"ledgerId": 7, "entries": 3}],
+    "currentLedgerEntries": 0,
+    "cursors": {"s": {"markDeletePosition": "7:1"}},
+}
+
+
+def test_the_broker_that_owns_a_topic_is_asked() -> None:
+    """Brokers behind no proxy: the first one sends everybody to the owner, who is told who asks."""
+    with broker(owner_of_all(STORAGE)) as owner, broker(redirects_to(owner.url)) as first:
+        with PulsarAdmin(options(first)) as admin:
+            assert admin.storage(TOPIC)[1] == {"s": Position(7, 1)}
+            admin.keep_subscription(TOPIC, "s", Position(7, 2))
+        path = "/admin/v2/persistent/public/default/t"
+        moved = {"ledgerId": 7, "entryId": 2, "partitionIndex": -1, "isExcluded": True}
+        assert owner.asked == [
+            Request("GET", f"{path}/internalStats", None, "Bearer tell-nobody"),
+            Request("PUT", f"{path}/subscription/s", {"ledgerId": -1, "entryId": -1}, "Bearer tell-nobody"),
+            Request("POST", f"{path}/subscription/s/resetcursor", moved, "Bearer tell-nobody"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("answering", "reason"),
+    [
+        (redirects_to("ftp://127.0.0.1"), "which is no address of http or https; check what the brokers advertise"),
+        (lambda request: (307, {}, None), "answers 307 to /persistent/public/default/t/lastMessageId (HTTP 307)"),
+        (
+            redirects_to("http://127.0.0.1:1"),
+            "redirects to http://127.0.0.1:1, which does not answer ([",
+        ),
+    ],
+    ids=["no address", "no target", "nobody there"],
+)
+def test_a_redirect_that_leads_nowhere_is_no_answer(answering: Answering, reason: str) -> None:
+    """An empty body is no position: the error says where the way ended."""
+    with (
+        broker(answering) as first,
+        PulsarAdmin(options(first), patience_s=0.1) as admin,
+        pytest.raises(PulsarUnreachableError) as raised,
+    ):
+        admin.last_position(TOPIC)
+    assert str(raised.value).startswith(f"Pulsar at {first.url}: ") and reason in str(raised.value)
+
+
+def test_brokers_that_disagree_for_a_moment_are_asked_again() -> None:
+    """While a topic moves, each of two may take the other for its owner."""
+    with broker(owner_of_all(None)) as one, broker(redirects_to(one.url)) as two:
+
+        def until_the_third(request: Request) -> tuple[int, dict[str, str], object]:
+            if len(one.asked) > 2:
+                return 200, {}, {"ledgerId": 7, "entryId": 2}
+            return 307, {"Location": two.url + request.path}, None
+
+        one.answering = until_the_third
+        with PulsarAdmin(options(one)) as admin:
+            assert admin.last_position(TOPIC) == Position(7, 2)

@@ -18,7 +18,7 @@ from spark_bridge.topics.positions import Position
 
 __all__ = ["missing_records"]
 
-_RANGE = "topic string, partition_topic string, partition int, low string, high string, first_ledger bigint"
+_RANGE = "topic string, partition_topic string, partition int, low string, high string, ledger_ends array<string>"
 _ID = "topic string, partition int, message_id string"
 
 
@@ -33,7 +33,10 @@ def missing_records(frame: DataFrame, options: Mapping[str, str | int | bool]) -
     given.setdefault("minPartitions", str(spark.sparkContext.defaultParallelism))
     parsed = BridgeOptions.from_mapping(given)
     ranges = [
-        (each.topic, each.partition_topic, each.partition, str(each.start), str(each.end), each.first_ledger)
+        (
+            *(each.topic, each.partition_topic, each.partition, str(each.start), str(each.end)),
+            [str(last) for last in each.ledger_ends],
+        )
         for each in plan_batch(parsed)
     ]
 
@@ -42,7 +45,8 @@ def missing_records(frame: DataFrame, options: Mapping[str, str | int | bool]) -
             for each in batch.to_pylist():
                 start, end = Position.parse(each["low"]), Position.parse(each["high"])
                 names = each["topic"], each["partition_topic"], each["partition"]
-                for found in read_range(parsed, TopicRange(*names, start, end, each["first_ledger"])):
+                ledger_ends = tuple(map(Position.parse, each["ledger_ends"]))
+                for found in read_range(parsed, TopicRange(*names, start, end, ledger_ends)):
                     yield found.select(["topic", "partition", "message_id"])
 
     plan = spark.createDataFrame(ranges, _RANGE).repartition(max(1, len(ranges)))

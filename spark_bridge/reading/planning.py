@@ -66,7 +66,7 @@ def plan_ranges(
             continue
         topic, partition = topic_of(partition_topic)
         ranges += [
-            TopicRange(topic, partition_topic, partition, low, high, _first_ledger(low, ledgers))
+            TopicRange(topic, partition_topic, partition, low, high, _ledger_ends(low, high, ledgers))
             for low, high in split_range(start, end, ledgers, parts)
         ]
     return ranges
@@ -102,11 +102,7 @@ def _refuse_gap(
     raise DataLossError(topic, str(start), str(Position(ledgers[0].ledger, 0)) if ledgers else str(end))
 
 
-def _first_ledger(start: Position, ledgers: Iterable[Ledger]) -> int | None:
-    """The ledger in which the first record after a start lies, if there is one that has any."""
-    for each in ledgers:
-        if (each.ledger > start.ledger and each.entries) or (
-            each.ledger == start.ledger and each.entries > start.entry + 1
-        ):
-            return each.ledger
-    return None
+def _ledger_ends(start: Position, end: Position, ledgers: Iterable[Ledger]) -> tuple[Position, ...]:
+    """The last entry of (start, end] in each ledger that has any."""
+    lasts = (min(Position(each.ledger, each.entries - 1), end) for each in ledgers if each.ledger <= end.ledger)
+    return tuple(last for last in lasts if last > start and last.entry >= 0)

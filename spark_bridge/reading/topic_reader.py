@@ -45,12 +45,12 @@ class TopicRange:
     partition: int
     start: Position
     end: Position
-    first_ledger: int | None = None
-    """The ledger in which the first record lay when the range was planned."""
+    ledger_ends: tuple[Position, ...] = ()
+    """The last entry of the range in each ledger that had any when it was planned; without them no loss is noticed."""
 
 
 def read_range(options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBatch]:
-    """Everything in the range as record batches of the raw contract. Raises TopicReadError."""
+    """Everything in the range as record batches of the raw contract. Raises TopicReadError, DataLossError."""
     if span.end.entry < 0 or span.end <= span.start:
         return
     client = open_client(options)
@@ -188,14 +188,13 @@ def _messages(
     start, end = (span.start.ledger, span.start.entry), (span.end.ledger, span.end.entry)
     at = start
     last = (start, -1)
-    is_first = options.fail_on_data_loss and span.first_ledger is not None
+    ledger = start[0]
     while (message := _next(reader, options, span, at)) is not None:
         message_id = message.message_id()
         at = (message_id.ledger_id(), message_id.entry_id())
-        if at > start and is_first:
-            if at[0] != span.first_ledger:
-                _refuse_gap(options, span, at)
-            is_first = False
+        if at[0] != ledger:
+            _refuse_gap(options, span, last[0], _first_chunk(message_id))
+            ledger = at[0]
         if at > end:
             if last[0] < _first_chunk(message_id) <= end:
                 yield message, at, -1
@@ -209,16 +208,27 @@ def _messages(
         yield message, at, index
         if at == end and index + 1 >= _batch_size(message_id):
             return
-    if is_first:
-        _refuse_gap(options, span, end)
+    _refuse_gap(options, span, last[0], None)
 
 
-def _refuse_gap(options: BridgeOptions, span: TopicRange, at: Place) -> None:
-    """Look again when the first record does not lie where it was planned: its ledger may have been dropped since."""
+def _refuse_gap(options: BridgeOptions, span: TopicRange, after: Place, before: Place | None) -> None:
+    """Look again where a ledger's end that was planned did not come between two messages; None: nothing follows.
+
+    Pulsar drops whole ledgers, and does not wait for a reader without a subscription: it goes on behind them. A ledger that
+    is still there has no more for readers; the last entry may be a mark of Pulsar's own.
+    """
+    missed = [
+        each
+        for each in span.ledger_ends
+        if after < (place := (each.ledger, each.entry)) and (not before or place < before)
+    ]
+    if not missed or not options.fail_on_data_loss:
+        return
     with PulsarAdmin(options) as admin:
-        ledgers = [each.ledger for each in admin.ledgers(span.partition_topic)]
-    if span.first_ledger not in ledgers:
-        raise DataLossError(span.partition_topic, str(span.start), str(Position(*at)))
+        left = {each.ledger for each in admin.ledgers(span.partition_topic)}
+    if not left.issuperset(each.ledger for each in missed):
+        until = Position(*before) if before else span.end
+        raise DataLossError(span.partition_topic, str(Position(*after)), str(until))
 
 
 def _next(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange, at: Place) -> _pulsar.Message | None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pulsar as pulsar_client
+import pytest
 
+from spark_bridge.errors import DataLossError
 from spark_bridge.reading.data_source import CassandraCdcDataSource
 from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.raw_columns import RAW_SCHEMA
@@ -38,6 +42,41 @@ def names(topic: DataTopic, **more: str) -> list[str]:
     return [(value or b"")[2:].decode() for value in values(options, plan_batch(options))]
 
 
+@contextmanager
+def client_of(topic: DataTopic) -> Iterator[pulsar_client.Client]:
+    logger = pulsar_client.ConsoleLogger(pulsar_client.LoggerLevel.Error)
+    client = pulsar_client.Client(topic.options["serviceUrl"], logger=logger)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def write_ledgers(topic: DataTopic, ledgers: Sequence[Sequence[bytes]]) -> None:
+    """Each list of values as a ledger of its own; the last one is still written to."""
+    for number, sent in enumerate(ledgers):
+        if number:
+            topic.admin.put(f"/{topic.name.replace('://', '/')}/unload").raise_for_status()
+        with client_of(topic) as client:
+            producer = client.create_producer(topic.name, batching_enabled=False)
+            for value in sent:
+                producer.send(value, partition_key=base64.b64encode(b"k").decode())
+
+
+def drop_closed_ledgers(topic: DataTopic) -> None:
+    """What no subscription holds goes, but for the ledger that is being written."""
+    path = f"/{topic.name.replace('://', '/')}"
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    topic.admin.post(f"{path}/retention", json=nothing).raise_for_status()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        topic.admin.post(f"{path}/trim")
+        if len(topic.admin.get(f"{path}/internalStats").raise_for_status().json()["ledgers"]) == 1:
+            return
+        time.sleep(0.2)
+    raise AssertionError("the ledgers are still there")
+
+
 def test_several_ledgers_are_read_once_however_they_are_divided(data_topic: MakeTopic) -> None:
     """A ledger ends when the topic moves to another broker: ranges go over the seams."""
     topic = data_topic(*KEY_AND_VALUE)
@@ -59,13 +98,10 @@ def test_a_stream_takes_up_partitions_that_were_added(data_topic: MakeTopic) -> 
     seen = values(options, [each.value for each in reader.partitions(first, second)])
     topic.admin.post(f"/{topic.name.replace('://', '/')}/partitions", json=4).raise_for_status()
     # the writer's producer learns of them within a minute; another one at once
-    client = pulsar_client.Client(
-        topic.options["serviceUrl"], logger=pulsar_client.ConsoleLogger(pulsar_client.LoggerLevel.Error)
-    )
-    for number in (2, 3):
-        producer = client.create_producer(f"{topic.name}-partition-{number}")
-        producer.send(f"  row {19 + number}".encode(), partition_key=base64.b64encode(bytes([number])).decode())
-    client.close()
+    with client_of(topic) as client:
+        for number in (2, 3):
+            producer = client.create_producer(f"{topic.name}-partition-{number}")
+            producer.send(f"  row {19 + number}".encode(), partition_key=base64.b64encode(bytes([number])).decode())
     third = reader.latestOffset()
     assert sorted(third) == [f"{topic.name}-partition-{number}" for number in range(4)]
     seen += values(options, [each.value for each in reader.partitions(second, third)])
@@ -85,18 +121,66 @@ def test_a_compacted_topic_still_gives_every_record(data_topic: MakeTopic) -> No
 def test_messages_in_chunks_are_read_once_however_they_are_divided(data_topic: MakeTopic) -> None:
     """Larger than the broker takes at once; a range may end between two chunks."""
     topic = data_topic(*KEY_AND_VALUE)
-    client = pulsar_client.Client(
-        topic.options["serviceUrl"], logger=pulsar_client.ConsoleLogger(pulsar_client.LoggerLevel.Error)
-    )
-    producer = client.create_producer(topic.name, chunking_enabled=True, batching_enabled=False)
     large = [bytes([65 + number]) * (11 << 20) for number in range(3)]
-    for number, value in enumerate(large):
-        producer.send(value, partition_key=base64.b64encode(bytes([number])).decode())
-        producer.send(b"small", partition_key=base64.b64encode(bytes([number])).decode())
-    client.close()
+    with client_of(topic) as client:
+        producer = client.create_producer(topic.name, chunking_enabled=True, batching_enabled=False)
+        for number, value in enumerate(large):
+            producer.send(value, partition_key=base64.b64encode(bytes([number])).decode())
+            producer.send(b"small", partition_key=base64.b64encode(bytes([number])).decode())
     wanted = [each for value in large for each in (value, b"small")]
     for parts in ("1", "2", "3", "5", "100"):
         options = BridgeOptions.from_mapping({**topic.options, "minPartitions": parts})
         found = values(options, plan_batch(options))
         assert [len(each or b"") for each in found] == [len(each) for each in wanted]
         assert found == wanted
+
+
+# Two of them fill a record batch, so that reading stands still behind them.
+HALF_A_BATCH = b"x" * (9 << 19)
+SMALL = [b"small"] * 20
+
+
+@pytest.mark.parametrize(
+    ("ledgers", "end"),
+    [
+        ([[HALF_A_BATCH] * 2, SMALL, SMALL, [b"last"]], 3),
+        ([[HALF_A_BATCH] * 2, SMALL, SMALL, [b"later"]], 2),
+        ([[HALF_A_BATCH] * 2, SMALL, SMALL, []], 2),
+        ([[HALF_A_BATCH] * 8, [b"last"]], 1),
+        ([[HALF_A_BATCH] * 8, [b"later"]], 0),
+        ([[HALF_A_BATCH] * 8, []], 0),
+    ],
+    ids=["the end is left", "later records are left", "nothing is left", "the rest of one ledger, and the end is left",
+         "the rest of one ledger, and later records are left", "the rest of one ledger, and nothing is left"],
+)  # fmt: skip
+def test_ledgers_that_are_dropped_while_a_range_is_read_are_missed(
+    data_topic: MakeTopic, ledgers: Sequence[Sequence[bytes]], end: int
+) -> None:
+    """Retention does not wait for a reader: it goes on behind what was dropped, which is no end of the range."""
+    topic = data_topic(*KEY_AND_VALUE)
+    write_ledgers(topic, ledgers[: end + 1])
+    options = BridgeOptions.from_mapping({**topic.options, "receiverQueueSize": "1"})
+    (span,) = plan_batch(options)
+    if ledgers[end + 1 :]:
+        topic.admin.put(f"/{topic.name.replace('://', '/')}/unload").raise_for_status()
+        write_ledgers(topic, ledgers[end + 1 :])
+    batches = read_range(options, span)
+    tolerant = read_range(options.model_copy(update={"fail_on_data_loss": False}), span)
+    assert [next(batches).num_rows, next(tolerant).num_rows] == [2, 2]
+    drop_closed_ledgers(topic)
+    with pytest.raises(DataLossError, match=f"topic partition {topic.name}: what came after position "):
+        list(batches)
+    left = [value for batch in tolerant for value in batch.column("value").to_pylist()]
+    assert (b"last" in left, b"later" in left) == (ledgers[-1] == [b"last"], False)
+
+
+def test_a_ledger_that_was_read_to_its_end_may_be_dropped_behind_the_reader(data_topic: MakeTopic) -> None:
+    """And ledgers in which there was nothing were not passed over."""
+    topic = data_topic(*KEY_AND_VALUE)
+    write_ledgers(topic, [[HALF_A_BATCH] * 2, [], [], [b"last"]])
+    options = BridgeOptions.from_mapping({**topic.options, "receiverQueueSize": "1"})
+    (span,) = plan_batch(options)
+    batches = read_range(options, span)
+    assert next(batches).num_rows == 2
+    drop_closed_ledgers(topic)
+    assert [batch.column("value").to_pylist() for batch in batches] == [[b"last"]]

@@ -12,12 +12,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_bridge.reading.micro_batch import limited_ends, logged_end
-from spark_bridge.reading.planning import plan_batch, plan_ranges, starting_positions
+from spark_bridge.reading.planning import plan_batch, plan_ranges, refuse_other_records, starting_positions
 from spark_bridge.reading.raw_columns import RAW_SCHEMA
 from spark_bridge.reading.topic_reader import TopicRange, read_range
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
-from spark_bridge.topics.positions import Position
+from spark_bridge.topics.positions import Position, topic_of
 
 __all__ = ["CassandraCdcDataSource"]
 
@@ -65,6 +65,7 @@ class _StreamReader(DataSourceStreamReader):
     def __init__(self, options: BridgeOptions) -> None:
         self._options = options
         self._is_limited = bool(options.max_rows_per_trigger or options.max_bytes_per_trigger)
+        self._known_topics: set[str] = set()  # whose schema was looked at
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         """Where a new query starts; decided once.
@@ -73,14 +74,14 @@ class _StreamReader(DataSourceStreamReader):
         read: only with it the checkpoint keeps the start, and `latest` would otherwise be another one after a restart.
         """
         with self._admin() as admin:
-            positions = starting_positions(self._options, admin, admin.topic_partitions())
+            positions = starting_positions(self._options, admin, self._topic_partitions(admin))
             self._hold(admin, positions)
         return {topic: f">{position}" for topic, position in positions.items()}
 
     def latestOffset(self) -> Offsets:  # noqa: N802
         """The end of every topic partition that there is now, or as far as the limits of a micro-batch allow."""
         with self._admin() as admin:
-            ends = {topic: admin.last_position(topic) for topic in admin.topic_partitions()}
+            ends = {topic: admin.last_position(topic) for topic in self._topic_partitions(admin)}
             if self._is_limited:
                 assert self._options.checkpoint_location is not None
                 starts = logged_end(self._options.checkpoint_location, ends.keys())
@@ -110,6 +111,12 @@ class _StreamReader(DataSourceStreamReader):
         if self._options.subscription is not None:
             for topic, position in positions.items():
                 admin.keep_subscription(topic, self._options.subscription, position)
+
+    def _topic_partitions(self, admin: PulsarAdmin) -> list[str]:
+        found = admin.topic_partitions()
+        new = {topic_of(each)[0] for each in found} - self._known_topics
+        self._known_topics |= refuse_other_records(admin, new)
+        return found
 
     def _admin(self) -> PulsarAdmin:
         # A running query sits out a restart of the broker.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from spark_bridge.errors import DataLossError
+from spark_bridge.errors import DataLossError, TopicError
 from spark_bridge.reading.topic_reader import TopicRange
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
@@ -21,7 +21,7 @@ from spark_bridge.topics.positions import (
     topic_of,
 )
 
-__all__ = ["ending_positions", "plan_batch", "plan_ranges", "starting_positions"]
+__all__ = ["ending_positions", "plan_batch", "plan_ranges", "refuse_other_records", "starting_positions"]
 
 
 def plan_batch(options: BridgeOptions) -> list[TopicRange]:
@@ -31,9 +31,26 @@ def plan_batch(options: BridgeOptions) -> list[TopicRange]:
     """
     with PulsarAdmin(options) as admin:
         topics = admin.topic_partitions()
+        refuse_other_records(admin, {topic_of(each)[0] for each in topics})
         starts = starting_positions(options, admin, topics)
         ends = ending_positions(options, admin, topics)
         return plan_ranges(options, starts, ends, admin)
+
+
+def refuse_other_records(admin: PulsarAdmin, topics: Iterable[str]) -> set[str]:
+    """Those of the topics that have a schema; the others have it yet to come. Raises TopicError where it is none of KEY_VALUE.
+
+    Without this look a key that is any text would do, if only it is base64 by chance.
+    """
+    found = {topic: admin.schemas(topic) for topic in sorted(topics)}
+    for topic, versions in found.items():
+        if versions and versions[-1].get("type") != "KEY_VALUE":
+            reason = (
+                f"has a schema of type {versions[-1].get('type')}: it is no topic of KEY_VALUE records; read one that the "
+                "connector writes with outputFormat key-value-avro or key-value-json"
+            )
+            raise TopicError(topic, reason)
+    return {topic for topic, versions in found.items() if versions}
 
 
 def starting_positions(options: BridgeOptions, admin: PulsarAdmin, topics: Sequence[str]) -> dict[str, Position]:

@@ -21,8 +21,13 @@ from pyspark.sql.types import LongType
 
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.record_properties import WRITETIME
-from spark_bridge.errors import DataLossError, TopicError
-from spark_bridge.reading.planning import ending_positions, plan_ranges, starting_positions
+from spark_bridge.errors import DataLossError
+from spark_bridge.reading.planning import (
+    ending_positions,
+    plan_ranges,
+    refuse_other_records,
+    starting_positions,
+)
 from spark_bridge.reading.raw_columns import RAW_SCHEMA
 from spark_bridge.reading.schema_versions import VersionLookup
 from spark_bridge.spark_line import try_cast
@@ -96,12 +101,7 @@ def connector_stream(spark: SparkSession, options: BridgeOptions) -> DataFrame:
 
 def _checked_topics(options: BridgeOptions, admin: PulsarAdmin) -> Sequence[str]:
     """The topic partitions; the connector takes any topic, so what is none of ours is refused here."""
-    for topic in admin.topics():
-        found = admin.schemas(topic)
-        if found and found[-1].get("type") != "KEY_VALUE":
-            raise TopicError(
-                topic, f"has a schema of type {found[-1].get('type')}: it is no topic of KEY_VALUE records"
-            )
+    refuse_other_records(admin, admin.topics())
     return admin.topic_partitions()
 
 

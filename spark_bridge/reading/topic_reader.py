@@ -261,11 +261,15 @@ def _nothing_left(reader: pulsar.Reader) -> bool:
 
 
 def _key(message: _pulsar.Message, place: str, span: TopicRange) -> bytes:
+    text = message.partition_key()
     try:
-        return binascii.a2b_base64(message.partition_key(), strict_mode=True)
+        if text:
+            return binascii.a2b_base64(text, strict_mode=True)
+        problem = "no key"
     except ValueError:  # binascii.Error, and what is not even ASCII
-        reason = f"message {place} has a key that is not base64: this is no topic of KEY_VALUE SEPARATED records"
-        raise TopicReadError(span.partition_topic, place, reason) from None
+        problem = "a key that is not base64"
+    reason = f"message {place} has {problem}: this is no topic of KEY_VALUE SEPARATED records"
+    raise TopicReadError(span.partition_topic, place, reason)
 
 
 def _first_chunk(message_id: _pulsar.MessageId) -> Place:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pulsar as pulsar_client
 import pytest
 
-from spark_bridge.errors import DataLossError
+from spark_bridge.errors import DataLossError, TopicError, TopicReadError
 from spark_bridge.reading.data_source import CassandraCdcDataSource
 from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.raw_columns import RAW_SCHEMA
@@ -184,3 +184,46 @@ def test_a_ledger_that_was_read_to_its_end_may_be_dropped_behind_the_reader(data
     assert next(batches).num_rows == 2
     drop_closed_ledgers(topic)
     assert [batch.column("value").to_pylist() for batch in batches] == [[b"last"]]
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_topic_of_other_records_is_refused_when_a_read_is_planned(data_topic: MakeTopic, partitions: int) -> None:
+    """Its schema tells, whatever its keys look like: this one is base64, too."""
+    topic = data_topic(*KEY_AND_VALUE, partitions=partitions)
+    with client_of(topic) as client:
+        producer = client.create_producer(topic.name, schema=pulsar_client.schema.StringSchema())
+        producer.send("text", partition_key="user1234")
+    refused = f"topic {topic.name}: has a schema of type STRING: it is no topic of KEY_VALUE records"
+    with pytest.raises(TopicError, match=refused):
+        plan_batch(BridgeOptions.from_mapping(topic.options))
+    reader = CassandraCdcDataSource(dict(topic.options)).streamReader(RAW_SCHEMA)
+    with pytest.raises(TopicError, match=refused):
+        reader.initialOffset()
+    with pytest.raises(TopicError, match=refused):  # a query that goes on from its checkpoint asks for no first offset
+        reader.latestOffset()
+
+
+def test_a_stream_looks_at_the_schema_that_comes_later(data_topic: MakeTopic) -> None:
+    """A topic with no schema yet has no rows; what comes then may be records of another kind."""
+    topic = data_topic(*KEY_AND_VALUE)
+    assert names(topic) == []
+    reader = CassandraCdcDataSource(dict(topic.options)).streamReader(RAW_SCHEMA)
+    planned = reader.partitions(reader.initialOffset(), reader.latestOffset())
+    assert values(BridgeOptions.from_mapping(topic.options), [each.value for each in planned]) == []
+    with client_of(topic) as client:
+        client.create_producer(topic.name, schema=pulsar_client.schema.StringSchema()).send("text")
+    with pytest.raises(TopicError, match="has a schema of type STRING"):
+        reader.latestOffset()
+
+
+def test_a_record_without_a_key_is_refused(data_topic: MakeTopic) -> None:
+    """An empty text is base64 of nothing, which is the key of no row."""
+    topic = data_topic(*KEY_AND_VALUE)
+    (written,) = topic.write(Record(key={"id": 1}, value={"name": "row 1"}))
+    with client_of(topic) as client:
+        sent = client.create_producer(topic.name, batching_enabled=False).send(b"no key")
+    place = f"{sent.ledger_id()}:{sent.entry_id()}:-1"
+    refused = f"message {place} has no key: this is no topic of KEY_VALUE SEPARATED records"
+    with pytest.raises(TopicReadError, match=refused) as raised:
+        names(topic)
+    assert (raised.value.position, written.rsplit(":", 1)[0] < place) == (place, True)

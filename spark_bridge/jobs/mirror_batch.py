@@ -32,7 +32,8 @@ from spark_bridge.jobs.mirror_state import (
 )
 from spark_bridge.jobs.row_steps import ImageColumns, row_steps
 from spark_bridge.rows.conformed import conformed
-from spark_bridge.rows.folding import KeyColumns, judged_records, merged_records, newest_records, shown_rows
+from spark_bridge.rows.folding import judged_records, merged_records, newest_records, shown_rows
+from spark_bridge.rows.key_columns import KeyColumns
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import TopicSchemas

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import DataType
 
 from spark_bridge.rows.avro_columns import Numbers
-from spark_bridge.rows.folding import KeyColumns, all_records, comparable_key, decoded_ranges
+from spark_bridge.rows.folding import all_records
+from spark_bridge.rows.key_columns import KeyColumns, comparable_key, decoded_ranges
 from spark_bridge.rows.range_scope import covers
 from spark_bridge.rows.record_places import message_id_of
 from spark_bridge.rows.typed import key_decoder, value_decoder

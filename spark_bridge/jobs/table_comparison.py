@@ -19,7 +19,7 @@ from spark_bridge.jobs.mirror_batch import ID, OWNER, WRITETIME
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.rows.current_table import shown_records
-from spark_bridge.rows.folding import owner_of
+from spark_bridge.rows.key_columns import with_owner
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import AvroRecord, SchemaVersion, TopicSchemas
@@ -95,7 +95,7 @@ class TableComparison:
             "static_version": version,
             _PARTS: F.col("key_parts"),
         })  # fmt: skip
-        return self._side(rows.withColumn("owner", owner_of(self._schemas)), "cassandra")
+        return self._side(with_owner(rows, self._schemas, F.col("place")), "cassandra")
 
     def _other_side(self) -> DataFrame:
         if self._mirror is not None:

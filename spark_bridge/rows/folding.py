@@ -10,27 +10,22 @@ and for equal times the write time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas import record_properties as names
-from spark_bridge.rows.range_scope import ClusteringColumn, covers
+from spark_bridge.rows.key_columns import KeyColumns, comparable_key, decoded_ranges, with_key, with_owner
+from spark_bridge.rows.range_scope import covers
 from spark_bridge.rows.record_places import message_id_of, record_place
-from spark_bridge.rows.typed import key_decoder
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = [
-    "KeyColumns",
     "all_records",
-    "comparable_key",
-    "decoded_ranges",
     "judged_records",
     "merged_records",
     "newest_records",
-    "owner_of",
     "shown_rows",
 ]
 
@@ -53,47 +48,19 @@ _BOUNDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyColumns:
-    """The primary key's columns: those of the partition key, then the clustering columns."""
-
-    partition: tuple[str, ...]
-    clustering: tuple[ClusteringColumn, ...]
-
-    @classmethod
-    def of(cls, schemas: TopicSchemas) -> KeyColumns:
-        """From the key's schema: partition columns are bare types, clustering columns are unions with null."""
-        fields = schemas.newest.key["fields"]
-        assert isinstance(fields, list)
-        clustering = [each for each in fields if isinstance(each["type"], list)]
-        return cls(
-            partition=tuple(each["name"] for each in fields if not isinstance(each["type"], list)),
-            clustering=tuple((each["name"], _is_uuid(each["type"])) for each in clustering),
-        )
-
-
 def newest_records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
     """What the rules need of all records of a topic, or of some of them: one row a key, scope and range.
 
     `owner` is the Cassandra partition as text. Results of several reads merge by `merged_records`.
     """
-    return _newest_per_key(_records(raw, schemas)).withColumn("owner", owner_of(schemas))
+    any_record = F.coalesce("valued.at", "deleted.at")
+    return with_owner(_newest_per_key(_records(raw, schemas)), schemas, message_id_of(any_record))
 
 
 def all_records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
     """One row a record, with what the rules look at: `scope` is `row`, `static`, `partition` or `range`."""
-    return (
-        _records(raw, schemas).withColumn("key_version", F.col("schema_version")).withColumn("owner", owner_of(schemas))
-    )
-
-
-def owner_of(schemas: TopicSchemas) -> Column:
-    """The Cassandra partition of `key` and `key_version` as text, the same whatever the key's columns are called."""
-    columns = KeyColumns.of(schemas)
-    if not columns.clustering:
-        return F.hex("key")
-    key = key_decoder(schemas, "string").decode(F.col("key"), F.col("key_version"))
-    return F.to_json(F.struct(*[key.getField(each).alias(str(at)) for at, each in enumerate(columns.partition)]))
+    records = _records(raw, schemas).withColumn("key_version", F.col("schema_version"))
+    return with_owner(records, schemas, message_id_of(F.col("at")))
 
 
 def merged_records(newest: DataFrame) -> DataFrame:
@@ -161,7 +128,10 @@ def shown_rows(judged: DataFrame) -> DataFrame:
 
 def _records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
     columns = KeyColumns.of(schemas)
-    scope = _scope(schemas, columns) if columns.clustering else F.lit(_ROW)
+    scope = F.lit(_ROW)
+    if columns.clustering:
+        raw = with_key(raw, "decoded_key", schemas, F.col("schema_version"), F.col("message_id"))
+        scope = _scope(F.col("decoded_key").getField(columns.clustering[0][0]).isNotNull())
     said = F.col("properties")
     bounds = F.struct(*[said[name].alias(name) for name in _BOUNDS], F.col("schema_version"))
     return raw.select(
@@ -177,11 +147,9 @@ def _records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
     )
 
 
-def _scope(schemas: TopicSchemas, columns: KeyColumns) -> Column:
+def _scope(has_row: Column) -> Column:
     """What a record speaks about: a row, a partition's static row, all rows or a range of rows of a partition."""
     kind = F.col("properties")[names.KIND]
-    key = key_decoder(schemas, "string").decode(F.col("key"), F.col("schema_version"))
-    has_row = key.getField(columns.clustering[0][0]).isNotNull()
     # DataStax's records have no kind: a null value without a clustering key deletes the partition.
     no_row = F.when(kind.isNull() & F.col("value").isNull(), _PARTITION).otherwise(_STATIC)
     scope = F.when(has_row, _ROW).otherwise(no_row)
@@ -282,36 +250,6 @@ def _with_markers(rows: DataFrame, static_names: Sequence[str] | None) -> DataFr
     )
 
 
-def decoded_ranges(schemas: TopicSchemas) -> Column:
-    """The column `ranges` (array of `bounds` and `deleted`) with the bounds as keys."""
-    decoder = key_decoder(schemas, "decimal")
-
-    def bound(bounds: Column, name: str) -> Column:
-        key = decoder.finish(decoder.decode(F.unbase64(bounds.getField(name)), bounds.getField("schema_version")))
-        return F.when(bounds.getField(name).isNotNull(), key)
-
-    def decoded(each: Column) -> Column:
-        bounds = each.getField("bounds")
-        backwards = F.from_json(bounds.getField(names.RANGE_REVERSED), "array<string>")
-        return F.struct(
-            each.getField("deleted").alias("deleted"),
-            bound(bounds, names.RANGE_START).alias("start"),
-            bound(bounds, names.RANGE_END).alias("end"),
-            (bounds.getField(names.RANGE_START_INCLUSIVE) == "true").alias("start_inclusive"),
-            (bounds.getField(names.RANGE_END_INCLUSIVE) == "true").alias("end_inclusive"),
-            F.coalesce(backwards, F.array().cast("array<string>")).alias("reversed"),
-        )
-
-    return F.transform("ranges", decoded)
-
-
-def comparable_key(schemas: TopicSchemas) -> Column:
-    """The row's key with numbers as numbers; null where there is no range deletion to compare it with."""
-    decoder = key_decoder(schemas, "decimal")
-    key = decoder.finish(decoder.decode(F.col("key"), F.col("key_version")))
-    return F.when(F.size("ranges") > 0, key)
-
-
 def _with_statics(rows: DataFrame) -> DataFrame:
     """Add what gives a partition's static columns, and which record stands for a partition without rows."""
     partition = Window.partitionBy("owner")
@@ -342,7 +280,3 @@ def _with_statics(rows: DataFrame) -> DataFrame:
     )
     is_static_only = ~F.col("has_rows") & F.col("is_first") & F.col("static_source").isNotNull()
     return known.withColumn("is_static_only", is_static_only)
-
-
-def _is_uuid(avro_type: Sequence[object]) -> bool:
-    return any(isinstance(each, dict) and each.get("logicalType") == "uuid" for each in avro_type)

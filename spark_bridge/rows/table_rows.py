@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge.rows.avro_columns import Numbers
-from spark_bridge.rows.folding import KeyColumns
+from spark_bridge.rows.key_columns import KeyColumns
 from spark_bridge.rows.typed import RecordDecoder, key_decoder, value_decoder
 from spark_bridge.topics.topic_schemas import TopicSchemas
 

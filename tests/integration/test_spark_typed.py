@@ -17,8 +17,11 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from schemas.cql_type import NativeType, UserType
 from schemas.cql_value import AvroValue
 from schemas.row_record import schema_text
-from spark_bridge import changes, current_table, typed
+from spark_bridge import changes, current_table, raw_batch, typed
 from spark_bridge.errors import TopicError
+from spark_bridge.rows.folding import all_records
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.topic_schemas import TopicSchemas
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
 from tests.servers import PulsarServer
 
@@ -205,6 +208,7 @@ def test_a_decimal_of_any_scale_that_fits_is_exact(spark: SparkSession, data_top
     assert {int(row.id): row.a for row in rows} == {n: Decimal(text) for n, (_, _, text) in enumerate(DECIMALS)}
 
 
+CLUSTERED = table_schemas(partition_key={"pk": "text"}, clustering={"ck": "int"}, regular={"v": "int"})
 BEFORE = table_schemas(partition_key={"id": "int"}, regular={"b": "text", "old": "int"})
 AFTER = table_schemas(partition_key={"id": "int"}, regular={"a": "int", "b": "text", "c": "list<decimal>"})
 
@@ -333,6 +337,26 @@ def test_an_undecodable_record_is_named_or_kept(spark: SparkSession, data_topic:
         said[:40],
         None,
     ]
+
+
+@pytest.mark.parametrize("kind", ["row", "row_deletion"])
+def test_an_undecodable_key_of_a_clustered_table_is_named(
+    spark: SparkSession, data_topic: MakeTopic, kind: str
+) -> None:
+    """There the key tells what a record speaks about, before it is a row of the table."""
+    topic = data_topic(*CLUSTERED)
+    topic.write(Record(key={"pk": "a", "ck": 1}, value={"v": 1}))
+    key, value = base64.b64encode(b"\xff").decode(), base64.b64encode(b"\x02\x02").decode()
+    bad = {"key": key, "value": value if kind == "row" else None, "properties": {"kind": kind}}
+    (written,) = topic.writer.write_bytes(topic.name, *map(schema_text, CLUSTERED), [bad])
+    said = f"topic {topic.name}: the key of message {written.removesuffix(':-1')} cannot be decoded by its schema version 0"
+    with pytest.raises(PySparkException) as error:
+        current_table(spark, topic.options).collect()
+    assert said in str(error.value)
+    schemas = TopicSchemas.fetch(BridgeOptions.from_mapping(topic.options))
+    with pytest.raises(PySparkException) as error:
+        all_records(raw_batch(spark, topic.options), schemas).collect()
+    assert said in str(error.value)
 
 
 def test_a_topic_without_a_schema_is_named(spark: SparkSession, data_topic: MakeTopic) -> None:

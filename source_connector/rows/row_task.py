@@ -29,10 +29,10 @@ from source_connector.rows.projection import Projection
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.selection import Selection
 
-__all__ = ["Desk", "Reading", "RowTask", "Task"]
+__all__ = ["STALE_AFTER_S", "Desk", "Reading", "RowTask", "Task"]
 
-# Pulsar does not fence a source: an instance that was suspended may publish a row that another has overtaken.
-_STALE_AFTER_S: Final = 5.0
+STALE_AFTER_S: Final = 5.0
+"""From a read to the broker's answer. Pulsar does not fence a source: what a suspended instance sends on, another may have overtaken."""
 # Whether an event waits that would make a second read needless.
 _LOOK_S: Final = 0.2
 _WRITETIME: Final = struct.Struct(">q")
@@ -181,7 +181,7 @@ class RowTask:
 
     def on_all_acknowledged(self) -> None:
         """Done, but for a record whose way took so long that another instance may have published a newer row."""
-        if time.monotonic() - self._read_at > _STALE_AFTER_S:
+        if time.monotonic() - self._read_at > STALE_AFTER_S:
             self._read(ReadLevel.FIRST)
             return
         if self.desk.last_rows is not None and self._published is not None:

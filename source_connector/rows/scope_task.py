@@ -1,5 +1,10 @@
 """Deletions of many rows: a marker first, then every row in its scope that is still there, page by page.
 
+One thing is under way at a time: the marker, the read of a page, the records of a page. So the rows are read when the data
+topic has the marker. An instance that was suspended may publish a marker that erases what another one has published since:
+that was written before the read, and comes again behind the marker. Rows of a page that took long may lie behind newer ones
+of theirs, or behind their deletion: such a page is read again, and unless it is as it was, all begins anew with a marker.
+
 A row with a cell that the deletion would have taken was read before the deletion was applied: its page is read again
 (`source_connector.rows.early_reads`). Where no write time tells, all is done once more when the deletion is there for sure.
 """
@@ -7,7 +12,6 @@ A row with a cell that the deletion would have taken was read before the deletio
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -19,7 +23,7 @@ from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outco
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.projection import RawValues
 from source_connector.rows.read_request import ReadLevel, ReadRequest, Rows
-from source_connector.rows.row_task import Desk
+from source_connector.rows.row_task import STALE_AFTER_S, Desk
 
 __all__ = ["ScopeTask"]
 
@@ -42,9 +46,10 @@ class ScopeTask:
         self._projection = desk.projection
         self._schema_id = desk.schema_id
         self._next: ReadRequest | None = None
-        self._is_reading = False
+        self._published: ReadRequest | None = None
+        self._published_hash = 0
         self._is_proven = True
-        self._started_at = 0.0
+        self._read_at = self._started_at = 0.0
         self._early_reads = 0
         self._is_unsure = False
         self._unconverted: list[tuple[bytes | None, ...]] = []
@@ -52,7 +57,7 @@ class ScopeTask:
         self._error: RowConversionError | None = None
 
     def start(self) -> None:
-        """Publish the marker and read the first page; or only the rows that could not be converted before."""
+        """Publish the marker; or only the rows that could not be converted before."""
         self._projection, self._schema_id = self.desk.projection, self.desk.schema_id
         only_unconverted = self._error is not None and not self.was_refused
         self._retried, self._unconverted = (self._unconverted if only_unconverted else []), []
@@ -64,49 +69,54 @@ class ScopeTask:
         self._begin()
 
     def _begin(self) -> None:
-        self._is_proven, self._is_unsure = True, False
+        self._is_proven, self._is_unsure, self._published = True, False, None
+        self._unconverted, self._retried, self._error = [], [], None
         if self.desk.last_rows is not None:
             self.desk.last_rows.forget()
         event = self._pending.event
+        self._next = ReadRequest(
+            projection=self._projection,
+            kind=event.kind,
+            partition_key=event.partition_key,
+            bounds=event.bounds,
+            level=ReadLevel.HIGHER,
+            node=self._pending.message.node_id,
+        )
         key = self._projection.event_key(event)
         self._publish(key, self._projection.deleted, marker_properties(self._projection, self._pending))
-        self._read(
-            ReadRequest(
-                projection=self._projection,
-                kind=event.kind,
-                partition_key=event.partition_key,
-                bounds=event.bounds,
-                level=ReadLevel.HIGHER,
-                node=self._pending.message.node_id,
-            )
-        )
 
     def on_rows(self, rows: Rows) -> None:
-        """Publish the rows of a page."""
-        self._is_reading = False
+        """Publish the rows of a page, or see whether they are still those that were published."""
         outcome = self._outcome(rows)
         if outcome is Outcome.IMPOSSIBLE:
             self._early_reads += 1
-            # Not `_read`: until then nothing is under way, but the next page is not to be asked for, either.
-            self._is_reading = True
-            again = partial(self._go_on_with, self.attempts, partial(self._read, rows.request))
+            again = partial(self._read, rows.request)
             self.desk.later(self, pause_s(self._early_reads), again, counted_as="reads_too_early")
+            return
+        # Not the rows themselves: a page may be large, and its records may be with the broker for long.
+        rows_hash, is_known = hash(tuple(rows.rows)), rows.request is self._published
+        if is_known and rows_hash != self._published_hash:
+            self._begin()
             return
         self._is_unsure |= outcome is Outcome.UNKNOWN
         self._is_proven &= rows.consistency == "ALL" and not rows.is_fallback
         state = rows.paging_state
         self._next = None if state is None else rows.request._replace(paging_state=state)
-        for row in rows.rows:
-            self._publish_survivor(row)
-        self._go_on()
+        if not is_known:
+            self._published, self._published_hash = rows.request, rows_hash
+            for row in rows.rows:
+                self._publish_survivor(row)
+        if not self.unanswered:
+            self._go_on()
 
     def on_all_acknowledged(self) -> None:
-        """The page is on the data topic: the next one, or the end."""
-        self._go_on()
+        """The marker or the page is on the data topic: the next page, or the end, unless the page was late."""
+        if self._published is not None and time.monotonic() - self._read_at > STALE_AFTER_S:
+            self._read(self._published)
+        else:
+            self._go_on()
 
     def _go_on(self) -> None:
-        if self._is_reading or self.unanswered:
-            return
         if self._next is not None:
             self._read(self._next)
         elif self._retried:
@@ -114,18 +124,12 @@ class ScopeTask:
         elif self._error is not None:
             raise self._error
         elif self._is_unsure:
-            self._is_reading, self._is_unsure = True, False
-            self.desk.later(self, WITHIN_S, partial(self._go_on_with, self.attempts, self._begin))
+            self.desk.later(self, WITHIN_S, self._begin)
         else:
             if self.desk.last_rows is not None:
                 self.desk.last_rows.forget()
             proven = self._is_proven and self.desk.knows(self._pending.message.node_id)
             self.desk.settle(self, [self._pending] if proven else [])
-
-    def _go_on_with(self, attempts: int, step: Callable[[], None]) -> None:
-        """Unless the marker was refused meanwhile, and all began again."""
-        if attempts == self.attempts and not self.was_refused:
-            step()
 
     def _outcome(self, rows: Rows) -> Outcome:
         """Whether the rows of a page can have survived; those of a deletion that is surely there by now have."""
@@ -179,8 +183,7 @@ class ScopeTask:
         )
 
     def _read(self, request: ReadRequest) -> None:
-        self._is_reading = True
-        self._next = None
+        self._read_at = time.monotonic()
         self.desk.read(self, request)
 
 

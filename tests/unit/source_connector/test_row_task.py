@@ -59,6 +59,12 @@ class Desk:
 
     def publish(self, task: Task, record: SourceRecord) -> None:
         self.records.append(record)
+        task.unanswered += 1
+
+    def acknowledge(self, task: Task) -> None:
+        """The data topic has all that was published."""
+        task.unanswered = 0
+        task.on_all_acknowledged()
 
     def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
         self.settled.append(proven)

@@ -270,11 +270,11 @@ def test_a_read_that_is_under_way_when_its_table_is_created_again_is_not_publish
     """Whatever its answer is; its event is settled once, and the deletion's marker was there before."""
     case = Case(monkeypatch)
     case.receive(event(1), event(2), event(3, kind=MutationKind.PARTITION_DELETION))
+    case.taken(1)
     case.create_again()
     case.answer(GOOD)
     case.answer(FetchError("ks.t", "Unknown CF"), key=2)
     case.answer(None, key=3)
-    case.taken(1)
     case.pass_time()
     assert case.published == [OLD]
     assert (case.around.reads, case.around.settled) == ([], [1, 1, 1])
@@ -348,3 +348,15 @@ def test_events_of_the_newer_table_outlive_a_node_that_shows_the_older_one(monke
     case.pass_time()
     case.answer(GOOD)
     assert (case.published, case.counters["events_of_dropped_tables"]) == ([NEW], 0)
+
+
+def test_a_deletion_whose_marker_is_refused_is_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the attempt that follows; what the first one read, or would have read, is nobody's any more."""
+    case = Case(monkeypatch)
+    case.receive(event(1, kind=MutationKind.PARTITION_DELETION), event(2))
+    case.taken(1, refused=True)
+    case.pass_time()
+    case.taken(2)
+    while any(request.partition_key == int32(1) for _, request in case.around.reads):
+        case.answer(None)
+    assert (case.around.settled, case.line.partitions_in_work) == ([1], 1)

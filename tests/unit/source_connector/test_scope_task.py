@@ -1,0 +1,130 @@
+"""A deletion of many rows: what is on the data topic when its event is settled, whatever was slow on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from schemas.mutation_event import MutationKind, RangeBounds
+from schemas.record_properties import KIND
+from source_connector.host.record import SourceRecord
+from source_connector.rows.partition_lanes import Work
+from source_connector.rows.projection import Projection
+from source_connector.rows.read_request import RawRow, Rows
+from source_connector.rows.scope_task import ScopeTask
+from tests.unit.source_connector.events import event, int32, pending, table
+from tests.unit.source_connector.test_row_task import Desk
+
+_MARKER = "range_deletion"
+_PROJECTION = Projection(table(clustering_key=("ck",)))
+
+
+def row(clustering: int, value: int = 5) -> RawRow:
+    """A row of the scope, written behind the deletion."""
+    return (int32(1), int32(clustering), int32(value), (20).to_bytes(8, "big"))
+
+
+def fold(records: Iterable[SourceRecord]) -> dict[bytes, bytes | None]:
+    """What a reader of the topic makes of it: a marker empties the scope, the newest record of a key wins."""
+    rows: dict[bytes, bytes | None] = {}
+    for record in records:
+        if record.properties[KIND] == _MARKER:
+            rows.clear()
+        else:
+            rows[record.key] = record.value
+    return rows
+
+
+class Case:
+    """A range deletion's task at a desk, in a time of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("source_connector.rows.scope_task.time.monotonic", lambda: self.now)
+        bounds = RangeBounds(start=(int32(1),), start_inclusive=True, end=(int32(9),), end_inclusive=True)
+        self.events = pending(event(kind=MutationKind.RANGE_DELETION, live_us=None, columns=(), bounds=bounds))
+        self.desk = Desk(_PROJECTION)
+        self.task = ScopeTask(Work(list(self.events)), self.desk)
+        self.task.start()
+
+    def acknowledge(self, after_s: float = 0.0) -> None:
+        """The data topic has what was published."""
+        self.now += after_s
+        self.desk.acknowledge(self.task)
+
+    def answer(self, *rows: RawRow, paging_state: bytes | None = None) -> None:
+        """The last read finds these."""
+        request = self.desk.reads[-1]
+        self.task.on_rows(Rows(request, rows, "ALL", is_fallback=False, paging_state=paging_state))
+
+    @property
+    def kinds(self) -> list[str]:
+        return [record.properties[KIND] for record in self.desk.records]
+
+    def of(self, *rows: RawRow) -> dict[bytes, bytes | None]:
+        """The fold of a topic that has these rows."""
+        selection = _PROJECTION.scope_selection
+        return {_PROJECTION.record_key(each[:2]): _PROJECTION.record_value(selection, each, each[:2]) for each in rows}
+
+
+def test_rows_are_read_when_the_topic_has_the_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another instance published before a late marker was written before the read, so it comes again behind it."""
+    case = Case(monkeypatch)
+    assert (case.kinds, case.desk.reads) == ([_MARKER], [])
+    case.acknowledge(after_s=60)
+    case.answer(row(3))
+    assert (case.kinds, case.desk.settled) == ([_MARKER, "row"], [])
+    case.acknowledge()
+    assert (len(case.desk.reads), case.desk.settled) == (1, [case.events])
+
+
+def test_rows_whose_way_took_long_are_published_again_behind_a_new_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another instance took over meanwhile: one of them is newer now, one is gone, and both lie behind what it published."""
+    case = Case(monkeypatch)
+    case.acknowledge()
+    case.answer(row(3), row(4), row(5))
+    case.acknowledge(after_s=60)
+    assert (len(case.desk.reads), case.desk.settled) == (2, [])
+    now = (row(3), row(4, 7))
+    case.answer(*now)
+    assert (case.kinds[-1], case.desk.settled) == (_MARKER, [])
+    case.acknowledge()
+    case.answer(*now)
+    case.acknowledge()
+    assert fold(case.desk.records) == case.of(*now)
+    assert case.desk.settled == [case.events]
+
+
+def test_rows_whose_way_took_long_and_that_are_as_they_were_are_not_published_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that is slow all the time is not given all of a partition over and over; only late pages are read again."""
+    case = Case(monkeypatch)
+    case.acknowledge()
+    case.answer(row(2), paging_state=b"2")
+    case.acknowledge()
+    for page, then in ((row(3), b"3"), (row(4), None)):
+        case.answer(page, paging_state=then)
+        case.acknowledge(after_s=6)
+        assert case.desk.settled == []
+        case.answer(page, paging_state=then)
+    assert case.kinds == [_MARKER, "row", "row", "row"]
+    assert [each.paging_state for each in case.desk.reads] == [None, b"2", b"2", b"3", b"3"]
+    assert case.desk.settled == [case.events]
+
+
+def test_rows_that_are_published_again_late_are_read_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the topic has them in time, or they stay as they are."""
+    case = Case(monkeypatch)
+    case.acknowledge()
+    case.answer(row(3, 1))
+    for value in (2, 3):
+        case.acknowledge(after_s=60)
+        case.answer(row(3, value))
+        case.acknowledge()
+        case.answer(row(3, value))
+    assert case.desk.settled == []
+    case.acknowledge()
+    assert fold(case.desk.records) == case.of(row(3, 3))
+    assert case.desk.settled == [case.events]

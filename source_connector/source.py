@@ -172,8 +172,8 @@ class CassandraSource:
     def _deliver(self, over: Sequence[tuple[object, Rows | CdcError]]) -> None:
         """Reads that are over, to their tasks."""
         for ticket, outcome in over:
-            task = cast("Task", ticket)
-            cast("TableLine", task.desk).deliver(task, outcome)
+            task, attempt = cast("tuple[Task, int]", ticket)
+            cast("TableLine", task.desk).deliver(task, attempt, outcome)
 
     def _host_answered(self, seq: int, *, refused: bool) -> None:
         task = self._stages.outbox.answered(seq, refused=refused)

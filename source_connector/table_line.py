@@ -90,8 +90,8 @@ class TableLine:
         return self._table.projection
 
     def read(self, task: Task, request: ReadRequest) -> None:
-        """Queue a read; the answer comes by `deliver`."""
-        self._stages.fetcher.start(task, request)
+        """Queue a read; the answer comes by `deliver`, with the attempt that asked."""
+        self._stages.fetcher.start((task, task.attempts), request)
 
     def publish(self, task: Task, record: SourceRecord) -> None:
         """Hand a record to the host."""
@@ -176,9 +176,10 @@ class TableLine:
         while self._life.lanes.has_startable and self._may_start():
             self._start(self._life.lanes.next_startable())
 
-    def deliver(self, task: Task, outcome: Rows | CdcError) -> None:
-        """A read of the task is over."""
-        self._guarded(task, partial(_take, task, outcome))
+    def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
+        """A read of the task is over; nobody waits for that of an earlier attempt."""
+        if attempt == task.attempts:
+            self._guarded(task, partial(_take, task, outcome))
 
     def answered(self, task: Task, *, refused: bool) -> None:
         """The data topic has, or has not, taken a record of the task."""
@@ -285,6 +286,7 @@ class TableLine:
             self._retry(task, reason)
         elif task not in self._being_parked:
             self._being_parked.add(task)
+            task.attempts += 1
             self._park(task, reason)
 
     def _park(self, task: Task, reason: str) -> None:

@@ -43,6 +43,7 @@ class Task(Protocol):
 
     work: Work
     attempts: int
+    """How many have ended. What an ended one asked for is not told any more."""
     failures: int
     """How many of the attempts failed for the event's own sake."""
     unanswered: int
@@ -77,7 +78,7 @@ class Desk(Protocol):
         """Of the projection's schemas."""
 
     def read(self, task: Task, request: ReadRequest) -> None:
-        """Answered by `task.on_rows`."""
+        """Answered by `task.on_rows`, once, unless the task began again meanwhile."""
 
     def publish(self, task: Task, record: SourceRecord) -> None:
         """Answered by `task.on_all_acknowledged`, once for all records that are open."""

@@ -44,7 +44,7 @@ class Neighbours:
     """In-memory stages: reads wait for a test's answer, frames and letters are kept, time passes at a word."""
 
     def __init__(self) -> None:
-        self.reads: list[tuple[Task, ReadRequest]] = []
+        self.reads: list[tuple[object, ReadRequest]] = []
         self.letters: list[tuple[object, Sequence[DeadLetter]]] = []
         self.frames: list[bytes] = []
         self.settled: list[MutationEvent | int] = []
@@ -61,8 +61,8 @@ class Neighbours:
 
     def tell(self, keyspace: str, table: str, definition: TableDefinition | None) -> None: ...
 
-    def start(self, task: Task, request: ReadRequest) -> None:
-        self.reads.append((task, request))
+    def start(self, ticket: object, request: ReadRequest) -> None:
+        self.reads.append((ticket, request))
 
     def knows(self, node: UUID) -> bool:
         return True
@@ -142,12 +142,16 @@ class Case:
     def answer(self, outcome: RawRow | Exception | None, key: int = 1) -> None:
         """Answer the last read of a key."""
         at = max(at for at, (_, request) in enumerate(self.around.reads) if request.partition_key == int32(key))
-        task, request = self.around.reads.pop(at)
+        self.answer_to(self.around.reads.pop(at), outcome)
+
+    def answer_to(self, read: tuple[object, ReadRequest], outcome: RawRow | Exception | None) -> None:
+        ticket, request = read
+        task, attempt = cast("tuple[Task, int]", ticket)
         if isinstance(outcome, FetchError):
-            self.line.deliver(task, outcome)
+            self.line.deliver(task, attempt, outcome)
             return
         rows = () if outcome is None else (outcome,)
-        self.line.deliver(task, Rows(request, cast("Sequence[RawRow]", rows), "ALL", is_fallback=False))
+        self.line.deliver(task, attempt, Rows(request, cast("Sequence[RawRow]", rows), "ALL", is_fallback=False))
 
     def create_again(self, *, is_noticed: bool = True) -> None:
         """The table is dropped and created again; that is noticed by an event of it, or by a look at the schema."""
@@ -360,3 +364,32 @@ def test_a_deletion_whose_marker_is_refused_is_settled_once(monkeypatch: pytest.
     while any(request.partition_key == int32(1) for _, request in case.around.reads):
         case.answer(None)
     assert (case.around.settled, case.line.partitions_in_work) == ([1], 1)
+
+
+def test_an_answer_of_an_earlier_attempt_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows or an error, before the next attempt and while it reads."""
+    case = Case(monkeypatch)
+    case.receive(event(1), event(2))
+    first = case.around.reads[0]
+    case.answer(UNFORESEEN)
+    case.answer_to(first, GOOD)
+    assert case.counters["records_published"] == 0
+    case.pass_time()
+    case.answer_to(first, GOOD)
+    case.answer_to(first, FetchError("ks.t", "ReadTimeout"))
+    assert (case.counters["records_published"], case.counters["retries"]) == (0, 1)
+    case.answer(GOOD)
+    assert case.counters["records_published"] == 1
+
+
+def test_an_answer_that_comes_when_its_event_was_set_aside_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The letter settles the event, and nothing else does."""
+    case = Case(monkeypatch, max_failures=1)
+    case.receive(event(1))
+    read = case.around.reads[0]
+    case.answer(UNFORESEEN)
+    case.answer_to(read, GOOD)
+    ((ticket, _),) = case.around.letters
+    case.line.letters_written(cast("tuple[TableLine, Task]", ticket)[1])
+    case.answer_to(read, GOOD)
+    assert (case.counters["records_published"], case.around.settled) == (0, [1])

@@ -55,14 +55,15 @@ class ScopeTask:
         self._unconverted: list[tuple[bytes | None, ...]] = []
         self._retried: list[tuple[bytes | None, ...]] = []
         self._error: RowConversionError | None = None
+        self._lacks_unconverted_only = False
 
     def start(self) -> None:
         """Publish the marker; or only the rows that could not be converted before."""
         self._projection, self._schema_id = self.desk.projection, self.desk.schema_id
-        only_unconverted = self._error is not None and not self.was_refused
-        self._retried, self._unconverted = (self._unconverted if only_unconverted else []), []
-        self._error, self._next, self.was_refused = None, None, False
+        only_unconverted = self._lacks_unconverted_only and not self.was_refused
+        self._lacks_unconverted_only = self.was_refused = False
         if only_unconverted:
+            self._retried, self._unconverted, self._error = self._unconverted, [], None
             self._read_retried()
             return
         self._started_at, self._early_reads = time.monotonic(), 0
@@ -122,6 +123,7 @@ class ScopeTask:
         elif self._retried:
             self._read_retried()
         elif self._error is not None:
+            self._lacks_unconverted_only = True
             raise self._error
         elif self._is_unsure:
             self.desk.later(self, WITHIN_S, self._begin)

@@ -63,6 +63,7 @@ class Desk:
 
     def acknowledge(self, task: Task) -> None:
         """The data topic has all that was published."""
+        assert task.unanswered
         task.unanswered = 0
         task.on_all_acknowledged()
 

@@ -8,6 +8,7 @@ import pytest
 
 from schemas.mutation_event import MutationKind, RangeBounds
 from schemas.record_properties import KIND
+from source_connector.errors import RowConversionError
 from source_connector.host.record import SourceRecord
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.projection import Projection
@@ -52,6 +53,11 @@ class Case:
         """The data topic has what was published."""
         self.now += after_s
         self.desk.acknowledge(self.task)
+
+    def begin_again(self) -> None:
+        """As the table's line does when a read has failed, or a row could not be converted."""
+        self.task.attempts += 1
+        self.task.start()
 
     def answer(self, *rows: RawRow, paging_state: bytes | None = None) -> None:
         """The last read finds these."""
@@ -128,3 +134,50 @@ def test_rows_that_are_published_again_late_are_read_once_more(monkeypatch: pyte
     case.acknowledge()
     assert fold(case.desk.records) == case.of(row(3, 3))
     assert case.desk.settled == [case.events]
+
+
+def unwritable(clustering: int) -> RawRow:
+    """A row that is none by the table's schema."""
+    return (*row(clustering)[:2], b"\x01\x02\x03", row(clustering)[3])
+
+
+def test_a_row_that_cannot_be_converted_is_tried_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are on the topic."""
+    case = Case(monkeypatch)
+    case.acknowledge()
+    case.answer(unwritable(3), row(4))
+    with pytest.raises(RowConversionError):
+        case.acknowledge()
+    case.begin_again()
+    case.answer(row(3))
+    case.acknowledge()
+    assert case.kinds == [_MARKER, "row", "row"]
+    assert (fold(case.desk.records), case.desk.settled) == (case.of(row(3), row(4)), [case.events])
+
+
+def test_pages_behind_a_row_that_cannot_be_converted_are_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The read of the next page failed; tried again, all is published, and not that row alone."""
+    case = Case(monkeypatch)
+    case.acknowledge()
+    case.answer(unwritable(3), row(4), paging_state=b"2")
+    case.acknowledge()
+    case.begin_again()
+    case.acknowledge()
+    case.answer(row(3), row(4), row(5))
+    case.acknowledge()
+    assert (fold(case.desk.records), case.desk.settled) == (case.of(row(3), row(4), row(5)), [case.events])
+
+
+def test_none_of_several_rows_that_cannot_be_converted_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them still cannot, and the read of the next one fails."""
+    case = Case(monkeypatch)
+    case.acknowledge()
+    with pytest.raises(RowConversionError):
+        case.answer(unwritable(3), unwritable(4))
+    case.begin_again()
+    case.answer(unwritable(4))
+    case.begin_again()
+    case.acknowledge()
+    case.answer(row(3), row(4))
+    case.acknowledge()
+    assert (fold(case.desk.records), case.desk.settled) == (case.of(row(3), row(4)), [case.events])

@@ -78,6 +78,9 @@ class RowFetcher:
         self._in_flight = 0
         self._notices = Notices(_log)
         self._waiting: deque[WaitingRead] = deque()
+        self._alone: deque[WaitingRead] = deque()  # of groups that failed
+        self._alone_first = 0
+        self._is_turn_of_alone = False
         self._statements: dict[str, dict[str, PreparedStatement]] = {}
         self._refused: dict[str, set[str]] = {}  # grouped statements
         self._surplus = 1.0
@@ -111,13 +114,26 @@ class RowFetcher:
     def flush(self) -> list[tuple[object, Rows | CdcError]]:
         """Send queued reads as far as may be in flight; returns those that failed before they were sent."""
         failed: list[tuple[object, Rows | CdcError]] = []
-        while self._waiting and self._in_flight < self._limit.value:
-            table = self._waiting[0].request.projection.table.full_name
-            largest = min(GROUP_SIZE, int(_GROUP_BYTES / self._row_bytes.get(table, _UNKNOWN_ROW_BYTES)))
-            reads = take_group(self._waiting, allow_product=self._surplus < _MAX_SURPLUS, largest=largest)
-            self._surplus = 1 + (self._surplus - 1) * _SURPLUS_FADES
-            failed += self._send(reads, 0)
+        while (self._waiting or self._alone) and self._in_flight < self._limit.value:
+            failed += self._send(self._take_alone() if self._is_for_alone() else self._take_group(), 0)
         return failed
+
+    def _is_for_alone(self) -> bool:
+        """By turns: neither the keys of a bad group nor a long queue holds the others up."""
+        is_first = self._alone_first > 0 or not (self._is_turn_of_alone and self._waiting)
+        self._is_turn_of_alone = bool(self._alone) and is_first
+        return self._is_turn_of_alone
+
+    def _take_alone(self) -> list[WaitingRead]:
+        self._alone_first = max(0, self._alone_first - 1)
+        return [self._alone.popleft()]
+
+    def _take_group(self) -> list[WaitingRead]:
+        table = self._waiting[0].request.projection.table.full_name
+        largest = min(GROUP_SIZE, int(_GROUP_BYTES / self._row_bytes.get(table, _UNKNOWN_ROW_BYTES)))
+        reads = take_group(self._waiting, allow_product=self._surplus < _MAX_SURPLUS, largest=largest)
+        self._surplus = 1 + (self._surplus - 1) * _SURPLUS_FADES
+        return reads
 
     def answered(self, answer: Answer) -> list[tuple[object, Rows | CdcError]]:
         """The reads that are over with this answer, by their tickets; a read that goes on is not among them."""
@@ -141,7 +157,8 @@ class RowFetcher:
             return self._send(reads, answer.attempt + 1)
         is_outage = isinstance(outcome, NoHostAvailable | Unavailable)
         if len(reads) > 1 and not is_outage:
-            return [failed for read in reads for failed in self._send([read], 0)]
+            self._alone += reads
+            return []
         changed = isinstance(outcome, InvalidRequest)
         table = reads[0].request.projection.table.full_name
         error = FetchError(table, reason_of(outcome), refresh_schema=changed, is_invalid=changed, is_outage=is_outage)
@@ -159,6 +176,7 @@ class RowFetcher:
         self._surplus += (len(page) / len(answer.reads) - self._surplus) * (1 - _SURPLUS_FADES)
         is_exact = is_exact_by_bytes(projection)
         over: list[tuple[object, Rows | CdcError]] = []
+        alone: list[WaitingRead] = []
         for read in answer.reads:
             request = read.request
             if has_one_component:
@@ -167,9 +185,10 @@ class RowFetcher:
                 key = tuple(projection.row_key_values(request.partition_key, request.clustering))
             row = found.get(key)
             if row is None and not is_exact:
-                over += self._send([read], 0)  # it may be there under another form of the same clustering value
+                alone.append(read)  # it may be there under another form of the same clustering value
             else:
                 over.append((read.ticket, _rows(answer, read, () if row is None else (row,), consistency, None)))
+        self._alone += alone  # not before: what goes wrong here sends all of them there
         return over
 
     def _weigh(self, answer: Answer, page: RawPage) -> None:
@@ -193,17 +212,20 @@ class RowFetcher:
     def _without_the_group(
         self, reads: Sequence[WaitingRead], error: Exception
     ) -> list[tuple[object, Rows | CdcError]]:
-        """One by one; a single read that fails by itself has failed."""
+        """One by one, in line; a single read that fails by itself has failed."""
         if len(reads) > 1:
-            return [failed for read in reads for failed in self._send([read], 0)]
+            self._alone += reads
+            return []
         return [(reads[0].ticket, error if isinstance(error, CdcError) else UnexpectedError(error))]
 
     def _send(self, reads: Sequence[WaitingRead], attempt: int) -> list[tuple[object, Rows | CdcError]]:
-        """One statement; several when it turns out that this server does not take the grouped form."""
+        """One statement, or none where the server does not take the grouped form; the reads that failed before it was sent."""
         request = reads[0].request
         try:
             statement, values = self._single(request) if len(reads) == 1 else self._grouped(reads)
         except Exception as error:  # noqa: BLE001  # bytes of one event must not stop the others
+            # Another group may fail the same way, and take as long for it.
+            self._alone_first += len(reads) if len(reads) > 1 else 0
             return self._without_the_group(reads, error)
         read = RowRead(
             statement=statement,

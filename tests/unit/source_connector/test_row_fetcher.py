@@ -87,9 +87,10 @@ class Case:
         self.over += self.fetcher.flush()
 
     def answer(self, outcome: RawPage | Exception) -> None:
-        """To the oldest statement that has no answer."""
+        """To the oldest statement that has no answer; what may be sent then is sent."""
         self.client.callbacks.pop(0)(outcome)
         self.over += self.fetcher.answered(self._answers.pop())
+        self.over += self.fetcher.flush()
 
     @property
     def consistencies(self) -> list[str]:
@@ -145,11 +146,36 @@ def test_a_group_that_fails_is_read_one_by_one() -> None:
     case = Case()
     case.start((1,), (2,))
     case.answer(TIMEOUT)
-    assert [list(read.values) for read in case.client.reads[1:]] == [[int32(1)], [int32(2)]]
     case.answer(page((int32(5), None), columns=2))
     case.answer(TIMEOUT)
+    assert [list(read.values) for read in case.client.reads[1:]] == [[int32(1)], [int32(2)]]
     assert case.found() == {(1,): (int32(5), None)}
     assert isinstance(dict(case.over)[2,], FetchError)
+
+
+def test_the_reads_of_groups_that_fail_wait_in_line() -> None:
+    """Cassandra is slow already: no more statements are under way than before, and in the end each key has its answer."""
+    case = Case()
+    case.start(*((number,) for number in range(40)))
+    assert [keys_of(each) for each in case.client.reads] == [20, 20]
+    case.answer(TIMEOUT)
+    case.answer(TIMEOUT)
+    while case.client.callbacks:
+        assert len(case.client.callbacks) <= case.fetcher.in_flight_limit
+        case.answer(page((int32(5), None), columns=2))
+    assert [keys_of(each) for each in case.client.reads[2:]] == [1] * 40
+    assert case.found() == {(number,): (int32(5), None) for number in range(40)}
+
+
+def test_the_reads_of_a_group_that_failed_and_the_others_take_turns() -> None:
+    """Neither the keys of one bad group nor a long queue holds the other ones up."""
+    case = Case()
+    case.start(*((number,) for number in range(100)))
+    case.answer(TIMEOUT)
+    while case.client.callbacks:
+        case.answer(page(columns=3))
+    assert [keys_of(each) for each in case.client.reads][:8] == [20, 20, 1, 20, 1, 20, 1, 20]
+    assert len(case.over) == 100
 
 
 def test_an_outage_fails_a_group_as_a_whole() -> None:
@@ -209,6 +235,15 @@ def test_a_group_that_is_first_needed_while_cassandra_is_away_is_one_when_it_is_
     case.answer(page(columns=2))
     case.start((1, 3), (1, 4))
     assert len(case.client.reads) == 3
+
+
+def test_one_statement_that_cannot_be_prepared_is_tried_once_for_all_that_may_be_sent_instead() -> None:
+    """Each try may take half a minute while Cassandra does not answer, and the whole source waits for it."""
+    case = Case(Projection(table(clustering_key=("c",))))
+    case.client.is_away = True
+    case.start(*((partition, number) for partition in range(3) for number in range(30)))
+    assert sum(" IN " in select for select in case.client.prepared) == 1
+    assert [len(read.values) for read in case.client.reads] == [2, 2]
 
 
 def test_a_row_that_may_be_stored_under_another_form_of_its_key_is_asked_for_alone() -> None:

@@ -26,6 +26,10 @@ __all__ = ["main"]
 _log = logging.getLogger("source_connector")
 
 _PR_SET_PDEATHSIG = 1
+_ONE_INSTANCE = (
+    "events.topic: %d topics are read by %s instances, each of which has its own partitions of each topic: two may read changes"
+    " of one key at once, and the older row may come last; use --parallelism 1 while more than one topic has events"
+)
 
 
 def main() -> None:
@@ -74,6 +78,9 @@ def _build(request: OpenRequest, inbox: Inbox, host: HostConnection) -> Cassandr
             "suppress.unchanged",
             "needs a source with one instance (--parallelism 1): another one may publish newer rows of the same keys",
         )
+    instances = request.instance.get("instances", "1")
+    if len(config.events_topics) > 1 and instances != "1":
+        _log.warning(_ONE_INSTANCE, len(config.events_topics), instances)
     ssl_context = tls_context(config)
     for warning in warnings:
         _log.warning("%s", warning)

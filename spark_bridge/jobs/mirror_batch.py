@@ -74,8 +74,12 @@ class _Plan:
 
     @property
     def statics(self) -> tuple[str, ...]:
-        """The table's static columns, as far as records have named them."""
-        return self.content.static_columns or self.applied.static_columns
+        """The table's static columns, as far as records have named them; those that were dropped are among them.
+
+        Cassandra refuses to add a column again as one of another kind, so what was static once is so for good.
+        """
+        known = () if self.is_new_table else self.applied.static_columns
+        return tuple(sorted({*known, *self.content.static_columns}))
 
 
 class MirrorBatch:
@@ -115,7 +119,7 @@ class MirrorBatch:
         applied = self._tables.applied()
         raw = batch.where(not_applied(applied)).persist()
         try:
-            content = content_of(raw)
+            content = content_of(raw, applied.table_id)
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
             _fit(batch.sparkSession, content.records)

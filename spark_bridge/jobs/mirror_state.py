@@ -43,7 +43,7 @@ class Applied:
     """How far a mirror has come. Times are seconds since the epoch.
 
     `clock_s` is the time to which rows have expired; no row expires before `next_expiry_s` (None: none will).
-    `static_columns` are those that the newest record that names them has named. `forgot_s`: when markers were last dropped.
+    `static_columns` are those that records of the table have named. `forgot_s`: when markers were last dropped.
     `schema_version` is that of the topic's schema which the rows follow (None: stored before this was kept).
     """
 
@@ -60,7 +60,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchContent:
-    """What a micro-batch holds: records, the last position of each topic partition, the newest table id, times."""
+    """What a micro-batch holds: records, the last position of each topic partition, the newest table id, times.
+
+    `static_columns`: all that records of the table have named, in any order.
+    """
 
     records: int
     positions: Mapping[str, RecordPosition]
@@ -167,28 +170,32 @@ def not_applied(applied: Applied) -> Column:
     return is_new
 
 
-def content_of(raw: DataFrame) -> BatchContent:
-    """What a micro-batch of raw rows holds; one pass over it."""
-    statics = F.col("properties")[STATIC_COLUMNS]
+def content_of(raw: DataFrame, table_id: str | None) -> BatchContent:
+    """What a micro-batch of raw rows holds; one pass over it. `table_id`: of the mirror, for the batch may lag behind it."""
+    said = F.struct(
+        F.col("properties")[TABLE_ID].alias("table_id"), F.col("properties")[STATIC_COLUMNS].alias("static_columns")
+    )
     found = (
         raw.groupBy("topic", "partition")
         .agg(
             F.count("*").alias("records"),
             F.max(record_place().getField("position")).alias("last"),
-            F.collect_set(F.col("properties")[TABLE_ID]).alias("table_ids"),
+            F.collect_set(said).alias("said"),
             F.max(F.unix_seconds("publish_time")).alias("publish_s"),
-            F.max_by(statics, F.when(statics.isNotNull(), record_place().getField("position"))).alias("statics"),
         )
         .collect()
     )
-    ids = [each for row in found for each in row.table_ids]
+    all_said = [each for row in found for each in row.said]
+    ids = [each.table_id for each in all_said if each.table_id is not None]
+    newest = max([*ids, *([] if table_id is None else [table_id])], key=uuid_time, default=None)
+    lists = [each.static_columns for each in all_said if each.static_columns and each.table_id in (None, newest)]
     return BatchContent(
         records=sum(row.records for row in found),
         positions={
             _partition_topic(row): (row["last"].ledger, row["last"].entry, row["last"]["index"]) for row in found
         },
         table_id=max(ids, key=uuid_time, default=None),
-        static_columns=max((tuple(json.loads(row.statics)) for row in found if row.statics), key=len, default=()),
+        static_columns=tuple(sorted({name for each in lists for name in json.loads(each)})),
         newest_publish_s=max((row.publish_s for row in found), default=0),
     )
 

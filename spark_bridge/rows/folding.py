@@ -71,7 +71,7 @@ def merged_records(newest: DataFrame) -> DataFrame:
         F.max("deleted").alias("deleted"),
         F.max("lasting").alias("lasting"),
         F.max("passing").alias("passing"),
-        F.max("static_columns").alias("static_columns"),
+        _named_last(_newest_place()).alias("static_columns"),
     )
 
 
@@ -170,8 +170,23 @@ def _newest_per_key(records: DataFrame) -> DataFrame:
         F.max(F.when(~has_value, F.struct("at", "deletion_time"))).alias("deleted"),
         F.max(F.when(lasting, F.col("at"))).alias("lasting"),
         F.max(F.when(has_value & is_passing, F.struct("expires_at", "at"))).alias("passing"),
-        F.max("static_columns").alias("static_columns"),
+        _named_last(F.struct("at.clock", position)).alias("static_columns"),
     )
+
+
+def _named_last(place: Column) -> Column:
+    """Aggregate: the list of static columns that stands last, for ALTER TABLE makes it longer or shorter."""
+    names = F.col("static_columns")
+    # in a struct, for a place that is null comes before all others, but counts
+    return F.max_by(names, F.when(names.isNotNull(), F.struct(place)))
+
+
+def _newest_place() -> Column:
+    """Where the newest record of a key and scope stands: what it names is newer than what earlier records have named."""
+    known = [
+        F.when(F.col(at).isNotNull(), F.struct(f"{at}.clock", f"{at}.position")) for at in ("valued.at", "deleted.at")
+    ]
+    return F.greatest(*known)
 
 
 def _judged(newest: DataFrame, removed: _Removal, removed_us: Column, now: Column) -> DataFrame:
@@ -238,7 +253,7 @@ def _with_markers(rows: DataFrame, static_names: Sequence[str] | None) -> DataFr
     """Add what is said about a whole partition: `wiped` (its newest deletion), `ranges`, `static_names`."""
     partition = Window.partitionBy("owner")
     if static_names is None:
-        given = F.from_json(F.max("static_columns").over(partition), "array<string>")
+        given = F.from_json(_named_last(_newest_place()).over(partition), "array<string>")
     else:
         given = F.array(*map(F.lit, static_names))
     nothing = F.array().cast("array<string>")

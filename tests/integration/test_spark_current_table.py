@@ -291,6 +291,53 @@ def test_static_columns(spark: SparkSession, data_topic: MakeTopic) -> None:
     assert found == {name: rows for name, _, rows in STATICS}
 
 
+BEFORE_T, WITH_T = (
+    table_schemas(
+        partition_key={"pk": "text"}, clustering={"a": "int"}, regular={"v": "int"}, static=dict.fromkeys(names, "text")
+    )
+    for names in ("s", "st")
+)
+
+
+def named_statics(pk: str, **statics: AvroValue) -> Record:
+    """A static row of a table whose static columns are these."""
+    properties = {
+        "kind": "static_row",
+        "table_id": OLD,
+        "writetime": str(5 + len(statics)),
+        "static_columns": json.dumps([*statics], separators=(",", ":")),
+    }
+    return Record(key={"pk": pk}, value=statics, properties=properties)
+
+
+def write_an_added_static_column(topic: DataTopic, *, is_added: bool) -> None:
+    """Rows with the static column s; or what comes when t was added to it, which no row has been written with."""
+    said = {"kind": "row", "table_id": OLD, "writetime": "5"}
+    rows = [
+        Record(key={"pk": pk, "a": a}, value={"v": a, "s": s}, properties=said)
+        for pk, a, s in (("p", 1, "1"), ("p", 2, "1"), ("r", 1, None))
+    ]
+    if is_added:
+        changed = named_statics("p", s="1", t="x"), named_statics("q", s=None, t="y")
+        topic.write(*changed, value_schema=WITH_T[1])
+    else:
+        topic.write(named_statics("p", s="1"), *rows, named_statics("q", s="2"))
+
+
+def test_a_static_column_that_is_added_is_in_every_row(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Rows of before show it as soon as it is written, and so does a partition of static columns only."""
+    topic = data_topic(*BEFORE_T)
+    write_an_added_static_column(topic, is_added=False)
+    write_an_added_static_column(topic, is_added=True)
+    shown = current_table(spark, topic.options).select("pk", "a", "s", "t", "v").collect()
+    assert sorted(map(tuple, shown)) == [
+        ("p", 1, "1", "x", 1),
+        ("p", 2, "1", "x", 2),
+        ("q", None, None, "y", None),
+        ("r", 1, None, None, 1),
+    ]
+
+
 def test_static_columns_may_be_named_where_the_records_do_not(spark: SparkSession, data_topic: MakeTopic) -> None:
     """Records of DataStax's connector say nothing of static columns; the caller does."""
     topic = data_topic(*WIDE)

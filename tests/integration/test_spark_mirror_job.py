@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -19,6 +20,7 @@ from spark_bridge.jobs import delta_tables
 from spark_bridge.jobs.mirror import MirrorSummary, mirror
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
 from tests.integration.test_spark_current_table import (
+    BEFORE_T,
     OLD,
     PLAIN,
     WIDE,
@@ -27,6 +29,7 @@ from tests.integration.test_spark_current_table import (
     row,
     row_deletion,
     static_row,
+    write_an_added_static_column,
 )
 from tests.spark_settings import PATIENCE_S
 
@@ -162,6 +165,25 @@ def random_record(chance: random.Random, number: int) -> Record:
         range_deletion(pk, start={"a": a}),
         range_deletion(pk, end={"a": a, "b": b}, end_inclusive=False),
     ])  # fmt: skip
+
+
+def test_a_static_column_that_is_added_is_in_every_row_of_a_mirror(
+    mirror_of: Callable[..., Mirror], data_topic: MakeTopic
+) -> None:
+    """The change log tells of each row that it changes, and the history has a version with it."""
+    topic = data_topic(*BEFORE_T)
+    kept = mirror_of(topic)
+    write_an_added_static_column(topic, is_added=False)
+    kept.run()
+    write_an_added_static_column(topic, is_added=True)
+    kept.run()
+    log = kept.table("changes").where("op = 'update'").selectExpr("after.pk", "after.a", "before.t", "after.t")
+    assert sorted(map(tuple, log.collect())) == [("p", 1, None, "x"), ("p", 2, None, "x"), ("q", None, None, "y")]
+    closed = kept.table("history").where("valid_to IS NOT NULL").select("pk", "a", "s", "t").collect()
+    assert sorted(map(tuple, closed)) == [("p", 1, "1", None), ("p", 2, "1", None), ("q", None, "2", None)]
+    assert kept.replayed() == kept.open_versions() == kept.rows()
+    # the column that was added comes last in a mirror
+    assert [json.loads(each) for each in kept.rows()] == [json.loads(each) for each in kept.wanted()]
 
 
 def test_markers_static_columns_and_expiry_over_many_batches(

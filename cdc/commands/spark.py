@@ -187,6 +187,11 @@ def backfill_command(
         click.echo(f"{table}: sent once before, nothing to do")
     elif dry_run:
         click.echo(f"{table}: about {report.rows:,} rows, {report.seconds:,.0f} s")
+    elif not report.ranges:
+        click.echo(
+            f"{table}: all {report.ranges_before} token ranges were sent before, as {progress_file} says: nothing to do "
+            "(delete it to send them again)"
+        )
     else:
         before = f", {report.ranges_before} before" if report.ranges_before else ""
         rate = report.rows / max(report.seconds, 0.001)

@@ -6,23 +6,23 @@ reads the row as it is then. So it is safe beside live changes: no row is ever o
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypedDict, Unpack
+from uuid import UUID
 
-import fsspec
 from pyspark.sql import SparkSession
 
 from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic
-from spark_bridge.errors import ProgressFileError, TopicError
+from spark_bridge.errors import TopicError
+from spark_bridge.jobs.backfill_progress import Progress
 from spark_bridge.jobs.cassandra_rows import ALL_TOKENS, CassandraAccess, TokenRange, table_metadata, token_ranges
 from spark_bridge.jobs.row_sender import RowSender
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions, option_texts
 
-__all__ = ["BackfillReport", "backfill", "initial_snapshot", "rebuild"]
+__all__ = ["BackfillReport", "SendSettings", "backfill", "initial_snapshot", "rebuild"]
 
 Options = Mapping[str, str | int | bool]
 _SAMPLED_RANGES: Final = 4
@@ -42,45 +42,32 @@ class BackfillReport:
     seconds: float
 
 
-@dataclass(slots=True)
-class _Progress:
-    """The file with the finished ranges of one backfill of one table; no file: nothing is kept."""
-
-    path: str | None
-    work: Mapping[str, object]
-    """What is done: table id, number of ranges, tokens, predicate."""
-    done: set[int] = field(default_factory=set)
-
-    def load(self) -> None:
-        """Raises ProgressFileError for the file of other work."""
-        if self.path is None:
-            return
-        try:
-            with fsspec.open(self.path, "r") as file:
-                stored = json.load(file)
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError) as error:
-            raise ProgressFileError(self.path, f"cannot be read ({error})") from None
-        found = {name: stored.get(name) for name in self.work}
-        if found != self.work:
-            raise ProgressFileError(
-                self.path, f"is of another backfill: {json.dumps(found)}, not {json.dumps(self.work)}"
-            )
-        self.done = set(stored["done"])
-
-    def add(self, finished: Iterable[int]) -> None:
-        """Keep these as finished, too; the file appears by one rename."""
-        self.done |= set(finished)
-        if self.path is None:
-            return
-        system, path = fsspec.core.url_to_fs(self.path)
-        with system.transaction, system.open(path, "w") as file:
-            json.dump({**self.work, "done": sorted(self.done)}, file)
-
-
 def _tell_nobody(done: int, ranges: int, rows: int) -> None:
     pass
+
+
+class SendSettings(TypedDict, total=False):
+    """What `backfill`, `initial_snapshot` and `rebuild` all take; the defaults are those of docs/spark.md.
+
+    Token ranges, one task each; rows a second, over all tasks; the file that keeps finished ranges (a run that was killed
+    goes on after them); the prefix of events topics; and who is told ranges done, all ranges, rows sent.
+    """
+
+    ranges: int
+    rows_per_second: float | None
+    progress_file: str | None
+    events_prefix: str
+    on_progress: Callable[[int, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Which rows are sent: by a CQL predicate, of a range of tokens, or all into an emptied data topic (`rebuilt`)."""
+
+    where: str | None = None
+    tokens: TokenRange = ALL_TOKENS
+    rebuilt: BridgeOptions | None = None
+    dry_run: bool = False
 
 
 def backfill(
@@ -92,44 +79,18 @@ def backfill(
     *,
     where: str | None = None,
     tokens: TokenRange = ALL_TOKENS,
-    ranges: int = 64,
-    rows_per_second: float | None = None,
-    progress_file: str | None = None,
     dry_run: bool = False,
-    events_prefix: str = DEFAULT_EVENTS_PREFIX,
-    on_progress: Callable[[int, int, int], None] = _tell_nobody,
+    **more: Unpack[SendSettings],
 ) -> BackfillReport:
     """Send an event for every row of a table, or for those of a CQL predicate (`where`) or of `tokens` (start, end].
 
-    With `progress_file` a run that was killed goes on after its last finished ranges. `dry_run` sends nothing and gives
-    an estimate from a few ranges. `on_progress` is told ranges done, all ranges, rows sent. Raises ConfigError,
-    TopicError when the events topic does not exist, PulsarUnreachableError, CassandraReadError, ProgressFileError; a task
-    that fails raises Spark's error with CassandraReadError or EventSendError in it.
+    `dry_run` sends nothing and gives an estimate from a few ranges. When the progress file has every range nothing is
+    sent: `ranges` of the report is 0. Raises ConfigError, TopicError when the events topic does not exist,
+    PulsarUnreachableError, CassandraReadError, ProgressFileError; a task that fails raises Spark's error with
+    CassandraReadError or EventSendError in it.
     """
-    started = time.monotonic()
-    metadata = table_metadata(access, keyspace, table)
-    parsed = _options_of(options, events_topic(keyspace, table, events_prefix))
-    with PulsarAdmin(parsed) as admin:
-        partitions = admin.topic_partitions()
-    plan = token_ranges(ranges, tokens)
-    step = spark.sparkContext.defaultParallelism
-    sender = RowSender(
-        access, metadata, parsed, partitions, where=where, rows_per_second=rows_per_second, tasks=min(step, len(plan))
-    )
-    if dry_run:
-        return _estimate(spark, sender, plan, rows_per_second)
-    work = {"table_id": str(metadata.table_id), "ranges": len(plan), "tokens": list(tokens), "where": where}
-    progress = _Progress(progress_file, work)
-    progress.load()
-    before, rows = len(progress.done), 0
-    waiting = [at for at in range(len(plan)) if at not in progress.done]
-    for at in range(0, len(waiting), step):
-        chosen = waiting[at : at + step]
-        sent = sender.run(spark, [plan[each] for each in chosen], publish=True)
-        rows += sum(sent.values())
-        progress.add(chosen)
-        on_progress(len(progress.done), len(plan), rows)
-    return BackfillReport(rows=rows, ranges=len(waiting), ranges_before=before, seconds=time.monotonic() - started)
+    part = _Part(where=where, tokens=tokens, dry_run=dry_run)
+    return _send(spark, options, access, keyspace, table, part, **more)
 
 
 def initial_snapshot(
@@ -138,12 +99,7 @@ def initial_snapshot(
     access: CassandraAccess,
     keyspace: str,
     table: str,
-    *,
-    ranges: int = 64,
-    rows_per_second: float | None = None,
-    progress_file: str | None = None,
-    events_prefix: str = DEFAULT_EVENTS_PREFIX,
-    on_progress: Callable[[int, int, int], None] = _tell_nobody,
+    **more: Unpack[SendSettings],
 ) -> BackfillReport | None:
     """A backfill of the whole table, once for each cluster: None when one has finished before, whoever ran it.
 
@@ -151,14 +107,11 @@ def initial_snapshot(
     Two that start at the same time both run, which only costs time. Raises what `backfill` raises.
     """
     table_id = str(table_metadata(access, keyspace, table).table_id)
-    topic = events_topic(keyspace, table, events_prefix)
+    topic = events_topic(keyspace, table, more.get("events_prefix", DEFAULT_EVENTS_PREFIX))
     with PulsarAdmin(_options_of(options, topic)) as admin:
         if admin.properties(topic).get(_SNAPSHOT_PROPERTY) == table_id:
             return None
-    report = backfill(
-        spark, options, access, keyspace, table, ranges=ranges, rows_per_second=rows_per_second,
-        progress_file=progress_file, events_prefix=events_prefix, on_progress=on_progress,
-    )  # fmt: skip
+    report = backfill(spark, options, access, keyspace, table, **more)
     with PulsarAdmin(_options_of(options, topic)) as admin:
         admin.set_property(topic, _SNAPSHOT_PROPERTY, table_id)
     return report
@@ -170,6 +123,24 @@ def rebuild(
     access: CassandraAccess,
     keyspace: str,
     table: str,
+    **more: Unpack[SendSettings],
+) -> BackfillReport:
+    """Fill the emptied data topic `options["topic"]` again with every row. Raises what `backfill` raises.
+
+    TopicError, too, when the topic has records and the progress file does not tell that they are of a rebuild that was
+    killed. Into an empty topic every row is sent, whatever the progress file says.
+    """
+    part = _Part(rebuilt=BridgeOptions.from_mapping(option_texts(options)))
+    return _send(spark, options, access, keyspace, table, part, **more)
+
+
+def _send(
+    spark: SparkSession,
+    options: Options,
+    access: CassandraAccess,
+    keyspace: str,
+    table: str,
+    part: _Part,
     *,
     ranges: int = 64,
     rows_per_second: float | None = None,
@@ -177,23 +148,51 @@ def rebuild(
     events_prefix: str = DEFAULT_EVENTS_PREFIX,
     on_progress: Callable[[int, int, int], None] = _tell_nobody,
 ) -> BackfillReport:
-    """Fill the emptied data topic `options["topic"]` again with every row. Raises what `backfill` raises.
-
-    TopicError, too, when the topic still has records and no progress file tells that they are of this rebuild.
-    """
-    data = BridgeOptions.from_mapping(option_texts(options))
-    with PulsarAdmin(data) as admin:
-        left = sum(each.entries for topic in admin.topic_partitions() for each in admin.ledgers(topic))
-    if left and not (progress_file and _exists(progress_file)):
-        reason = (
-            f"still holds {left} entries: empty it first (pulsar-admin topics unload, then truncate: what its open ledger "
-            "holds stays otherwise), or run a backfill, which adds to what is there"
-        )
-        raise TopicError(data.only_topic, reason)
-    return backfill(
-        spark, options, access, keyspace, table, ranges=ranges, rows_per_second=rows_per_second,
-        progress_file=progress_file, events_prefix=events_prefix, on_progress=on_progress,
+    started = time.monotonic()
+    metadata = table_metadata(access, keyspace, table)
+    parsed = _options_of(options, events_topic(keyspace, table, events_prefix))
+    with PulsarAdmin(parsed) as admin:
+        partitions = admin.topic_partitions()
+    plan = token_ranges(ranges, part.tokens)
+    step = spark.sparkContext.defaultParallelism
+    sender = RowSender(
+        access, metadata, parsed, partitions, where=part.where, rows_per_second=rows_per_second,
+        tasks=min(step, len(plan)),
     )  # fmt: skip
+    if part.dry_run:
+        return _estimate(spark, sender, plan, rows_per_second)
+    progress = _progress_of(part, progress_file, metadata.table_id, len(plan))
+    before, rows = len(progress.done), 0
+    waiting = [at for at in range(len(plan)) if at not in progress.done]
+    for at in range(0, len(waiting), step):
+        chosen = waiting[at : at + step]
+        sent = sender.run(spark, [plan[each] for each in chosen], publish=True)
+        rows += sum(sent.values())
+        progress.add(chosen)
+        on_progress(len(progress.done), len(plan), rows)
+    return BackfillReport(rows=rows, ranges=len(waiting), ranges_before=before, seconds=time.monotonic() - started)
+
+
+def _progress_of(part: _Part, path: str | None, table_id: UUID, ranges: int) -> Progress:
+    """What was sent before. Raises ProgressFileError, TopicError when a rebuild would add to what its topic holds."""
+    work = {"table_id": str(table_id), "ranges": ranges, "tokens": list(part.tokens), "where": part.where}
+    if part.rebuilt is None:
+        return Progress.load(path, work)
+    topic = part.rebuilt.only_topic
+    with PulsarAdmin(part.rebuilt) as admin:
+        left = sum(each.entries for name in admin.topic_partitions() for each in admin.ledgers(name))
+    work |= {"rebuilt": topic}
+    progress = Progress.load(path, work)
+    if not left:
+        progress.restart()
+    elif not progress.is_begun or len(progress.done) == ranges:
+        whose = " of a rebuild that is done" if progress.is_begun else ""
+        raise TopicError(
+            topic,
+            f"still holds {left} entries{whose}: empty it first (pulsar-admin topics unload, then truncate: what its open "
+            "ledger holds stays otherwise), or run a backfill, which adds to what is there",
+        )
+    return progress
 
 
 def _estimate(
@@ -214,9 +213,3 @@ def _options_of(options: Options, topic: str) -> BridgeOptions:
     names = ("topic", "topics", "topicspattern")
     given = {name: each for name, each in option_texts(options).items() if name.lower() not in names}
     return BridgeOptions.from_mapping({**given, "topic": topic})
-
-
-def _exists(path: str) -> bool:
-    system, name = fsspec.core.url_to_fs(path)
-    found: bool = system.exists(name)
-    return found

@@ -1,0 +1,159 @@
+"""What a backfill, an initial snapshot and a rebuild send: the events on the events topic of a real table."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pulsar as pulsar_client
+import pytest
+from cassandra.cluster import Session
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from cdc.commands.spark import spark as spark_commands
+from cdc.rest import rest
+from schemas.mutation_event import SNAPSHOT_SEGMENT_ID
+from spark_bridge.errors import ProgressFileError, TopicError
+from spark_bridge.jobs.backfill import backfill, initial_snapshot, rebuild
+from spark_bridge.jobs.cassandra_rows import CassandraAccess
+from spark_bridge.jobs.row_keys import token_of
+from tests.events_topic import EventsTopic
+from tests.fix_connector import OpenEventsWriter
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.servers import CassandraServer, PulsarServer
+
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
+_ROWS = 20
+
+
+class Table:
+    """Rows 0 to 19 of `t`, every other of which is `odd`, and what was sent of them."""
+
+    def __init__(self, keyspace: str, pulsar: PulsarServer, node: CassandraServer, events: EventsTopic) -> None:
+        self.keyspace = keyspace
+        self.data_topic = f"persistent://public/default/data-{keyspace}.t"
+        self.servers = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url}
+        self.access = CassandraAccess(contact_points=(node.address,), port=node.native_port, consistency="ONE")
+        self._events = events
+        self._seen = 0
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        return {**self.servers, "topic": self.data_topic}
+
+    def sent(self) -> list[int]:
+        """Rows whose events have come since this was asked last."""
+        new = self._events.read()[self._seen :]
+        self._seen += len(new)
+        assert {each.message.segment_id for each in new} <= {SNAPSHOT_SEGMENT_ID}
+        return sorted(struct.unpack(">i", each.event.partition_key)[0] for each in new)
+
+
+@pytest.fixture
+def table(
+    cql: Session,
+    keyspace: str,
+    open_events_writer: OpenEventsWriter,
+    open_topic: Callable[[str, str], EventsTopic],
+    pulsar: PulsarServer,
+    cassandra_node: CassandraServer,
+) -> Table:
+    """With its events topic, as an agent makes it, and an empty data topic."""
+    cql.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, kind text)")
+    for number in range(_ROWS):
+        kind = "odd" if number % 2 else "even"
+        cql.execute(f"INSERT INTO {keyspace}.t (pk, kind) VALUES ({number}, '{kind}')")
+    open_events_writer(keyspace, "t")
+    made = Table(keyspace, pulsar, cassandra_node, open_topic(keyspace, "t"))
+    rest().put(f"{pulsar.admin_url}/admin/v2/{made.data_topic.replace('://', '/')}").raise_for_status()
+    return made
+
+
+def test_only_rows_of_a_predicate_or_of_a_token_range_are_sent(spark: SparkSession, table: Table) -> None:
+    """The events of these rows, and of no other."""
+    done = backfill(spark, table.servers, table.access, table.keyspace, "t", where="kind = 'odd'", ranges=2)
+    assert table.sent() == list(range(1, _ROWS, 2))
+    assert (done.rows, done.ranges) == (10, 2)
+    tokens = {number: token_of([struct.pack(">i", number)]) for number in range(_ROWS)}
+    low, high = sorted(tokens.values())[4], sorted(tokens.values())[9]
+    backfill(spark, table.servers, table.access, table.keyspace, "t", tokens=(low, high), ranges=2)
+    assert table.sent() == [number for number, token in tokens.items() if low < token <= high]
+
+
+def test_an_initial_snapshot_is_sent_once(spark: SparkSession, table: Table) -> None:
+    """Whoever asks again gets nothing."""
+    assert initial_snapshot(spark, table.servers, table.access, table.keyspace, "t", ranges=2) is not None
+    assert table.sent() == list(range(_ROWS))
+    assert initial_snapshot(spark, table.servers, table.access, table.keyspace, "t", ranges=2) is None
+    assert table.sent() == []
+
+
+def publish(table: Table) -> None:
+    """A record on the data topic, so that it is not empty."""
+    client = pulsar_client.Client(
+        table.servers["serviceUrl"], logger=pulsar_client.FileLogger(pulsar_client.LoggerLevel.Error, "/dev/null")
+    )
+    try:
+        client.create_producer(table.data_topic).send(b"a record")
+    finally:
+        client.close()
+
+
+def empty(table: Table) -> None:
+    """As docs/spark.md says."""
+    url = f"{table.servers['adminUrl']}/admin/v2/{table.data_topic.replace('://', '/')}"
+    rest().put(f"{url}/unload").raise_for_status()
+    rest().delete(f"{url}/truncate").raise_for_status()
+
+
+def test_a_rebuild_asks_for_an_empty_topic_and_fills_it_whatever_was_sent_before(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    """The progress file of a rebuild that is done counts neither for a full topic nor for an emptied one; one that was
+    killed is gone on with."""
+    progress = tmp_path / "progress.json"
+
+    def run() -> int:
+        return rebuild(
+            spark, table.options, table.access, table.keyspace, "t", ranges=4, progress_file=str(progress)
+        ).rows
+
+    assert run() == _ROWS
+    assert table.sent() == list(range(_ROWS))
+    publish(table)
+    with pytest.raises(TopicError, match="still holds 1 entries of a rebuild that is done: empty it first"):
+        run()
+    empty(table)
+    assert run() == _ROWS
+    assert table.sent() == list(range(_ROWS))
+    publish(table)
+    progress.write_text(progress.read_text().replace("[0, 1, 2, 3]", "[0, 2]"))
+    assert 0 < run() < _ROWS
+    progress.unlink()
+    with pytest.raises(TopicError, match="still holds 1 entries: empty it first"):
+        run()
+    backfill(spark, table.servers, table.access, table.keyspace, "t", ranges=4, progress_file=str(progress))
+    with pytest.raises(ProgressFileError, match="is of another backfill"):
+        run()
+
+
+def test_a_backfill_that_is_done_is_told(
+    spark: SparkSession, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its progress file has every range: nothing is sent, and the summary says why."""
+    monkeypatch.setattr(type(spark), "stop", lambda session: None)
+    name, (host,) = f"{table.keyspace}.t", table.access.contact_points
+    progress = str(tmp_path / "progress.json")
+    command = ["backfill", "--service-url", table.servers["serviceUrl"], "--admin-url", table.servers["adminUrl"]]
+    command += ["--table", name, "--contact-point", host, "--port", str(table.access.port), "--consistency", "ONE"]
+    command += ["--ranges", "2", "--progress-file", progress]
+    first = CliRunner().invoke(spark_commands, command)
+    assert f"{name}: 20 events in 2 token ranges, " in first.output
+    again = CliRunner().invoke(spark_commands, command)
+    said = (
+        f"{name}: all 2 token ranges were sent before, as {progress} says: nothing to do (delete it to send them again)"
+    )
+    assert (again.exit_code, again.output.splitlines()[-1]) == (0, said)
+    assert table.sent() == list(range(_ROWS))

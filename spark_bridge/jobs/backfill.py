@@ -17,7 +17,14 @@ from pyspark.sql import SparkSession
 from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic
 from spark_bridge.errors import TopicError
 from spark_bridge.jobs.backfill_progress import Progress
-from spark_bridge.jobs.cassandra_rows import ALL_TOKENS, CassandraAccess, TokenRange, table_metadata, token_ranges
+from spark_bridge.jobs.cassandra_rows import (
+    ALL_TOKENS,
+    CassandraAccess,
+    TokenRange,
+    check_predicate,
+    table_metadata,
+    token_ranges,
+)
 from spark_bridge.jobs.row_sender import RowSender
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions, option_texts
@@ -150,6 +157,8 @@ def _send(
 ) -> BackfillReport:
     started = time.monotonic()
     metadata = table_metadata(access, keyspace, table)
+    if part.where is not None:
+        check_predicate(access, metadata, part.where)
     parsed = _options_of(options, events_topic(keyspace, table, events_prefix))
     with PulsarAdmin(parsed) as admin:
         partitions = admin.topic_partitions()

@@ -15,13 +15,14 @@ from cassandra import (
     AuthenticationFailed,
     ConsistencyLevel,
     DriverException,
+    InvalidRequest,
     OperationTimedOut,
     RequestExecutionException,
 )
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
 from cassandra.policies import DCAwareRoundRobinPolicy, RoundRobinPolicy
-from cassandra.protocol import ProtocolHandler, ResultMessage, read_int, read_value
+from cassandra.protocol import ProtocolHandler, ResultMessage, SyntaxException, read_int, read_value
 from cassandra.query import PreparedStatement, dict_factory
 from pyspark.sql import DataFrame, SparkSession
 
@@ -37,7 +38,16 @@ from schemas.table_metadata import ColumnMetadata, TableMetadata
 from spark_bridge.errors import CassandraReadError
 from spark_bridge.jobs.cassandra_tls import CassandraTls
 
-__all__ = ["ALL_TOKENS", "CassandraAccess", "RangeReader", "TokenRange", "read_rows", "table_metadata", "token_ranges"]
+__all__ = [
+    "ALL_TOKENS",
+    "CassandraAccess",
+    "RangeReader",
+    "TokenRange",
+    "check_predicate",
+    "read_rows",
+    "table_metadata",
+    "token_ranges",
+]
 
 _MIN_TOKEN: Final = -(1 << 63)
 _ROWS_PER_BATCH: Final = 5_000
@@ -153,6 +163,21 @@ def read_rows(
     return plan.mapInArrow(read, _SCHEMA)
 
 
+def check_predicate(access: CassandraAccess, table: TableMetadata, where: str) -> None:
+    """Raises ConfigError when Cassandra does not take this CQL predicate, CassandraReadError when it does not answer."""
+    cluster, session = access.open()
+    try:
+        session.prepare(RangeReader(access, table, keys_only=True, where=where).statement)
+    except (InvalidRequest, SyntaxException) as error:
+        raise ConfigError.of("where", f"{where!r} is refused by Cassandra ({one_line(error)})") from None
+    except (NoHostAvailable, DriverException, RequestExecutionException) as error:
+        raise CassandraReadError(
+            access.address, f"cannot be asked about {table.full_name} ({one_line(error)})"
+        ) from None
+    finally:
+        cluster.shutdown()
+
+
 class RangeReader:
     """Reads token ranges in one task: whole rows, or their keys and the write times of their regular columns.
 
@@ -177,13 +202,15 @@ class RangeReader:
         """Record batches of at most 5,000 rows, by the columns of `read_rows`. Raises CassandraReadError."""
         cluster, session = self._access.open(as_bytes=True)
         try:
-            statement = session.prepare(self._select())
+            statement = session.prepare(self.statement)
             for low, high in ranges:
                 yield from self._read_range(session, statement, low, high)
         finally:
             cluster.shutdown()
 
-    def _select(self) -> str:
+    @property
+    def statement(self) -> str:
+        """The CQL of one range, whose start and end are to be bound."""
         table = self._table
         names = [_quoted(each.name) for each in (*table.primary_key, *self._values)]
         names += [f"WRITETIME({_quoted(each)})" for each in self._timed]

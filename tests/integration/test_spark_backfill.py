@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from cdc.commands.spark import spark as spark_commands
 from cdc.rest import rest
+from schemas.errors import ConfigError
 from schemas.mutation_event import SNAPSHOT_SEGMENT_ID
 from spark_bridge.errors import ProgressFileError, TopicError
 from spark_bridge.jobs.backfill import backfill, initial_snapshot, rebuild
@@ -72,7 +73,7 @@ def table(
 
 
 def test_only_rows_of_a_predicate_or_of_a_token_range_are_sent(spark: SparkSession, table: Table) -> None:
-    """The events of these rows, and of no other."""
+    """A predicate that Cassandra refuses is one line, before any task runs."""
     done = backfill(spark, table.servers, table.access, table.keyspace, "t", where="kind = 'odd'", ranges=2)
     assert table.sent() == list(range(1, _ROWS, 2))
     assert (done.rows, done.ranges) == (10, 2)
@@ -80,6 +81,10 @@ def test_only_rows_of_a_predicate_or_of_a_token_range_are_sent(spark: SparkSessi
     low, high = sorted(tokens.values())[4], sorted(tokens.values())[9]
     backfill(spark, table.servers, table.access, table.keyspace, "t", tokens=(low, high), ranges=2)
     assert table.sent() == [number for number, token in tokens.items() if low < token <= high]
+    for where in ("kind = = 1", "no_such_column = 1", "kind = 1"):
+        with pytest.raises(ConfigError, match=f"where: .*{where}.* is refused by Cassandra"):
+            backfill(spark, table.servers, table.access, table.keyspace, "t", where=where)
+    assert table.sent() == []
 
 
 def test_an_initial_snapshot_is_sent_once(spark: SparkSession, table: Table) -> None:

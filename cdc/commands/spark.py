@@ -23,6 +23,7 @@ from cdc.commands.spark_options import (
 )
 from cdc.commands.spark_tables import TABLE_COMMANDS
 from cdc.commands.spark_top import top_command
+from cdc.commands.verify_report import exit_code, report_lines
 from schemas.errors import ConfigError
 from schemas.topics import DEFAULT_EVENTS_PREFIX
 
@@ -56,6 +57,19 @@ for each in (*TABLE_COMMANDS, top_command):
     "--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="With --repair: of the events topics, as in the agent."
 )
 @click.option("--settle", default=30.0, show_default=True, help="Seconds that a difference must stay as it is.")
+@click.option(
+    "--give-up",
+    default=600.0,
+    show_default=True,
+    help="Seconds after which rows that differ and still change are left.",
+)
+@click.option(
+    "--max-differences",
+    default=100_000,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Report, and repair, no more rows than this.",
+)
 @SESSION_OPTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object, and nothing else.")
 def verify_command(
@@ -72,12 +86,17 @@ def verify_command(
     repair: bool,
     events_prefix: str,
     settle: float,
+    give_up: float,
+    max_differences: int,
     more: tuple[str, ...],
     jars: tuple[Path, ...],
     master: str | None,
     as_json: bool,
 ) -> None:
-    """Compare a Cassandra table with its data topic, or a mirror; exit code 1 when rows differ."""
+    """Compare a Cassandra table with its data topic, or a mirror.
+
+    Exit code 1 when rows differ; 3 when none is known to, but some still changed or were left out.
+    """
     from pyspark.errors import PySparkException
 
     from spark_bridge.jobs.verify import verify
@@ -88,7 +107,8 @@ def verify_command(
     try:
         report = verify(
             session, options, access, keyspace, name, mirror_target=mirror_target, ranges=ranges, sample=sample,
-            sample_seed=sample_seed, repair=repair, events_prefix=events_prefix, settle_s=settle,
+            sample_seed=sample_seed, repair=repair, events_prefix=events_prefix, settle_s=settle, give_up_s=give_up,
+            max_differences=max_differences,
         )  # fmt: skip
     except PySparkException as error:
         raise SparkJobError(reason(str(error))) from error
@@ -97,18 +117,9 @@ def verify_command(
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
     else:
-        for each in report.differences:
-            columns = f" in {', '.join(each.columns)}" if each.columns else ""
-            times = f"written {each.cassandra_writetime_us} in Cassandra, {each.topic_writetime_us} beside it"
-            click.echo(f"{each.kind}{columns}: {each.key} ({times})")
-        for unrepairable in report.unrepairable:
-            click.echo(f"not sent again, for the topic does not tell its CQL key: {unrepairable}")
-        sent = f", {report.repaired:,} sent again" if repair else ""
-        click.echo(
-            f"{table}: {report.rows:,} rows in {report.ranges} token ranges, {len(report.differences):,} differ{sent}, "
-            f"{report.unsettled:,} still changing, {report.seconds:.1f} s"
-        )
-    sys.exit(1 if report.differences else 0)
+        for line in report_lines(table, report):
+            click.echo(line)
+    sys.exit(exit_code(report))
 
 
 @spark.command(name="backfill")

@@ -6,6 +6,7 @@ Both sides are decoded by the same code and compared as text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -24,11 +25,25 @@ from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import AvroRecord, SchemaVersion, TopicSchemas
 
-__all__ = ["ID", "TableComparison"]
+__all__ = ["ID", "Look", "TableComparison"]
 
 _CASSANDRA_VERSION: Final = -1
 """Stands for the table's own schema beside the versions of the topic."""
 _KEY, _PARTS = "_cdc_key", "_cdc_key_parts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one comparison found: rows of Cassandra, how many rows differ, and these, as far as they were asked for.
+
+    Each has its id (`ID`); `cassandra` and `topic`, null where that side has no such row, else a struct of `key` (JSON), `writetime`,
+    `key_bytes` (Avro; of a static row of any key in its partition, or null) and `key_parts` (CQL bytes, from Cassandra only);
+    `columns` that differ in a row that both have; and `state`, equal as long as both sides stay as they are.
+    """
+
+    rows: int
+    differing: int
+    shown: Sequence[Row]
 
 
 class TableComparison:
@@ -64,23 +79,32 @@ class TableComparison:
         values = [each.name for each in table.value_columns]
         self._statics = [own for name, own in zip(values, avro_names(values), strict=True) if name in statics]
 
-    def differing(self, among: Sequence[str] | None = None) -> tuple[int, list[Row]]:
-        """Rows of Cassandra, and what differs; `among` restricts it to rows of these ids.
-
-        A row that differs has its id (`ID`), and `cassandra` and `topic`: null where that side has no such row, else a struct of
-        `key` (JSON), `content` (columns as JSON), `writetime`, `key_bytes` (Avro; of a static row of any key in its partition,
-        or null) and `key_parts` (CQL bytes, from Cassandra only).
-        """
+    def look(self, among: Sequence[str] | None = None, *, at_most: int) -> Look:
+        """Compare all rows, or those of the ids `among`; no more than `at_most` of those that differ come to the driver."""
         cassandra, topic = self._cassandra(), self._other_side()
         if among is not None:
             ids = F.broadcast(self._spark.createDataFrame([(each,) for each in among], f"{ID} string"))
             cassandra, topic = cassandra.join(ids, ID, "left_semi"), topic.join(ids, ID, "left_semi")
         told = cassandra.join(topic, ID, "full_outer").persist()
+        differs = ~F.col("cassandra.content").eqNullSafe(F.col("topic.content"))
         try:
-            counted = told.where("cassandra IS NOT NULL").count()
-            return counted, told.where("NOT (cassandra.content <=> topic.content)").collect()
+            counted = told.agg(F.count("cassandra").alias("rows"), F.count_if(differs).alias("differing")).collect()[0]
+            shown = told.where(differs).select(ID, *self._shown()).limit(at_most).collect() if counted.differing else []
+            return Look(rows=counted.rows, differing=counted.differing, shown=shown)
         finally:
             told.unpersist()
+
+    def _shown(self) -> list[Column]:
+        """Not the rows themselves: of many wide ones they would fill the driver."""
+        both = F.col("cassandra").isNotNull() & F.col("topic").isNotNull()
+        ours, theirs = F.col("cassandra.content"), F.col("topic.content")
+        names = [F.when(~ours.getField(each).eqNullSafe(theirs.getField(each)), F.lit(each)) for each in self._columns]
+        return [
+            F.col("cassandra").dropFields("content").alias("cassandra"),
+            F.col("topic").dropFields("content").alias("topic"),
+            F.when(both, F.array_compact(F.array(*names))).alias("columns"),
+            F.xxhash64(ours, theirs).alias("state"),
+        ]
 
     def _cassandra(self) -> DataFrame:
         version = F.lit(_CASSANDRA_VERSION).cast("bigint")

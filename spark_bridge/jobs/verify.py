@@ -1,26 +1,27 @@
 """The job `verify`: compares a Cassandra table with its data topic, or with a mirror of it, row by row.
 
 A row that differs is looked at again, for it may have been on its way: it is reported when it stays different and
-neither side has moved between two looks. What is reported may be repaired: sent through the events topic again.
+neither side has moved between two looks. What is reported may be repaired: sent through the events topic again. So
+many rows as fit into the driver are looked at again; of a table that differs in more, the rest is for a next run.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from pyspark.sql import Row, SparkSession
 
 from schemas.topics import DEFAULT_EVENTS_PREFIX
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata, token_ranges
 from spark_bridge.jobs.repair import RepairTarget
-from spark_bridge.jobs.table_comparison import ID, TableComparison
+from spark_bridge.jobs.table_comparison import ID, Look, TableComparison
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.topics.options import BridgeOptions, option_texts
 
-__all__ = ["Difference", "VerifyReport", "verify"]
+__all__ = ["Comparison", "Difference", "Settled", "VerifyReport", "settle", "verify"]
 
 Options = Mapping[str, str | int | bool]
 _BETWEEN_LOOKS_S: Final = 10
@@ -39,8 +40,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """What was compared and what differs. `unsettled` rows went on changing while they were looked at.
+    """What was compared and what differs. `unsettled` are keys (JSON) of rows that went on changing while they were looked at.
 
+    `left_out` counts the rows that differed at first and were beyond the limit: nothing more is known about them.
     `repaired` rows were sent through the events topic again; `unrepairable` are keys (JSON) of extra rows whose CQL key
     cannot be told from the topic's.
     """
@@ -48,10 +50,29 @@ class VerifyReport:
     rows: int
     ranges: int
     differences: tuple[Difference, ...]
-    unsettled: int
+    unsettled: tuple[str, ...]
+    left_out: int
     repaired: int
     unrepairable: tuple[str, ...]
     seconds: float
+
+
+class Comparison(Protocol):
+    """What `settle` looks at: `TableComparison`."""
+
+    def look(self, among: Sequence[str] | None = None, *, at_most: int) -> Look:
+        """All rows compared, or those of the ids `among`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """Rows of a comparison that differ and stay so, by their ids, and those that still move."""
+
+    rows: int
+    differing: tuple[Row, ...]
+    moving: tuple[Row, ...]
+    left_out: int
 
 
 def verify(
@@ -69,14 +90,16 @@ def verify(
     events_prefix: str = DEFAULT_EVENTS_PREFIX,
     settle_s: float = 30,
     give_up_s: float = 600,
+    max_differences: int = 100_000,
 ) -> VerifyReport:
     """Compare every row of a table with the topic's, or the mirror's below `mirror_target`.
 
     `sample` compares about this part of the table (0 to 1), in token ranges drawn at random, by `sample_seed` the same
     ones again. `repair` sends the rows that are
     reported through the table's events topic again, so that the connector publishes what Cassandra has.
-    A difference is reported when both sides have stayed as they are for `settle_s`; after `give_up_s` rows that still
-    move are left as unsettled. Raises ConfigError, TopicError, PulsarUnreachableError, EventSendError, and Spark's errors; a
+    A difference is reported when both sides have stayed as they are for `settle_s`; rows that still move `give_up_s` after
+    the first comparison (and after `settle_s` at least) are left as unsettled. No more than `max_differences` rows are
+    looked at again, reported and repaired. Raises ConfigError, TopicError, PulsarUnreachableError, EventSendError, and Spark's errors; a
     task that cannot read Cassandra fails with CassandraReadError.
     """
     started = time.monotonic()
@@ -87,53 +110,66 @@ def verify(
     drawn = None if sample is None else TokenSample.draw(metadata, sample, tasks, sample_seed)
     plan = token_ranges(tasks) if drawn is None else drawn.ranges
     comparison = TableComparison(spark, parsed, access, metadata, plan, mirror=mirror_target, sample=drawn)
-    rows, settled, unsettled = _settled(comparison, started, settle_s, give_up_s)
-    unrepairable = () if target is None else target.send(settled)
+    found = settle(comparison, settle_s=settle_s, give_up_s=give_up_s, at_most=max_differences)
+    unrepairable = () if target is None else target.send(found.differing)
     return VerifyReport(
-        rows=rows,
+        rows=found.rows,
         ranges=len(plan),
-        differences=tuple(map(_difference, settled)),
-        unsettled=unsettled,
-        repaired=0 if target is None else len(settled) - len(unrepairable),
+        differences=tuple(map(_difference, found.differing)),
+        unsettled=tuple(_key(row) for row in found.moving),
+        left_out=found.left_out,
+        repaired=0 if target is None else len(found.differing) - len(unrepairable),
         unrepairable=unrepairable,
         seconds=time.monotonic() - started,
     )
 
 
-def _settled(
-    comparison: TableComparison, started: float, settle_s: float, give_up_s: float
-) -> tuple[int, list[Row], int]:
-    """Rows compared, those that differ and stay so, by their ids, and how many still move."""
-    rows, found = comparison.differing()
-    seen_at = time.monotonic()
-    waiting = {row[ID]: (row, seen_at) for row in found}
+def settle(comparison: Comparison, *, settle_s: float, give_up_s: float, at_most: int) -> Settled:
+    """Look until every row that differed is equal or has stayed as it is, or for so long; at least once again.
+
+    The time counts from the end of the first look, which takes as long as the table is large.
+    """
+    began_s = time.monotonic()
+    first = comparison.look(at_most=at_most)
+    first_s = time.monotonic()
+    took_s = first_s - began_s
+    waiting = {row[ID]: (row, first_s) for row in first.shown}
     settled: dict[str, Row] = {}
-    while waiting and time.monotonic() - started < give_up_s:
-        time.sleep(min(settle_s, _BETWEEN_LOOKS_S))
-        _, again = comparison.differing(list(waiting))
-        seen_at = time.monotonic()
-        now = {row[ID]: (row, waiting[row[ID]][1] if row == waiting[row[ID]][0] else seen_at) for row in again}
-        settled |= {name: row for name, (row, since) in now.items() if seen_at - since >= settle_s}
+    while waiting:
+        # after a long look another one is worth its cost only when differences can have settled
+        time.sleep(min(settle_s, max(_BETWEEN_LOOKS_S, took_s)))
+        began_s = time.monotonic()
+        again = comparison.look(list(waiting), at_most=len(waiting)).shown
+        ended_s = time.monotonic()
+        took_s = ended_s - began_s
+        now = {row[ID]: (row, waiting[row[ID]][1] if row == waiting[row[ID]][0] else ended_s) for row in again}
+        settled |= {name: row for name, (row, since_s) in now.items() if began_s - since_s >= settle_s}
         waiting = {name: each for name, each in now.items() if name not in settled}
-    return rows, [settled[name] for name in sorted(settled)], len(waiting)
+        if began_s - first_s >= max(settle_s, give_up_s):
+            break
+    return Settled(
+        rows=first.rows,
+        differing=tuple(settled[name] for name in sorted(settled)),
+        moving=tuple(waiting[name][0] for name in sorted(waiting)),
+        left_out=first.differing - len(first.shown),
+    )
+
+
+def _key(row: Row) -> str:
+    key: str = (row.cassandra or row.topic).key
+    return key
 
 
 def _difference(row: Row) -> Difference:
-    cassandra, topic = row.cassandra, row.topic
-    if cassandra is None or topic is None:
-        columns: tuple[str, ...] = ()
-    else:
-        ours, theirs = cassandra.content.asDict(), topic.content.asDict()
-        columns = tuple(name for name in ours if ours[name] != theirs[name])
     kind: Literal["missing", "extra", "differing"] = "differing"
-    if topic is None:
+    if row.topic is None:
         kind = "missing"
-    elif cassandra is None:
+    elif row.cassandra is None:
         kind = "extra"
     return Difference(
         kind=kind,
-        key=(cassandra or topic).key,
-        columns=columns,
-        cassandra_writetime_us=None if cassandra is None else cassandra.writetime,
-        topic_writetime_us=None if topic is None else topic.writetime,
+        key=_key(row),
+        columns=tuple(row.columns or ()),
+        cassandra_writetime_us=None if row.cassandra is None else row.cassandra.writetime,
+        topic_writetime_us=None if row.topic is None else row.topic.writetime,
     )

@@ -99,7 +99,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
     topic_url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{table}/partitions"
     wait_until(lambda: rest().get(topic_url).is_success, "the first record")
     before = compare(settle_s=60)
-    assert (before.rows, before.differences, before.unsettled) == (_ROWS + 2, (), 0)
+    assert (before.rows, before.differences, before.unsettled) == (_ROWS + 2, (), ())
     mirror(spark, options, target)
 
     chosen = random.Random(20261121).sample(range(_ROWS), 64)
@@ -133,7 +133,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
     assert (in_topic.repaired, in_topic.unrepairable) == (100, ())
     for report in (in_mirror, in_topic):
         assert found(report) == planted
-        assert (report.rows, report.unsettled) == (_ROWS + 2 + 34 - 33, 0)
+        assert (report.rows, report.unsettled) == (_ROWS + 2 + 34 - 33, ())
         differing = [each for each in report.differences if each.kind == "differing"]
         assert {each.columns for each in differing} == {("amount", "tags"), ("note",)}
         assert {each.cassandra_writetime_us for each in differing} == {_LATER_US}
@@ -142,7 +142,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
         assert {each.cassandra_writetime_us for each in extra} == {None}
 
     after = compare(settle_s=60)
-    assert (after.differences, after.unsettled) == ((), 0)
+    assert (after.differences, after.unsettled) == ((), ())
     mirror(spark, options, target)
     half = compare(mirror_target=target, settle_s=1, sample=0.5, sample_seed=7)
     assert half.differences == ()
@@ -215,4 +215,4 @@ def test_a_backfill_that_was_killed_goes_on_beside_live_writes_and_leaves_no_dif
     topic_url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{table}/partitions"
     wait_until(lambda: rest().get(topic_url).is_success, "the first record")
     report = verify(spark, options, access, keyspace, "old", ranges=2, settle_s=60)
-    assert (report.rows, report.differences, report.unsettled) == (_ROWS + 1, (), 0)
+    assert (report.rows, report.differences, report.unsettled) == (_ROWS + 1, (), ())

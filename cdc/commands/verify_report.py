@@ -1,0 +1,44 @@
+"""What `cdc spark verify` prints, and its exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from spark_bridge.jobs.verify import VerifyReport
+
+__all__ = ["exit_code", "report_lines"]
+
+_DIFFER: Final = 1
+_NOT_SURE: Final = 3
+"""2 is for wrong usage, as of every command."""
+
+
+def report_lines(table: str, report: VerifyReport) -> Iterator[str]:
+    """A line for each row that differs or still changed, and at last a summary."""
+    for each in report.differences:
+        columns = f" in {', '.join(each.columns)}" if each.columns else ""
+        times = f"written {each.cassandra_writetime_us} in Cassandra, {each.topic_writetime_us} beside it"
+        yield f"{each.kind}{columns}: {each.key} ({times})"
+    for key in report.unsettled:
+        yield f"still changing: {key}"
+    for key in report.unrepairable:
+        yield f"not sent again, for the topic does not tell its CQL key: {key}"
+    if report.left_out:
+        yield (
+            f"left out: {report.left_out:,} more rows that differ, beyond --max-differences; "
+            "a run after the repair of these takes them up"
+        )
+    sent = f", {report.repaired:,} sent again" if report.repaired else ""
+    yield (
+        f"{table}: {report.rows:,} rows in {report.ranges} token ranges, {len(report.differences):,} differ{sent}, "
+        f"{len(report.unsettled):,} still changing, {report.left_out:,} left out, {report.seconds:.1f} s"
+    )
+
+
+def exit_code(report: VerifyReport) -> int:
+    """0: every row is equal; 1: rows differ; 3: none is known to, but some still changed or were left out."""
+    if report.differences:
+        return _DIFFER
+    return _NOT_SURE if report.unsettled or report.left_out else 0

@@ -1,0 +1,128 @@
+"""Which differences `verify` reports, by what it sees each time that it looks; and how the command tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from pyspark.sql import Row
+
+from cdc.commands.verify_report import exit_code, report_lines
+from spark_bridge.jobs import verify as verify_job
+from spark_bridge.jobs.table_comparison import ID, Look
+from spark_bridge.jobs.verify import Difference, Settled, VerifyReport, settle
+
+SAME = 7
+
+
+def differing(name: str, state: int = SAME) -> Row:
+    return Row(**{ID: name, "cassandra": Row(key=name, writetime=1), "topic": None, "columns": None, "state": state})
+
+
+class Clock:
+    """A time of the test's own, which sleeping moves on."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Looks:
+    """A comparison whose looks are written down, and take so long; the last one is seen again and again."""
+
+    def __init__(self, clock: Clock, *looks: Sequence[Row], takes_s: float = 0) -> None:
+        self._clock = clock
+        self._looks = looks
+        self._takes_s = takes_s
+        self.at_s: list[float] = []
+
+    def look(self, among: Sequence[str] | None = None, *, at_most: int) -> Look:
+        self.at_s.append(self._clock.now_s)
+        found = [
+            row for row in self._looks[min(len(self.at_s), len(self._looks)) - 1] if among is None or row[ID] in among
+        ]
+        self._clock.now_s += self._takes_s
+        return Look(rows=100, differing=len(found), shown=found[:at_most])
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The job's clock."""
+    made = Clock()
+    monkeypatch.setattr(verify_job, "time", made)
+    return made
+
+
+def names(found: Settled) -> tuple[list[str], list[str]]:
+    """Ids of rows that differ, and of those that move."""
+    return [row[ID] for row in found.differing], [row[ID] for row in found.moving]
+
+
+def test_rows_are_looked_at_again_after_a_first_look_that_took_longer_than_the_time_to_give_up(clock: Clock) -> None:
+    """A row that changed between the looks still moves, one that stayed differs, one that is equal now is not told."""
+    first = [differing("moves", 1), differing("stays"), differing("on its way")]
+    looks = Looks(clock, first, [differing("moves", 2), differing("stays")], takes_s=900)
+    found = settle(looks, settle_s=30, give_up_s=0, at_most=10)
+    assert names(found) == (["stays"], ["moves"])
+    assert len(looks.at_s) == 2
+
+
+def test_a_difference_that_moves_and_then_stays_is_told(clock: Clock) -> None:
+    """It counts from the look that first saw it as it is."""
+    looks = Looks(clock, [differing("a", 1)], [differing("a", 2)], [differing("a", 3)])
+    assert names(settle(looks, settle_s=30, give_up_s=600, at_most=10)) == (["a"], [])
+    assert [round(each - looks.at_s[0]) for each in looks.at_s] == [0, 10, 20, 30, 40, 50]
+
+
+def test_what_never_stays_is_given_up(clock: Clock) -> None:
+    """The time counts from the end of the first look."""
+    looks = Looks(clock, *([differing("a", state)] for state in range(1_000)), takes_s=5)
+    assert names(settle(looks, settle_s=30, give_up_s=60, at_most=10)) == ([], ["a"])
+    assert 65 <= looks.at_s[-1] - looks.at_s[0] < 85
+
+
+def test_no_more_rows_than_the_limit_are_looked_at_again_and_the_others_are_counted(clock: Clock) -> None:
+    """Those beyond it are left out, and not taken for equal."""
+    looks = Looks(clock, [differing(str(number)) for number in range(7)])
+    found = settle(looks, settle_s=1, give_up_s=0, at_most=3)
+    assert (names(found), found.left_out, found.rows) == ((["0", "1", "2"], []), 4, 100)
+
+
+def test_equal_tables_are_looked_at_once(clock: Clock) -> None:
+    """There is nothing to wait for."""
+    looks = Looks(clock, [])
+    assert names(settle(looks, settle_s=30, give_up_s=600, at_most=3)) == ([], [])
+    assert len(looks.at_s) == 1
+
+
+MISSING = Difference(kind="missing", key="k1", columns=(), cassandra_writetime_us=5, topic_writetime_us=None)
+
+
+def report(
+    *, differences: tuple[Difference, ...] = (), unsettled: tuple[str, ...] = (), left_out: int = 0
+) -> VerifyReport:
+    return VerifyReport(
+        rows=9, ranges=2, differences=differences, unsettled=unsettled, left_out=left_out, repaired=0, unrepairable=(),
+        seconds=1.5,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "line"),
+    [
+        (report(), 0, "shop.t: 9 rows in 2 token ranges, 0 differ, 0 still changing, 0 left out, 1.5 s"),
+        (report(differences=(MISSING,)), 1, "missing: k1 (written 5 in Cassandra, None beside it)"),
+        (report(unsettled=("k2",)), 3, "still changing: k2"),
+        (report(left_out=4), 3, "left out: 4 more rows that differ, beyond --max-differences; a run after the repair"),
+        (report(differences=(MISSING,), unsettled=("k2",)), 1, "still changing: k2"),
+    ],
+)
+def test_only_a_table_without_any_doubt_ends_with_0(told: VerifyReport, code: int, line: str) -> None:
+    """Differences are 1; what went on changing, or was left out, is 3 and is said."""
+    assert exit_code(told) == code
+    assert any(each.startswith(line) for each in report_lines("shop.t", told))

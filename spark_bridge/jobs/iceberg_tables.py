@@ -21,9 +21,10 @@ class IcebergTable(LakeTable):
     """One table; it need not exist yet."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        folder, _, self._table = path.rpartition("/")
+        folder = path.rpartition("/")[0]
         self._catalog = f"cdc_{zlib.crc32(folder.encode()):08x}"
-        super().__init__(spark, path, f"{self._catalog}.{quoted(self._table)}")
+        # by its path: the catalog takes a table `history` for a view of another table's snapshots
+        super().__init__(spark, path, f"{self._catalog}.{quoted(path)}")
         settings = {
             "": "org.apache.iceberg.spark.SparkCatalog",
             ".type": "hadoop",
@@ -66,7 +67,8 @@ class IcebergTable(LakeTable):
 
     def compact(self) -> None:
         """`rewrite_data_files`: many small files become few."""
-        self._spark.sql(f"CALL {self._catalog}.system.rewrite_data_files(table => '{self._table}')")
+        path = quoted(self.path).replace("'", "\\'")
+        self._spark.sql(f"CALL {self._catalog}.system.rewrite_data_files(table => '{path}')")
 
 
 def _lacking(found: StructType, wanted: StructType, path: str = "") -> Iterator[tuple[str, DataType]]:

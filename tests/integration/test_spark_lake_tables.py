@@ -26,7 +26,7 @@ def test_a_table_is_made_merged_altered_and_compacted(
     spark: SparkSession, tmp_path: Path, made: Callable[[SparkSession, str], LakeTable]
 ) -> None:
     """It follows the schema, down to the fields of structs; an epoch is appended once."""
-    table = made(spark, f"{tmp_path}/rows")
+    table = made(spark, f"{tmp_path}/history")  # a name that Iceberg has a use of its own for
 
     def rows(columns: str, *values: tuple[object, ...]) -> DataFrame:
         return spark.createDataFrame(list(values), columns).coalesce(1)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pyspark.errors import PySparkException
@@ -16,8 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge import current_table
-from spark_bridge.jobs import delta_tables
+from spark_bridge.jobs.delta_tables import DeltaTable
+from spark_bridge.jobs.iceberg_tables import IcebergTable
+from spark_bridge.jobs.lake_table import LakeTable, TableFormat
 from spark_bridge.jobs.mirror import MirrorSummary, mirror
+from spark_bridge.jobs.mirror_state import MirrorTables
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
 from tests.integration.test_spark_current_table import (
     BEFORE_T,
@@ -49,23 +53,25 @@ class Mirror:
     """A mirror of one topic with all it can keep, and what the tests look at."""
 
     def __init__(self, spark: SparkSession, topic: DataTopic, folder: Path) -> None:
-        self._spark = spark
+        self.spark = spark
         self._topic = topic
         self.folder = folder
 
     def run(self, **more: object) -> MirrorSummary:
         return mirror(
-            self._spark,
+            self.spark,
             self._topic.options,
             str(self.folder),
             **{"changelog": True, "history": True, **more},  # type: ignore[arg-type]
         )
 
-    def table(self, name: str) -> DataFrame:
-        return self._spark.read.format("delta").load(str(self.folder / name))
+    def table(self, name: Literal["rows", "records", "changes", "history"]) -> DataFrame:
+        found: DataFrame | None = getattr(MirrorTables(self.spark, str(self.folder)), name).read()
+        assert found is not None
+        return found
 
     def wanted(self) -> Rows:
-        return texts(current_table(self._spark, self._topic.options))
+        return texts(current_table(self.spark, self._topic.options))
 
     def rows(self) -> Rows:
         return texts(self.table("rows"))
@@ -85,8 +91,8 @@ class Mirror:
             rows.pop(each._cdc_id, None)
             if each.op != "delete":
                 rows[each._cdc_id] = each.new
-        frame = self._spark.read.schema(self.table("rows").schema).json(
-            self._spark.sparkContext.parallelize(list(rows.values()))
+        frame = self.spark.read.schema(self.table("rows").schema).json(
+            self.spark.sparkContext.parallelize(list(rows.values()))
         )
         return texts(frame)
 
@@ -255,34 +261,48 @@ def test_every_record_of_a_micro_batch_is_a_change(mirror_of: Callable[..., Mirr
 
 
 @contextmanager
-def stopped_after(table: str) -> Iterator[None]:
+def stopped_after(table: str, kind: type[DeltaTable | IcebergTable] = DeltaTable) -> Iterator[None]:
     """A run within fails as soon as this table of the mirror was merged into."""
-    write = delta_tables.DeltaTable.merge
+    write = kind.merge
 
-    def stop_after(self: delta_tables.DeltaTable, *args: object) -> None:
+    def stop_after(self: LakeTable, *args: object) -> None:
         write(self, *args)  # type: ignore[arg-type]
         if self.path.endswith(table):
             raise OSError(f"stopped after {table}")
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(delta_tables.DeltaTable, "merge", stop_after)
+        patched.setattr(kind, "merge", stop_after)
         with pytest.raises(PySparkException, match=f"stopped after {table}"):
             yield
 
 
-def test_a_batch_that_failed_midway_is_applied_once(mirror_of: Callable[..., Mirror], data_topic: MakeTopic) -> None:
-    """Stopped after the history, or all but the last table, was written; run again, every table is right."""
+@pytest.mark.parametrize(("table_format", "kind"), [("delta", DeltaTable), ("iceberg", IcebergTable)])
+def test_a_batch_that_failed_midway_is_applied_once(
+    mirror_of: Callable[..., Mirror],
+    data_topic: MakeTopic,
+    table_format: TableFormat,
+    kind: type[DeltaTable | IcebergTable],
+) -> None:
+    """Stopped after the history, or all but the last table, was written; run again, every table is right.
+
+    So it is when the checkpoint is lost and the whole topic is read again, and when many files become few.
+    """
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)
     topic.write(*[row("p", a, "x", a, s="s") for a in range(4)])
-    kept.run()
+    kept.run(table_format=table_format)
+    assert isinstance(MirrorTables(kept.spark, str(kept.folder)).rows, kind)
     for stage, table in enumerate(("history", "records")):
         topic.write(row("p", stage, "x", 100 + stage), row_deletion("p", 3 - stage, "x"), row("q", stage, "y", 1))
-        with stopped_after(table):
+        with stopped_after(table, kind):
             kept.run()
         kept.run()
         assert kept.rows() == kept.wanted()
         assert kept.replayed() == kept.open_versions() == kept.rows()
+    (kept.folder / "checkpoint").rename(kept.folder / "lost")
+    summary = kept.run(compact=True)
+    assert (summary.inserted, summary.updated, summary.deleted) == (0, 0, 0)
+    assert kept.replayed() == kept.open_versions() == kept.rows() == kept.wanted()
 
 
 def test_what_a_marker_took_stays_away_when_the_marker_is_forgotten(

@@ -10,6 +10,7 @@ CdcError
    ├─ TopicReadError            a range of a topic partition could not be read
    ├─ DataLossError             records were dropped before they were read
    ├─ ProgressFileError         a backfill's progress file cannot be used
+   ├─ StateFileError            how far a job has come cannot be read or written
    └─ CheckpointError           a query's checkpoint does not tell where the query stands
 """
 
@@ -25,6 +26,7 @@ __all__ = [
     "ProgressFileError",
     "PulsarUnreachableError",
     "SparkBridgeError",
+    "StateFileError",
     "TopicError",
     "TopicReadError",
 ]
@@ -98,6 +100,21 @@ class ProgressFileError(SparkBridgeError):
 
     def __str__(self) -> str:
         return f"progress file {self.path}: {self.reason}; give another one, or delete it to start anew"
+
+
+class StateFileError(SparkBridgeError):
+    """How far a job has come cannot be read or written."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        self.folder = folder
+        self.reason = reason
+        super().__init__(folder, reason)
+
+    def __str__(self) -> str:
+        return (
+            f"state in {self.folder}: {self.reason}; check the path, the rights to it, and that Spark has the library and the "
+            "settings for its file system"
+        )
 
 
 class CheckpointError(SparkBridgeError):

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypedDict, Unpack
 
 from pyspark.errors import StreamingQueryException
@@ -16,6 +17,7 @@ from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_batch import MirrorBatch, MirrorSettings
 from spark_bridge.jobs.mirror_state import MirrorTables
+from spark_bridge.reading.folders import HadoopFolder
 from spark_bridge.reading.micro_batch import logged_end
 from spark_bridge.reading.raw_columns import RAW_SCHEMA
 from spark_bridge.reading.readers import raw_stream
@@ -83,7 +85,7 @@ def mirror(
 
     `table_format` None: that of the tables that are there, else Delta Lake. Killed at any moment and run again it goes on
     where it was, and nothing is applied twice. `on_batch` is told the counts of each micro-batch. Raises ConfigError,
-    TopicError, PulsarUnreachableError, and Spark's errors.
+    TopicError, PulsarUnreachableError, CheckpointError, StateFileError, and Spark's errors.
     """
     given = option_texts(options)
     checkpoint = f"{target.rstrip('/')}/checkpoint"
@@ -121,7 +123,7 @@ def mirror(
 
     while True:
         run()
-        reached = logged_end(checkpoint, ends.keys()) or {}
+        reached = logged_end(checkpoint, ends.keys(), partial(HadoopFolder, spark)) or {}
         if all(reached.get(topic, BEGINNING) >= end or end.entry < 0 for topic, end in ends.items()):
             break
     steps.end(spark)

@@ -7,12 +7,11 @@ before a micro-batch runs, in the checkpoint's folder `offsets`: there it is rea
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
-import fsspec
-
 from spark_bridge.errors import CheckpointError
+from spark_bridge.reading.folders import Folder, FsspecFolder
 from spark_bridge.reading.topic_reader import TopicRange, end_within
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.positions import BEGINNING, Position, topic_of
@@ -20,24 +19,22 @@ from spark_bridge.topics.positions import BEGINNING, Position, topic_of
 __all__ = ["limited_ends", "logged_end"]
 
 
-def logged_end(checkpoint: str, topics: AbstractSet[str]) -> dict[str, Position] | None:
+def logged_end(
+    checkpoint: str, topics: AbstractSet[str], folder_of: Callable[[str], Folder] = FsspecFolder
+) -> dict[str, Position] | None:
     """The end of the newest micro-batch that a checkpoint knows, of these topic partitions; None: a new query.
 
     Format (o.a.spark.sql.execution.streaming.OffsetSeqLog): `v1`, a line about the batch, a line of JSON a source. Our
     source writes positions, the pulsar-spark connector the bytes of message ids.
+    `folder_of` reads the checkpoint: by fsspec in the source's process, which has no Spark; by Spark where there is one.
     Raises CheckpointError.
     """
-    folder = f"{checkpoint.rstrip('/')}/offsets"
     try:
-        system, path = fsspec.core.url_to_fs(folder)
-        if not system.exists(path):
-            return None
-        names = [each.rsplit("/", 1)[1] for each in system.ls(path, detail=False)]
-        batches = [int(name) for name in names if name.isdigit()]
+        folder = folder_of(f"{checkpoint.rstrip('/')}/offsets")
+        batches = [int(name) for name in folder.names() if name.isdigit()]
         if not batches:
             return None
-        with system.open(f"{path}/{max(batches)}", "r") as file:
-            sources = file.read().splitlines()[2:]
+        sources = folder.text(str(max(batches))).splitlines()[2:]
         found = [each for each in map(json.loads, sources) if topics & each.keys()]
         if len(found) != 1:
             reason = f"batch {max(batches)} has {len(found)} sources with these topics; limits need exactly one"

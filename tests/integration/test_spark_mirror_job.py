@@ -394,3 +394,17 @@ def test_columns_and_the_table_itself_change(mirror_of: Callable[..., Mirror], d
     assert (summary.inserted, summary.deleted) == (1, 3)
     assert kept.rows() == kept.wanted() == ['{"id":9,"size":1}']
     assert kept.replayed() == kept.open_versions() == kept.rows()
+
+
+def test_a_target_may_be_where_only_spark_can_look(spark: SparkSession, data_topic: MakeTopic, tmp_path: Path) -> None:
+    """Hadoop's ViewFs stands for s3a:// where there is no s3fs: Python cannot read the checkpoint."""
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.viewfs.mounttable.only-spark.link./lake", tmp_path.as_uri())
+    topic = data_topic(*PLAIN)
+    for name in "ab":
+        topic.write(Record(key={"id": 1}, value={"name": name}))
+        summary = mirror(spark, topic.options, "viewfs://only-spark/lake/mirror")
+        assert (summary.batches, summary.records) == (1, 1)
+    rows = MirrorTables(spark, str(tmp_path / "mirror")).rows.read()
+    assert rows is not None
+    assert texts(rows) == ['{"id":1,"name":"b"}']

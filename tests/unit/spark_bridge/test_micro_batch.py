@@ -36,6 +36,12 @@ def test_the_newest_batch_tells_by_number(tmp_path: Path) -> None:
     assert logged_end(str(tmp_path), TOPICS) == {first: Position(5, 6), second: Position(-1, -1)}
 
 
+def test_a_folder_that_python_cannot_look_into_is_named() -> None:
+    """There is a library for s3a://, but it is not among ours."""
+    with pytest.raises(CheckpointError, match=r"checkpoint s3a://lake/c: its offsets cannot be read \(Install s3fs"):
+        logged_end("s3a://lake/c", TOPICS)
+
+
 @pytest.mark.parametrize(
     ("sources", "reason"),
     [

@@ -1,0 +1,102 @@
+"""Small files of a folder as text: in the driver by Spark's own file systems, in a process beside it by fsspec's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import fsspec
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+__all__ = ["Folder", "FsspecFolder", "HadoopFolder"]
+
+
+class Folder(Protocol):
+    """A folder that need not exist. Its methods raise OSError."""
+
+    def names(self) -> list[str]:
+        """Of its files and folders; none when it does not exist."""
+        ...
+
+    def text(self, name: str) -> str:
+        """A file's content."""
+        ...
+
+
+class FsspecFolder:
+    """By the libraries that this Python has: s3fs for s3a://, gcsfs for gs://, ..."""
+
+    def __init__(self, folder: str) -> None:
+        """Raises OSError when there is no library for it."""
+        try:
+            self._files, self._path = fsspec.core.url_to_fs(folder)
+        except (ImportError, ValueError) as error:
+            raise OSError(str(error)) from None
+
+    def names(self) -> list[str]:
+        """See `Folder`."""
+        if not self._files.exists(self._path):
+            return []
+        return [each.rsplit("/", 1)[1] for each in self._files.ls(self._path, detail=False)]
+
+    def text(self, name: str) -> str:
+        """See `Folder`."""
+        with self._files.open(f"{self._path}/{name}", "r") as file:
+            return str(file.read())
+
+
+class HadoopFolder:
+    """On any file system that Spark can write, with Spark's settings for it (Hadoop's FileSystem)."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        """Raises OSError when Spark has no such file system."""
+        jvm, session = spark.sparkContext._jvm, spark._jsparkSession  # noqa: SLF001  (PySpark has no file system of its own)
+        assert jvm is not None
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._lines = jvm.org.apache.commons.io.IOUtils
+        with _os_errors():
+            self._folder = self._path(folder)
+            self._files = self._folder.getFileSystem(session.sessionState().newHadoopConf())
+
+    def names(self) -> list[str]:
+        """See `Folder`."""
+        with _os_errors():
+            if not self._files.exists(self._folder):
+                return []
+            return [str(each.getPath().getName()) for each in self._files.listStatus(self._folder)]
+
+    def text(self, name: str) -> str:
+        """See `Folder`."""
+        with _os_errors():
+            stream = self._files.open(self._path(self._folder, name))
+            try:
+                return str(self._lines.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+
+    def put(self, name: str, text: str) -> None:
+        """A new file, which appears whole by a rename. Raises OSError."""
+        with _os_errors():
+            unfinished = self._path(self._folder, "_unfinished")
+            stream = self._files.create(unfinished, True)
+            try:
+                stream.write(bytearray(text.encode()))
+            finally:
+                stream.close()
+            if not self._files.rename(unfinished, self._path(self._folder, name)):
+                raise OSError(f"{name} cannot be put there")
+
+    def delete(self, name: str) -> None:
+        """Delete a file. Raises OSError."""
+        with _os_errors():
+            self._files.delete(self._path(self._folder, name), False)
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise OSError(" ".join(str(error.java_exception).split())) from None

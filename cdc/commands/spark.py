@@ -17,6 +17,7 @@ from cdc.commands.spark_options import (
     TOPIC_OPTION,
     SparkJobError,
     cassandra_options,
+    may_be_iceberg,
     named,
     open_session,
     reason,
@@ -103,7 +104,8 @@ def verify_command(
 
     keyspace, name = _table_name(table)
     options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
-    session = open_session(jars, master)
+    iceberg = mirror_target is not None and may_be_iceberg(mirror_target)
+    session = open_session(jars, master, iceberg=iceberg)
     try:
         report = verify(
             session, options, access, keyspace, name, mirror_target=mirror_target, ranges=ranges, sample=sample,

@@ -21,6 +21,7 @@ __all__ = [
     "TOPIC_OPTION",
     "SparkJobError",
     "cassandra_options",
+    "may_be_iceberg",
     "named",
     "open_session",
     "reason",
@@ -114,6 +115,16 @@ def named(texts: tuple[str, ...]) -> dict[str, str]:
     if wrong:
         raise ConfigError.of("--option", f"{wrong[0]!r} is not NAME=VALUE")
     return dict(text.split("=", 1) for text in texts)
+
+
+def may_be_iceberg(target: str) -> bool:
+    """Whether the tables below a mirror's folder are Iceberg's, or it cannot be told before Spark has started."""
+    from spark_bridge.jobs.mirror_state import known_format
+
+    try:
+        return known_format(target) == "iceberg"
+    except (OSError, ValueError):
+        return True
 
 
 def open_session(jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False) -> SparkSession:

@@ -15,6 +15,7 @@ from cdc.commands.spark_options import (
     SESSION_OPTIONS,
     TOPIC_OPTION,
     SparkJobError,
+    may_be_iceberg,
     named,
     open_session,
     reason,
@@ -156,7 +157,8 @@ def _run(kept: _Kept, given: Mapping[str, object], *, changelog: bool, history: 
 
     job = _JobOptions(**given)  # type: ignore[arg-type]  # click has made them what the options say
     options = {"serviceUrl": job.service_url, "adminUrl": job.admin_url, "topic": job.topic, **named(job.more)}
-    session = open_session(job.jars, job.master, iceberg=job.table_format == "iceberg")
+    iceberg = job.table_format == "iceberg" or (job.table_format is None and may_be_iceberg(job.target))
+    session = open_session(job.jars, job.master, iceberg=iceberg)
     try:
         summary = mirror(
             session,

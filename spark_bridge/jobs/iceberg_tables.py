@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
@@ -14,7 +15,16 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_bridge.jobs.lake_table import LakeTable, quoted
 
-__all__ = ["IcebergTable"]
+__all__ = ["IcebergTable", "has_iceberg"]
+
+_CATALOG: Final = "org.apache.iceberg.spark.SparkCatalog"
+
+
+def has_iceberg(spark: SparkSession) -> bool:
+    """Whether the session's JVM has Iceberg on its class path."""
+    jvm = spark.sparkContext._jvm  # noqa: SLF001  (PySpark cannot tell)
+    assert jvm is not None
+    return bool(jvm.org.apache.spark.util.Utils.classIsLoadable(_CATALOG))
 
 
 class IcebergTable(LakeTable):
@@ -26,7 +36,7 @@ class IcebergTable(LakeTable):
         # by its path: the catalog takes a table `history` for a view of another table's snapshots
         super().__init__(spark, path, f"{self._catalog}.{quoted(path)}")
         settings = {
-            "": "org.apache.iceberg.spark.SparkCatalog",
+            "": _CATALOG,
             ".type": "hadoop",
             ".warehouse": folder,
             ".cache-enabled": "false",  # a micro-batch writes by one session what the next reads by another

@@ -24,13 +24,24 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from schemas.errors import ConfigError
 from schemas.record_properties import STATIC_COLUMNS, TABLE_ID
 from spark_bridge.jobs.delta_tables import DeltaTable
-from spark_bridge.jobs.iceberg_tables import IcebergTable
+from spark_bridge.jobs.iceberg_tables import IcebergTable, has_iceberg
 from spark_bridge.jobs.lake_table import LakeTable, TableFormat, update_and_insert
-from spark_bridge.jobs.state_file import StateFile
+from spark_bridge.jobs.state_file import StateFile, newest_state
+from spark_bridge.reading.folders import FsspecFolder
 from spark_bridge.rows.record_places import record_place
+from spark_bridge.session import ICEBERG
 from spark_bridge.topics.positions import topic_of
 
-__all__ = ["NO_CONTENT", "Applied", "BatchContent", "MirrorTables", "content_of", "not_applied", "uuid_time"]
+__all__ = [
+    "NO_CONTENT",
+    "Applied",
+    "BatchContent",
+    "MirrorTables",
+    "content_of",
+    "known_format",
+    "not_applied",
+    "uuid_time",
+]
 
 _FORGET_EVERY_S: Final = 3_600
 
@@ -80,7 +91,7 @@ class MirrorTables:
     """The tables below one folder; `table_format` None: that of the tables that are there, else Delta Lake."""
 
     def __init__(self, spark: SparkSession, target: str, table_format: TableFormat | None = None) -> None:
-        """Raises ConfigError when the tables that are there have another format."""
+        """Raises ConfigError when the tables that are there have another format, or one that the session cannot read."""
         folder = target.rstrip("/")
         self.target = folder
         self._applied = StateFile(spark, f"{folder}/applied")
@@ -88,6 +99,12 @@ class MirrorTables:
         if table_format is not None and kept not in (None, table_format):
             raise ConfigError.of("format", f"{table_format!r} is given, but the tables below {folder} are {kept!r}")
         self.table_format: TableFormat = table_format or kept or "delta"
+        if self.table_format == "iceberg" and not has_iceberg(spark):
+            raise ConfigError.of(
+                "format",
+                f"the tables below {folder} are Iceberg's, and this session has no Iceberg: give it "
+                f"{ICEBERG} (--jars with the file, spark-submit --packages, session_builder(iceberg=True))",
+            )
         made = IcebergTable if self.table_format == "iceberg" else DeltaTable
         self.rows: LakeTable = made(spark, f"{folder}/rows")
         self.records: LakeTable = made(spark, f"{folder}/records")
@@ -153,6 +170,18 @@ class MirrorTables:
         before_s = int(now_s - retention_s)
         self.records.delete(f"seen_s < {before_s} AND scope IN ('partition', 'range')")
         self.save_applied(replace(applied, forgot_s=now_s))
+
+
+def known_format(target: str) -> TableFormat | None:
+    """The format of the tables below a folder, told before there is a session; None: there are none.
+
+    Raises OSError when this Python cannot look there.
+    """
+    stored = newest_state(FsspecFolder(f"{target.rstrip('/')}/applied"))
+    if stored is None:
+        return None
+    found: TableFormat = json.loads(stored).get("table_format") or "delta"
+    return found
 
 
 def not_applied(applied: Applied) -> Column:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from cdc.commands import spark as verify_module
+from cdc.commands import spark_tables
+from cdc.commands.spark import spark
+from cdc.sandbox import artifacts
+from schemas.errors import ConfigError
 
 PULSAR = ["--service-url", "pulsar://h:1", "--admin-url", "http://h:2"]
 
 
 def cdc(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cdc.main", "spark", *arguments], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "cdc.main", "spark", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
 
 
@@ -34,3 +47,52 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], line
     assert done.returncode == 2
     assert line in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("kept", "needs_iceberg"),
+    [("iceberg", True), ("delta", False), (None, False), ("nothing", False), ("out of sight", True)],
+)
+@pytest.mark.parametrize("command", ["mirror", "verify"])
+def test_a_session_has_iceberg_where_the_tables_are(
+    command: str, kept: str | None, needs_iceberg: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the state that a mirror keeps; a folder that only Spark can look into may hold anything."""
+    target = "viewfs://only-spark/lake" if kept == "out of sight" else str(tmp_path)
+    if kept != "nothing":
+        (tmp_path / "applied").mkdir()
+        (tmp_path / "applied" / "9.json").write_text('{"table_format": "of an older state"}')
+        (tmp_path / "applied" / "10.json").write_text(json.dumps({"epoch": 1, "table_format": kept}))
+    asked: list[bool] = []
+
+    def session(jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False) -> None:
+        asked.append(iceberg)
+        raise ConfigError.of("session", "is not started by this test")
+
+    monkeypatch.setattr(spark_tables, "open_session", session)
+    monkeypatch.setattr(verify_module, "open_session", session)
+    where = (
+        ["--target", target] if command == "mirror" else ["--mirror", target, "--table", "k.t", "--contact-point", "h"]
+    )
+    done = CliRunner().invoke(spark, [command, *PULSAR, "--topic", "t", *where])
+    assert isinstance(done.exception, ConfigError), done.output
+    assert asked == [needs_iceberg]
+
+
+def test_iceberg_tables_in_a_session_without_iceberg_are_one_line(tmp_path: Path) -> None:
+    """It says what is missing, before anything else is asked for."""
+    (tmp_path / "applied").mkdir()
+    state = {"table_format": "iceberg", "positions": {}, "static_columns": []}
+    (tmp_path / "applied" / "1.json").write_text(json.dumps(state))
+    arguments = ["mirror", *PULSAR, "--topic", "t", "--target", str(tmp_path), "--master", "local[1]"]
+    jars = [
+        part
+        for name in ("spark-avro", "spark-delta")
+        for jar in artifacts.ensure(name)
+        for part in ("--jars", str(jar))
+    ]
+    done = cdc(*arguments, *jars)
+    assert done.returncode == 2
+    (line,) = [each for each in done.stderr.splitlines() if each.startswith("cdc: ")]
+    assert f"format: the tables below {tmp_path} are Iceberg's, and this session has no Iceberg" in line
+    assert "Traceback" not in done.stderr

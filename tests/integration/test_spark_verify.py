@@ -8,7 +8,9 @@ import random
 import struct
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,10 +20,12 @@ from pyspark.sql import SparkSession
 
 from cdc.rest import rest
 from schemas.topics import partition_of_token
+from spark_bridge import raw_batch
 from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.row_keys import token_of
+from spark_bridge.jobs.table_comparison import Look, TableComparison
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.jobs.verify import VerifyReport, verify
 from tests.events_topic import wait_until
@@ -30,7 +34,8 @@ from tests.fix_connector import DeployConnector, OpenEventsWriter
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver
 from tests.servers import CassandraServer, PulsarServer
 
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+# the first test looks at its table some twenty times
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 
 _ROWS = 300
 _LATER_US: Final = 2_000_000_000_000_000
@@ -61,6 +66,22 @@ def key(number: int) -> str:
 
 def is_in(sample: TokenSample, key_text: str) -> bool:
     return sample.holds(token_of([struct.pack(">i", json.loads(key_text)["pk"])]))
+
+
+@contextmanager
+def after_each_look(act: Callable[[int], object], looks: list[int]) -> Iterator[None]:
+    """While `verify` runs within, act when it has looked for the first time, the second time, ..."""
+    look = TableComparison.look
+
+    def look_and_act(self: TableComparison, *ids: Any, **limit: Any) -> Look:
+        found = look(self, *ids, **limit)
+        looks.append(len(looks) + 1)
+        act(looks[-1])
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(TableComparison, "look", look_and_act)
+        yield
 
 
 @pytest.mark.usefixtures("keep_data_topics")
@@ -96,10 +117,12 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
         return verify(spark, options, access, keyspace, "planted", **{"ranges": 3, **more})
 
     backfill(spark, options, access, keyspace, "planted", ranges=2)
-    topic_url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{table}/partitions"
-    wait_until(lambda: rest().get(topic_url).is_success, "the first record")
+    schema_url = f"{pulsar.admin_url}/admin/v2/schemas/public/default/data-{table}/schema"
+    wait_until(lambda: rest().get(schema_url).is_success, "the first record")
     before = compare(settle_s=60)
     assert (before.rows, before.differences, before.unsettled) == (_ROWS + 2, (), ())
+    marks = raw_batch(spark, options).selectExpr("properties['snapshot']", "left(properties['segpos'], 3)").distinct()
+    assert [tuple(each) for each in marks.collect()] == [("true", "-2:")]
     mirror(spark, options, target)
 
     chosen = random.Random(20261121).sample(range(_ROWS), 64)
@@ -122,7 +145,9 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
         "differing": sorted([*map(key, updated), '{"pk":78}']),
     }
     assert sum(map(len, planted.values())) == 100
-    in_mirror = compare(mirror_target=target, settle_s=1)
+    in_mirror = compare(mirror_target=target, settle_s=1, give_up_s=0)
+    few = compare(mirror_target=target, settle_s=1, max_differences=10)
+    assert (len(few.differences), few.left_out) == (10, 90)
     part = compare(settle_s=1, sample=0.5, sample_seed=7)
     sample = TokenSample.draw(table_metadata(access, keyspace, "planted"), 0.5, 3, seed=7)
     assert 0 < len(part.differences) < 100
@@ -133,7 +158,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
     assert (in_topic.repaired, in_topic.unrepairable) == (100, ())
     for report in (in_mirror, in_topic):
         assert found(report) == planted
-        assert (report.rows, report.unsettled) == (_ROWS + 2 + 34 - 33, ())
+        assert (report.rows, report.unsettled, report.left_out) == (_ROWS + 2 + 34 - 33, (), 0)
         differing = [each for each in report.differences if each.kind == "differing"]
         assert {each.columns for each in differing} == {("amount", "tags"), ("note",)}
         assert {each.cassandra_writetime_us for each in differing} == {_LATER_US}
@@ -143,7 +168,22 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
 
     after = compare(settle_s=60)
     assert (after.differences, after.unsettled) == ((), ())
-    mirror(spark, options, target)
+    moving = added[0]
+
+    def change(look: int) -> None:
+        cql.execute(f"UPDATE {table} USING TIMESTAMP {_LATER_US + look} SET name = 'look {look}' {where(moving)}")
+
+    with after_each_look(change, looks := []):
+        changing = compare(mirror_target=target, settle_s=1, give_up_s=0)
+    assert changing.unsettled == (key(moving),)
+    assert len(changing.differences) == 99
+    assert len(looks) == 2
+    compare(settle_s=1, repair=True)
+    assert compare(settle_s=60).differences == ()
+
+    with after_each_look(lambda look: mirror(spark, options, target) if look == 1 else None, looks := []):
+        on_their_way = compare(mirror_target=target, settle_s=1)
+    assert (on_their_way.differences, on_their_way.unsettled, len(looks)) == ((), (), 2)
     half = compare(mirror_target=target, settle_s=1, sample=0.5, sample_seed=7)
     assert half.differences == ()
     assert 0 < half.rows < after.rows
@@ -212,7 +252,7 @@ def test_a_backfill_that_was_killed_goes_on_beside_live_writes_and_leaves_no_dif
     assert (continued.ranges_before, continued.ranges) == (2, 2)
     assert 0 < continued.rows < _ROWS
     assert continued.seconds > (continued.rows - 10) / 50  # of each task's rows the last few are not waited for
-    topic_url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{table}/partitions"
-    wait_until(lambda: rest().get(topic_url).is_success, "the first record")
+    schema_url = f"{pulsar.admin_url}/admin/v2/schemas/public/default/data-{table}/schema"
+    wait_until(lambda: rest().get(schema_url).is_success, "the first record")
     report = verify(spark, options, access, keyspace, "old", ranges=2, settle_s=60)
     assert (report.rows, report.differences, report.unsettled) == (_ROWS + 1, (), ())

@@ -8,17 +8,18 @@ repeats the same list.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, cast
+from typing import cast
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
 
 from schemas.record_properties import TABLE_ID
+from spark_bridge.jobs.batch_session import at_once, fit_session
 from spark_bridge.jobs.history_table import add_versions
 from spark_bridge.jobs.lake_table import LakeTable, quoted, update_and_insert
 from spark_bridge.jobs.mirror_state import (
@@ -41,7 +42,6 @@ from spark_bridge.topics.topic_schemas import TopicSchemas
 __all__ = ["MirrorBatch", "MirrorSettings"]
 
 ID, OWNER, WRITETIME, EXPIRES_AT = "_cdc_id", "_cdc_owner", "_cdc_writetime", "_cdc_expires_at"
-_FEW_RECORDS: Final = 100_000
 _OWN = (ID, OWNER, WRITETIME, EXPIRES_AT)
 
 
@@ -115,14 +115,21 @@ class MirrorBatch:
                 add_versions(history, there, names, applied.epoch)
 
     def apply(self, batch: DataFrame) -> Mapping[str, int]:
-        """Counts: `records`, and `insert`, `update`, `delete` of rows. A batch that was applied before changes nothing."""
+        """Counts: `records`, and `insert`, `update`, `delete` of rows. A batch that was applied before changes nothing.
+
+        Where a failed run has begun to let rows expire, that is finished first: other changes under its epoch would be taken
+        for those that are written already.
+        """
         applied = self._tables.applied()
+        if applied.is_expiring:
+            finished = self.expire(batch)
+            return Counter(finished) + Counter(self.apply(batch))
         raw = batch.where(not_applied(applied)).persist()
         try:
             content = content_of(raw, applied.table_id)
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
-            _fit(batch.sparkSession, content.records)
+            fit_session(batch.sparkSession, content.records)
             is_new_table = bool(
                 applied.table_id and content.table_id and uuid_time(content.table_id) > uuid_time(applied.table_id)
             )
@@ -131,12 +138,16 @@ class MirrorBatch:
             raw.unpersist()
 
     def expire(self, batch: DataFrame) -> Mapping[str, int]:
-        """Take away the rows whose time is over; `batch` holds no record that was not applied. Counts as `apply`'s."""
+        """Take away the rows whose time is over, whatever `batch` holds. Counts as `apply`'s.
+
+        What a failed run has begun goes by its clock.
+        """
         applied, now_s = self._tables.applied(), int(time.time())
-        if applied.next_expiry_s is None or applied.next_expiry_s > now_s:
-            return {}
-        applied = replace(applied, clock_s=now_s)
-        self._tables.save_applied(applied)
+        if not applied.is_expiring:
+            if applied.next_expiry_s is None or applied.next_expiry_s > now_s:
+                return {}
+            applied = replace(applied, clock_s=now_s, is_expiring=True)
+            self._tables.save_applied(applied)
         return self._apply(batch.where("false"), applied, NO_CONTENT, is_new_table=False)
 
     def _apply(self, raw: DataFrame, applied: Applied, content: BatchContent, is_new_table: bool) -> Mapping[str, int]:
@@ -155,11 +166,12 @@ class MirrorBatch:
         changes = told.where("op <> 'same'")
         if self._logs or self._histories:
             self._write_steps(raw, told, plan)
-        found = changes.groupBy("op").agg(F.count("*").alias("rows"), F.min(f"after.{EXPIRES_AT}").alias("expiry"))
-        counts = found.collect()
+        counts = changes.groupBy("op").agg(F.count("*").alias("rows")).collect()
+        # of rows that a failed run has merged already, too
+        soonest = shown_rows(judged).agg(F.min("expires_at")).collect()[0][0]
         if plan.is_new_table:
             self._tables.records.delete("true")
-        _at_once(
+        at_once(
             raw.sparkSession,
             lambda: _merge_rows(self._tables.rows, changes, [*table_columns(plan.schemas), *_OWN]),
             lambda: self._tables.save_records(judged, newest.columns, content.newest_publish_s or applied.clock_s),
@@ -169,7 +181,7 @@ class MirrorBatch:
             clock_s=int(time.time()),
             table_id=plan.table_id,
             positions={**applied.positions, **content.positions},
-            next_expiry_s=self._next_expiry(applied, [row.expiry for row in counts]),
+            next_expiry_s=self._next_expiry(applied, soonest),
             static_columns=plan.statics,
             forgot_s=applied.forgot_s,
             schema_version=plan.schemas.newest.version,
@@ -177,14 +189,14 @@ class MirrorBatch:
         self._tables.save_applied(done)
         return {row.op: row["rows"] for row in counts if row.op != "touch"}
 
-    def _next_expiry(self, applied: Applied, new: Sequence[int | None]) -> int | None:
+    def _next_expiry(self, applied: Applied, new: int | None) -> int | None:
         """No later than the first row expires; asked of the rows only when what was known has passed."""
         known = applied.next_expiry_s
         if known is not None and known <= applied.clock_s:
             rows = self._tables.rows.read()
             assert rows is not None
             return cast("int | None", rows.agg(F.min(EXPIRES_AT)).collect()[0][0])
-        return min((each for each in (known, *new) if each is not None), default=None)
+        return min((each for each in (known, new) if each is not None), default=None)
 
     def _touched_owners(self, records: DataFrame, plan: _Plan) -> DataFrame:
         touched = records.select("owner")
@@ -244,7 +256,7 @@ class MirrorBatch:
         statics = [each for each in names if each in (self._static_columns or plan.statics)]
         columns = ImageColumns(names=names, statics=statics, own=_OWN)
         steps = row_steps(raw, told, plan.schemas, self._options.numbers, columns).localCheckpoint()
-        _at_once(
+        at_once(
             raw.sparkSession,
             *[partial(self._append, each, steps, plan.epoch) for each in self._logs],
             *[partial(add_versions, each, steps, names, plan.epoch) for each in self._histories],
@@ -316,29 +328,3 @@ def _op() -> Column:
         .when(is_same, "same")
         .otherwise("touch")
     )
-
-
-def _fit(session: SparkSession, records: int) -> None:
-    """Set up a micro-batch's session, which is its query's own, for so many records."""
-    # The sources of our merges are checkpoints: they need not be copied to stay what they are.
-    session.conf.set("spark.databricks.delta.merge.materializeSource", "none")
-    # Adaptive execution runs a Spark job for each stage, and code for whole stages is compiled before it runs (of wide
-    # tables it is too large, which Spark logs as an error): more than the work itself where there is little of it.
-    for costly in ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"):
-        session.conf.set(costly, str(records >= _FEW_RECORDS).lower())
-    shuffled = max(session.sparkContext.defaultParallelism, records // _FEW_RECORDS)
-    session.conf.set("spark.sql.shuffle.partitions", str(shuffled))
-
-
-def _at_once(session: SparkSession, *steps: Callable[[], None]) -> None:
-    """Run steps beside each other, for most of a small commit is waiting; raises the first one's error when all ended."""
-    context = session.sparkContext._jsc.sc()  # noqa: SLF001  (PySpark's own way to it differs from version to version)
-    properties = context.getLocalProperties().clone()
-
-    def run(step: Callable[[], None]) -> None:
-        context.setLocalProperties(properties)  # the query's, so that its end is the end of these jobs
-        step()
-
-    with ThreadPoolExecutor(len(steps)) as pool:
-        for each in [pool.submit(run, step) for step in steps]:
-            each.result()

@@ -6,7 +6,8 @@
     <target>/changes   the change log, by option
     <target>/history   every version of every row, by option
 
-`applied` is written last: what failed before it is done again from the same state, with the same result.
+`applied` is written last: what failed before it is done again from the same state, with the same result. Rows that expire are no
+records that come again, so that they do is noted there first.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Applied:
 
     `clock_s` is the time to which rows have expired; no row expires before `next_expiry_s` (None: none will).
     `static_columns` are those that records of the table have named. `forgot_s`: when markers were last dropped.
-    `schema_version` is that of the topic's schema which the rows follow (None: stored before this was kept).
+    `schema_version` is that of the topic's schema which the rows follow (None: stored before this was kept). `is_expiring`: the
+    next epoch takes away what is over at `clock_s`, and part of that may be written.
     """
 
     epoch: int = 0
@@ -67,6 +69,7 @@ class Applied:
     forgot_s: int = 0
     schema_version: int | None = None
     table_format: TableFormat | None = None
+    is_expiring: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,39 @@
+"""How a micro-batch uses its Spark session: set up for as many records as it has, and with steps beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+__all__ = ["at_once", "fit_session"]
+
+_FEW_RECORDS: Final = 100_000
+
+
+def fit_session(session: SparkSession, records: int) -> None:
+    """Set up a micro-batch's session, which is its query's own, for so many records."""
+    # The sources of our merges are checkpoints: they need not be copied to stay what they are.
+    session.conf.set("spark.databricks.delta.merge.materializeSource", "none")
+    # Adaptive execution runs a Spark job for each stage, and code for whole stages is compiled before it runs (of wide
+    # tables it is too large, which Spark logs as an error): more than the work itself where there is little of it.
+    for costly in ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"):
+        session.conf.set(costly, str(records >= _FEW_RECORDS).lower())
+    shuffled = max(session.sparkContext.defaultParallelism, records // _FEW_RECORDS)
+    session.conf.set("spark.sql.shuffle.partitions", str(shuffled))
+
+
+def at_once(session: SparkSession, *steps: Callable[[], None]) -> None:
+    """Run steps beside each other, for most of a small commit is waiting; raises the first one's error when all ended."""
+    context = session.sparkContext._jsc.sc()  # noqa: SLF001  (PySpark's own way to it differs from version to version)
+    properties = context.getLocalProperties().clone()
+
+    def run(step: Callable[[], None]) -> None:
+        context.setLocalProperties(properties)  # the query's, so that its end is the end of these jobs
+        step()
+
+    with ThreadPoolExecutor(len(steps)) as pool:
+        for each in [pool.submit(run, step) for step in steps]:
+            each.result()

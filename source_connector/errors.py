@@ -2,7 +2,7 @@
 
 CdcError
 ├─ ConfigError              the operator: an option is wrong (schemas.errors)
-├─ DeploymentError          the operator: the way it was deployed cannot work; the instance stops
+├─ DeploymentError          the operator: the way it was deployed cannot work; the instance ends, and says so
 │  └─ EventsTopicError      the same, of one events topic: one of several tables waits, the instance goes on
 ├─ HostProtocolError        nobody: the child process ends, Pulsar starts the instance again
 ├─ FetchError               the loop: read again after a pause; `refresh_schema` when the table has changed
@@ -33,7 +33,7 @@ class DeadLettersError(CdcError):
 
 
 class DeploymentError(CdcError):
-    """What was found at run time makes work impossible until an operator changes it; restarting does not help."""
+    """What was found at run time makes work impossible until an operator changes it; Pulsar's restarts only say it again."""
 
 
 class EventsTopicError(DeploymentError):

@@ -12,18 +12,18 @@ process.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import queue
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, cast
 from uuid import UUID
 
 from schemas.errors import CdcError
 from source_connector.configuration.table_selection import TablePlace, TableSelection
-from source_connector.errors import EventsTopicError, FetchError
+from source_connector.errors import DeploymentError, EventsTopicError, FetchError
 from source_connector.events.dead_letter_writer import DeadLettersWritten
 from source_connector.events.events_consumer import EventsConsumer
 from source_connector.events.events_message import DataStaxMessage, EventsMessage, UnreadableMessage
@@ -53,6 +53,8 @@ __all__ = ["CassandraSource", "Inbox"]
 
 _log = logging.getLogger(__name__)
 
+_CONNECT_FOR_S: Final = 30.0
+_CONNECT_PAUSE_S: Final = 2.0
 _SCHEMA_LOOK_S: Final = 5.0
 _METRICS_S: Final = 5.0
 _BEAT_S: Final = 1.0
@@ -92,7 +94,7 @@ class CassandraSource:
         """Work until the host says CLOSE. Raises DeploymentError, and whatever ended a stage's thread."""
         timers = self._stages.timers
         try:
-            self._until_it_works(self._stages.client.connect)
+            self._connect()
             self._stages.changes.start()
             for place in self._selection.named():
                 self._serve(place)
@@ -224,19 +226,23 @@ class CassandraSource:
         for place in self._selection.found(tables):
             self._serve(place)
 
-    def _until_it_works(self, attempt: Callable[[], None]) -> None:
-        """What may come later is waited for; CLOSE ends the waiting."""
-        for number in itertools.count():
-            if self._is_closing:
-                return
+    def _connect(self) -> None:
+        """Tries for a while; CLOSE ends the waiting. Raises DeploymentError: so the source's status tells that nobody answers."""
+        give_up_at = time.monotonic() + _CONNECT_FOR_S
+        while not self._is_closing:
             try:
-                attempt()
+                self._stages.client.connect()
             except FetchError as error:
+                if time.monotonic() >= give_up_at:
+                    raise DeploymentError(
+                        f"{error} (tried for {_CONNECT_FOR_S:.0f} s); start Cassandra, or correct contactPoints and port: "
+                        "Pulsar starts the instance again and again"
+                    ) from error
                 self._notices.say("start", f"waiting: {error}")
             else:
                 return
             with contextlib.suppress(queue.Empty):
-                self._handle(self._inbox.get(timeout=min(5.0, 0.5 * 2.0 ** min(number, 4))))
+                self._handle(self._inbox.get(timeout=_CONNECT_PAUSE_S))
 
     def _send_metrics(self) -> None:
         self._stages.timers.after(_METRICS_S, self._send_metrics)

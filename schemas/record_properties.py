@@ -7,11 +7,11 @@
     node, segpos     host id of the node, and `<segment id>:<position>` of the change in its commit log
     expires_at       seconds since the epoch, where the change carried a TTL
     deletion_time    microseconds, on partition_deletion and range_deletion
-    static_columns   on static_row: JSON list of the table's static columns (the value's schema cannot tell them)
+    static_columns   on static_row: JSON list of the table's static columns, as the value's fields are called (its schema cannot tell them)
     range_start      on range_deletion: base64 of an Avro key whose clustering columns after the bound's prefix are null;
     range_end        absent where that end is open. Start and end are in clustering order, as in the commit log
     range_start_inclusive, range_end_inclusive    `true` or `false`
-    range_reversed   JSON list of the clustering columns with descending order; absent when there is none
+    range_reversed   JSON list of the clustering columns with descending order, as the key's fields are called; absent when there is none
     snapshot         `true` on backfilled rows
 """
 

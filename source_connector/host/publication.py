@@ -94,9 +94,8 @@ def _bounds(projection: Projection, partition_key: bytes, bounds: RangeBounds) -
         if prefix:
             key = projection.avro_key(projection.row_key_values(partition_key, prefix))
             properties[name] = base64.b64encode(key).decode()
-    reversed_columns = [column.name for column in projection.table.clustering_key if column.reversed]
-    if reversed_columns:
-        properties[names.RANGE_REVERSED] = _json(reversed_columns)
+    if projection.reversed_names:
+        properties[names.RANGE_REVERSED] = _json(projection.reversed_names)
     return properties
 
 

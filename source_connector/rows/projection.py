@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from schemas.avro_names import avro_names
 from schemas.cql_type import is_multi_cell
 from schemas.cql_value import CqlValueError, split_partition_key
 from schemas.mutation_event import MutationEvent, MutationKind
-from schemas.table_metadata import ColumnKind, TableMetadata
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.errors import DeploymentError, RowConversionError
 from source_connector.host.record import DataSchema
 from source_connector.rows.row_encoder import DataFormat, RawValues, row_encoder
@@ -44,7 +45,8 @@ class Projection:
         self.value_schema: Final = self._encoder.value_schema
         self.deleted: Final = self._encoder.deleted
         """The value of a row that does not exist."""
-        self._static_names = [each.name for each in table.static_columns]
+        self._static_names = _field_names(self.value_columns, table.static_columns)
+        self._reversed_names = _field_names(table.primary_key, [each for each in table.clustering_key if each.reversed])
         self.row_selection: Final = Selection(
             key_columns=(),
             value_columns=self.value_columns or table.primary_key,
@@ -153,8 +155,13 @@ class Projection:
 
     @property
     def static_names(self) -> Sequence[str]:
-        """Names of the static columns."""
+        """Names of the static columns' fields."""
         return self._static_names
+
+    @property
+    def reversed_names(self) -> Sequence[str]:
+        """Names of the fields of clustering columns with descending order."""
+        return self._reversed_names
 
     def _converted(self, key_values: RawValues, convert: Callable[[], bytes]) -> bytes:
         try:
@@ -165,6 +172,13 @@ class Projection:
     def _error(self, key_values: RawValues, error: Exception) -> RowConversionError:
         key = " ".join("null" if each is None else each.hex() for each in key_values)
         return RowConversionError(self.table.full_name, key, " ".join(str(error).split()))
+
+
+def _field_names(record: Sequence[ColumnMetadata], columns: Sequence[ColumnMetadata]) -> list[str]:
+    """Names of the columns as they are in a record; a column that is not in it has its own."""
+    names = [each.name for each in record]
+    fields = dict(zip(names, avro_names(names), strict=True))
+    return [fields.get(each.name, each.name) for each in columns]
 
 
 # What fastavro raises for a value that does not fit its schema.

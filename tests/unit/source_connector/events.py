@@ -52,6 +52,7 @@ def column(
 def table(
     partition_key: Sequence[str] = ("pk",), clustering_key: Sequence[str] = (), columns: Sequence[str] = ("v",),
     *, descending: Sequence[str] = (), clustering_type: str = "int", table_id: UUID | None = None,
+    static: Sequence[str] = (),
 ) -> TableMetadata:  # fmt: skip
     """`ks.t` with int columns."""
     return TableMetadata(
@@ -65,7 +66,7 @@ def table(
             column(name, ColumnKind.CLUSTERING, clustering_type, position=at, is_desc=name in descending)
             for at, name in enumerate(clustering_key)
         ),
-        static_columns=(),
+        static_columns=tuple(column(name, ColumnKind.STATIC) for name in static),
         regular_columns=tuple(column(name) for name in columns),
     )
 

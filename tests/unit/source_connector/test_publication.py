@@ -63,6 +63,21 @@ def test_a_range_deletion_tells_its_bounds_as_keys() -> None:
     }
 
 
+def test_columns_are_named_as_the_fields_of_the_record() -> None:
+    """Who reads the record finds there no name that Avro refuses."""
+    projection = Projection(table(clustering_key=("c", "the day"), descending=("the day",), static=("a b",)))
+    (deleted,) = pending(
+        event(
+            kind=MutationKind.RANGE_DELETION,
+            writetime_us=9,
+            bounds=RangeBounds(start=(), start_inclusive=True, end=(), end_inclusive=True),
+        )
+    )
+    assert marker_properties(projection, deleted)["range_reversed"] == '["the_u0020_day"]'
+    static = event(kind=MutationKind.STATIC_ROW, writetime_us=None)
+    assert row_properties(projection, pending(static))["static_columns"] == '["a_u0020_b"]'
+
+
 def test_a_row_that_a_deletion_left_is_a_row_with_its_own_write_time() -> None:
     """The deletion's place is where it comes from."""
     (deleted,) = pending(event(kind=MutationKind.PARTITION_DELETION, writetime_us=9))

@@ -62,6 +62,7 @@ def assemble(
         last_rows=LastRows(config.cache_max_capacity) if config.suppress_unchanged else None,
         limits=Limits(
             columns=config.columns,
+            range_deletions=config.range_deletions,
             data_format=config.output_format,
             backoff_s=config.backoff_ms / 1000,
             max_backoff_s=config.max_backoff_s,

@@ -33,9 +33,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Which columns in which format, how long between attempts, and how many of them before an event is set aside."""
+    """What is published in which format, how long between attempts, and how many of them before an event is set aside."""
 
     columns: str
+    range_deletions: bool
     data_format: DataFormat
     backoff_s: float
     max_backoff_s: float

@@ -72,7 +72,7 @@ class TableLine:
         self._taken = 0
         self._taken_at_refusal: dict[Task, int] = {}
         self._notices = Notices(_log)
-        self._life = TableLife(stages.outbox, stages.metrics, self._notices)
+        self._life = TableLife(stages.outbox, stages.metrics, self._notices, stages.limits.range_deletions)
         self._registration = SchemaRegistration(stages.send, stages.look_at_schema, stages.timers, self._notices)
         self._watch = SchemaWatch(
             self._table, schema, stages.looks, stages.timers, self._notices,
@@ -161,8 +161,7 @@ class TableLine:
         else:
             self._stages.metrics.counters["events_received"] += message.unsettled
             self._table.meet_columns(message.column_names())
-            for pending in message.take_events():
-                self._life.lanes.add(pending)
+            self._life.take(message)
 
     def work(self) -> None:
         """Start what may start now."""
@@ -341,8 +340,7 @@ class TableLine:
         self._stages.changes.tell(projection.table.keyspace, projection.table.name, definition_of(projection.table))
         if is_new_schema:
             self.schema_id = self._stages.new_schema_id()
-            schema = projection.data_schema(self.schema_id)
-            self._registration.announce(replace(schema, topic=self._destination))
+            self._registration.announce(replace(projection.data_schema(self.schema_id), topic=self._destination))
 
 
 def _take(task: Task, outcome: Rows | CdcError) -> None:

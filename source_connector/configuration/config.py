@@ -83,6 +83,7 @@ class SourceConfig(BaseModel):
     cache_expire_after_ms: int = Field(default=60000, alias="cache.expire.after.ms", ge=1000)
     only_if_coordinator_match: bool = Field(default=False, alias="cache.only_if_coordinator_match")
     suppress_unchanged: bool = Field(default=False, alias="suppress.unchanged")
+    range_deletions: bool = Field(default=True, alias="publish.rangeDeletions")
 
     consistency: Annotated[ConsistencyName, known_name(*_CONSISTENCY_LEVELS)] = Field(
         default="LOCAL_QUORUM", alias="query.consistencyLevel"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 from uuid import UUID
 
+from schemas.mutation_event import MutationKind
 from schemas.table_metadata import is_earlier
 from source_connector.events.events_message import EventsMessage, PendingEvent
 from source_connector.host.outbox import Outbox
@@ -29,10 +30,11 @@ __all__ = ["TableLife"]
 class TableLife:
     """The lanes of the table as it is now, and what is left of the table as it was."""
 
-    def __init__(self, outbox: Outbox, metrics: Metrics, notices: Notices) -> None:
+    def __init__(self, outbox: Outbox, metrics: Metrics, notices: Notices, range_deletions: bool) -> None:
         self._outbox = outbox
         self._metrics = metrics
         self._notices = notices
+        self._range_deletions = range_deletions
         self._table_id: UUID | None = None
         self._leaving: set[Task] = set()
         self.lanes = PartitionLanes()
@@ -60,6 +62,15 @@ class TableLife:
         self._leaving = self._outbox.tasks_of(desk)
         self._drop(waiting)
         return True
+
+    def take(self, message: EventsMessage) -> None:
+        """The message's events take their places in the lanes; range deletions only where they are to be published."""
+        for pending in message.take_events():
+            if self._range_deletions or pending.event.kind is not MutationKind.RANGE_DELETION:
+                self.lanes.add(pending)
+            else:
+                self._metrics.counters["range_deletions_left_out"] += 1
+                pending.message.settle()
 
     def drop(self, message: EventsMessage) -> None:
         """The rows of a dropped table do not exist, and its records carry its table id: nothing is to be published."""

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, decode_events
+from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, RangeBounds, decode_events
 from schemas.table_metadata import TableMetadata
 from source_connector.errors import FetchError
 from source_connector.events.dead_letter_writer import DeadLetterWriter
@@ -95,7 +95,7 @@ class _Origin:
 class Case:
     """A line of `ks.t` whose schema is registered."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, max_failures: int = 3) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, max_failures: int = 3, *, range_deletions: bool = True) -> None:
         self.now = 0.0
         monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: self.now)
         self.around = Neighbours()
@@ -104,8 +104,8 @@ class Case:
         self.metrics = Metrics()
         self.counters = self.metrics.counters
         limits = Limits(
-            columns=".*", data_format=DataFormat.KEY_VALUE_AVRO, backoff_s=0.1, max_backoff_s=60,
-            max_failures=max_failures, reading=Reading(),
+            columns=".*", range_deletions=range_deletions, data_format=DataFormat.KEY_VALUE_AVRO, backoff_s=0.1,
+            max_backoff_s=60, max_failures=max_failures, reading=Reading(),
         )  # fmt: skip
         stages = Stages(
             client=cast("CassandraClient", self.around),
@@ -364,6 +364,24 @@ def test_a_deletion_whose_marker_is_refused_is_settled_once(monkeypatch: pytest.
     while any(request.partition_key == int32(1) for _, request in case.around.reads):
         case.answer(None)
     assert (case.around.settled, case.line.partitions_in_work) == ([1], 1)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_range_deletion_that_is_not_wanted_is_settled_without_a_record(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    """It holds nothing back, and a deletion of the whole partition has its marker as ever."""
+    case = Case(monkeypatch, range_deletions=wanted)
+    everything = RangeBounds(start=(), start_inclusive=True, end=(), end_inclusive=True)
+    case.receive(
+        event(1, kind=MutationKind.RANGE_DELETION, bounds=everything), event(2, kind=MutationKind.PARTITION_DELETION)
+    )
+    kinds = [
+        kind for frame in case.around.frames for kind in (b"range_deletion", b"partition_deletion") if kind in frame
+    ]
+    assert kinds == ([b"range_deletion", b"partition_deletion"] if wanted else [b"partition_deletion"])
+    assert case.around.settled == ([] if wanted else [1])
+    assert (case.counters["range_deletions_left_out"], case.line.partitions_in_work) == (not wanted, 1 + wanted)
 
 
 def test_an_answer_of_an_earlier_attempt_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

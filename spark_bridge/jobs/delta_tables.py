@@ -33,17 +33,16 @@ class DeltaTable(LakeTable):
         """Create the table, empty, if it does not exist; add the columns of `rows` that it lacks."""
         found = self.read()
         if found is None:
-            self.replace(rows.limit(0))
+            self.create(rows.limit(0))
             return
         lacking = [each for each in rows.schema.fields if each.name not in found.columns]
         if lacking:
             columns = ", ".join(f"{quoted(each.name)} {each.dataType.simpleString()}" for each in lacking)
             self._spark.sql(f"ALTER TABLE {self._name} ADD COLUMNS ({columns})")
 
-    def replace(self, rows: DataFrame) -> None:
-        """These rows and columns instead of all there was."""
-        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        writer.option("delta.columnMapping.mode", "name").save(self.path)
+    def create(self, rows: DataFrame) -> None:
+        """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
+        rows.write.format("delta").option("delta.columnMapping.mode", "name").save(self.path)
 
     def append(self, rows: DataFrame, *, writer: str, epoch: int) -> None:
         """Add rows, once for each `epoch` of a writer; new columns are added to the table."""

@@ -34,6 +34,9 @@ def add_versions(history: LakeTable, steps: DataFrame, columns: Sequence[str], e
         F.lit(epoch).cast("bigint").alias("opened"),
         F.when(has_next, F.lit(epoch).cast("bigint")).alias("closed"),
     )
+    if history.read() is None:
+        history.create(added)
+        return
     history.ensure(added)
     known = history.read()
     assert known is not None

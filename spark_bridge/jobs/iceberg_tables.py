@@ -48,12 +48,16 @@ class IcebergTable(LakeTable):
         """The table now; None when it does not exist."""
         return self._spark.table(self._name) if self._spark.catalog.tableExists(self._name) else None
 
+    def create(self, rows: DataFrame) -> None:
+        """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
+        # Not `write.spark.accept-any-schema`: with it Spark leaves the columns of a MERGE unresolved.
+        rows.writeTo(self._name).using("iceberg").tableProperty("format-version", "2").create()
+
     def ensure(self, rows: DataFrame) -> None:
         """Create the table, empty, if it does not exist; add the columns, and fields of structs, that it lacks."""
         found = self.read()
         if found is None:
-            # Not `write.spark.accept-any-schema`: with it Spark leaves the columns of a MERGE unresolved.
-            rows.limit(0).writeTo(self._name).using("iceberg").tableProperty("format-version", "2").create()
+            self.create(rows.limit(0))
             return
         lacking = [f"{name} {kind.simpleString()}" for name, kind in _lacking(found.schema, rows.schema)]
         if lacking:
@@ -61,6 +65,9 @@ class IcebergTable(LakeTable):
 
     def append(self, rows: DataFrame, *, writer: str, epoch: int) -> None:
         """Add rows, which have a column `epoch`, once for each epoch; new columns are added to the table."""
+        if self.read() is None:
+            self.create(rows)
+            return
         self.ensure(rows)
         found = self.read()
         assert found is not None

@@ -27,6 +27,10 @@ class LakeTable(ABC):
         """The table now; None when it does not exist."""
 
     @abstractmethod
+    def create(self, rows: DataFrame) -> None:
+        """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
+
+    @abstractmethod
     def ensure(self, rows: DataFrame) -> None:
         """Create the table, empty, if it does not exist; add the columns of `rows` that it lacks."""
 

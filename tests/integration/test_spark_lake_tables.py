@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.errors import ConfigError
 from spark_bridge.jobs.delta_tables import DeltaTable
+from spark_bridge.jobs.history_table import add_versions
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
@@ -52,6 +55,27 @@ def test_a_table_is_made_merged_altered_and_compacted(
     table.delete("id = 1")
     table.compact()
     assert there() == ['{"id":2,"name":"y2","home":{"street":"Oak"},"size":7}', '{"id":3,"name":"z","size":8}']
+
+
+@pytest.mark.parametrize("made", [DeltaTable, IcebergTable])
+def test_a_table_comes_with_its_first_rows_or_not_at_all(
+    spark: SparkSession, tmp_path: Path, made: Callable[[SparkSession, str], LakeTable]
+) -> None:
+    """A write that fails leaves no empty table behind, which would pass for one that was filled."""
+    log, history = made(spark, f"{tmp_path}/changes"), made(spark, f"{tmp_path}/history")
+    failing = spark.range(1).withColumn("id", F.raise_error(F.lit("this row fails")).cast("int"))
+    with pytest.raises(PySparkException, match="this row fails"):
+        log.append(failing.withColumn("epoch", F.lit(1).cast("bigint")), writer="test", epoch=1)
+    image = "struct(id) after, cast(null as struct<id: int>) before, '01' _cdc_id, 5L changed_us, 1 step"
+    with pytest.raises(PySparkException, match="this row fails"):
+        add_versions(history, failing.selectExpr(*image.split(", ")), ["id"], 1)
+    assert (log.read(), history.read()) == (None, None)
+    add_versions(history, spark.sql(f"SELECT {image} FROM VALUES (7) AS t(id)"), ["id"], 1)
+    found = history.read()
+    assert found is not None
+    assert [tuple(each) for each in found.select("id", "valid_from", "valid_to", "opened").collect()] == [
+        (7, 5, None, 1)
+    ]
 
 
 def test_a_target_keeps_its_format(spark: SparkSession, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ class MirrorBatch:
             ID,
             F.lit(None).cast(rows.select(*names, *_OWN).schema).alias("before"),
             _whole([*names, *_OWN]).alias("after"),
-            F.col(WRITETIME).alias("changed_us"),
+            F.coalesce(F.col(WRITETIME), F.lit(applied.clock_s * 1_000_000)).alias("changed_us"),
             F.lit(1).alias("step"),
         )
         for log in self._logs:
@@ -231,9 +231,8 @@ class MirrorBatch:
         told = self._beside_old(now, after.schema, owners)
         removed = judged.where(F.col("scope") == "row").select(F.hex("key").alias(ID), "removed_us")
         last_s = plan.content.newest_publish_s or plan.applied.clock_s
-        changed = F.when(F.col("after").isNull(), F.coalesce(F.col("removed_us"), F.lit(last_s * 1_000_000))).otherwise(
-            F.col("after").getField(WRITETIME)
-        )
+        known_us = F.when(F.col("after").isNull(), F.col("removed_us")).otherwise(F.col("after").getField(WRITETIME))
+        changed = F.coalesce(known_us, F.lit(last_s * 1_000_000))
         owner = F.coalesce(F.col("after").getField(OWNER), F.col("before").getField(OWNER)).alias("owner")
         all_told = told.join(removed, ID, "left").select(
             _op().alias("op"), ID, owner, "before", "after", changed.alias("changed_us")

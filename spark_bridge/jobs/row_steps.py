@@ -95,12 +95,14 @@ def _decoded(records: DataFrame, schemas: TopicSchemas, numbers: Numbers, column
                      *[own[name].alias(name) for name in columns.own])  # fmt: skip
     statics = F.struct(F.lit(1).alias("told"), *[_field("v", name).alias(name) for name in columns.statics])
     says_statics = F.col("scope").isin("row", "static") & (F.col("v").isNotNull() | (F.col("scope") == "static"))
-    deleted_us = F.coalesce(F.col("deletion_time"), F.col("at.writetime"))
+    # A record that does not know when it was written counts from its publication: a version must have a beginning.
+    written_us = F.coalesce("at.writetime", "published_us")
+    deleted_us = F.coalesce(F.col("deletion_time"), written_us)
     return finished.select(
         "key", "key_version", "owner", "scope", "bounds", "at", "deletion_time",
         F.hex("key").alias("_cdc_id"),
         F.struct(F.col("at.clock").alias("clock"), F.col("at.position").alias("position")).alias("place"),
-        F.when(F.col("v").isNotNull(), F.col("at.writetime")).otherwise(deleted_us).alias("changed_us"),
+        F.when(F.col("v").isNotNull(), written_us).otherwise(deleted_us).alias("changed_us"),
         F.when(F.col("v").isNotNull(), image).alias("image"),
         F.when(says_statics, statics).alias("statics"),
     )  # fmt: skip

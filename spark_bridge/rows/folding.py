@@ -140,6 +140,7 @@ def _records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
         "schema_version",
         scope.alias("scope"),
         record_place().alias("at"),
+        F.unix_micros("publish_time").alias("published_us"),
         said[names.EXPIRES_AT].cast("bigint").alias("expires_at"),
         said[names.DELETION_TIME].cast("bigint").alias("deletion_time"),
         said[names.STATIC_COLUMNS].alias("static_columns"),

@@ -157,6 +157,24 @@ def test_a_mirror_follows_inserts_updates_and_deletes(mirror_of: Callable[..., M
     assert (again.records, again.inserted, again.updated, again.deleted) == (0, 0, 0, 0)
 
 
+def test_versions_of_records_without_a_write_time_are_closed(
+    mirror_of: Callable[..., Mirror], data_topic: MakeTopic
+) -> None:
+    """They count from their publication: within a micro-batch, in a later one, and where the history begins later."""
+    topic = data_topic(*PLAIN)
+    kept = mirror_of(topic)
+    topic.write(Record(key={"id": 1}, value={"name": "a"}))
+    kept.run(history=False)
+    topic.write(Record(key={"id": 1}, value={"name": "b"}), Record(key={"id": 1}, value={"name": "c"}))
+    kept.run()
+    topic.write(Record(key={"id": 1}, value={"name": "d"}))
+    kept.run()
+    versions = kept.table("history").orderBy("valid_from").collect()
+    assert [each.name for each in versions] == ["a", "b", "c", "d"]
+    assert all(each.valid_from <= each.valid_to for each in versions[:-1])
+    assert kept.open_versions() == kept.rows() == ['{"id":1,"name":"d"}']
+
+
 def random_record(chance: random.Random, number: int) -> Record:
     pk, a, b = chance.choice("pq"), chance.randrange(3), chance.choice("xy")
     made = row(pk, a, b, number, s=f"s{number}")

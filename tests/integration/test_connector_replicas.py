@@ -44,11 +44,16 @@ class Lagging:
         first = [key for key in range(200) if replicas(keyspace, int32(key))[0].address == self.behind.address]
         self.keys = first[:20]
         for key in self.keys:
-            self._run(f"INSERT INTO {keyspace}.t (id, v, w) VALUES ({key}, 'old', 'w') USING TIMESTAMP 5", "ALL")
+            row = f"({key}, 'old', 'w', {{1}}, 'old')"
+            self._run(f"INSERT INTO {keyspace}.t (id, v, w, s, x) VALUES {row} USING TIMESTAMP 5", "ALL")
         self.suspend()
         for key in self.keys:
             self._run(f"INSERT INTO {keyspace}.t (id, v) VALUES ({key}, 'new') USING TIMESTAMP 9", "ONE")
             self._run(f"DELETE w FROM {keyspace}.t USING TIMESTAMP 9 WHERE id = {key}", "ONE")
+            self._run(f"UPDATE {keyspace}.t USING TIMESTAMP 9 SET s = s + {{2}} WHERE id = {key}", "ONE")
+            self._run(f"UPDATE {keyspace}.t USING TTL 1 AND TIMESTAMP 9 SET x = 'brief' WHERE id = {key}", "ONE")
+        self.new_key = next(key for key in first if key not in self.keys)
+        self._run(f"INSERT INTO {keyspace}.t (id) VALUES ({self.new_key}) USING TIMESTAMP 9", "ONE")
         time.sleep(_MESSAGES_EXPIRE_S)
         self.resume()
 
@@ -76,13 +81,13 @@ class Lagging:
         assert node.pid is not None
         os.kill(node.pid, number)
 
-    def send(self, keys: Sequence[int], column: str, *, is_live: bool = True) -> None:
+    def send(self, keys: Sequence[int], *columns: str, is_live: bool = True) -> None:
         """Events of the new state that name the node that is behind: it is asked first."""
-        events = [self._event(key, column, is_live=is_live) for key in keys]
+        events = [self._event(key, columns, is_live=is_live) for key in keys]
         self.writer.send(*events, node=self._node)
 
-    def _event(self, key: int, column: str, *, is_live: bool) -> MutationEvent:
-        return self.writer.event(int32(key), writetime_us=9, columns=(column,), is_live=is_live)
+    def _event(self, key: int, columns: Sequence[str], *, is_live: bool) -> MutationEvent:
+        return self.writer.event(int32(key), writetime_us=9, columns=columns, is_live=is_live)
 
     def _run(self, statement: str, consistency: str) -> None:
         level = ConsistencyLevel.name_to_value[consistency]
@@ -112,7 +117,9 @@ def lagging(
     session.execute(
         f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 2}}"
     )
-    session.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, v text, w text) WITH read_repair = 'NONE'")
+    session.execute(
+        f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, v text, w text, s set<int>, x text) WITH read_repair = 'NONE'"
+    )
     writer = EventsWriter(session, pulsar.service_url, pulsar.admin_url, keyspace, "t")
     yield Lagging(session, keyspace, writer, two_nodes)
     writer.close()
@@ -162,6 +169,25 @@ def test_what_a_replica_does_not_have_yet_is_read_from_the_others(
     assert _values(topic, 10, "v") == dict.fromkeys(lagging.keys[:10], "new")
     lagging.send(lagging.keys[10:], "w", is_live=False)  # a deleted column proves nothing
     assert _values(topic, 10, "w") == dict.fromkeys(lagging.keys[10:], None)
+
+
+def test_what_no_write_time_proves_is_read_from_all_replicas_and_published(
+    lagging: Lagging, deploy: DeployOnTwo, open_data_topic: OpenDataTopic
+) -> None:
+    """A row of nothing but its key, an element of a collection, a column whose TTL is over, one that is not selected."""
+    topic = open_data_topic(f"{lagging.keyspace}.t")
+    everything = deploy()
+    lagging.send([lagging.new_key])
+    assert _values(topic, 1, "v") == {lagging.new_key: None}
+    assert topic.records[-1].value is not None
+    lagging.send(lagging.keys[:5], "s")
+    assert _values(topic, 5, "s") == {key: [1, 2] for key in lagging.keys[:5]}
+    lagging.send(lagging.keys[5:10], "x")
+    assert _values(topic, 5, "x") == dict.fromkeys(lagging.keys[5:10], None)
+    everything.delete()
+    deploy(columns="v")
+    lagging.send(lagging.keys[10:15], "w")
+    assert _values(topic, 5, "v") == dict.fromkeys(lagging.keys[10:15], "new")
 
 
 def test_a_replica_that_stands_still_holds_up_nothing_for_ever_and_never_silently(

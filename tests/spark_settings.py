@@ -25,7 +25,8 @@ SETTINGS: Final = {
     "spark.sql.maxPlanStringLength": "10000",
     "spark.python.authenticate.socketTimeout": f"{PATIENCE_S}s",  # 15 s are short on a loaded machine
     "spark.databricks.delta.snapshotPartitions": "1",  # small tables: a task a file of the log would be idle work
-    # many short queries: the second compiler would cost more than it saves
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # Many short queries: the second compiler would cost more than it saves. Without it the JVM keeps no more than 48 MiB of
+    # compiled code unless told otherwise, which half of the tests fill: from there on it compiles the same again and again.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
 }
 """Of every session of the tests: loopback only, and short work on a small machine."""

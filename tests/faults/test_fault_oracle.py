@@ -230,8 +230,23 @@ def test_an_event_of_dropped_columns_only_is_not_invented() -> None:
 def test_an_older_event_behind_a_newer_one_of_its_key_is_out_of_order() -> None:
     """Unless it came before that already: repetitions in order are allowed."""
     assert order_problems([_event(10), _event(20), _event(10), _event(20)]) == []
-    assert order_problems([_event(20), _event(10, key=b"other")]) == []
+    assert order_problems([_event(20), _event(10, key=b"other", partition_key="02")]) == []
     assert len(order_problems([_event(20), _event(10)])) == 1
+
+
+def test_a_deletion_of_many_rows_is_in_order_with_each_of_them() -> None:
+    """Its key is another than theirs: they have the partition key in common."""
+    row, deletion = _event(10), _event(20, kind="PARTITION_DELETION", key=b"scope", clustering=())
+    assert order_problems([row, deletion]) == []
+    assert len(order_problems([deletion, row])) == 1
+
+
+def test_a_key_in_two_topic_partitions_has_no_order() -> None:
+    """Each may be in order by itself; and the later one does not even come from the same node."""
+    assert order_problems([_event(10), _event(20)]) == []
+    [problem] = order_problems([_event(10, partition=0), _event(20, partition=1)])
+    assert "topic partitions 0 and 1" in problem
+    assert len(order_problems([_event(10), _event(20, node=str(UUID(int=1)), partition=1)])) == 1
 
 
 def test_changes_on_their_way_are_counted_at_a_moment() -> None:

@@ -100,19 +100,33 @@ def _is_dropped(event: Event, columns: Mapping[str, set[str]]) -> bool:
 
 
 def order_problems(events: Iterable[Event]) -> list[str]:
-    """Events of one key that came first in another order than they were written; `events` in the order of the topic."""
-    last: dict[tuple[str, str, bytes], Event] = {}
+    """First events of one partition key that stand in another order than they were written, or in two topic partitions.
+
+    `events` are those of one table, topic partition by topic partition, each in its order. Rows, ranges and the partition
+    itself count together: a deletion of many rows that comes too early or too late is out of order with each row of its scope.
+    """
+    last: dict[tuple[str, str, str], Event] = {}
+    topic_partitions: dict[tuple[str, str], int] = {}
     seen: set[tuple[str, int, int, int]] = set()
     problems: list[str] = []
     for event in events:
+        # Also where it came again: what is read from two topic partitions has no order.
+        table_key = event.table_id, event.partition_key
+        home = topic_partitions.setdefault(table_key, event.partition)
+        if event.partition != home:
+            topic_partitions[table_key] = event.partition
+            problems.append(
+                f"{event.table}: partition key {event.partition_key} is in topic partitions {home} and {event.partition}"
+            )
         if event.place in seen:
             continue
         seen.add(event.place)
-        key = event.node, event.table_id, event.key
+        key = event.node, event.table_id, event.partition_key
         before = last.get(key)
         if before is not None and event.place < before.place:
             problems.append(
-                f"{event.table}: {before.place} came before {event.place} of the same key {event.key.hex()}"
+                f"{event.table}: {before.kind} at {before.place} came before {event.kind} at {event.place}"
+                f" of the same partition key {event.partition_key}"
             )
         else:
             last[key] = event

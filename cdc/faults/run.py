@@ -205,7 +205,7 @@ class _Run:
             topics.data_records(f"persistent://public/default/data-{KEYSPACE}.{table}")
         )
         stored = select_all(session, KEYSPACE, shape)
-        return compare(shape, stored, fold(shape, records), Expiries(self.events[table]))
+        return compare(shape, stored, fold(shape, records), Expiries(shape, self.events[table]))
 
     def _judge(self, line: FaultLine, keeper: SegmentKeeper) -> None:
         """Cassandra's own reader against the events topics, node by node; the order of each key."""

@@ -122,7 +122,7 @@ def _load(line: FaultLine, options: SoakOptions, report: SoakReport, say: Callab
                 continue  # what expires is the fault runs' business
             shape = table_shape(session, KEYSPACE, table)
             records = topics.data_records(f"persistent://public/default/data-{KEYSPACE}.{table}")
-            found = compare(shape, select_all(session, KEYSPACE, shape), fold(shape, records), Expiries([]))
+            found = compare(shape, select_all(session, KEYSPACE, shape), fold(shape, records), Expiries(shape, []))
             report.differences += found.differences
 
 

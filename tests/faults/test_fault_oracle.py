@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -76,7 +77,7 @@ _ROW = {"v": "x", "w": 1}
 
 
 def _differences(stored: Stored, *records: DataRecord, events: tuple[Event, ...] = ()) -> list[str]:
-    return compare(_SHAPE, stored, fold(_SHAPE, records), Expiries(events)).differences
+    return compare(_SHAPE, stored, fold(_SHAPE, records), Expiries(_SHAPE, events)).differences
 
 
 def test_equal_sides_have_no_difference() -> None:
@@ -166,14 +167,69 @@ def test_what_expired_is_counted_only_where_an_event_says_so() -> None:
     """A row or column that is gone without a TTL that is over is a difference."""
     expired = _event(key=repr((1, 1, "a")).encode(), expiry_s=1, columns=("v", "w"))
     record = _record(value=_VALUE)
-    found = compare(_SHAPE, _stored({}), fold(_SHAPE, [record]), Expiries([expired]))
+    found = compare(_SHAPE, _stored({}), fold(_SHAPE, [record]), Expiries(_SHAPE, [expired]))
     assert (found.expired_rows, found.differences) == (1, [])
-    found = compare(_SHAPE, _stored({(1, "a"): {"v": None, "w": 1}}), fold(_SHAPE, [record]), Expiries([expired]))
+    found = compare(
+        _SHAPE, _stored({(1, "a"): {"v": None, "w": 1}}), fold(_SHAPE, [record]), Expiries(_SHAPE, [expired])
+    )
     assert (found.expired_columns, found.differences) == (1, [])
     alive = _event(key=expired.key, expiry_s=2**40, columns=("v", "w"))
     assert _differences(_stored({}), record, events=(alive,)) != []
     other = _event(key=expired.key, expiry_s=1, columns=("w",))
     assert _differences(_stored({}), record, events=(other,)) != []
+
+
+_KEY = repr((1, 1, "a")).encode()
+
+
+def _wrote(at_us: int, *columns: str, expiry_s: int | None = None, **changed: Any) -> Event:
+    return _event(at_us, key=_KEY, writetime_us=at_us, columns=columns, expiry_s=expiry_s, **changed)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([_wrote(1, "v", expiry_s=1), _wrote(2, "v")], id="written again without a TTL"),
+        pytest.param([_wrote(2, "v"), _wrote(1, "v", expiry_s=1)], id="later in the log, earlier by write time"),
+        pytest.param(
+            [_wrote(1, "v", expiry_s=1), _wrote(2, "v", expiry_s=2**40)], id="written again with a longer TTL"
+        ),
+        pytest.param([_wrote(1, "v", expiry_s=1), _wrote(2, kind="ROW_DELETION")], id="the row deleted"),
+        pytest.param([_wrote(2, "v", expiry_s=1, table_id=_OLD_ID), _wrote(1, "v")], id="a TTL of the table before"),
+    ],
+)
+def test_a_ttl_explains_nothing_that_was_written_after_it(events: list[Event]) -> None:
+    """What Cassandra lost, or what its deletion should have told, is a difference."""
+    gone = _stored({(1, "a"): {"v": None, "w": 1}})
+    assert "v is None in Cassandra" in _differences(gone, _record(value=_VALUE), events=tuple(events))[0]
+    assert _differences(_stored({}), _record(value={**_VALUE, "w": None}), events=tuple(events)) != []
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([_wrote(2, "v", expiry_s=1), _wrote(1, "v")], id="the newest has it"),
+        pytest.param([_wrote(2, "v"), _wrote(2, "v", expiry_s=1)], id="of equal times the one that expires"),
+        pytest.param([_wrote(1, "v", expiry_s=1), _wrote(2, "w")], id="another column was written since"),
+        pytest.param(
+            [_wrote(1, "v", expiry_s=1), _wrote(2, "w"), _wrote(2, "v", "w", node=str(UUID(int=1)))],
+            id="a repaired replica logs both writes as one",
+        ),
+    ],
+)
+def test_a_ttl_explains_what_was_not_written_after_it(events: list[Event]) -> None:
+    """Whatever stands beside it."""
+    gone = _stored({(1, "a"): {"v": None, "w": 1}})
+    assert _differences(gone, _record(value=_VALUE), events=tuple(events)) == []
+
+
+def test_cells_of_a_collection_expire_one_by_one() -> None:
+    """Its newest write may have removed one element, and the others have expired."""
+    shape = replace(_SHAPE, regular={"v": "text", "w": "set<int>"})
+    events = [_wrote(1, "w", expiry_s=1), _wrote(2, "w")]
+    folded = fold(shape, [_record(value={**_VALUE, "w": [1]})])
+    gone = _stored({(1, "a"): {"v": "x", "w": None}})
+    assert compare(shape, gone, folded, Expiries(shape, events)).differences == []
 
 
 def test_records_that_came_again_are_counted() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from cdc.faults.oracle.cassandra_rows import Stored
 from cdc.faults.oracle.folding import Folded, Key, TableShape
 from cdc.faults.oracle.topics import Event
-from cdc.faults.oracle.values import Form
+from cdc.faults.oracle.values import Form, is_multi_cell
 
 __all__ = ["Expiries", "TableComparison", "compare"]
 
@@ -22,20 +22,50 @@ _HasExpired = Callable[[str | None], bool]
 
 
 class Expiries:
-    """When what was written with a TTL expires: by Avro key of the row and by column, from the events of one table."""
+    """Whether Cassandra may have forgotten what a data topic still tells: by Avro key of the row and by column.
 
-    def __init__(self, events: Iterable[Event]) -> None:
-        self._by_key: dict[bytes, list[Event]] = defaultdict(list)
-        for event in events:
-            if event.expiry_s is not None:
-                self._by_key[event.key].append(event)
+    A column has expired when its newest write, by write time, carried a TTL that is over. Nothing is known of single cells
+    of a collection, so there any such write is enough.
+    """
+
+    def __init__(self, shape: TableShape, events: Iterable[Event]) -> None:
+        """`events` of the table; those of an earlier table of its name do not count."""
+        own = [event for event in events if event.table_id == shape.table_id]
+        expiring = {event.key for event in own if event.expiry_s is not None}
+        self._one_cell = {name for name, cql_type in shape.regular.items() if not is_multi_cell(cql_type)}
+        self._by_key: dict[bytes, dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
+        for event in own:
+            if event.key in expiring and event.writetime_us is not None:
+                self._by_key[event.key][event.writetime_us].append(event)
 
     def has_expired(self, key: bytes, now_s: float, column: str | None) -> bool:
-        """Whether an event wrote this column (None: any) of the row with a TTL that is over."""
-        return any(
-            event.expiry_s is not None and event.expiry_s <= now_s and (column is None or column in event.columns)
-            for event in self._by_key.get(key, ())
-        )
+        """Whether the newest write of this column (None: any write) of the row had a TTL that is over."""
+        by_time = self._by_key.get(key, {})
+        if column is None or column not in self._one_cell:
+            return any(
+                _is_over(event, now_s) and (column is None or column in event.columns)
+                for events in by_time.values()
+                for event in events
+            )
+        for time_us in sorted(by_time, reverse=True):
+            writes = [event for event in by_time[time_us] if _writes(event, column)]
+            # Of writes of the same time Cassandra takes the one that expires.
+            if any(_is_over(event, now_s) for event in writes):
+                return True
+            # A replica that was repaired logs cells of several writes at once, under the time of the newest: where another
+            # event of that time left the column out, this is such a one, and the column's own time is an earlier one.
+            if writes and len(writes) == len(by_time[time_us]):
+                return False
+        return False
+
+
+def _is_over(event: Event, now_s: float) -> bool:
+    return event.expiry_s is not None and event.expiry_s <= now_s
+
+
+def _writes(event: Event, column: str) -> bool:
+    """A deletion of the row writes all its columns."""
+    return event.kind == "ROW_DELETION" or column in event.columns
 
 
 @dataclass(slots=True)

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-__all__ = ["Form", "avro_name", "form_of_avro", "form_of_driver", "split_arguments"]
+__all__ = ["Form", "avro_name", "form_of_avro", "form_of_driver", "is_multi_cell", "split_arguments"]
 
 Form = object
 """A hashable value; None is null."""
 
 _NAN: Final = "NaN"
+# Where they are not frozen, their elements and fields are cells of their own; `point` is the workload's user type.
+_MULTI_CELL: Final = frozenset({"list", "map", "set", "point"})
 
 
 def form_of_driver(cql_type: str, value: Any) -> Form:
@@ -44,6 +46,11 @@ def split_arguments(cql_type: str) -> tuple[str, list[str]]:
             arguments.append(inside[start:at].strip())
             start = at + 1
     return name, [*arguments, inside[start:].strip()]
+
+
+def is_multi_cell(cql_type: str) -> bool:
+    """Whether a column of this type may be written in parts."""
+    return split_arguments(cql_type)[0] in _MULTI_CELL
 
 
 def avro_name(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["DESCRIPTIONS", "LANES", "FaultKind"]
+__all__ = ["COUNTED", "DESCRIPTIONS", "LANES", "FaultKind"]
 
 
 class FaultKind(StrEnum):
@@ -54,6 +54,11 @@ DESCRIPTIONS: Final[dict[FaultKind, str]] = {
     FaultKind.RESTART_ALL: "everything is killed, and started in a drawn order",
 }
 """One line each, for users."""
+
+COUNTED: Final[dict[FaultKind, str]] = {
+    FaultKind.NETWORK_CUT: "connections cut in mid-frame",
+}
+"""What a strike of these kinds counts, for it may meet nothing that it could break."""
 
 LANES: Final[dict[FaultKind, str]] = {
     FaultKind.AGENT_KILL: "agent",

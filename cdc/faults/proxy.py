@@ -50,6 +50,7 @@ class Proxy:
             raise ValueError("what is rewritten must keep its length")
         self.listen: Final = listen
         self.connections_cut = 0
+        """How many connections were cut in mid-frame so far."""
         self._target = target
         self._rewrite = rewrite
         self._connections: set[_Connection] = set()
@@ -89,7 +90,7 @@ class Proxy:
         self._delay_s = seconds
 
     def cut(self) -> None:
-        """The next data of each connection is forwarded in half, then the connection is reset."""
+        """The next data of each connection is forwarded in half, then the connection is reset. A single byte has no half."""
         self._cuts = True
 
     def heal(self) -> None:
@@ -151,7 +152,7 @@ class Proxy:
                     break
                 self._wait()
                 data, held = _rewritten(held + data, rewrite)
-                if self._cuts:
+                if self._cuts and len(data) > 1:
                     sink.sendall(data[: len(data) // 2])
                     self._count_cut(connection)
                     break

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 
+from cdc.faults.kinds import COUNTED, FaultKind
 from cdc.faults.oracle.comparison import TableComparison
 from cdc.faults.plan import Fault
 
@@ -14,7 +15,10 @@ __all__ = ["Report", "Struck"]
 
 @dataclass(slots=True, kw_only=True)
 class Struck:
-    """A fault that was struck: when (seconds of the epoch), with how many changes on their way (-1: not known)."""
+    """A fault that was struck: when (seconds of the epoch), with how many changes on their way (-1: not known).
+
+    `broken`: how often it broke what its kind counts (COUNTED); None where nothing is counted.
+    """
 
     fault: Fault
     text: str
@@ -22,6 +26,7 @@ class Struck:
     load_average: float
     before_events_topic: int = -1
     before_data_topic: int = -1
+    broken: int | None = None
 
     @property
     def in_flight(self) -> int:
@@ -31,7 +36,8 @@ class Struck:
     def line(self) -> str:
         """One line for the report."""
         flight = f"{self.before_events_topic} changes before the events topic, {self.before_data_topic} before the data topic"
-        return f"{self.fault}{': ' if self.text else ''}{self.text} [{flight}; load {self.load_average:.1f}]"
+        broken = "" if self.broken is None else f"{self.broken} {COUNTED[self.fault.kind]}; "
+        return f"{self.fault}{': ' if self.text else ''}{self.text} [{broken}{flight}; load {self.load_average:.1f}]"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +80,10 @@ class Report:
         """How many faults of each kind met unacknowledged changes."""
         return Counter(each.fault.kind.value for each in self.struck if each.in_flight > 0)
 
+    def broken(self, kind: FaultKind) -> int:
+        """How often the strikes of a kind that counts broke something."""
+        return sum(each.broken or 0 for each in self.struck if each.fault.kind is kind)
+
     def as_json(self) -> str:
         """One JSON object."""
         return json.dumps({**asdict(self), "good": self.is_good}, default=str, indent=1)
@@ -88,6 +98,7 @@ class Report:
         expired = sum(table.expired_rows + table.expired_columns for table in self.tables)
         return [
             f"seed {self.seed}: {len(self.struck)} of {len(self.plan)} faults, of which met changes in flight: {told}",
+            *self._broken_lines(),
             f"{self.statements:,} statements ({self.statements_failed:,} not answered), {self.schema_changes} schema changes,"
             f" the source restarted {self.source_restarts} times for an instance that Pulsar could not start",
             f"{self.events_distinct:,} events, {_share(self.events - self.events_distinct, self.events)} came again;"
@@ -96,6 +107,17 @@ class Report:
             *(f"{table.table}: {table.rows:,} rows, {len(table.differences)} differences" for table in self.tables),
             *self._verdict(),
         ]
+
+    def _broken_lines(self) -> list[str]:
+        """What strikes met that may meet nothing, and which of them did."""
+        lines = []
+        for kind, what in COUNTED.items():
+            struck = [each for each in self.struck if each.fault.kind is kind and each.broken is not None]
+            idle = ", ".join(str(each.fault.number) for each in struck if each.broken == 0)
+            if struck:
+                told = f"; these struck NOTHING: {idle}" if idle else ""
+                lines.append(f"{kind}: {self.broken(kind)} {what} by {len(struck)} strikes{told}")
+        return lines
 
     def _verdict(self) -> list[str]:
         if self.is_good:

@@ -19,7 +19,7 @@ from cdc.faults.commitlog import CommitLogEncoding
 from cdc.faults.errors import FaultRunError
 from cdc.faults.judge import judged_lines
 from cdc.faults.keeper import SegmentKeeper
-from cdc.faults.kinds import LANES, FaultKind
+from cdc.faults.kinds import COUNTED, LANES, FaultKind
 from cdc.faults.line import FaultLine
 from cdc.faults.oracle.cassandra_rows import select_all, table_shape
 from cdc.faults.oracle.changes import Judged, compare_events, order_problems
@@ -160,12 +160,20 @@ class _Run:
                     running[lane].result()
                 if workload.failure is not None:
                     raise FaultRunError(f"the workload ended: {workload.failure!r}")
-                running[lane] = pools[lane].submit(strikes.strike, fault)
+                running[lane] = pools[lane].submit(self._strike, strikes, fault)
             for future in running.values():
                 future.result()
         finally:
             for pool in pools.values():
                 pool.shutdown()
+
+    def _strike(self, strikes: Strikes, fault: Fault) -> None:
+        broken = strikes.strike(fault)
+        if broken is not None:
+            self.say(f"{fault.number}. {fault.kind}: {broken} {COUNTED[fault.kind]}")
+        for struck in self.report.struck:
+            if struck.fault is fault:
+                struck.broken = broken
 
     def _note(self, fault: Fault, text: str) -> None:
         struck = Struck(fault=fault, text=text, at_s=time.time(), load_average=round(os.getloadavg()[0], 1))

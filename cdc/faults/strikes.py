@@ -25,12 +25,16 @@ _START_S: Final = 600.0
 _STOP_S: Final = 180.0
 _CLOCK_STEPS_S: Final = (-3600.0, -61.0, -0.5, 0.5, 61.0, 3600.0)
 _LATE_S: Final = 0.15
+_LOOK_S: Final = 0.1
 _NO_LIMIT: Final = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 _NO_BYTES: Final = (0, resource.RLIM_INFINITY)
 _CDC_RAW_BYTES: Final = 1024 * 2**20
 _BALLAST: Final = "ballast"
 
-Strike = Callable[[Fault], None]
+# Longer than the Cassandra driver leaves a connection idle.
+_CUT_S: Final = 40.0
+
+Strike = Callable[[Fault], int | None]
 
 
 class Strikes:
@@ -69,9 +73,12 @@ class Strikes:
             FaultKind.RESTART_ALL: self._restart_all,
         }
 
-    def strike(self, fault: Fault) -> None:
-        """Do it, and undo it. Raises SandboxError and FaultRunError when something does not come back."""
-        self._strikes[fault.kind](fault)
+    def strike(self, fault: Fault) -> int | None:
+        """Do it, and undo it. How often it broke something, where its kind counts that (COUNTED).
+
+        Raises SandboxError and FaultRunError when something does not come back.
+        """
+        return self._strikes[fault.kind](fault)
 
     def _struck(self, fault: Fault, text: str = "") -> None:
         self._before_strike()
@@ -223,13 +230,19 @@ class Strikes:
         time.sleep(fault.length_s)
         self._heal(fault)
 
-    def _network_cut(self, fault: Fault) -> None:
+    def _network_cut(self, fault: Fault) -> int:
+        """Until one was cut: a connection may be idle for a while."""
         proxies = self._line.proxies[fault.target]
+        before = sum(proxy.connections_cut for proxy in proxies)
         self._struck(fault)
+        deadline = time.monotonic() + _CUT_S
         for proxy in proxies:
             proxy.cut()
         time.sleep(fault.length_s)
+        while (cut := sum(proxy.connections_cut for proxy in proxies) - before) == 0 and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
         self._heal(fault)
+        return cut
 
     def _heal(self, fault: Fault) -> None:
         for proxy in self._line.proxies[fault.target]:

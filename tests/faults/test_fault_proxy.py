@@ -7,10 +7,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from cdc.faults.kinds import FaultKind
+from cdc.faults.plan import Fault
 from cdc.faults.proxy import Proxy
+from cdc.faults.report import Report, Struck
+from cdc.faults.strikes import Strikes
+
+if TYPE_CHECKING:
+    from cdc.faults.line import FaultLine
 
 
 @pytest.fixture
@@ -116,6 +125,46 @@ def test_a_cut_leaves_half_of_a_frame(proxy: Proxy) -> None:
             received = b""
         assert len(received) < 10
         assert proxy.connections_cut == 1
+
+
+def test_a_single_byte_is_no_frame_that_could_be_cut(proxy: Proxy) -> None:
+    """It is forwarded, and not counted; what comes behind it is cut."""
+    with _connect(proxy) as connection:
+        proxy.cut()
+        connection.sendall(b"x")
+        assert _read(connection, 1) == b"x"
+        assert proxy.connections_cut == 0
+        connection.sendall(b"0123456789")
+        with suppress(ConnectionError):
+            assert len(_read(connection, 10)) < 10
+        assert proxy.connections_cut == 1
+
+
+def test_a_strike_counts_what_it_cut(proxy: Proxy) -> None:
+    """And waits for the first, where all are idle."""
+    line = SimpleNamespace(proxies={"agent-pulsar": [proxy]}, agents=[], sandbox=SimpleNamespace(nodes=[]))
+    strikes = Strikes(cast("FaultLine", line), lambda: None, lambda fault, text: None)
+    with _connect(proxy) as connection:
+        idle = threading.Timer(0.5, connection.sendall, [b"0123456789"])
+        idle.start()
+        assert strikes.strike(_fault(1, FaultKind.NETWORK_CUT)) == 1
+        idle.join()
+
+
+def test_strikes_that_struck_nothing_are_told() -> None:
+    """By the numbers of their faults."""
+    report = Report(seed=1, nodes=1, cassandra="5.0", plan=[], replay="")
+    for number, broken in ((4, 2), (7, 0), (9, 3)):
+        fault = _fault(number, FaultKind.NETWORK_CUT)
+        report.struck.append(Struck(fault=fault, text="", at_s=0.0, load_average=0.0, broken=broken))
+    assert report.broken(FaultKind.NETWORK_CUT) == 5
+    assert "network-cut: 5 connections cut in mid-frame by 3 strikes; these struck NOTHING: 7" in report.lines(), (
+        report.lines()
+    )
+
+
+def _fault(number: int, kind: FaultKind) -> Fault:
+    return Fault(number=number, kind=kind, node=1, target="agent-pulsar", pause_s=0, length_s=0.1, choice=0)
 
 
 def test_a_replacement_of_another_length_is_refused() -> None:

@@ -35,6 +35,8 @@ def test_nothing_is_lost_whatever_is_broken() -> None:
     assert len(report.struck) == sum(TEST_COUNTS.values())
     assert report.judged_changes > 1_000
     assert min(table.rows for table in report.tables) > 0
+    # What may meet nothing that it could break must have met something; the report says which strikes did not.
+    assert report.broken(FaultKind.NETWORK_CUT) >= TEST_COUNTS[FaultKind.NETWORK_CUT]
     # A machine that others use may let one or the other strike come late.
     met, kills = report.kinds_with_changes_in_flight(), sum(TEST_COUNTS[kind] for kind in _KILLS)
     assert sum(met[kind] for kind in _KILLS) >= 0.8 * kills, met

@@ -72,6 +72,9 @@ class AgentMetrics:
     segments_set_aside: int = _counter("Unreadable segments that were moved to error/")
     segments_gone_unread: int = _counter("Segments that vanished before they were read: changes are lost")
     segments_spilled: int = _counter("Segments that were moved out of cdc_raw unread, to keep Cassandra writing")
+    spill_failures: int = _counter(
+        "Times that a segment could not be moved out of cdc_raw while it filled up; it stays, and is tried again"
+    )
     bytes_read: int = _counter("Bytes of commit log that were read")
     mutations_read: int = _counter("Mutations that were read")
     mutations_skipped: int = _counter("Mutations without an event: tables without cdc, or left out by patterns")

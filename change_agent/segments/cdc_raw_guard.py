@@ -196,6 +196,7 @@ class CdcRawGuard:
             size = segment.path.stat().st_size
             free = shutil.disk_usage(self._spill_directory).free
             if free - size < self._limits.min_free_bytes:
+                self._metrics.spill_failures += 1
                 self._tell_stuck(
                     f"cdc_raw is nearly full, and so is {self._spill_directory} ({_mib(free)} free): Cassandra will refuse"
                     " writes to tables with CDC; make room or get Pulsar going"
@@ -207,6 +208,7 @@ class CdcRawGuard:
             # It was finished and deleted meanwhile.
             return 0
         except OSError as error:
+            self._metrics.spill_failures += 1
             self._tell_stuck(
                 f"cdc_raw is nearly full and {segment.path.name} cannot be moved to {self._spill_directory}"
                 f" ({error.strerror}): Cassandra will refuse writes to tables with CDC"

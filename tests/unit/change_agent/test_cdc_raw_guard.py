@@ -172,6 +172,23 @@ def test_a_disk_that_is_nearly_full_takes_nothing_and_the_log_says_so(
     assert len(_logs(cdc_raw)) == 7 and metrics.segments_spilled == 0
 
 
+def test_a_move_that_fails_is_counted_and_tried_again(cdc_raw: Path, tmp_path: Path) -> None:
+    """The segment stays where it is, with its index, until it can go."""
+    metrics = AgentMetrics()
+    guard = _guard(cdc_raw, tmp_path / "spill", metrics)
+    _fill(cdc_raw, 6)
+    in_its_place = tmp_path / "spill" / f"CommitLog-7-{_ID}.log"
+    in_its_place.mkdir(parents=True)
+    guard.start()
+    wait_until(lambda: metrics.spill_failures >= 2, "it is tried again")
+    assert metrics.segments_spilled == 0 and _logs(cdc_raw) == [0, 1, 2, 3, 4, 5]
+    assert len(list(cdc_raw.glob("*_cdc.idx"))) == 6
+    in_its_place.rmdir()
+    wait_until(lambda: metrics.segments_spilled == 4, "segments are moved")
+    guard.stop()
+    assert guard.failure is None
+
+
 def test_growth_is_answered_before_the_limit_is_near(cdc_raw: Path, tmp_path: Path) -> None:
     """Full within the minute at this rate: off-loading starts at a quarter, long before writes are refused."""
     metrics = AgentMetrics()

@@ -45,7 +45,7 @@ DESCRIPTIONS: Final[dict[FaultKind, str]] = {
     FaultKind.NETWORK_CUT: "connections between two parts are reset in the middle of a frame",
     FaultKind.DISK_CDC_RAW: "cdc_raw is full: Cassandra refuses writes to tables with CDC",
     FaultKind.DISK_OFFSETS: "the agent can write no file: neither positions nor its schema history",
-    FaultKind.DISK_SPILL: "cdc_raw fills up, and the agent cannot write where it off-loads segments",
+    FaultKind.DISK_SPILL: "cdc_raw fills up, and what the agent writes to off-load segments to another disk fails",
     FaultKind.IDX_TORN: "an index file has only the first digits of its offset, for a moment",
     FaultKind.IDX_EMPTY: "an index file is empty, for a moment",
     FaultKind.IDX_SHRUNK: "an index file tells a smaller offset than before, for a moment",
@@ -57,6 +57,7 @@ DESCRIPTIONS: Final[dict[FaultKind, str]] = {
 
 COUNTED: Final[dict[FaultKind, str]] = {
     FaultKind.NETWORK_CUT: "connections cut in mid-frame",
+    FaultKind.DISK_SPILL: "moves to the spill folder failed",
 }
 """What a strike of these kinds counts, for it may meet nothing that it could break."""
 

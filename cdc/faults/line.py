@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ import psutil
 from cdc.agent_process import AgentProcess
 from cdc.faults.clock import SteppedClock
 from cdc.faults.commitlog import CommitLogEncoding, commitlog_settings
+from cdc.faults.disks import folder_on_another_disk
 from cdc.faults.errors import FaultRunError
 from cdc.faults.proxy import Proxy
 from cdc.faults.tables import KEYSPACE, RECREATED
@@ -73,6 +75,8 @@ class FaultLine:
         self._exit = ExitStack()
         self._care_stop = threading.Event()
         self.source_restarts = 0
+        self.spill: Path | None = None
+        """The folder of all agents' spill folders, on another disk than `cdc_raw`; None where there is no other one."""
         self.pulsar_lock: Final = threading.Lock()
         """Held by whoever stops or starts Pulsar."""
 
@@ -80,6 +84,8 @@ class FaultLine:
         with ExitStack() as exit_on_error:
             archive = build_nar(Path.cwd() / "build")
             self.clock = SteppedClock(self.folder / "clock")
+            self.spill = folder_on_another_disk(self.folder)
+            exit_on_error.callback(self._keep_spilled)
             self.sandbox = exit_on_error.enter_context(
                 Sandbox(self._options, base_dir=self.folder / "sandbox", on_progress=self._on_progress)
             )
@@ -123,6 +129,17 @@ class FaultLine:
             "connector-cassandra": [to_node(node, _CASSANDRA_FOR_CONNECTOR) for node in self.sandbox.nodes],
         }
 
+    def spill_folder(self, directory: Path) -> Path:
+        """Where the agent of a directory moves segments that do not fit in `cdc_raw`."""
+        return directory / "work" / "spill" if self.spill is None else self.spill / directory.name
+
+    def _keep_spilled(self) -> None:
+        """What is left on the other disk is evidence."""
+        if self.spill is not None:
+            if any(path.is_file() for path in self.spill.rglob("*")):
+                shutil.copytree(self.spill, self.folder / "spill", dirs_exist_ok=True)
+            shutil.rmtree(self.spill)
+
     def _agent(self, node: CassandraNode) -> AgentProcess:
         return self.agent_of(node, self.folder / f"agent-{node.number}")
 
@@ -138,6 +155,7 @@ class FaultLine:
             directory,
             contactPoints=to_node.listen[0],
             pulsarServiceUrl=f"pulsar://{to_pulsar.listen[0]}:{to_pulsar.listen[1]}",
+            spillDir=str(self.spill_folder(directory)),
             **options,
         )
         agent.environment = self.clock.environment

@@ -57,6 +57,7 @@ class Report:
     statements_failed: int = 0
     schema_changes: int = 0
     source_restarts: int = 0
+    spill_is_on_another_disk: bool = True
     events: int = 0
     events_distinct: int = 0
     judged_changes: int = 0
@@ -116,7 +117,11 @@ class Report:
             idle = ", ".join(str(each.fault.number) for each in struck if each.broken == 0)
             if struck:
                 told = f"; these struck NOTHING: {idle}" if idle else ""
-                lines.append(f"{kind}: {self.broken(kind)} {what} by {len(struck)} strikes{told}")
+                lines.append(f"{kind}: {self.broken(kind)} {what} in {len(struck)} strikes{told}")
+        if not self.spill_is_on_another_disk:
+            lines.append(
+                "the spill folder was on the disk of cdc_raw: a move to it is a renaming, and disk-spill breaks none"
+            )
         return lines
 
     def _verdict(self) -> list[str]:

@@ -109,6 +109,7 @@ class _Run:
         )
         with self._stage("start"):
             line.__enter__()
+        self.report.spill_is_on_another_disk = line.spill is not None
         try:
             keeper = SegmentKeeper(
                 {node.number: (node.cdc_raw, node.data_dir) for node in line.sandbox.nodes}, options.folder / "kept"

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import psutil
 
 from cdc.agent_process import AgentProcess
+from cdc.faults.disks import HALF_A_SEGMENT, NO_BYTES, cdc_raw_filled, failed_moves, files_limited, fill_segments
 from cdc.faults.index_files import disturb_index
 from cdc.faults.kinds import FaultKind
 from cdc.faults.line import FaultLine, wait_for
 from cdc.faults.plan import Fault
+from cdc.faults.sessions import session_of
 from cdc.sandbox import SandboxError
 
 __all__ = ["Strikes"]
@@ -26,10 +28,10 @@ _STOP_S: Final = 180.0
 _CLOCK_STEPS_S: Final = (-3600.0, -61.0, -0.5, 0.5, 61.0, 3600.0)
 _LATE_S: Final = 0.15
 _LOOK_S: Final = 0.1
-_NO_LIMIT: Final = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-_NO_BYTES: Final = (0, resource.RLIM_INFINITY)
-_CDC_RAW_BYTES: Final = 1024 * 2**20
-_BALLAST: Final = "ballast"
+# More than what the agent begins to off-load at, and Cassandra still takes writes.
+_NEARLY_FULL: Final = 0.8
+_FINISHED_SEGMENTS: Final = 3
+_SPILL_S: Final = 30.0
 
 # Longer than the Cassandra driver leaves a connection idle.
 _CUT_S: Final = 40.0
@@ -86,6 +88,9 @@ class Strikes:
 
     def _agent(self, fault: Fault) -> tuple[AgentProcess, threading.RLock]:
         return self._line.agents[fault.node - 1], self._agent_locks[fault.node - 1]
+
+    def _cdc_raw(self, fault: Fault) -> Path:
+        return self._line.sandbox.nodes[fault.node - 1].cdc_raw
 
     def _kill_agent(self, fault: Fault) -> None:
         agent, lock = self._agent(fault)
@@ -250,44 +255,49 @@ class Strikes:
 
     def _fill_cdc_raw(self, fault: Fault) -> None:
         self._struck(fault)
-        self._with_ballast(fault, 1.0, lambda: None)
+        with cdc_raw_filled(self._cdc_raw(fault), 1.0):
+            time.sleep(fault.length_s)
 
-    def _fill_spill(self, fault: Fault) -> None:
+    def _fill_spill(self, fault: Fault) -> int:
+        """Of half of them every copy fails at its first byte, of the others in its middle; then they are made after all."""
         agent, lock = self._agent(fault)
-        with lock:
-            self._with_ballast(fault, 0.8, lambda: self._without_disk(fault, agent))
+        limit = NO_BYTES if fault.choice < 0.5 else HALF_A_SEGMENT
+        (to_pulsar,) = self._line.proxies["agent-pulsar"]
+        with lock, session_of(self._line) as session:
+            self._line.wait_for_agent(agent)
+            before = failed_moves(agent)
+            self._struck(fault)
+            to_pulsar.stand_still()
+            try:
+                with cdc_raw_filled(self._cdc_raw(fault), _NEARLY_FULL):
+                    with files_limited(agent, limit):
+                        fill_segments(session, _FINISHED_SEGMENTS)
+                        time.sleep(fault.length_s)
+                        failed = self._wait_for_failed_moves(agent, before)
+                    time.sleep(fault.length_s)
+            finally:
+                to_pulsar.heal()
+            halves = self._line.spill_folder(agent.directory)
+            wait_for(lambda: not list(halves.glob("*.tmp")), f"no half of a segment is in {halves}", _SPILL_S)
+        return failed
+
+    def _wait_for_failed_moves(self, agent: AgentProcess, before: int) -> int:
+        """How many there are; one at least, unless it takes too long: the agent looks every second, and less often when busy."""
+        deadline = time.monotonic() + (_SPILL_S if self._line.spill is not None else 0.0)
+        while (failed := failed_moves(agent) - before) == 0 and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return failed
 
     def _fill_offsets(self, fault: Fault) -> None:
         agent, lock = self._agent(fault)
         with lock:
-            self._without_disk(fault, agent)
-
-    def _with_ballast(self, fault: Fault, share: float, strike: Callable[[], None]) -> None:
-        """A sparse file counts by its length, as Cassandra and the agent reckon."""
-        ballast = self._line.sandbox.nodes[fault.node - 1].cdc_raw / _BALLAST
-        try:
-            with ballast.open("wb") as file:
-                file.truncate(int(_CDC_RAW_BYTES * share))
-            strike()
-            time.sleep(fault.length_s)
-        finally:
-            ballast.unlink(missing_ok=True)
-
-    def _without_disk(self, fault: Fault, agent: AgentProcess) -> None:
-        """The agent can make files, but not write into them."""
-        self._struck(fault)
-        with suppress(ProcessLookupError, PermissionError):
-            resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, _NO_BYTES)
-        time.sleep(fault.length_s)
-        with suppress(ProcessLookupError, PermissionError):
-            resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, _NO_LIMIT)
-        if not agent.running:
-            raise SandboxError(f"an agent ended, for it could not write:\n{agent.log_tail()}")
+            self._struck(fault)
+            with files_limited(agent, NO_BYTES):
+                time.sleep(fault.length_s)
 
     def _disturb_index(self, fault: Fault) -> None:
-        cdc_raw = self._line.sandbox.nodes[fault.node - 1].cdc_raw
         self._before_strike()  # what it puts back must not have grown old
-        disturb_index(cdc_raw, fault.kind, fault.length_s, lambda text: self._on_strike(fault, text))
+        disturb_index(self._cdc_raw(fault), fault.kind, fault.length_s, lambda text: self._on_strike(fault, text))
 
     def _step_clock(self, fault: Fault) -> None:
         step_s = _CLOCK_STEPS_S[int(fault.choice * len(_CLOCK_STEPS_S))]

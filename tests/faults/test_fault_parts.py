@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cdc.faults.clock import SteppedClock
+from cdc.faults.disks import cdc_raw_filled, folder_on_another_disk
 from cdc.faults.index_files import disturb_index
 from cdc.faults.keeper import SegmentKeeper
 from cdc.faults.kinds import FaultKind
@@ -77,6 +78,21 @@ def test_a_clock_steps_in_a_process_that_runs(tmp_path: Path) -> None:
     for command in commands:
         done = subprocess.run(command, env=clock.environment, capture_output=True, text=True, check=True, timeout=60)
         assert 3000 < float(done.stdout) - time.time() <= 3600
+
+
+def test_segments_are_off_loaded_to_another_disk(tmp_path: Path) -> None:
+    """There a move is a copy, which can fail; where there is no other one, the kit knows."""
+    other = folder_on_another_disk(tmp_path)
+    assert other is not None and other.stat().st_dev != tmp_path.stat().st_dev
+    assert folder_on_another_disk(other) is None
+    other.rmdir()
+
+
+def test_cdc_raw_is_filled_as_cassandra_counts(tmp_path: Path) -> None:
+    """By the lengths of files, and for a while only."""
+    with cdc_raw_filled(tmp_path, 0.8):
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) == int(0.8 * 2**30)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_segments_and_schemas_outlive_their_names(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_strikes_that_struck_nothing_are_told() -> None:
         fault = _fault(number, FaultKind.NETWORK_CUT)
         report.struck.append(Struck(fault=fault, text="", at_s=0.0, load_average=0.0, broken=broken))
     assert report.broken(FaultKind.NETWORK_CUT) == 5
-    assert "network-cut: 5 connections cut in mid-frame by 3 strikes; these struck NOTHING: 7" in report.lines(), (
+    assert "network-cut: 5 connections cut in mid-frame in 3 strikes; these struck NOTHING: 7" in report.lines(), (
         report.lines()
     )
 

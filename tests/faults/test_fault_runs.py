@@ -37,6 +37,8 @@ def test_nothing_is_lost_whatever_is_broken() -> None:
     assert min(table.rows for table in report.tables) > 0
     # What may meet nothing that it could break must have met something; the report says which strikes did not.
     assert report.broken(FaultKind.NETWORK_CUT) >= TEST_COUNTS[FaultKind.NETWORK_CUT]
+    if report.spill_is_on_another_disk:
+        assert report.broken(FaultKind.DISK_SPILL) >= TEST_COUNTS[FaultKind.DISK_SPILL]
     # A machine that others use may let one or the other strike come late.
     met, kills = report.kinds_with_changes_in_flight(), sum(TEST_COUNTS[kind] for kind in _KILLS)
     assert sum(met[kind] for kind in _KILLS) >= 0.8 * kills, met

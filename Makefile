@@ -9,7 +9,7 @@ RIVAL := $(if $(RIVAL_AGENT),--rival-agent $(RIVAL_AGENT))
 RIVAL_NAR ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-compose test-spark35 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-decode bench-spark compile faults soak fuzz audit nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-compose test-spark35 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-decode bench-spark compile faults soak fuzz audit lock nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-20s %s\n' "$$name" "$$text"; done
@@ -75,6 +75,10 @@ fuzz: compile ## Ten million wrong inputs for everything that reads bytes (FUZZ_
 audit: $(VENV)/.ready ## Known weaknesses of the pinned packages (pip-audit; needs a network)
 	@$(BIN)/python -m pip install --quiet 'pip-audit>=2.7,<3'
 	@$(BIN)/pip-audit --require-hashes --disable-pip -r requirements.lock
+
+lock: $(VENV)/.ready ## Pin all packages by version and hash anew (LOCK_ARGS=--upgrade takes the newest; SECURITY.md)
+	@$(BIN)/python -m pip install --quiet 'pip-tools>=7.5,<8'
+	@$(BIN)/python -m tests.dependency_lock $(LOCK_ARGS)
 
 compile: $(VENV)/.ready ## Compile the decoder and the connector's row path where there is a C compiler; all works without, slower
 	@$(BIN)/cdc compile --if-possible

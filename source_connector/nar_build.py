@@ -7,8 +7,8 @@
     python/__main__.py                    refuses an interpreter of another kind, starts the application
     python/ABI                            the kind of Python the wheels are for
 
-The wheels are those of the Python that builds, in the versions that are installed there. Needs `java`/`javac` 17 and
-`mvn`; the host's class path comes from Maven Central by `nar/pom.xml`.
+The wheels are those of the Python that builds, in the versions and with the hashes of `nar/requirements.lock`. Needs
+`java`/`javac` 17 and `mvn`; the host's class path comes from Maven Central by `nar/pom.xml`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ import click
 from schemas.errors import CdcError
 from source_connector.compiled import compiled_folder
 
-__all__ = ["NarBuildError", "build_nar"]
+__all__ = ["WHEELS", "WHEELS_LOCK", "NarBuildError", "build_nar", "install_wheels"]
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _ROOT: Final = _PACKAGE.parent
 _JAVA: Final = _PACKAGE / "nar"
-# What the application imports, and what that needs in turn; nothing else of what is installed.
-_WHEELS: Final = (
+WHEELS: Final = (
     "annotated-types",
     "cachetools",
     "cassandra-driver",
@@ -55,6 +54,10 @@ _WHEELS: Final = (
     "typing-extensions",
     "typing-inspection",
 )
+"""What the application imports, and what that needs in turn; nothing else of what is installed."""
+
+WHEELS_LOCK: Final = _JAVA / "requirements.lock"
+"""Their versions and hashes; `make lock` writes it."""
 _LEFT_OUT: Final = ("__pycache__", "*.c", "*.cpp", "*.h", "*.pxd", "*.pyx", "*.pyi", "bin", "tests")
 _EARLIEST_ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
@@ -107,15 +110,13 @@ def _host(tree: Path, scratch: Path, class_path: Path) -> None:
 
 
 def _application(target: Path, wheels: Path) -> None:
-    """The Python side: wheels from the cache folder (filled once per set of versions), then our two packages."""
-    pinned = [f"{name}=={version(name)}" for name in _WHEELS]
+    """The Python side: wheels from the cache folder (filled once per lock), then our two packages."""
     stamp = wheels / "requirements.txt"
-    wanted = "\n".join([*pinned, _abi()])
-    if not stamp.is_file() or stamp.read_text() != wanted:
+    wanted = WHEELS_LOCK.read_text(encoding="utf-8") + _abi()
+    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
         shutil.rmtree(wheels, ignore_errors=True)
-        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
-        _run(*pip, "--no-deps", "--only-binary=:all:", "--target", wheels, *pinned)
-        stamp.write_text(wanted)
+        install_wheels(WHEELS_LOCK, wheels)
+        stamp.write_text(wanted, encoding="utf-8")
     shutil.copytree(wheels, target, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     left_out = shutil.ignore_patterns(*_LEFT_OUT, "nar", "nar_*", "_compiled")
     for package in ("schemas", "source_connector"):
@@ -131,6 +132,12 @@ def _application(target: Path, wheels: Path) -> None:
     )
     if not compiled:
         raise NarBuildError("nar: a module could not be compiled; its message stands above")
+
+
+def install_wheels(lock: Path, target: Path) -> None:
+    """Install the wheels of a lock, and no other files, into a folder. Raises NarBuildError."""
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
+    _run(*pip, "--no-deps", "--require-hashes", "--only-binary=:all:", "--target", target, "-r", lock)
 
 
 def _abi() -> str:

@@ -12,7 +12,8 @@ A version that has other fields goes on behind its own schema; before the first 
 whose events are of the first schema. A text of JSON begins with a brace, and events with the length of a node id.
 
 What a crash has left at the end was never durable, so it was never acknowledged: it is cut off. Bytes that something has
-damaged since are left out and told, and the file is kept (change_agent.publishing.held_frames).
+damaged since are left out and told, and the file is kept (change_agent.publishing.held_frames). Where they are the last ones,
+a byte that ends no frame parts them from what is appended.
 """
 
 from __future__ import annotations
@@ -37,7 +38,13 @@ TOO_LARGE: Final = "too-large"
 """Folder, in that of held events, of events that no broker took for their size."""
 _DAMAGED_SUFFIX: Final = ".damaged"
 
+_SCHEMA: Final = MUTATION_EVENTS_SCHEMA_TEXT.encode()
+
 WriterSchema = Mapping[str, object]
+# Neither events nor the JSON of a schema end so.
+_PARTING: Final = b"\xff"
+# By it no bytes are events.
+_NO_SCHEMA: Final[WriterSchema] = {}
 
 
 class HeldEvents:
@@ -50,8 +57,9 @@ class HeldEvents:
         self._read_schema: WriterSchema | None = None
         found = self._scan()
         # Of the last events in the file.
-        self._last_schema = None if found.last_schema is None else found.last_schema.decode()
+        self._last_schema = found.last_schema
         self._damaged: Final = found.damaged
+        self._ends_damaged = found.end in found.damaged.values()
         self._damage_taken = 0
         self._end = found.end
 
@@ -73,9 +81,11 @@ class HeldEvents:
 
     def append(self, payloads: Iterable[bytes]) -> None:
         """Messages behind all others; durable when this returns."""
-        if self._last_schema != MUTATION_EVENTS_SCHEMA_TEXT:
-            payloads = [MUTATION_EVENTS_SCHEMA_TEXT.encode(), *payloads]
+        if self._last_schema != _SCHEMA:
+            payloads = [_SCHEMA, *payloads]
         frames = b"".join(frame_of(each) for each in payloads)
+        if self._ends_damaged:
+            self._part_from_damage()
         is_new = not self.path.exists()
         if is_new:
             self.path.parent.mkdir(exist_ok=True, parents=True)
@@ -87,7 +97,18 @@ class HeldEvents:
         if is_new:
             sync_directory(self.path.parent)
         self._end += len(frames)
-        self._last_schema = MUTATION_EVENTS_SCHEMA_TEXT
+        self._last_schema = _SCHEMA
+
+    def _part_from_damage(self) -> None:
+        """There may be a frame without its last bytes, which the first ones of the next frame must not take the place of."""
+        with self.path.open("ab") as file:
+            file.truncate(self._end)
+            file.write(_PARTING)
+        for start, end in self._damaged.items():
+            if end == self._end:
+                self._damaged[start] = end + len(_PARTING)
+        self._end += len(_PARTING)
+        self._ends_damaged = False
 
     def read_next(self) -> MutationEvents | None:
         """The next message that can be read; None at the end."""
@@ -106,6 +127,7 @@ class HeldEvents:
         else:
             self.path.unlink(missing_ok=True)
         self._damaged.clear()
+        self._ends_damaged = False
         self._read_position = self._end = self._damage_taken = 0
         self._read_schema = self._last_schema = None
 
@@ -138,7 +160,7 @@ class HeldEvents:
                 return
             self._read_position += HEADER_BYTES + len(payload)
             if payload.startswith(SCHEMA_MARK):
-                self._read_schema = json.loads(payload)
+                self._read_schema = _schema_of(payload)
             else:
                 yield payload, start
 
@@ -153,6 +175,15 @@ class HeldEvents:
             self.path.with_name(f"{self.path.name}{_DAMAGED_SUFFIX}{number or ''}") for number in itertools.count()
         )
         return next(each for each in names if not each.exists())
+
+
+def _schema_of(payload: bytes) -> WriterSchema:
+    """What a frame of a schema says; of one that is no JSON, nothing behind it can be read until the next."""
+    try:
+        schema: WriterSchema = json.loads(payload)
+    except (ValueError, RecursionError):
+        return _NO_SCHEMA
+    return schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,14 +96,41 @@ def test_a_damaged_message_is_left_out_and_told_and_those_behind_it_are_read(tmp
     assert _read_all(HeldEvents(path)) == [1, 3, 4]
 
 
+@pytest.mark.parametrize("missing", [1, 2, 9])
+def test_a_cut_write_behind_damaged_bytes_is_not_completed_by_the_next_one(tmp_path: Path, missing: int) -> None:
+    """It ends with zeros and the next frame begins with them: taken for its end, they would be missing there."""
+    path = tmp_path / "ks.t.events"
+    ends = _file_of(path, 1, 2, 3)
+    _flip(path, ends[1] - 1)
+    path.write_bytes(path.read_bytes()[:-missing])
+    held = HeldEvents(path)
+    held.append([_message(4)])
+    held.append([_message(5)])
+    assert _read_all(held) == [1, 4, 5]
+    again = HeldEvents(path)
+    assert _read_all(again) == [1, 4, 5]
+    assert again.take_damage() == held.take_damage() > ends[1] - ends[0]
+
+
+@pytest.mark.parametrize("schema", [b'{"type": "int"}', b'{"type": ', b'{"\xff\xfe": 1}', b'{"a":' * 3_000, b"{}"])
+def test_a_schema_that_is_none_takes_only_what_was_written_by_it(tmp_path: Path, schema: bytes) -> None:
+    """Under a checksum that fits: whoever wrote it. What is appended later has a schema of its own."""
+    path = tmp_path / "ks.t.events"
+    path.write_bytes(frame_of(_message(1)) + frame_of(schema) + frame_of(_message(2)))
+    held = HeldEvents(path)
+    held.append([_message(3)])
+    assert (_read_all(held), held.take_damage()) == ([1, 3], len(frame_of(_message(2))))
+    assert _read_all(HeldEvents(path)) == [1, 3]
+
+
 def test_the_last_message_may_be_damaged_too(tmp_path: Path) -> None:
-    """It is whole by its length, so it may have been durable: it is not written over."""
+    """It is whole by its length, so it may have been durable: it is not written over, and a byte parts it from the next."""
     path = tmp_path / "ks.t.events"
     ends = _file_of(path, 1, 2)
     _flip(path, ends[1] - 1)
     held = HeldEvents(path)
     held.append([_message(3)])
-    assert (_read_all(HeldEvents(path)), held.take_damage()) == ([1, 3], ends[1] - ends[0])
+    assert (_read_all(HeldEvents(path)), held.take_damage()) == ([1, 3], ends[1] - ends[0] + 1)
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 64, 4096])

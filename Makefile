@@ -69,7 +69,7 @@ bench-decode: compile ## The decoder, compiled and plain, beside Cassandra's own
 
 FUZZ_ARGS ?= --inputs 500000
 
-fuzz: compile ## Ten million wrong inputs for everything that reads bytes (FUZZ_ARGS="mutation --seconds 3600")
+fuzz: compile ## Eleven million wrong inputs for everything that reads bytes (FUZZ_ARGS="mutation --seconds 3600")
 	@$(BIN)/python -m tests.fuzz.run $(FUZZ_ARGS)
 
 audit: $(VENV)/.ready ## Known weaknesses of the pinned packages (pip-audit; needs a network)

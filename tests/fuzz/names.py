@@ -7,5 +7,6 @@ from typing import Final
 __all__ = ["NAMES"]
 
 NAMES: Final = [
-    "mutation", "segment", "framing", "index", "frames", "key", "events", "datastax", "agent-options", "source-options",
+    "mutation", "segment", "framing", "index", "frames", "key", "events", "datastax", "held",
+    "agent-options", "source-options",
 ]  # fmt: skip

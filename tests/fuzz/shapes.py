@@ -6,15 +6,28 @@ import base64
 import io
 import json
 import struct
-from collections.abc import Iterator, Mapping
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, cast
 from uuid import UUID
 
 import fastavro
 
+from change_agent.publishing.held_frames import frame_of
 from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType, VectorType
-from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, RangeBounds, encode_events
+from schemas.mutation_event import (
+    MUTATION_EVENTS_SCHEMA_TEXT,
+    MalformedEventsError,
+    MutationEvent,
+    MutationEvents,
+    MutationKind,
+    RangeBounds,
+    decode_events,
+    encode_events,
+)
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.events.datastax_events import DataStaxSchema
 from source_connector.rows.projection import Projection
@@ -27,6 +40,7 @@ from tests.segment_writer import (
 )
 
 __all__ = [
+    "HELD_PAYLOAD",
     "SEGMENT_ID",
     "OneKey",
     "agent_options_seeds",
@@ -35,6 +49,9 @@ __all__ = [
     "events_seeds",
     "frame_seeds",
     "framed_segment",
+    "held_file",
+    "held_messages",
+    "held_seeds",
     "key_parts",
     "key_seeds",
     "keyed_tables",
@@ -179,6 +196,65 @@ def events_seeds() -> Iterator[bytes]:
                 events=(event, event._replace(columns=())),
             )
         )  # fmt: skip
+
+
+def _held_payloads() -> list[bytes]:
+    """Messages as the first versions wrote them, the schema, and messages behind it."""
+    messages = list(events_seeds())
+    return [messages[0], MUTATION_EVENTS_SCHEMA_TEXT.encode(), *messages[1:3]]
+
+
+HELD_PAYLOAD: Final = encode_events(
+    MutationEvents(
+        node_id=UUID(int=9), segment_id=1, keyspace="ks", table="t", table_id=UUID(int=9), key_schema="{}", events=()
+    )
+)
+"""A message that no input holds, for it is appended."""
+
+
+def held_file(data: bytes) -> bytes:
+    """A file of held events whose frames are whole, with these payloads, each behind its size."""
+    frames = []
+    while len(data) > 2:
+        size = int.from_bytes(data[:2], "big")
+        frames.append(data[2 : 2 + size])
+        data = data[2 + size :]
+    return b"".join(frame_of(each) for each in frames if each)
+
+
+def held_messages(content: bytes) -> Mapping[int, Sequence[MutationEvents]]:
+    """What may be read of a file of held events, by the bytes of the message: wherever length and checksum fit.
+
+    Looked up apart from the reader; of which schema a message is depends on what stands before it, so each is tried.
+    """
+    payloads = []
+    for at in range(len(content) - 8):
+        length, crc = struct.unpack_from(">II", content, at)
+        payload = content[at + 8 : at + 8 + length]
+        if 0 < length == len(payload) and zlib.crc32(payload) == crc:
+            payloads.append(payload)
+    schemas: list[Mapping[str, object] | None] = [None]
+    for payload in payloads:
+        with suppress(ValueError, RecursionError):
+            schemas += [json.loads(payload)] if payload.startswith(b"{") else []
+    found: dict[int, list[MutationEvents]] = defaultdict(list)
+    for payload in payloads:
+        for schema in schemas:
+            with suppress(MalformedEventsError):
+                found[len(payload)].append(decode_events(payload, schema))
+    return found
+
+
+def held_seeds() -> Iterator[bytes]:
+    """Whole files, one that is cut, one with damaged bytes in its middle; the same payloads under right checksums."""
+    payloads = _held_payloads()
+    whole = b"".join(map(frame_of, payloads))
+    start = len(frame_of(payloads[0])) + 100
+    yield from (b"\0" + each for each in (whole, whole[:-5], whole + bytes(40), frame_of(payloads[0]) * 2))
+    yield b"\0" + whole[:start] + b"damaged" + whole[start + 7 :]
+    yield b"\0" + whole[:start] + whole[start + 7 :]
+    yield b"\1" + b"".join(len(each).to_bytes(2, "big") + each for each in payloads)
+    yield b"\1" + b"".join(len(each).to_bytes(2, "big") + each for each in (b'{"type": "int"}', payloads[0]))
 
 
 def datastax_topic() -> tuple[DataStaxSchema, Projection, bytes, Mapping[str, str]]:

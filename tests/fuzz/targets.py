@@ -24,6 +24,7 @@ from change_agent.events.avro_key import EventKeys
 from change_agent.events.decode_format import mutation_json
 from change_agent.events.event_format import event_json
 from change_agent.events.mutation_events import MutationEventBuilder
+from change_agent.publishing.held_events import HeldEvents
 from schemas.cql_value import CqlValueError
 from schemas.errors import CdcError
 from schemas.mutation_event import decode_events
@@ -244,6 +245,34 @@ def _datastax() -> Callable[[bytes], str]:
     return take
 
 
+# held: 0 File (the rest is one), or 1 {Size (UInt16) Payload}, under checksums that fit
+
+
+def _held() -> Callable[[bytes], str]:
+    path = _folder() / "ks.t.events"
+
+    def take(data: bytes) -> str:
+        content = data[1:] if data[:1] != b"\1" else shapes.held_file(data[1:])
+        path.write_bytes(content)
+        try:
+            held = HeldEvents(path)
+            found = list(held.read_all())
+            damaged = held.take_damage()
+            assert 0 <= damaged <= held.size <= len(content), "more is damaged than there is"
+            written = shapes.held_messages(content)
+            assert all(message in written.get(size, ()) for message, size in found), "no whole frame has this message"
+            # The next run goes on behind: nothing that was read goes, and what is appended comes last.
+            again = HeldEvents(path)
+            again.append([shapes.HELD_PAYLOAD])
+            own = decode_events(shapes.HELD_PAYLOAD), len(shapes.HELD_PAYLOAD)
+            assert list(HeldEvents(path).read_all()) == [*found, own], "appending loses messages"
+            return f"{len(found)} messages, {damaged} of {held.size} bytes damaged"
+        finally:
+            path.unlink()
+
+    return take
+
+
 def _agent_options() -> Callable[[bytes], str]:
     path = _folder() / "agent.yaml"
 
@@ -287,6 +316,7 @@ TARGETS: Final = {
         FuzzTarget(name="key", seeds=shapes.key_seeds, prepare=_key),
         FuzzTarget(name="events", seeds=shapes.events_seeds, prepare=_events),
         FuzzTarget(name="datastax", seeds=shapes.datastax_seeds, prepare=_datastax),
+        FuzzTarget(name="held", seeds=shapes.held_seeds, prepare=_held),
         FuzzTarget(name="agent-options", seeds=shapes.agent_options_seeds, prepare=_agent_options),
         FuzzTarget(name="source-options", seeds=shapes.source_options_seeds, prepare=_source_options),
     )

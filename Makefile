@@ -25,7 +25,7 @@ test: lint compile spark35 ## Everything that CI runs: linters, unit tests, inte
 test-fast: compile ## Unit tests, no servers, and not those that try every cut and every flipped bit
 	@$(BIN)/pytest -n 3 --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)
 
-test-multinode: compile ## Two data centres, an upgrade in place, nodes down, repaired, replaced, joining, leaving (some 10 minutes)
+test-multinode: compile ## Two data centres, an upgrade in place, nodes down, repaired, replaced, joining, leaving, faults (some 15 minutes)
 	@$(BIN)/pytest --multinode $(PYTEST_ARGS)
 
 test-faults: compile ## 81 faults by a seed, every kind at least three times, every row and change compared (some 10 minutes)

@@ -14,6 +14,7 @@ from cassandra.cluster import ExecutionProfile, NoHostAvailable, ResponseFuture
 from cassandra.connection import ConnectionException
 from cassandra.policies import FallthroughRetryPolicy
 from cassandra.pool import NoConnectionsAvailable
+from cassandra.protocol import ErrorMessage
 
 from cdc.faults.sessions import open_session
 from cdc.faults.statements import Statement, StatementWriter
@@ -21,7 +22,7 @@ from cdc.faults.statements import Statement, StatementWriter
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-__all__ = ["Workload"]
+__all__ = ["Failures", "Workload"]
 
 _IN_FLIGHT: Final = 48
 _REQUEST_TIMEOUT_S: Final = 12.0
@@ -31,8 +32,9 @@ _LOOK_S: Final = 0.02
 _BURST: Final = 150
 _ANSWER_LOOK_S: Final = 0.002
 
-Failures = (DriverException, NoHostAvailable, ConnectionException, NoConnectionsAvailable, OSError)
-"""What a statement may fail with while servers are broken."""
+Failures = (DriverException, NoHostAvailable, ConnectionException, NoConnectionsAvailable, ErrorMessage, OSError)
+"""What a statement may fail with while servers are broken. `ErrorMessage`: an answer that the driver has no class for, such as
+that of two nodes which do not know what became of a lease."""
 
 
 class Workload:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import struct
 import subprocess
 import sys
 import threading
@@ -9,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from cassandra import ProtocolVersion
+from cassandra.protocol import ErrorMessage
 
 from cdc.faults.clock import SteppedClock
 from cdc.faults.disks import cdc_raw_filled, folder_on_another_disk
@@ -19,6 +23,7 @@ from cdc.faults.literals import ELEMENT_TYPES, NATIVE_TYPES, literal
 from cdc.faults.soak import Sample, SoakReport, backlog, growth
 from cdc.faults.soak_plot import plot_soak
 from cdc.faults.tables import ALL_TYPES
+from cdc.faults.workload import Failures
 
 
 @pytest.mark.parametrize(
@@ -152,6 +157,15 @@ def test_a_line_that_falls_behind_is_told() -> None:
     assert backlog(report(31.0, 900.0)) == ["the agent's lag in seconds grew from 0.2 to 31"]
     assert backlog(report(9.0, 5_000.0)) == ["messages that wait in events topics grew from 40 to 5000"]
     assert len(backlog(SoakReport(seed=1, minutes=2))) == 2
+
+
+def test_what_two_nodes_answer_to_a_lease_that_is_unsure_ends_no_workload() -> None:
+    """CAS_WRITE_UNKNOWN of Cassandra 4.0 and later (native_protocol_v5.spec, 9), which the driver has no class for."""
+    text = b"CAS operation result is unknown - proposal accepted by 1 but not a quorum."
+    body = struct.pack(">iH", 0x1700, len(text)) + text + struct.pack(">Hii", 8, 1, 2)
+    answer = ErrorMessage.recv_body(io.BytesIO(body), ProtocolVersion.V5, None, None, None, None)
+    with pytest.raises(Failures, match="CAS operation result is unknown"):
+        raise answer.to_exception()
 
 
 def test_a_literal_of_every_type_can_be_drawn() -> None:

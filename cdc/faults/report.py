@@ -116,8 +116,9 @@ class Report:
             struck = [each for each in self.struck if each.fault.kind is kind and each.broken is not None]
             idle = ", ".join(str(each.fault.number) for each in struck if each.broken == 0)
             if struck:
+                strikes = "1 strike" if len(struck) == 1 else f"{len(struck)} strikes"
                 told = f"; these struck NOTHING: {idle}" if idle else ""
-                lines.append(f"{kind}: {self.broken(kind)} {what} in {len(struck)} strikes{told}")
+                lines.append(f"{kind}: {self.broken(kind)} {what} in {strikes}{told}")
         if not self.spill_is_on_another_disk:
             lines.append(
                 "the spill folder was on the disk of cdc_raw: a move to it is a renaming, and disk-spill breaks none"

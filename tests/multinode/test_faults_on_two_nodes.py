@@ -43,5 +43,5 @@ def test_nothing_is_lost_on_two_nodes_whatever_is_broken() -> None:
     assert report.broken(FaultKind.NETWORK_CUT) >= 1
     assert report.broken(FaultKind.DISK_SPILL) >= 1 or not report.spill_is_on_another_disk
     # Each change is in the log of both.
-    assert report.judged_changes > 2_000
+    assert report.judged_changes > 1_000
     assert min(table.rows for table in report.tables) > 0

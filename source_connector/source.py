@@ -233,14 +233,15 @@ class CassandraSource:
             try:
                 self._stages.client.connect()
             except FetchError as error:
-                if time.monotonic() >= give_up_at:
-                    raise DeploymentError(
-                        f"{error} (tried for {_CONNECT_FOR_S:.0f} s); start Cassandra, or correct contactPoints and port: "
-                        "Pulsar starts the instance again and again"
-                    ) from error
-                self._notices.say("start", f"waiting: {error}")
+                reason = str(error)
             else:
                 return
+            if time.monotonic() >= give_up_at:
+                raise DeploymentError(
+                    f"{reason} (tried for {_CONNECT_FOR_S:.0f} s); start Cassandra, or correct contactPoints and port: "
+                    "Pulsar starts the instance again and again"
+                )
+            self._notices.say("start", f"waiting: {reason}")
             with contextlib.suppress(queue.Empty):
                 self._handle(self._inbox.get(timeout=_CONNECT_PAUSE_S))
 

@@ -6,31 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from pyspark.sql import SparkSession
 
-from spark_bridge.spark_line import HAS_DATA_SOURCES
+from spark_bridge.spark_line import iceberg_jar, line_jars
 
-__all__ = ["CONNECTOR", "DELTA", "ICEBERG", "SPARK_AVRO", "session_builder"]
-
-SPARK_AVRO: Final = (
-    "org.apache.spark:spark-avro_2.13:4.1.1" if HAS_DATA_SOURCES else "org.apache.spark:spark-avro_2.12:3.5.7"
-)
-"""Maven coordinates of what decodes Avro in the JVM; built for 4.1.1, it runs on all of 4.1."""
-
-DELTA: Final = "io.delta:delta-spark_4.1_2.13:4.4.0" if HAS_DATA_SOURCES else "io.delta:delta-spark_2.12:3.3.2"
-"""Maven coordinates of Delta Lake, which the jobs keep their tables in."""
-
-CONNECTOR: Final = "io.streamnative.connectors:pulsar-spark-connector_2.12:3.1.1.4"
-"""Maven coordinates of what reads topics on PySpark 3.5. Newer builds fail on tombstones, or do not run."""
-
-ICEBERG: Final = (
-    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-    if HAS_DATA_SOURCES
-    else "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.12.0"
-)
-"""Maven coordinates of Apache Iceberg, which they may keep them in instead."""
+__all__ = ["session_builder"]
 
 
 def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: bool = False) -> SparkSession.Builder:
@@ -40,7 +21,7 @@ def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: 
     without them Spark fetches what it needs from Maven Central at its start. `delta`: with Delta Lake, for the jobs.
     `iceberg`: with Apache Iceberg, for jobs that keep Iceberg tables.
     Workers use the running interpreter unless PYSPARK_PYTHON says otherwise: they need this package, pulsar-client and
-    pyarrow as well.
+    pyarrow as well. Raises ConfigError where this line of Spark has no such jars.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("cassandra-cdc")
@@ -50,10 +31,11 @@ def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: 
         )
     if jars:
         return builder.config("spark.jars", ",".join(map(str, jars)))
+    known = line_jars()
     packages = [
-        SPARK_AVRO,
-        *([DELTA] if delta else []),
-        *([ICEBERG] if iceberg else []),
-        *([] if HAS_DATA_SOURCES else [CONNECTOR]),
+        known.spark_avro,
+        *([known.delta] if delta else []),
+        *([iceberg_jar()] if iceberg else []),
+        *([known.connector] if known.connector else []),
     ]
     return builder.config("spark.jars.packages", ",".join(packages))

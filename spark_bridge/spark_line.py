@@ -1,7 +1,13 @@
-"""Which line of Spark this interpreter has: 4.1 and later read topics by our data source, 3.5 by the pulsar-spark connector."""
+"""Which line of Spark this interpreter has, what it can do, and which jars it takes.
+
+4.1 and later read topics by our data source, 3.5 by the pulsar-spark connector; from 4.2 on Spark tells a source where its
+query stands.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import pyspark
@@ -9,10 +15,90 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql.types import DataType
 
-__all__ = ["HAS_DATA_SOURCES", "error_condition", "try_cast"]
+from schemas.errors import ConfigError
 
-HAS_DATA_SOURCES: Final = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
+__all__ = [
+    "HAS_ADMISSION_CONTROL",
+    "HAS_DATA_SOURCES",
+    "HAS_ICEBERG",
+    "LINE",
+    "Jars",
+    "error_condition",
+    "iceberg_jar",
+    "line_jars",
+    "try_cast",
+]
+
+_VERSION: Final = tuple(map(int, pyspark.__version__.split(".")[:2]))
+LINE: Final = ".".join(map(str, _VERSION))
+"""Such as `4.1`."""
+
+HAS_DATA_SOURCES: Final = _VERSION >= (4, 1)
 """Python Data Sources with all that `cassandra_cdc` needs."""
+
+HAS_ADMISSION_CONTROL: Final = _VERSION >= (4, 2)
+"""A Python Data Source is told where its query stands, and fixes the end of an `availableNow` run itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jars:
+    """Maven coordinates: what decodes Avro in the JVM, Delta Lake, Apache Iceberg, and what reads topics without data sources.
+
+    None: there is none for this line, or it needs none.
+    """
+
+    spark_avro: str
+    delta: str
+    iceberg: str | None = None
+    connector: str | None = None
+
+
+# spark-avro that was built for 4.1.1 runs on all of 4.1 and 4.2; newer builds of the connector fail on tombstones, or do not run
+_JARS: Final[Mapping[str, Jars]] = {
+    "3.5": Jars(
+        spark_avro="org.apache.spark:spark-avro_2.12:3.5.7",
+        delta="io.delta:delta-spark_2.12:3.3.2",
+        iceberg="org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.12.0",
+        connector="io.streamnative.connectors:pulsar-spark-connector_2.12:3.1.1.4",
+    ),
+    "4.1": Jars(
+        spark_avro="org.apache.spark:spark-avro_2.13:4.1.1",
+        delta="io.delta:delta-spark_4.1_2.13:4.4.0",
+        iceberg="org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    ),
+    "4.2": Jars(
+        spark_avro="org.apache.spark:spark-avro_2.13:4.1.1",
+        delta="io.delta:delta-spark_4.2_2.13:4.4.0",
+    ),
+}
+
+
+HAS_ICEBERG: Final = LINE in _JARS and _JARS[LINE].iceberg is not None
+"""Else a mirror's tables are Delta Lake's."""
+
+
+def line_jars() -> Jars:
+    """Those of this line. Raises ConfigError where none are known to run on it."""
+    found = _JARS.get(LINE)
+    if found is None:
+        reason = (
+            f"{pyspark.__version__} is of a line that no jars are known for; install one of {', '.join(_JARS)} "
+            f"(pip install 'pyspark=={list(_JARS)[-1]}.*'), or give the files (jars of session_builder, --jars)"
+        )
+        raise ConfigError.of("pyspark", reason)
+    return found
+
+
+def iceberg_jar() -> str:
+    """Apache Iceberg of this line. Raises ConfigError where there is none."""
+    found = line_jars().iceberg
+    if found is None:
+        reason = (
+            f"there is none for Spark {LINE}; keep Delta tables (--format delta), or run on PySpark 4.1 "
+            "(pip install 'pyspark==4.1.*'), where Iceberg tables are read and written"
+        )
+        raise ConfigError.of("iceberg", reason)
+    return found
 
 
 def try_cast(column: Column, kind: DataType) -> Column:

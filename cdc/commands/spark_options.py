@@ -118,13 +118,14 @@ def named(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def may_be_iceberg(target: str) -> bool:
-    """Whether the tables below a mirror's folder are Iceberg's, or it cannot be told before Spark has started."""
+    """Whether the tables below a mirror's folder are Iceberg's, or may be, as it cannot be told before Spark has started."""
     from spark_bridge.jobs.mirror_state import known_format
+    from spark_bridge.spark_line import HAS_ICEBERG
 
     try:
         return known_format(target) == "iceberg"
     except (OSError, ValueError):
-        return True
+        return HAS_ICEBERG
 
 
 def open_session(jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False) -> SparkSession:

@@ -30,7 +30,7 @@ from spark_bridge.jobs.lake_table import LakeTable, TableFormat, update_and_inse
 from spark_bridge.jobs.state_file import StateFile, newest_state
 from spark_bridge.reading.folders import FsspecFolder
 from spark_bridge.rows.record_places import record_place
-from spark_bridge.session import ICEBERG
+from spark_bridge.spark_line import iceberg_jar
 from spark_bridge.topics.positions import topic_of
 
 __all__ = [
@@ -106,7 +106,7 @@ class MirrorTables:
             raise ConfigError.of(
                 "format",
                 f"the tables below {folder} are Iceberg's, and this session has no Iceberg: give it "
-                f"{ICEBERG} (--jars with the file, spark-submit --packages, session_builder(iceberg=True))",
+                f"{iceberg_jar()} (--jars with the file, spark-submit --packages, session_builder(iceberg=True))",
             )
         made = IcebergTable if self.table_format == "iceberg" else DeltaTable
         self.rows: LakeTable = made(spark, f"{folder}/rows")

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from cdc.commands import spark as verify_module
 from cdc.commands import spark_tables
 from cdc.commands.spark import spark
+from cdc.commands.spark_options import may_be_iceberg
 from cdc.sandbox import artifacts
 from schemas.errors import ConfigError
 
@@ -77,6 +78,12 @@ def test_a_session_has_iceberg_where_the_tables_are(
     done = CliRunner().invoke(spark, [command, *PULSAR, "--topic", "t", *where])
     assert isinstance(done.exception, ConfigError), done.output
     assert asked == [needs_iceberg]
+
+
+def test_where_there_is_no_iceberg_tables_out_of_sight_are_taken_for_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On PySpark 4.2; if they are Iceberg's nevertheless, the session that has started says so."""
+    monkeypatch.setattr("spark_bridge.spark_line.HAS_ICEBERG", False)
+    assert may_be_iceberg("viewfs://only-spark/lake") is False
 
 
 def test_iceberg_tables_in_a_session_without_iceberg_are_one_line(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ RIVAL := $(if $(RIVAL_AGENT),--rival-agent $(RIVAL_AGENT))
 RIVAL_NAR ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-compose test-spark35 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-decode bench-spark compile faults soak fuzz audit lock nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-decode bench-spark compile faults soak fuzz audit lock nar lint fmt prerequisites clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-20s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-20s %s\n' "$$name" "$$text"; done
 
 demo: compile ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, every row checked (DEMO_ARGS=--json)
 	@$(BIN)/cdc demo $(DEMO_ARGS)
@@ -34,13 +34,18 @@ test-faults: compile ## 81 faults by a seed, every kind at least three times, ev
 test-spark35: compile spark35 ## The tests on PySpark 3.5 (part of `make test`)
 	@$(BIN)/pytest -m spark35 $(PYTEST_ARGS)
 
+test-spark42: compile spark42 ## Readers, views, mirrors and limits on PySpark 4.2, in an environment of its own (not part of `make test`)
+	@PYTHONPATH=$(CURDIR) $$($(BIN)/python -m tests.spark_environment 4.2) -m pytest $(PYTEST_ARGS)
+
 test-spark-workload: compile spark35 ## Random statements while Spark mirrors them and is killed (STATEMENTS=100000 KILLS=3: both lines of Spark)
 	@CDC_TEST_STATEMENTS=$(STATEMENTS) CDC_TEST_KILLS=$(KILLS) $(BIN)/pytest --spark-workload -s $(PYTEST_ARGS)
 
-# An environment of its own in the cache folder: the two lines of Spark exclude each other.
-.PHONY: spark35
-spark35: $(VENV)/.ready
-	@$(BIN)/python -m tests.spark35_environment >/dev/null
+# Environments of their own in the cache folder: the lines of Spark exclude each other.
+.PHONY: spark35 spark42
+spark35: SPARK_LINE := 3.5
+spark42: SPARK_LINE := 4.2
+spark35 spark42: $(VENV)/.ready
+	@$(BIN)/python -m tests.spark_environment $(SPARK_LINE) >/dev/null
 
 # The containers share folders with the tests, so they run as the user who runs the tests.
 COMPOSE := CDC_UID=$$(id -u) CDC_GID=$$(id -g) docker compose
@@ -105,12 +110,15 @@ fmt: $(VENV)/.ready ## Format and fix what can be fixed
 prerequisites:
 	@sh cdc/prerequisites.sh $(PYTHON)
 
+# The extra `spark` takes several lines of Spark; here is the one that the lock file pins.
+PYSPARK := $(shell sed -n 's/ --hash.*//; /^pyspark==/p' requirements.lock)
+
 # The stamp is newer than pyproject.toml when the environment holds what it asks for.
-$(VENV)/.ready: pyproject.toml | prerequisites
+$(VENV)/.ready: pyproject.toml requirements.lock | prerequisites
 	@echo "preparing $(VENV) (once; some minutes on a slow network)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --editable '.[dev,spark]'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --editable '.[dev,spark]' '$(PYSPARK)'
 	@touch $@
 
 clean: ## Remove what was built here (not the cache of servers)

@@ -38,7 +38,7 @@ from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.mirror import mirror
 from tests.fix_spark import RecordWriter, keep_everything, table_schemas
 from tests.fix_spark35 import Spark35
-from tests.spark35_environment import ensure_python
+from tests.spark_environment import ensure_python, line_jars
 
 _NAMESPACE: Final = "public/benchmark"
 _KEY, _VALUE = table_schemas(
@@ -111,7 +111,7 @@ def bounds_stage(spark: SparkSession, options: dict[str, str], rows: int, folder
     scan(typed(memory, options).select(*COLUMNS))
     yield timed("the same rows, Python's memory", rows, lambda: scan(memory))
     yield timed("the same and typed decode", rows, lambda: scan(typed(memory, options).select(*COLUMNS)))
-    yield from connector_scans(ensure_python(), Spark35.environment(), [*artifacts.ensure("spark35")], options, rows)
+    yield from connector_scans(ensure_python("3.5"), Spark35.environment(), line_jars("3.5"), options, rows)
 
 
 def mirror_stage(spark: SparkSession, options: dict[str, str], rows: int, folder: Path) -> Iterator[Measured]:

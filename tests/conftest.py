@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from change_agent.decoder import running
 from change_agent.decoder_build import obstacle
+from spark_bridge.spark_line import LINE
 
 _INTEGRATION = Path(__file__).parent / "integration"
 _PLUGINS = ("fix_feature_report", "fix_servers", "fix_agent", "fix_connector", "fix_spark", "fix_drawn", "fix_spark35")
@@ -19,11 +21,21 @@ _BY_OPTION = {
 }
 """Marks of what runs by an option of the same name only: it takes long, and wants the machine for itself."""
 
+_SPARK_LINES = "==4.1"
+"""The lines of Spark that tests are for which say nothing: that of requirements.lock."""
+
 pytest_plugins = [f"tests.{name}" for name in _PLUGINS if (Path(__file__).parent / f"{name}.py").exists()]
 
 
-def pytest_report_header() -> str:
-    """Which decoder is tested, and what keeps the compiled one from being tested."""
+def pytest_report_header() -> list[str]:
+    """Which line of Spark and which decoder are tested, and what keeps the compiled one from being tested."""
+    only = (
+        "" if SpecifierSet(_SPARK_LINES).contains(LINE) else ": only what is marked for it; `make test` runs everything"
+    )
+    return [f"PySpark {LINE}{only}", _decoder()]
+
+
+def _decoder() -> str:
     if running().is_compiled:
         return "decoder: compiled; its tests run over the plain one too"
     missing = obstacle()
@@ -43,7 +55,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.integration)
     items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
     wanted = {mark for mark in _BY_OPTION if config.getoption(mark)}
-    others = [item for item in items if {mark for mark in _BY_OPTION if item.get_closest_marker(mark)} != wanted]
+    others = [
+        item
+        for item in items
+        if {mark for mark in _BY_OPTION if item.get_closest_marker(mark)} != wanted
+        or not _spark_lines(item).contains(LINE)
+    ]
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
+
+
+def _spark_lines(item: pytest.Item) -> SpecifierSet:
+    mark = item.get_closest_marker("spark_line")
+    return SpecifierSet(_SPARK_LINES if mark is None else mark.args[0])

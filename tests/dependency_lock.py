@@ -29,6 +29,7 @@ _WHEELS_HEADER = (
     "# Made by `make lock` (tests/dependency_lock.py): what the connector's archive takes of requirements.lock.\n"
 )
 _EXTRAS = ("spark", "compile")
+_CONSTRAINTS = Path(__file__).parent / "dependency_lock_constraints.txt"
 
 
 def locked(lock: Path) -> dict[str, tuple[str, frozenset[str]]]:
@@ -59,7 +60,8 @@ def main() -> None:
         "--no-header",
     ]
     here = ["--no-emit-find-links", "--no-emit-index-url", "--no-emit-trusted-host", "--quiet"]
-    command = [sys.executable, "-m", "piptools", "compile", *options, *here, *extras, *sys.argv[1:]]
+    narrowed = ["--constraint", str(_CONSTRAINTS)]
+    command = [sys.executable, "-m", "piptools", "compile", *options, *here, *narrowed, *extras, *sys.argv[1:]]
     subprocess.run([*command, "--output-file", LOCK.name, "pyproject.toml"], check=True, cwd=LOCK.parent)
     requirements = _requirements(LOCK)
     LOCK.write_text(_HEADER + "\n".join(requirements) + "\n", encoding="utf-8")

@@ -21,7 +21,7 @@ from uuid import UUID
 import httpx
 import pyspark
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from cdc.sandbox import artifacts
 from cdc.sandbox.prerequisites import java_home
@@ -30,7 +30,9 @@ from schemas.cql_value import AvroValue
 from schemas.row_record import AvroSchema, data_key_schema, data_value_schema, record_writer, schema_text
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge import register, session_builder
+from spark_bridge.spark_line import LINE
 from tests.servers import REPOSITORY, PulsarServer
+from tests.spark_environment import line_jars
 from tests.spark_settings import PATIENCE_S, SETTINGS
 
 _SOURCE = Path(__file__).parent / "java" / "KeyValueWriter.java"
@@ -42,10 +44,9 @@ PY4J_LEAVES_SOCKETS_OPEN: Final = "ignore:Exception ignored in. <socket:pytest.P
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session of two cores with `cassandra_cdc` registered, spark-avro, Delta Lake and Iceberg from the cache."""
+    """A session of two cores with `cassandra_cdc` registered, and the jars of this line of Spark from the cache."""
     os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = str(PATIENCE_S)  # of Spark's Python processes
-    jars = [jar for name in ("spark-avro", "spark-delta", "spark-iceberg") for jar in artifacts.ensure(name)]
-    builder = session_builder(jars, delta=True).master("local[2]")
+    builder = session_builder(line_jars(LINE), delta=True).master("local[2]")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
@@ -55,6 +56,11 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
         gc.collect()  # what py4j left, so that no later test is blamed for it
+
+
+def json_lines(rows: DataFrame) -> list[str]:
+    """Rows as JSON text in an order; `toJSON` warns on newer lines of Spark."""
+    return sorted(row.line for row in rows.selectExpr("to_json(struct(*)) AS line").collect())
 
 
 def killed_driver(what: str, master: str, arguments: Mapping[str, object], folder: Path) -> int:

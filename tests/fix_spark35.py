@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from cdc.sandbox import artifacts
 from cdc.sandbox.prerequisites import java_home
 from tests.servers import REPOSITORY
-from tests.spark35_environment import ensure_python
+from tests.spark_environment import ensure_python, line_jars
 
 
 class Spark35Error(Exception):
@@ -25,11 +24,11 @@ class Spark35:
     """Calls functions of `tests/spark35_driver.py`, or of any module, in a Spark 3.5 session."""
 
     def __init__(self, log: Path) -> None:
-        self.python = ensure_python()
+        self.python = ensure_python("3.5")
         self._log = log
         with log.open("wb") as file:
             self._process = subprocess.Popen(
-                [str(self.python), "-m", "tests.spark35_driver", *map(str, artifacts.ensure("spark35"))],
+                [str(self.python), "-m", "tests.spark35_driver", *map(str, line_jars("3.5"))],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True, env=self.environment(), cwd=REPOSITORY,
             )  # fmt: skip
         self.version = self._answer()

@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc.demo.comparison import differences
 from cdc.rest import rest
-from cdc.sandbox import artifacts
+from spark_bridge.spark_line import LINE
 from tests.events_topic import wait_until
 from tests.fix_connector import DeployConnector
 from tests.servers import PulsarServer
-from tests.spark35_environment import ensure_python
+from tests.spark_environment import ensure_python, line_jars
 from tests.spark_workload import (
     ALTERATIONS,
     TABLES,
@@ -36,7 +36,6 @@ __all__ = ["Mirrors", "Workload", "WorkloadLine"]
 _QUIET_S: Final = 20
 """Topics that grow no more for so long have, as a rule, all that was written; what has not is found in comparing."""
 _PUBLISHED_WITHIN_S: Final = 5_400
-_JARS: Final = {"4.1": ("spark-avro", "spark-delta"), "3.5": ("spark35",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +120,11 @@ class Mirrors:
         self._spark = spark
         self._target = folder / f"lake-{spark_line}"
         job = {
-            "jars": [str(jar) for name in _JARS[spark_line] for jar in artifacts.ensure(name)],
+            "jars": [str(jar) for jar in line_jars(spark_line)],
             "target": str(self._target),
             "tables": line.reader_options(),
         }
-        python = sys.executable if spark_line == "4.1" else str(ensure_python())
+        python = sys.executable if spark_line == LINE else str(ensure_python(spark_line))
         self.driver = MirrorDriver(python, job, folder / f"driver-{spark_line}")
 
     def kill_in_commit(self, table: str) -> None:

@@ -37,6 +37,7 @@ ARTIFACT_SETS: Final = (
     "pulsar-io-jdbc-sqlite",
     "spark-avro",
     "spark-delta",
+    "spark-delta-4.2",
     "spark-iceberg",
     "spark35",
 )

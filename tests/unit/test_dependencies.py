@@ -34,6 +34,12 @@ def test_every_dependency_is_pinned_in_its_range_by_a_hash() -> None:
         assert requirement.specifier.contains(Version(version)), requirement
 
 
+def test_the_tests_run_on_the_line_of_spark_that_is_pinned() -> None:
+    """The extra `spark` takes newer ones, too; their tests are another command's (`make test-spark42`)."""
+    version, _ = locked()["pyspark"]
+    assert importlib.metadata.version("pyspark") == version
+
+
 def test_what_the_dependencies_need_is_pinned_too() -> None:
     """With `--require-hashes` pip would refuse the installation otherwise. As far as the versions are installed here."""
     pinned = locked(LOCK)

@@ -25,7 +25,7 @@ from source_connector.configuration.secret_options import FILE_OPTIONS
 _ROOT = Path(__file__).parent.parent.parent
 _DOCUMENTS = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^[ ]*```(\w+)\n(.*?)^[ ]*```", re.MULTILINE | re.DOTALL)
-_MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (_ROOT / "Makefile").read_text(), re.MULTILINE))
+_MAKE_TARGETS = set(re.findall(r"^([a-z0-9-]+):", (_ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def _blocks(language: str) -> Iterator[tuple[str, str]]:

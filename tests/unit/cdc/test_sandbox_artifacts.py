@@ -53,6 +53,8 @@ def test_pulsar_and_the_tools_are_pinned() -> None:
     assert _pinned("pulsar-io-jdbc-sqlite") == {"pulsar-io-jdbc-sqlite": PULSAR_VERSION}
     assert _pinned("jolokia") == {"jolokia-jvm": "1.7.2"}
     assert _pinned("spark-avro") == {"spark-avro_2.13": "4.1.1"}
+    assert _pinned("spark-delta").pop("delta-spark_4.1_2.13") == "4.4.0"
+    assert _pinned("spark-delta-4.2").pop("delta-spark_4.2_2.13") == "4.4.0"
 
 
 def test_every_pom_is_an_artifact_set() -> None:

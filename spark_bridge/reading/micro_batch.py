@@ -1,7 +1,7 @@
 """The size of a micro-batch: how far each topic partition is read next under a limit of rows or bytes.
 
-PySpark 4.1 does not tell a source where its query stands when it asks for the latest offset. Spark writes that down
-before a micro-batch runs, in the checkpoint's folder `offsets`: there it is read, so a restart changes nothing.
+PySpark 4.1 does not tell a source where its query stands when it asks for the latest offset; later ones do. Spark writes that
+down before a micro-batch runs, in the checkpoint's folder `offsets`: there it is read, so a restart changes nothing.
 """
 
 from __future__ import annotations

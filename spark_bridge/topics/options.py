@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import full_topic_name
+from spark_bridge.spark_line import HAS_ADMISSION_CONTROL
 from spark_bridge.topics.positions import parse_time_ms
 
 __all__ = ["BridgeOptions", "option_texts"]
@@ -94,6 +95,11 @@ class BridgeOptions(BaseModel):
             )
             raise ConfigError.of("topic", reason)
         return self.topic_names[0]
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a micro-batch may be smaller than all there is."""
+        return self.max_rows_per_trigger is not None or self.max_bytes_per_trigger is not None
 
     def as_texts(self) -> dict[str, str]:
         """The options that are given, as Spark takes them: secrets in the clear."""
@@ -188,8 +194,10 @@ def _problems_together(known: Mapping[str, str]) -> list[ConfigProblem]:
     if len(given) > 1:
         reason = f"and {' and '.join(given[1:])} are given; one of them says which topics to read"
         problems.append(ConfigProblem(option=given[0], reason=reason))
-    if limits and "checkpointLocation" not in known:
-        reason = "needs checkpointLocation, that of the query: there it says how far it has come"
+    if limits and not HAS_ADMISSION_CONTROL and "checkpointLocation" not in known:
+        reason = (
+            "needs checkpointLocation, that of the query: there it says how far it has come (PySpark 4.2 needs none)"
+        )
         problems.append(ConfigProblem(option=limits[0], reason=reason))
     return problems
 

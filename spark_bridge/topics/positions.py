@@ -19,10 +19,13 @@ from schemas.errors import ConfigError, ConfigProblem
 __all__ = [
     "BEGINNING",
     "Ledger",
+    "Offset",
     "Position",
     "message_id_fields",
+    "offset_of",
     "parse_offsets",
     "parse_time_ms",
+    "positions_of",
     "split_range",
     "topic_of",
 ]
@@ -90,6 +93,19 @@ def _signed(value: int) -> int:
 
 
 BEGINNING: Final = Position(-1, -1)
+
+Offset = dict[str, str]
+"""As Spark keeps it: positions as text by topic partition."""
+
+
+def offset_of(positions: Mapping[str, Position]) -> Offset:
+    """Sorted, for Spark compares offsets as text."""
+    return {topic: str(positions[topic]) for topic in sorted(positions)}
+
+
+def positions_of(offset: Mapping[str, str]) -> dict[str, Position]:
+    """What `offset_of` has written. Raises ValueError."""
+    return {topic: Position.parse(text) for topic, text in offset.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

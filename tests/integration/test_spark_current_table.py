@@ -23,7 +23,7 @@ from spark_bridge.jobs.latest import latest_on_read
 from tests.events_topic import wait_until
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
 
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 MakeTopic = Callable[..., DataTopic]
 Case = tuple[str, Sequence[Record], list[tuple[object, ...]]]
 """What is shown, the records, the rows of the table that they leave."""

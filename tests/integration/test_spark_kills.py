@@ -12,7 +12,7 @@ from spark_bridge import raw_stream
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, killed_driver, table_schemas
 from tests.spark_kill_driver import write_batch
 
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 MakeTopic = Callable[..., DataTopic]
 KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
 

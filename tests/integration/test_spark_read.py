@@ -25,7 +25,7 @@ from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, RecordW
 from tests.servers import PulsarServer
 from tests.spark_settings import PATIENCE_S
 
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 MakeTopic = Callable[..., DataTopic]
 KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
 

@@ -16,8 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
 
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 MakeTopic = Callable[..., DataTopic]
+Seen = list[list[str]]
+"""Rows by micro-batch."""
 KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
 
 
@@ -49,15 +51,20 @@ class Batches:
         self._spark = spark
         self._checkpoint = str(folder / "checkpoint")
         self._options = options
-        self.seen: list[list[str]] = []
 
-    def run(self, **more: str) -> list[list[str]]:
-        """What came in each micro-batch that had rows."""
-        seen: list[list[str]] = []
-        frame = self._spark.readStream.format("cassandra_cdc").options(**self._options, **more).load()
-        stream = frame.writeStream.foreachBatch(lambda batch, _: seen.append(names(batch)))
-        query = stream.option("checkpointLocation", self._checkpoint).trigger(availableNow=True).start()
-        assert query.awaitTermination(300)
+    def run(
+        self, *, at_each: Callable[[Seen], object] = lambda seen: None, trigger: str = "availableNow", **more: str
+    ) -> Seen:
+        """What came in each micro-batch that had rows; `at_each` is told within the micro-batch what has come so far."""
+        seen: Seen = []
+
+        def sink(batch: DataFrame, number: int) -> None:
+            seen.append(names(batch))
+            at_each(seen)
+
+        frame = self._spark.readStream.format("cassandra_cdc").options(**{**self._options, **more}).load()
+        stream = frame.writeStream.foreachBatch(sink).option("checkpointLocation", self._checkpoint)
+        assert stream.trigger(**{trigger: True}).start().awaitTermination(300)
         return [each for each in seen if each]
 
 
@@ -121,6 +128,7 @@ def test_offsets_by_time_and_by_message_id(spark: SparkSession, data_topic: Make
         read(spark, topic.options, startingOffsets="2026-11-21T05:00:00")
 
 
+@pytest.mark.spark_line("==4.1")
 def test_a_limit_of_rows_keeps_its_place_over_restarts(
     batches: Callable[..., Batches], data_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -134,6 +142,7 @@ def test_a_limit_of_rows_keeps_its_place_over_restarts(
     assert [query.run(), query.run()] == [[rows(36, 50)], []]
 
 
+@pytest.mark.spark_line("==4.1")
 def test_a_limit_of_bytes_is_shared_by_topic_partitions(
     batches: Callable[..., Batches], data_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -147,12 +156,116 @@ def test_a_limit_of_bytes_is_shared_by_topic_partitions(
     assert sorted([each for batch in found for each in batch] + rest) == rows(10, 59)
 
 
+@pytest.mark.spark_line("==4.1")
 def test_a_limit_needs_to_know_the_checkpoint(spark: SparkSession, data_topic: MakeTopic) -> None:
     """PySpark 4.1 does not tell a source where its query stands."""
     with pytest.raises(PySparkException, match="maxRowsPerTrigger: needs checkpointLocation"):
         spark.readStream.format("cassandra_cdc").options(
             **data_topic(*KEY_AND_VALUE).options, maxRowsPerTrigger=5
         ).load()
+
+
+# --- from PySpark 4.2 on Spark tells a source where its query stands
+
+
+@pytest.mark.spark_line(">=4.2")
+def test_a_run_takes_all_micro_batches_of_a_limit_to_the_end_that_was_there_at_its_start(
+    batches: Callable[..., Batches], data_topic: MakeTopic
+) -> None:
+    """In whole entries, without checkpointLocation; what is written meanwhile is the next run's."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 20), batch=4)
+    query = batches(topic, maxRowsPerTrigger="10")
+    seen = query.run(at_each=lambda seen: topic.write(*numbered(20 + len(seen), 20 + len(seen))))
+    assert seen == [rows(1, 8), rows(9, 16), rows(17, 20)]
+    assert query.run() == [rows(21, 23)]
+    topic.write(*numbered(24, 53), batch=15)
+    assert query.run() == [rows(24, 38), rows(39, 53)], "one entry is read even when it is larger than the limit"
+    assert query.run() == []
+
+
+@pytest.mark.spark_line(">=4.2")
+def test_a_limit_of_bytes_is_shared_by_topic_partitions_in_one_run(
+    batches: Callable[..., Batches], data_topic: MakeTopic
+) -> None:
+    """Every topic partition gets its part of each micro-batch, and partitions that are added wait for the next run."""
+    topic = data_topic(*KEY_AND_VALUE, partitions=2)
+    topic.write(*numbered(10, 59))
+
+    def add_partitions(seen: Seen) -> None:
+        if len(seen) == 1:
+            topic.admin.post(f"/{topic.name.replace('://', '/')}/partitions", json=3).raise_for_status()
+
+    found = batches(topic, maxBytesPerTrigger="180").run(at_each=add_partitions)
+    assert len(found) > 2
+    assert all(10 <= len(each) <= 20 for each in found[:-2]), found
+    assert sorted(each for batch in found for each in batch) == rows(10, 59)
+
+
+@pytest.mark.spark_line(">=4.2")
+@pytest.mark.parametrize(("max_bytes", "sizes"), [("60", [5, 5, 5, 5]), ("200", [7, 7, 6])])
+def test_of_two_limits_the_smaller_one_holds(
+    batches: Callable[..., Batches], data_topic: MakeTopic, max_bytes: str, sizes: list[int]
+) -> None:
+    """Spark hands back one of them only; a record here has eleven bytes."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(10, 29))
+    found = batches(topic, maxRowsPerTrigger="7", maxBytesPerTrigger=max_bytes).run()
+    assert [len(each) for each in found] == sizes
+
+
+@pytest.mark.spark_line(">=4.2")
+def test_a_micro_batch_of_a_limit_that_failed_is_read_again_as_it_was(
+    batches: Callable[..., Batches], data_topic: MakeTopic
+) -> None:
+    """The sink fails in the second micro-batch: it comes again as planned, whatever the limit is now, then the rest."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 20), batch=4)
+    query = batches(topic, maxRowsPerTrigger="10")
+
+    def fail_in_the_second(seen: Seen) -> None:
+        if len(seen) == 2:
+            raise OSError("the sink is full")
+
+    with pytest.raises(PySparkException, match="the sink is full"):
+        query.run(at_each=fail_in_the_second)
+    topic.write(*numbered(21, 22))
+    assert query.run(maxRowsPerTrigger="100") == [rows(9, 16), rows(17, 22)]
+
+
+@pytest.mark.spark_line(">=4.2")
+def test_a_trigger_that_takes_everything_at_once_knows_no_limit(
+    batches: Callable[..., Batches], data_topic: MakeTopic
+) -> None:
+    """Spark asks for all that is there, whatever the source's limit."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 6))
+    assert batches(topic, maxRowsPerTrigger="2").run(trigger="once") == [rows(1, 6)]
+
+
+@pytest.mark.spark_line(">=4.2")
+def test_a_query_that_follows_a_topic_keeps_to_its_limit(
+    spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Without checkpointLocation as an option of the source, and from a start that is the topic's end."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 3))
+    seen: Seen = []
+    options = {**topic.options, "startingOffsets": "latest", "maxRowsPerTrigger": "4"}
+    frame = spark.readStream.format("cassandra_cdc").options(**options).load()
+    stream = frame.writeStream.foreachBatch(lambda batch, _: seen.append(names(batch)))
+    query = stream.option("checkpointLocation", str(tmp_path)).trigger(processingTime="100 milliseconds").start()
+    try:
+        query.processAllAvailable()
+        topic.write(*numbered(4, 9))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert [each for batch in seen for each in batch] == rows(4, 9)
+    assert max(map(len, seen)) <= 4
+
+
+# --- what was dropped before it was read
 
 
 def test_a_stream_says_that_records_were_dropped_unread(batches: Callable[..., Batches], data_topic: MakeTopic) -> None:

@@ -1,0 +1,57 @@
+"""The stream reader of PySpark 4.2 and later, where Spark tells a source where its query stands and what to admit.
+
+pyspark.sql.streaming.datasource: ReadLimit, SupportsTriggerAvailableNow. On PySpark 4.1 this module cannot be imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from spark_bridge.reading.micro_batch import limited_ends
+from spark_bridge.reading.source_readers import StreamReader
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import Offset, Position, offset_of, positions_of
+
+__all__ = ["AdmittedStreamReader"]
+
+
+class AdmittedStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # 4.1, which mypy sees, has no such class
+    """A stream whose limits hold by the place that Spark gives, and which ends, with `availableNow`, where it was fixed."""
+
+    def __init__(self, options: BridgeOptions) -> None:
+        super().__init__(options)
+        self._fixed_ends: dict[str, Position] | None = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
+        """What Spark hands back to `latestOffset`, unless its trigger takes everything at once.
+
+        None of its kinds is of rows and bytes; `latestOffset` keeps to both where both are given.
+        """
+        if self._options.max_rows_per_trigger is not None:
+            return ReadMaxRows(self._options.max_rows_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix where this run ends: the ends that the topic partitions have now."""
+        with self._admin() as admin:
+            self._fixed_ends = self._ends(admin)
+
+    def latestOffset(self, start: Mapping[str, str], limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802  # as 4.2 asks
+        """How far to read from `start`: to the ends, or as far as the limits of a micro-batch allow."""
+        ends = self._fixed_ends
+        if ends is None:
+            with self._admin() as admin:
+                ends = self._ends(admin)
+        if not isinstance(limit, ReadAllAvailable):
+            ends = limited_ends(self._options, positions_of(start), ends)
+        return offset_of(ends)

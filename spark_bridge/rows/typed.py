@@ -33,8 +33,8 @@ class RecordDecoder:
     def __init__(self, topic: str, schemas: Sequence[tuple[int, AvroRecord]], numbers: Numbers) -> None:
         """`schemas`: version and schema, oldest first."""
         self._topic = topic
-        self._schemas = schemas
-        self._columns = AvroColumns(schemas[-1][1], numbers)
+        self._schemas = [(version, _with_times_as_numbers(schema)) for version, schema in schemas]
+        self._columns = AvroColumns(self._schemas[-1][1], numbers)
 
     @property
     def names(self) -> list[str]:
@@ -155,6 +155,16 @@ def typed_rows(raw: DataFrame, schemas: TopicSchemas, options: BridgeOptions) ->
 def _from_avro(data: Column, writer: str, reader: str) -> Column:
     options = {"mode": "FAILFAST"}
     return from_avro(data, writer, options if writer == reader else {**options, "avroSchema": reader})
+
+
+def _with_times_as_numbers(record: AvroRecord) -> AvroRecord:
+    """`time-micros` as the long it is: PySpark 4.1 reads it so, 4.2 as its type TIME, which it then does not support."""
+
+    def plain(each: dict[str, object]) -> dict[str, object]:
+        return {"type": "long"} if each.get("logicalType") == "time-micros" else each
+
+    found: AvroRecord = json.loads(json.dumps(record), object_hook=plain)
+    return found
 
 
 def _without(record: AvroRecord, names: frozenset[str]) -> AvroRecord:

@@ -25,7 +25,7 @@ from spark_bridge.topics.topic_schemas import TopicSchemas
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
 from tests.servers import PulsarServer
 
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 MakeTopic = Callable[..., DataTopic]
 
 ADDRESS = UserType("shop", "address", ("street", "number", "fee"), tuple(map(NativeType, ("text", "int", "decimal"))))

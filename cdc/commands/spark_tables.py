@@ -115,8 +115,9 @@ def latest_command(
     try:
         rows = latest_on_read(session, options, as_of=as_of, static_columns=_columns(static_columns))
         if output is None:
-            for line in rows.limit(limit).toJSON().collect():
-                click.echo(line)
+            # not toJSON, which warns of what it will be one day
+            for row in rows.limit(limit).selectExpr("to_json(struct(*)) AS line").collect():
+                click.echo(row.line)
         else:
             rows.write.format(output_format).mode("errorifexists").save(output)
             written = session.read.format(output_format).load(output).count()

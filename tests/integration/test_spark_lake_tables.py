@@ -16,15 +16,19 @@ from spark_bridge.jobs.history_table import add_versions
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
+pytestmark = [
+    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
+    pytest.mark.timeout(1_500),
+    pytest.mark.spark_line(">=4.1"),
+]
 _COLUMNS = "id int, `a b` string, home struct<street: string>, epoch bigint"
 _WIDER = "id int, `a b` string, home struct<street: string, fee: decimal(4,1)>, epoch bigint, size int"
 
 
-@pytest.mark.parametrize("made", [DeltaTable, IcebergTable])
+@pytest.mark.parametrize("made", [DeltaTable, pytest.param(IcebergTable, marks=pytest.mark.spark_line("==4.1"))])
 def test_a_table_is_made_merged_altered_and_compacted(
     spark: SparkSession, tmp_path: Path, made: Callable[[SparkSession, str], LakeTable]
 ) -> None:
@@ -37,7 +41,7 @@ def test_a_table_is_made_merged_altered_and_compacted(
     def there() -> list[str]:
         found = table.read()
         assert found is not None
-        return sorted(found.toJSON().collect())
+        return json_lines(found)
 
     assert table.read() is None
     first = rows(_COLUMNS, (1, "x", ("Elm",), 1), (2, "y", None, 1))
@@ -78,6 +82,7 @@ def test_a_table_comes_with_its_first_rows_or_not_at_all(
     ]
 
 
+@pytest.mark.spark_line("==4.1")
 def test_a_target_keeps_its_format(spark: SparkSession, tmp_path: Path) -> None:
     """What its tables were made in is kept beside them; another one is refused."""
     assert MirrorTables(spark, str(tmp_path)).table_format == "delta"

@@ -22,7 +22,7 @@ from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import LakeTable, TableFormat
 from spark_bridge.jobs.mirror import MirrorSummary, mirror
 from spark_bridge.jobs.mirror_state import MirrorTables
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, json_lines, table_schemas
 from tests.integration.test_spark_current_table import (
     BEFORE_T,
     OLD,
@@ -38,7 +38,11 @@ from tests.integration.test_spark_current_table import (
 from tests.spark_settings import PATIENCE_S
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
+pytestmark = [
+    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
+    pytest.mark.timeout(1_500),
+    pytest.mark.spark_line(">=4.1"),
+]
 MakeTopic = Callable[..., DataTopic]
 Rows = list[str]
 
@@ -46,21 +50,22 @@ Rows = list[str]
 def texts(rows: DataFrame) -> Rows:
     """Rows as JSON text without what the mirror adds, in an order."""
     own = [name for name in rows.columns if name.startswith("_cdc")]
-    return sorted(rows.drop(*own, "valid_from", "valid_to", "opened", "closed").toJSON().collect())
+    return json_lines(rows.drop(*own, "valid_from", "valid_to", "opened", "closed"))
 
 
 class Mirror:
     """A mirror of one topic with all it can keep, and what the tests look at."""
 
-    def __init__(self, spark: SparkSession, topic: DataTopic, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, topic: DataTopic, folder: Path, options: Mapping[str, str]) -> None:
         self.spark = spark
         self._topic = topic
         self.folder = folder
+        self._options = {**topic.options, **options}
 
     def run(self, **more: object) -> MirrorSummary:
         return mirror(
             self.spark,
-            self._topic.options,
+            self._options,
             str(self.folder),
             **{"changelog": True, "history": True, **more},  # type: ignore[arg-type]
         )
@@ -112,9 +117,9 @@ def _until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def mirror_of(spark: SparkSession, tmp_path: Path) -> Callable[[DataTopic], Mirror]:
-    """A mirror of a topic in a folder of the test's own."""
-    return lambda topic: Mirror(spark, topic, tmp_path / "mirror")
+def mirror_of(spark: SparkSession, tmp_path: Path) -> Callable[..., Mirror]:
+    """`mirror_of(topic, **options)`: a mirror in a folder of the test's own."""
+    return lambda topic, **options: Mirror(spark, topic, tmp_path / "mirror", options)
 
 
 def test_a_mirror_follows_inserts_updates_and_deletes(mirror_of: Callable[..., Mirror], data_topic: MakeTopic) -> None:
@@ -299,7 +304,10 @@ def stopped_after(table: str, kind: type[DeltaTable | IcebergTable] = DeltaTable
             yield
 
 
-@pytest.mark.parametrize(("table_format", "kind"), [("delta", DeltaTable), ("iceberg", IcebergTable)])
+@pytest.mark.parametrize(
+    ("table_format", "kind"),
+    [("delta", DeltaTable), pytest.param("iceberg", IcebergTable, marks=pytest.mark.spark_line("==4.1"))],
+)
 def test_a_batch_that_failed_midway_is_applied_once(
     mirror_of: Callable[..., Mirror],
     data_topic: MakeTopic,
@@ -370,6 +378,16 @@ def test_rows_expire_whose_batch_failed_midway(
     monkeypatch.setattr(time, "time", lambda: time.time_ns() / 1e9 + 7_200)
     kept.run()
     assert kept.rows() == kept.replayed() == kept.open_versions() == []
+
+
+def test_a_limit_cuts_a_backlog_into_micro_batches(mirror_of: Callable[..., Mirror], data_topic: MakeTopic) -> None:
+    """One run goes through all of them, and the rows are those of the whole topic."""
+    topic = data_topic(*PLAIN)
+    topic.write(*[Record(key={"id": n % 4}, value={"name": f"row {n}"}) for n in range(12)], batch=2)
+    kept = mirror_of(topic, maxRowsPerTrigger="5")
+    summary = kept.run()
+    assert (summary.batches, summary.records) == (3, 12)
+    assert kept.rows() == kept.wanted()
 
 
 def test_what_a_marker_took_stays_away_when_the_marker_is_forgotten(

@@ -110,15 +110,15 @@ fmt: $(VENV)/.ready ## Format and fix what can be fixed
 prerequisites:
 	@sh cdc/prerequisites.sh $(PYTHON)
 
-# The extra `spark` takes several lines of Spark; here is the one that the lock file pins.
-PYSPARK := $(shell sed -n 's/ --hash.*//; /^pyspark==/p' requirements.lock)
+# Of the lines of Spark that the extra `spark` takes, the one that the lock has.
+CONSTRAINTS := tests/dependency_lock_constraints.txt
 
 # The stamp is newer than pyproject.toml when the environment holds what it asks for.
-$(VENV)/.ready: pyproject.toml requirements.lock | prerequisites
+$(VENV)/.ready: pyproject.toml $(CONSTRAINTS) | prerequisites
 	@echo "preparing $(VENV) (once; some minutes on a slow network)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --editable '.[dev,spark]' '$(PYSPARK)'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --editable '.[dev,spark]' --constraint $(CONSTRAINTS)
 	@touch $@
 
 clean: ## Remove what was built here (not the cache of servers)

@@ -36,8 +36,8 @@ def test_every_dependency_is_pinned_in_its_range_by_a_hash() -> None:
 
 def test_the_tests_run_on_the_line_of_spark_that_is_pinned() -> None:
     """The extra `spark` takes newer ones, too; their tests are another command's (`make test-spark42`)."""
-    version, _ = locked()["pyspark"]
-    assert importlib.metadata.version("pyspark") == version
+    version, _ = locked(LOCK)["pyspark"]
+    assert importlib.metadata.version("pyspark").split(".")[:2] == version.split(".")[:2]
 
 
 def test_what_the_dependencies_need_is_pinned_too() -> None:

@@ -36,7 +36,7 @@ def test_what_is_added_to_a_table_and_its_types_changes_no_row(
         return Record(key={"pk": "p", "a": a}, value=value, properties={"table_id": OLD, "writetime": "5"})
 
     topic = data_topic(*schemas({"street": "text"}))
-    kept = Mirror(spark, topic, tmp_path / "mirror")
+    kept = Mirror(spark, topic, tmp_path / "mirror", {})
     topic.write(written(1, {"street": "Elm"}), written(2, {"street": "Oak"}))
     kept.run()
     _, wider = schemas({"street": "text", "number": "int"}, size="int")
@@ -68,7 +68,7 @@ def test_a_column_that_was_dropped_and_added_again_is_empty_in_the_rows_of_befor
         return Record(key={"pk": pk, "a": a}, value=value, properties=ids)
 
     topic = data_topic(*table_schemas(**key, regular={"name": "text", "size": "int"}))
-    kept = Mirror(spark, topic, tmp_path / "mirror")
+    kept = Mirror(spark, topic, tmp_path / "mirror", {})
     topic.write(written("p", 1, name="old", size=1), written("q", 1, name="old", size=2))
     kept.run()
     _, dropped = table_schemas(**key, regular={"size": "int"})

@@ -238,7 +238,7 @@ class CassandraSource:
                 return
             if time.monotonic() >= give_up_at:
                 raise DeploymentError(
-                    f"{reason} (tried for {_CONNECT_FOR_S:.0f} s); start Cassandra, or correct contactPoints and port: "
+                    f"{reason} (tried for {_CONNECT_FOR_S:.0f} s); see that Cassandra is up and that the options lead to it: "
                     "Pulsar starts the instance again and again"
                 )
             self._notices.say("start", f"waiting: {reason}")

@@ -114,7 +114,7 @@ def test_every_wrong_option_is_named_at_once(deploy_connector: DeployConnector) 
         ({"loadBalancing": {"localDc": "dc9"}}, {}, "loadBalancing.localDc: no node is in 'dc9'; the cluster has 'dat"),
         ({}, {"processingGuarantees": "ATMOST_ONCE"}, "processingGuarantees: ATMOST_ONCE is not supported"),
         ({"columns": "nothing"}, {}, "columns: 'nothing' matches no value column of"),
-        ({"port": 1}, {}, "start Cassandra, or correct contactPoints and port"),
+        ({"port": 1}, {}, "see that Cassandra is up and that the options lead to it"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(

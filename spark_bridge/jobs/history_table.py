@@ -34,14 +34,13 @@ def add_versions(history: LakeTable, steps: DataFrame, columns: Sequence[str], e
         F.lit(epoch).cast("bigint").alias("opened"),
         F.when(has_next, F.lit(epoch).cast("bigint")).alias("closed"),
     )
-    if history.read() is None:
+    known = history.read()
+    if known is None:
         history.create(added)
         return
-    history.ensure(added)
-    known = history.read()
-    assert known is not None
     if not known.where((F.col("opened") >= epoch) | (F.col("closed") >= epoch)).isEmpty():
         return  # a run that failed later has written this epoch
+    history.ensure(added)
     closing = ordered.where("at = 1 AND before IS NOT NULL").select(
         F.col("_cdc_id").alias("closes"), F.col("changed_us").alias("closed_us")
     )

@@ -14,6 +14,8 @@ from source_connector.rows.projection import Projection
 
 __all__ = ["event_time_ms", "marker_properties", "row_properties", "survivor_properties"]
 
+_STATIC_ROW: Final = MutationKind.STATIC_ROW
+_ROW_DELETION: Final = MutationKind.ROW_DELETION
 _KINDS: Final = {kind: kind.value.lower() for kind in MutationKind}
 
 
@@ -27,14 +29,14 @@ def row_properties(projection: Projection, events: Sequence[PendingEvent]) -> di
     expiring = [each for each in expiries if each is not None]
     if expiring and len(expiring) == len(expiries):  # what one write leaves for good keeps the row
         properties[names.EXPIRES_AT] = str(max(expiring))
-    if events[-1].event.kind is MutationKind.STATIC_ROW:
+    if events[-1].event.kind is _STATIC_ROW:
         properties[names.STATIC_COLUMNS] = _json(projection.static_names)
     return properties
 
 
 def _writes_live_data(event: MutationEvent) -> bool:
     """False for a row deletion, and for a change that deletes columns only."""
-    if event.kind is MutationKind.ROW_DELETION:
+    if event.kind is _ROW_DELETION:
         return False
     return event.live_cell_writetime_us is not None or not event.columns
 

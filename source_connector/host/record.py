@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, final
 
 from source_connector.rows.row_encoder import DataFormat
 
@@ -26,14 +25,34 @@ class DataSchema:
     topic: str = ""
 
 
-class SourceRecord(NamedTuple):
+@final
+class SourceRecord:
     """Key and value by the schema `schema_id`; a value of None says that the row does not exist.
 
-    A named tuple, for it is made for every row, and a frozen dataclass costs four times as much to make.
+    One is made for every row, so this is compiled: an object with slots costs a tenth of a named tuple then.
     """
 
-    schema_id: int
-    key: bytes
-    value: bytes | None
-    properties: Mapping[str, str]
-    event_time_ms: int | None = None
+    __slots__ = ("event_time_ms", "key", "properties", "schema_id", "value")
+
+    def __init__(
+        self,
+        schema_id: int,
+        key: bytes,
+        value: bytes | None,
+        properties: dict[str, str],
+        event_time_ms: int | None = None,
+    ) -> None:
+        self.schema_id: Final = schema_id
+        self.key: Final = key
+        self.value: Final = value
+        self.properties: Final = properties
+        self.event_time_ms: Final = event_time_ms
+
+    def equals(self, other: SourceRecord) -> bool:
+        """True when the data topic would hold the same."""
+        return (
+            self.key == other.key
+            and self.value == other.value
+            and self.schema_id == other.schema_id
+            and self.properties == other.properties
+        )

@@ -24,7 +24,7 @@ _SIZE: Final = struct.Struct(">I")
 
 def encode_record(seq: int, record: SourceRecord) -> bytes:
     """RECORD. Raises HostProtocolError for a record that is larger than a frame may be."""
-    schema_id, key, value, properties, event_time_ms = record
+    key, value, properties, event_time_ms = record.key, record.value, record.properties, record.event_time_ms
     parts: list[bytes] = []
     if value is None:
         parts.append(b"\x00")
@@ -39,7 +39,7 @@ def encode_record(seq: int, record: SourceRecord) -> bytes:
     if length > MAX_FRAME_LENGTH:
         raise HostProtocolError(f"{length} bytes are more than a frame holds", frame=_RECORD)
     time_ms = _NO_TIME if event_time_ms is None else event_time_ms
-    return _HEAD.pack(length, _RECORD, seq, schema_id, time_ms, len(key)) + key + rest
+    return _HEAD.pack(length, _RECORD, seq, record.schema_id, time_ms, len(key)) + key + rest
 
 
 @lru_cache(maxsize=1024)

@@ -27,6 +27,7 @@ from schemas.node_errors import node_errors
 from source_connector.configuration.private_files import as_file
 from source_connector.errors import DeploymentError, FetchError
 from source_connector.rows.raw_page import RawPage
+from source_connector.rows.timeouts import Timeout, Timeouts
 
 __all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead", "reason_of"]
 
@@ -80,10 +81,6 @@ class _Readable(Protocol):
     def tell(self) -> int: ...
 
 
-class _Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
 class _RawResultMessage(ResultMessage):  # type: ignore[misc]  # the driver has no types
     """Leaves rows of user tables as bytes: an error while decoding in the driver's own thread would end its pool."""
 
@@ -120,38 +117,15 @@ class _EventNodeFirst(DCAwareRoundRobinPolicy):  # type: ignore[misc]  # the dri
         return iter(plan)
 
 
-class _Timeout:
-    """A timer of the driver that lets go of its callback when it is cancelled.
-
-    The driver keeps a cancelled timer until its time, half a minute later, and through the callback the whole answer.
-    """
-
-    __slots__ = ("_callback", "_timer")
-
-    def __init__(
-        self, create: Callable[[float, Callable[[], None]], _Timer], delay_s: float, callback: Callable[[], None]
-    ) -> None:
-        self._callback: Callable[[], None] | None = callback
-        self._timer = create(delay_s, self._run)
-
-    def cancel(self) -> None:
-        self._callback = None
-        self._timer.cancel()
-
-    def _run(self) -> None:
-        callback = self._callback
-        if callback is not None:
-            callback()
-
-
 class _Connection(Cluster.connection_class):  # type: ignore[misc]  # the driver has no types
     """The driver reads 4 KiB at a time, and 20 rows of a wide table have a hundred KiB and more."""
 
     in_buffer_size = 1 << 16
+    _timeouts: Final = Timeouts(Cluster.connection_class.create_timer)
 
     @classmethod
-    def create_timer(cls, timeout: float, callback: Callable[[], None]) -> _Timeout:
-        return _Timeout(super().create_timer, timeout, callback)
+    def create_timer(cls, timeout: float, callback: Callable[[], None]) -> Timeout:
+        return cls._timeouts.add(timeout, callback)
 
 
 class _NextHostOnError(FallthroughRetryPolicy):  # type: ignore[misc]  # the driver has no types

@@ -9,17 +9,20 @@ partition deletion): such an event waits for everything before it in its partiti
 from __future__ import annotations
 
 from collections import deque
-from typing import final
+from typing import Final, final
 
 from schemas.mutation_event import MutationKind
 from source_connector.events.events_message import PendingEvent
 
 __all__ = ["PartitionLanes", "Work"]
 
+_ROW: Final = MutationKind.ROW
+_ROW_DELETION: Final = MutationKind.ROW_DELETION
+
 
 def _is_of_one_row(pending: PendingEvent) -> bool:
     kind = pending.event.kind
-    return kind is MutationKind.ROW or kind is MutationKind.ROW_DELETION
+    return kind is _ROW or kind is _ROW_DELETION
 
 
 @final
@@ -65,7 +68,8 @@ class _Lane:
     __slots__ = ("behind", "held_back", "is_exclusive")
 
     def __init__(self) -> None:
-        self.held_back: deque[PendingEvent] = deque()
+        self.held_back: deque[PendingEvent] | None = None
+        """Made for the first one: most partitions never hold any back."""
         self.behind: dict[bytes, list[PendingEvent]] = {}
         self.is_exclusive = False
 
@@ -86,6 +90,11 @@ class PartitionLanes:
         lane = self._lanes.get(partition_key)
         if lane is None:
             lane = self._lanes[partition_key] = _Lane()
+        if not lane.held_back and not lane.is_exclusive and _is_of_one_row(pending):
+            self._place(lane, pending)
+            return
+        if lane.held_back is None:
+            lane.held_back = deque()
         lane.held_back.append(pending)
         self._advance(lane)
 
@@ -104,7 +113,7 @@ class PartitionLanes:
         for lane in self._lanes.values():
             for behind in lane.behind.values():
                 found += behind
-            found += lane.held_back
+            found += lane.held_back or ()
         return found
 
     def has_behind(self, work: Work) -> bool:
@@ -139,11 +148,15 @@ class PartitionLanes:
                     return
                 lane.is_exclusive = True
             lane.held_back.popleft()
-            behind = lane.behind.get(pending.event.key)
-            if behind is not None:
-                behind.append(pending)
-            else:
-                self._begin(lane, [pending])
+            self._place(lane, pending)
+
+    def _place(self, lane: _Lane, pending: PendingEvent) -> None:
+        """Behind the work on its key, or as work of its own."""
+        behind = lane.behind.get(pending.event.key)
+        if behind is not None:
+            behind.append(pending)
+        else:
+            self._begin(lane, [pending])
 
     def _begin(self, lane: _Lane, events: list[PendingEvent]) -> None:
         lane.behind[events[0].event.key] = []

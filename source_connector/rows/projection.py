@@ -22,6 +22,12 @@ from source_connector.rows.selection import Selection, quoted
 
 __all__ = ["Projection", "RawValues"]
 
+# Whatever is looked up for every row: to ask an enumeration's class for a member costs as much as to make an object.
+_ROW: Final = MutationKind.ROW
+_ROW_DELETION: Final = MutationKind.ROW_DELETION
+_STATIC_ROW: Final = MutationKind.STATIC_ROW
+_KEY_VALUE_AVRO: Final = DataFormat.KEY_VALUE_AVRO
+
 
 class Projection:
     """One table in one state of its schema. Raises DeploymentError when nothing is left to replicate."""
@@ -100,7 +106,7 @@ class Projection:
 
     def event_key(self, event: MutationEvent) -> bytes:
         """The data topic's key for what an event is about. Raises RowConversionError."""
-        if self.data_format is DataFormat.KEY_VALUE_AVRO:
+        if self.data_format is _KEY_VALUE_AVRO:
             return event.key
         return self.record_key(self.row_key_values(event.partition_key, event.clustering))
 
@@ -133,10 +139,10 @@ class Projection:
 
     def selection_for(self, kind: MutationKind) -> Selection:
         """What is read for an event of this kind."""
-        if kind is MutationKind.STATIC_ROW:
-            return self.static_selection
-        if kind in (MutationKind.ROW, MutationKind.ROW_DELETION):
+        if kind is _ROW or kind is _ROW_DELETION:
             return self.row_selection
+        if kind is _STATIC_ROW:
+            return self.static_selection
         return self.scope_selection
 
     def select(self, selection: Selection, where: str) -> str:

@@ -27,6 +27,8 @@ _LOOK_AHEAD: Final = 4 * GROUP_SIZE
 _PRODUCT_SIZE: Final = 20
 _WORTH_IT: Final = 10
 _SIZE: Final = struct.Struct(">i")
+_ROW: Final = MutationKind.ROW
+_ROW_DELETION: Final = MutationKind.ROW_DELETION
 # Types with two serialized forms of one value: the row may be stored under the other one.
 _SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "float"})
 
@@ -95,7 +97,7 @@ def _head(waiting: deque[WaitingRead]) -> Iterator[WaitingRead]:
 
 def _is_groupable(request: ReadRequest) -> bool:
     kind = request.kind
-    return (kind is MutationKind.ROW or kind is MutationKind.ROW_DELETION) and None not in request.clustering
+    return (kind is _ROW or kind is _ROW_DELETION) and None not in request.clustering
 
 
 def _goes_with(first: ReadRequest, other: ReadRequest) -> bool:

@@ -23,25 +23,19 @@ from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outco
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.projection import RawValues
 from source_connector.rows.read_request import ReadLevel, ReadRequest, Rows
-from source_connector.rows.row_task import STALE_AFTER_S, Desk
+from source_connector.rows.row_task import STALE_AFTER_S, Desk, Task
 
 __all__ = ["ScopeTask"]
 
 
-class ScopeTask:
+class ScopeTask(Task):
     """A partition deletion or a range deletion.
 
     A row that cannot be converted holds nothing up: the others are published, then it alone is tried again.
     """
 
     def __init__(self, work: Work, desk: Desk) -> None:
-        self.work = work
-        self.attempts = 0
-        self.failures = 0
-        self.unanswered = 0
-        self.was_refused = False
-        self.refused_bytes = 0
-        self.desk: Final = desk
+        super().__init__(work, desk)
         self._pending: Final = work.newest
         self._projection = desk.projection
         self._schema_id = desk.schema_id
@@ -102,7 +96,7 @@ class ScopeTask:
         self._is_unsure |= outcome is Outcome.UNKNOWN
         self._is_proven &= rows.consistency == "ALL" and not rows.is_fallback
         state = rows.paging_state
-        self._next = None if state is None else rows.request._replace(paging_state=state)
+        self._next = None if state is None else rows.request.next_page(state)
         if not is_known:
             self._published, self._published_hash = rows.request, rows_hash
             for row in rows.rows:

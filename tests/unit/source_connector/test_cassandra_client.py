@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import time
 import weakref
 import zipfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from source_connector.assembly import cassandra_options
 from source_connector.configuration.config import SourceConfig
 from source_connector.errors import DeploymentError, FetchError
 from source_connector.rows.cassandra_client import CassandraClient, _Connection
+from source_connector.rows.timeouts import Timeouts
 
 _LOGIN = {"auth.provider": "PLAIN", "auth.username": "u", "auth.password": "p"}
 
@@ -79,6 +83,32 @@ def test_a_cancelled_timer_lets_go_of_what_it_would_have_called() -> None:
     assert seen() is not None
     timer.cancel()
     assert seen() is None
+
+
+def test_timeouts_end_together_in_their_time_and_one_that_fails_ends_no_other() -> None:
+    """One timer of the driver's for all within a quarter of a second; what is shorter than a second has its own."""
+    created: list[tuple[float, Callable[[], None]]] = []
+    ended: list[str] = []
+    timeouts = Timeouts(lambda delay_s, callback: created.append((delay_s, callback)))
+
+    def fail() -> None:
+        raise ValueError("no such request")
+
+    before = time.monotonic()
+    timeouts.add(0.01, lambda: ended.append("short"))
+    assert created[0][0] == 0.01
+    timeouts.add(30, fail)
+    for name in ("first", "second", "third"):
+        last = timeouts.add(30, partial(ended.append, name))
+    last.cancel()
+    timers = created[1:]
+    assert len(timers) <= 2  # should a quarter of a second end in between
+    assert all(delay_s + time.monotonic() - before >= 30 and delay_s <= 30.25 for delay_s, _ in timers)
+    for _, callback in timers:
+        callback()
+    assert ended == ["first", "second"]
+    timeouts.add(30, partial(ended.append, "fourth"))
+    assert len(created) > len(timers) + 1
 
 
 def test_an_error_for_which_the_driver_has_no_exception_of_its_own_is_told_as_any_other(

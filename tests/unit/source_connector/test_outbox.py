@@ -10,8 +10,9 @@ import pytest
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.outbox import Outbox
 from source_connector.host.record import SourceRecord
+from source_connector.rows.partition_lanes import Work
 from source_connector.rows.row_task import Desk, Task
-from tests.unit.source_connector.events import event
+from tests.unit.source_connector.events import event, pending
 from tests.unit.source_connector.test_table_line import Case
 
 MIB = 1024 * 1024
@@ -19,7 +20,7 @@ MIB = 1024 * 1024
 
 def publish(outbox: Outbox, mebibytes: int, desk: object = "another table") -> None:
     """Records of a mebibyte that the broker does not acknowledge."""
-    task = cast("Task", SimpleNamespace(desk=desk, unanswered=0))
+    task = Task(Work(pending(event(1))), cast("Desk", desk))
     for _ in range(mebibytes):
         outbox.publish(task, SourceRecord(1, b"", bytes(MIB), {}))
 

@@ -18,16 +18,16 @@ SIMPLE = Projection(table())
 KEYED = Projection(table(clustering_key=("c",)))
 
 
-def read(projection: Projection, partition: int | bytes, *clustering: int) -> WaitingRead:
-    request = ReadRequest(
-        projection=projection,
-        kind=MutationKind.ROW,
-        partition_key=int32(partition) if isinstance(partition, int) else partition,
-        clustering=tuple(map(int32, clustering)),
-        level=ReadLevel.FIRST,
-        node=NODE,
-    )
-    return WaitingRead(None, request)
+def read(projection: Projection, partition: int | bytes, /, *clustering: int, **other: object) -> WaitingRead:
+    usual: dict[str, object] = {
+        "projection": projection,
+        "kind": MutationKind.ROW,
+        "partition_key": int32(partition) if isinstance(partition, int) else partition,
+        "clustering": tuple(map(int32, clustering)),
+        "level": ReadLevel.FIRST,
+        "node": NODE,
+    }
+    return WaitingRead(None, ReadRequest(**(usual | other)))  # type: ignore[arg-type]  # by name
 
 
 def condition(reads: list[WaitingRead]) -> tuple[str, list[bytes | None]]:
@@ -122,7 +122,7 @@ def test_composite_partition_keys_are_grouped_within_a_partition_only() -> None:
 def test_reads_that_differ_in_more_than_their_key_are_not_grouped(other: dict[str, object]) -> None:
     """Another coordinator, another level, another kind, another state of the schema, an absent clustering value."""
     first = read(SIMPLE, 1)
-    second = WaitingRead(None, read(SIMPLE, 2).request._replace(**other))  # type: ignore[arg-type]  # by name
+    second = read(SIMPLE, 2, **other)
     assert take_group(deque([first, second]), allow_product=True) == [first]
     assert take_group(deque([second, first]), allow_product=True) == [second]
 

@@ -1,0 +1,78 @@
+"""Timeouts of statements: those that end within the same quarter of a second share one timer of the driver's.
+
+A timer of the driver wakes its event loop when it is made, and is kept until its time, cancelled or not, and by its callback the
+whole answer of a statement with it. Thousands of statements are under way within one timeout, and hardly any of them ends by it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final, final
+
+__all__ = ["Timeout", "Timeouts"]
+
+_log = logging.getLogger(__name__)
+
+_TICK_S: Final = 0.25
+# What is shorter is no statement's timeout, and is not to be late.
+_SHORTEST_S: Final = 1.0
+
+
+@final
+class Timeout:
+    """It lets go of its callback when it is cancelled, as the driver asks of a timer."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """Nothing is called any more."""
+        self._callback = None
+
+    def run(self) -> None:
+        """Call what is to be called, unless that was cancelled."""
+        callback = self._callback
+        if callback is not None:
+            callback()
+
+
+class Timeouts:
+    """`create` makes a timer of the driver's from a delay in seconds and a callback. Any thread may add."""
+
+    def __init__(self, create: Callable[[float, Callable[[], None]], object]) -> None:
+        self._create = create
+        self._lock = threading.Lock()
+        self._by_tick: dict[int, list[Timeout]] = {}
+
+    def add(self, delay_s: float, callback: Callable[[], None]) -> Timeout:
+        """Call back after the delay, up to a quarter of a second later where it is a second or more."""
+        timeout = Timeout(callback)
+        if delay_s < _SHORTEST_S:
+            self._create(delay_s, timeout.run)
+            return timeout
+        now = time.monotonic()
+        tick = math.ceil((now + delay_s) / _TICK_S)
+        with self._lock:
+            others = self._by_tick.get(tick)
+            if others is not None:
+                others.append(timeout)
+                return timeout
+            self._by_tick[tick] = [timeout]
+        self._create(tick * _TICK_S - now, partial(self._end, tick))
+        return timeout
+
+    def _end(self, tick: int) -> None:
+        with self._lock:
+            ended = self._by_tick.pop(tick)
+        for timeout in ended:
+            try:
+                timeout.run()
+            except Exception:  # noqa: BLE001  # as the driver has it for its timers: the others end all the same
+                _log.error("the timeout of a statement was not told", exc_info=True)

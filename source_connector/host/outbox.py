@@ -15,6 +15,8 @@ __all__ = ["Outbox"]
 # takes nothing does not keep the others from reading.
 _SHARED_BYTES: Final = 24 * 1024 * 1024
 _KEPT_BYTES: Final = 8 * 1024 * 1024
+# What a record takes beside its bytes, in this process and in the host: tasks and events, messages and their properties.
+_BESIDE_ITS_BYTES: Final = 2048
 
 
 class Outbox:
@@ -36,9 +38,10 @@ class Outbox:
         """Hand a record to the host."""
         seq, self._next_seq = self._next_seq, self._next_seq + 1
         frame = encode_record(seq, record)
-        self._unanswered[seq] = task, len(frame)
-        self._bytes += len(frame)
-        self._bytes_of[task.desk] = self._bytes_of.get(task.desk, 0) + len(frame)
+        size = len(frame) + _BESIDE_ITS_BYTES
+        self._unanswered[seq] = task, size
+        self._bytes += size
+        self._bytes_of[task.desk] = self._bytes_of.get(task.desk, 0) + size
         task.unanswered += 1
         self._host.send(frame)
 
@@ -53,5 +56,5 @@ class Outbox:
         self._bytes_of[task.desk] -= size
         task.unanswered -= 1
         if refused:
-            task.was_refused, task.refused_bytes = True, size
+            task.was_refused, task.refused_bytes = True, size - _BESIDE_ITS_BYTES
         return task

@@ -47,3 +47,14 @@ def test_what_all_tables_have_unanswered_is_bounded() -> None:
     assert [sizes[table] for table in tables] == [24, 2, 2, 2]
     outbox.answered(1, refused=False)
     assert not any(map(outbox.has_room, tables))
+
+
+def test_small_records_are_bounded_too() -> None:
+    """Each is held by objects of this process and of the host, which take more than a short record itself."""
+    outbox = Outbox(cast("HostConnection", SimpleNamespace(send=lambda frame: None)))
+    desk, task = cast("Desk", "a table"), Task(Work(pending(event(1))), cast("Desk", "a table"))
+    while outbox.has_room(desk):
+        outbox.publish(task, SourceRecord(1, b"key", b"value", {}))
+    assert 10_000 < task.unanswered <= 32 * MIB // 2048
+    outbox.answered(1, refused=True)
+    assert task.refused_bytes < 100

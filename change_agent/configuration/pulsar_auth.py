@@ -8,11 +8,13 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
 import httpx
 
+from schemas.client_credentials import ClientCredentials, TokenIssueError, issued_token
 from schemas.errors import ConfigError
 from schemas.token_end import ended_token
 
@@ -20,8 +22,6 @@ __all__ = ["PulsarAuth"]
 
 _KINDS: Final = ("token", "basic", "tls", "oauth2")
 _TIMEOUT_S: Final = 15.0
-# A token is replaced so long before it ends.
-_EARLY_S: Final = 60.0
 
 
 class PulsarAuth:
@@ -64,7 +64,7 @@ class PulsarAuth:
     def http_headers(self) -> dict[str, str]:
         """What the admin interface wants to see. A token's file is read each time: it may be replaced.
 
-        Raises OSError, and httpx.HTTPError when the issuer of OAuth2 tokens does not give one.
+        Raises OSError; of OAuth2, ConfigError for the key file, and TokenIssueError when the issuer gives no token.
         """
         match self._kind:
             case "token":
@@ -91,8 +91,8 @@ class PulsarAuth:
         credentials = self._json("userId", "password")
         return f"{credentials['userId']}:{credentials['password']}"
 
-    def _oauth2(self) -> Mapping[str, str]:
-        return self._json("issuer_url", "private_key")
+    def _oauth2(self) -> ClientCredentials:
+        return ClientCredentials.parse(self.params, "pulsarAuthParams")
 
     def _json(self, *needed: str) -> Mapping[str, str]:
         try:
@@ -115,30 +115,23 @@ class PulsarAuth:
     def _issued_token(self) -> str:
         """By the client credentials flow, as the Pulsar client gets its own; kept until shortly before its end."""
         with self._lock:
-            if time.monotonic() < self._bearer_ends_at_s:
-                return self._bearer
-            options = self._oauth2()
-            issuer = options["issuer_url"].rstrip("/")
-            key = json.loads(_content_of(options["private_key"]))
-            with httpx.Client(timeout=_TIMEOUT_S) as client:
-                described = client.get(f"{issuer}/.well-known/openid-configuration").raise_for_status().json()
-                form = {
-                    "grant_type": "client_credentials",
-                    "client_id": key["client_id"],
-                    "client_secret": key["client_secret"],
-                    "audience": options.get("audience", ""),
-                    "scope": options.get("scope", ""),
-                }
-                asked = {name: value for name, value in form.items() if value}
-                answer = client.post(described["token_endpoint"], data=asked).raise_for_status().json()
-            self._bearer = str(answer["access_token"])
-            self._bearer_ends_at_s = time.monotonic() + max(0.0, float(answer.get("expires_in", 0)) - _EARLY_S)
+            if time.monotonic() >= self._bearer_ends_at_s:
+                credentials = self._oauth2()
+                with httpx.Client(timeout=_TIMEOUT_S) as client:
+                    ask = partial(_asked, client, credentials.issuer_url)
+                    issued = issued_token(credentials, lambda path: Path(path).read_text(encoding="utf-8"), ask)
+                self._bearer = issued.text
+                self._bearer_ends_at_s = time.monotonic() + issued.usable_s
             return self._bearer
 
 
-def _content_of(place: str) -> str:
-    """A file, or the data itself, in the forms that the Pulsar client takes."""
-    inline = "data:application/json;base64,"
-    if place.startswith(inline):
-        return base64.b64decode(place.removeprefix(inline)).decode()
-    return Path(place.removeprefix("file://").removeprefix("file:")).read_text(encoding="utf-8")
+def _asked(
+    client: httpx.Client, issuer: str, method: str, address: str, form: Mapping[str, str] | None
+) -> httpx.Response:
+    try:
+        return client.request(method, address, data=form)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        reason = (
+            f"it does not answer ({error or type(error).__name__}); start it or check issuer_url in pulsarAuthParams"
+        )
+        raise TokenIssueError(issuer.rstrip("/"), reason) from error

@@ -16,6 +16,8 @@ import httpx
 from change_agent.configuration.pulsar_auth import PulsarAuth
 from change_agent.errors import PublishError
 from schemas.certificate_refusal import certificate_refusal
+from schemas.client_credentials import TokenIssueError
+from schemas.errors import ConfigError
 from schemas.redirects import RedirectError, redirected
 
 __all__ = ["EventsTopics"]
@@ -93,7 +95,7 @@ class EventsTopics:
         try:
             headers = {} if self._auth is None else self._auth.http_headers()
             response = redirected(ask, path)
-        except (RedirectError, httpx.InvalidURL) as error:
+        except (RedirectError, TokenIssueError, ConfigError, httpx.InvalidURL) as error:
             raise PublishError(topic, str(error)) from error
         except (httpx.HTTPError, OSError, ValueError, KeyError) as error:
             reason = str(error) or type(error).__name__

@@ -13,13 +13,10 @@ import hmac
 import itertools
 import json
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import cast
-from urllib.parse import parse_qs
 
 import pulsar
 import pytest
@@ -41,6 +38,7 @@ from spark_bridge.topics.options import BridgeOptions
 from tests.cassandra_session import cluster_of
 from tests.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.events_topic import EventsTopic, wait_until
+from tests.token_issuer import CLIENT_SECRET, OAUTH2_PLUGIN, Issuer, key_file, token_issuer
 
 _SECRET = b"not a secret: it is for a test's own server"
 _NODE_PASSWORD = "open sesame"
@@ -342,55 +340,16 @@ def test_sighup_takes_over_what_can_change_and_says_what_cannot(
     assert _keys(topic) == ["seen", "seen again"]
 
 
-class _Issuer(ThreadingHTTPServer):
-    """Issues tokens of OAuth2's client credentials flow, of the role that the client is."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _IssuerHandler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
-        self.forms: list[dict[str, list[str]]] = []
-
-
-class _IssuerHandler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        assert isinstance(self.server, _Issuer)
-        self._answer({"token_endpoint": f"{self.server.url}/token"})
-
-    def do_POST(self) -> None:
-        assert isinstance(self.server, _Issuer)
-        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self.server.forms.append(form)
-        known = form["client_secret"] == ["geheim"]
-        token = {"access_token": _token(form["client_id"][0]), "expires_in": 3600, "token_type": "Bearer"}
-        self._answer(token if known else {"error": "invalid_client"}, 200 if known else 401)
-
-    def _answer(self, content: dict[str, object], status: int = 200) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        return
-
-
 @pytest.fixture
-def issuer() -> Iterator[_Issuer]:
-    """A running issuer of tokens."""
-    made = _Issuer()
-    thread = threading.Thread(target=made.serve_forever, args=(0.05,))
-    thread.start()
-    yield made
-    made.shutdown()
-    thread.join()
-    made.server_close()
+def issuer() -> Iterator[Issuer]:
+    """A running issuer of tokens, of the role that the client is."""
+    with token_issuer(_token) as running:
+        yield running
 
 
 @pytest.fixture(params=["token", "certificate", "oauth2"])
 def credentials(
-    request: pytest.FixtureRequest, authority: CertificateAuthority, issuer: _Issuer, servers: Sandbox, tmp_path: Path
+    request: pytest.FixtureRequest, authority: CertificateAuthority, issuer: Issuer, servers: Sandbox, tmp_path: Path
 ) -> dict[str, object]:
     """Options by which an agent has the role `writer`: by a token's file, by its certificate over TLS, or by OAuth2."""
     java = "org.apache.pulsar.client.impl.auth"
@@ -408,12 +367,12 @@ def credentials(
             "tlsTrustCertsFilePath": str(authority.trusted),
             "sslHostnameVerificationEnable": False,
         }
-    (tmp_path / "key.json").write_text(json.dumps({"client_id": "writer", "client_secret": "geheim"}))
-    params = {"issuer_url": issuer.url, "private_key": f"file://{tmp_path}/key.json", "audience": "pulsar"}
-    return {
-        "pulsarAuthPluginClassName": f"{java}.oauth2.AuthenticationOAuth2",
-        "pulsarAuthParams": json.dumps(params),
+    params = {
+        "issuer_url": issuer.url,
+        "private_key": key_file(tmp_path / "key.json", "writer"),
+        "audience": "pulsar",
     }
+    return {"pulsarAuthPluginClassName": OAUTH2_PLUGIN, "pulsarAuthParams": json.dumps(params)}
 
 
 def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
@@ -448,7 +407,7 @@ def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
         topic_of(f"{keyspace}.a").wait_for(1)
         log = modest.log.read_text()
         assert _token("writer") not in log
-        assert "geheim" not in log
+        assert CLIENT_SECRET not in log
     finally:
         modest.stop()
         agent.start()

@@ -16,6 +16,7 @@ from change_agent.errors import PublishError
 from change_agent.publishing.events_topics import EventsTopics
 from schemas.errors import ConfigError
 from tests.http_brokers import Request, broker, owner_of_all, redirects_to
+from tests.token_issuer import OAUTH2_PLUGIN, key_file, token_issuer
 
 _TOPIC = "persistent://tenant/ns/cdc-events-ks.t"
 _PATH = "/admin/v2/persistent/tenant/ns/cdc-events-ks.t"
@@ -177,6 +178,49 @@ def test_a_plugin_that_the_admin_interface_cannot_use_is_a_configuration_error()
         PulsarAuth("org.apache.pulsar.client.impl.auth.AuthenticationAthenz", "{}")
     with pytest.raises(ConfigError, match=r"pulsarAuthParams: must be JSON with userId and password"):
         PulsarAuth("org.apache.pulsar.client.impl.auth.AuthenticationBasic", "u:geheim")
+    with pytest.raises(ConfigError, match=r"^pulsarAuthParams: has no private_key, where the file .* is$"):
+        PulsarAuth(OAUTH2_PLUGIN, '{"issuer_url": "https://h"}')
+
+
+def test_a_token_of_oauth2_is_kept_until_it_ends(server: _Server, tmp_path: Path) -> None:
+    """The issuer is asked when it is needed first."""
+    server.answers = {
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}),
+        ("GET", f"{_PATH}/partitioned-stats?perPartition=false"): (200, {"subscriptions": {"sub": {}}}),
+    }
+    with token_issuer() as issuer:
+        params = {"issuer_url": issuer.url, "private_key": key_file(tmp_path / "key.json", "writer")}
+        auth = PulsarAuth(OAUTH2_PLUGIN, json.dumps(params))
+        assert issuer.forms == []
+        assert _topics(server, create=False, auth=auth).ensure(_TOPIC) == 1
+        assert server.authorization == "Bearer writer-1"
+        assert len(issuer.forms) == 1
+
+
+def test_what_is_wrong_with_oauth2_is_one_line(server: _Server, tmp_path: Path) -> None:
+    """Of an issuer that refuses or is away, and of the key file; it is tried again, as a file may come later."""
+    key = tmp_path / "key.json"
+    with token_issuer() as issuer:
+        params = {"issuer_url": issuer.url, "private_key": f"file://{key}"}
+        topics = _topics(server, auth=PulsarAuth(OAUTH2_PLUGIN, json.dumps(params)))
+        reasons = []
+        for content in (None, "[1]", '{"client_id": "writer", "client_secret": "wrong"}'):
+            if content is not None:
+                key.write_text(content)
+            with pytest.raises(PublishError) as raised:
+                topics.ensure(_TOPIC)
+            reasons.append(raised.value.reason)
+    with pytest.raises(PublishError) as raised:
+        topics.ensure(_TOPIC)
+    gives_none = f"the OAuth2 issuer {issuer.url} gives no token: it"
+    assert [*reasons, raised.value.reason] == [
+        f"pulsarAuthParams: the key file {key} cannot be read (No such file or directory)",
+        f"pulsarAuthParams: the key file {key} is not JSON with client_id and client_secret",
+        f"{gives_none} answers 401 (invalid_client: no client has the secret ****); "
+        "check what the key file holds, and audience and scope in pulsarAuthParams",
+        f"{gives_none} does not answer ([Errno 111] Connection refused); "
+        "start it or check issuer_url in pulsarAuthParams",
+    ]
 
 
 def test_the_broker_that_owns_a_topic_is_asked() -> None:

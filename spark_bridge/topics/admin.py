@@ -15,13 +15,13 @@ from types import TracebackType
 from typing import Self, cast
 
 import httpx
-import tenacity
 
 from schemas.certificate_refusal import certificate_refusal
 from schemas.redirects import RedirectError, redirected
 from spark_bridge.errors import PulsarUnreachableError, TopicError
 from spark_bridge.topics.authentication import ended, http_certificate, http_headers
 from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.patience import patiently
 from spark_bridge.topics.positions import BEGINNING, Ledger, Position, topic_of
 
 __all__ = ["PulsarAdmin"]
@@ -163,15 +163,12 @@ class PulsarAdmin:
 
     def _patiently(self, method: str, path: str, body: Json | None = None) -> httpx.Response:
         """Ask again while nobody answers or the broker is starting or handing the topic over."""
-        retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._patience_s),
-            wait=tenacity.wait_exponential(multiplier=0.1, max=2),
-            retry=tenacity.retry_if_exception_type((httpx.TransportError, RedirectError))
-            | tenacity.retry_if_result(lambda response: response.status_code >= 500),
-            retry_error_callback=_last_outcome,
-        )
+
+        def ask() -> httpx.Response:
+            return redirected(lambda address: self._http.request(method, address, json=body), path)
+
         try:
-            return retrying(lambda: redirected(lambda address: self._http.request(method, address, json=body), path))
+            return patiently(ask, self._patience_s)
         except (RedirectError, httpx.InvalidURL) as error:
             raise PulsarUnreachableError(self._url, str(error)) from None
         except httpx.TransportError as error:
@@ -191,11 +188,6 @@ class PulsarAdmin:
 
 def _position(message_id: Json) -> Position:
     return Position(cast("int", message_id["ledgerId"]), cast("int", message_id["entryId"]))
-
-
-def _last_outcome(state: tenacity.RetryCallState) -> httpx.Response:
-    assert state.outcome is not None
-    return cast("httpx.Response", state.outcome.result())
 
 
 def _reason(response: httpx.Response) -> str:

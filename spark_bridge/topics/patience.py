@@ -1,0 +1,33 @@
+"""Asking a service again while it does not answer, or is starting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import httpx
+import tenacity
+
+from schemas.redirects import RedirectError
+
+__all__ = ["patiently"]
+
+
+def patiently(ask: Callable[[], httpx.Response], patience_s: float) -> httpx.Response:
+    """The answer of `ask`, which is called for so long while nobody answers or the answer is a 5xx; the last one then.
+
+    Raises httpx.TransportError and RedirectError as the last call of `ask` did.
+    """
+    retrying = tenacity.Retrying(
+        stop=tenacity.stop_after_delay(patience_s),
+        wait=tenacity.wait_exponential(multiplier=0.1, max=2),
+        retry=tenacity.retry_if_exception_type((httpx.TransportError, RedirectError))
+        | tenacity.retry_if_result(lambda response: response.status_code >= 500),
+        retry_error_callback=_last_outcome,
+    )
+    return retrying(ask)
+
+
+def _last_outcome(state: tenacity.RetryCallState) -> httpx.Response:
+    assert state.outcome is not None
+    return cast("httpx.Response", state.outcome.result())

@@ -32,7 +32,7 @@ from spark_bridge.reading.raw_columns import RAW_SCHEMA
 from spark_bridge.reading.schema_versions import VersionLookup
 from spark_bridge.spark_line import try_cast
 from spark_bridge.topics.admin import PulsarAdmin
-from spark_bridge.topics.options import TLS_PLUGIN, BridgeOptions
+from spark_bridge.topics.options import OAUTH2_PLUGIN, TLS_PLUGIN, BridgeOptions
 from spark_bridge.topics.positions import BEGINNING, Ledger, Position
 
 __all__ = ["DEFAULT_SUBSCRIPTION", "connector_batch", "connector_stream"]
@@ -135,6 +135,12 @@ def _offsets(ids: Mapping[str, pulsar.MessageId]) -> str:
 
 
 def _settings(options: BridgeOptions) -> dict[str, str]:
+    if options.auth_plugin_class_name == OAUTH2_PLUGIN:
+        reason = (
+            "AuthenticationOAuth2 is not possible on PySpark 3.5: its connector's client (Pulsar 2.4) does not have it; use "
+            "AuthenticationToken with a token's file, or PySpark 4.1"
+        )
+        raise ConfigError.of("authPluginClassName", reason)
     if options.auth_plugin_class_name == TLS_PLUGIN:
         pass  # names files only
     elif options.auth_params is not None and not options.auth_params.get_secret_value().startswith("file:"):

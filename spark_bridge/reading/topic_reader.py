@@ -7,6 +7,7 @@ run again, and a batch entry is never cut.
 from __future__ import annotations
 
 import binascii
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from spark_bridge.errors import DataLossError, TopicReadError
 from spark_bridge.reading.raw_columns import RawRow, to_arrow
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.authentication import client_authentication
-from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.options import OAUTH2_PLUGIN, BridgeOptions
 from spark_bridge.topics.positions import BEGINNING, Position, message_id_fields
 
 __all__ = ["TopicRange", "end_within", "entry_versions", "last_message_properties", "open_client", "read_range"]
@@ -115,6 +116,10 @@ def entry_versions(options: BridgeOptions, span: TopicRange) -> dict[Position, i
 
 def open_client(options: BridgeOptions) -> pulsar.Client:
     """A client for the broker; the caller closes it. Raises ConfigError."""
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    if options.auth_plugin_class_name == OAUTH2_PLUGIN:
+        # Clients before 3.13 write what they send to an issuer that refuses it: the secret.
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
     return pulsar.Client(
         options.service_url,
         authentication=client_authentication(options),
@@ -123,7 +128,7 @@ def open_client(options: BridgeOptions) -> pulsar.Client:
         tls_trust_certs_file_path=options.tls_trust_certs_file_path,
         tls_allow_insecure_connection=options.tls_allow_insecure_connection,
         tls_validate_hostname=options.tls_hostname_verification_enable,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        logger=logger,
     )
 
 
@@ -139,6 +144,12 @@ def _open(client: pulsar.Client, options: BridgeOptions, span: TopicRange) -> pu
             receiver_queue_size=options.receiver_queue_size,
             reader_name="spark-bridge",
         )
+    except pulsar.AuthenticationError as error:
+        reason = (
+            f"the broker at {options.service_url} does not let us in, or the issuer of tokens gives none ({error}); check "
+            "authPluginClassName and authParams, and that workers reach the issuer"
+        )
+        raise TopicReadError(span.partition_topic, str(span.start), reason) from None
     except pulsar.PulsarException as error:
         reason = (
             f"the broker at {options.service_url} gives no reader within {options.operation_timeout_seconds} s ({error}); "

@@ -20,6 +20,7 @@ from schemas.certificate_refusal import certificate_refusal
 from schemas.redirects import RedirectError, redirected
 from spark_bridge.errors import PulsarUnreachableError, TopicError
 from spark_bridge.topics.authentication import ended, http_certificate, http_headers
+from spark_bridge.topics.issued_tokens import trusting
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.patience import patiently
 from spark_bridge.topics.positions import BEGINNING, Ledger, Position, topic_of
@@ -41,7 +42,7 @@ class PulsarAdmin:
         self._patience_s = patience_s
         self._http = httpx.Client(
             base_url=f"{options.admin_url}/admin/v2",
-            headers=dict(http_headers(options)),
+            headers=dict(http_headers(options, patience_s=patience_s)),
             verify=_verification(options),
             timeout=httpx.Timeout(options.operation_timeout_seconds, connect=min(5, options.operation_timeout_seconds)),
         )
@@ -200,7 +201,7 @@ def _reason(response: httpx.Response) -> str:
 def _verification(options: BridgeOptions) -> ssl.SSLContext | bool:
     if not options.admin_url.startswith("https://"):
         return True
-    context = ssl.create_default_context(cafile=options.tls_trust_certs_file_path)
+    context = trusting(options)
     context.check_hostname = options.tls_hostname_verification_enable and not options.tls_allow_insecure_connection
     if options.tls_allow_insecure_connection:
         context.verify_mode = ssl.CERT_NONE

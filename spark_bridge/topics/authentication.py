@@ -1,7 +1,7 @@
 """Who we are, for the broker's protocol and for the admin service alike.
 
 `authPluginClassName` and `authParams` are those of Pulsar's `client.conf`: `token:...` or `file:///path`;
-`tlsCertFile:...,tlsKeyFile:...`; `{"userId": ..., "password": ...}`.
+`tlsCertFile:...,tlsKeyFile:...`; `{"userId": ..., "password": ...}`; `{"issuer_url": ..., "private_key": ...}`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pulsar
 
 from schemas.errors import ConfigError
 from schemas.token_end import ended_token
-from spark_bridge.topics.options import BASIC_PLUGIN, TLS_PLUGIN, TOKEN_PLUGIN, BridgeOptions
+from spark_bridge.topics.issued_tokens import admin_token, client_credentials, read_key_file
+from spark_bridge.topics.options import BASIC_PLUGIN, OAUTH2_PLUGIN, TLS_PLUGIN, TOKEN_PLUGIN, BridgeOptions
 
 __all__ = ["client_authentication", "ended", "http_certificate", "http_headers"]
 
@@ -31,16 +32,25 @@ def client_authentication(options: BridgeOptions) -> pulsar.Authentication | Non
             return pulsar.AuthenticationToken(_token(options))
         case str() as plugin if plugin == TLS_PLUGIN:
             return pulsar.AuthenticationTLS(*_certificate(options))
+        case str() as plugin if plugin == OAUTH2_PLUGIN:
+            credentials = client_credentials(options)
+            credentials.key(read_key_file)  # of a wrong one the client says no more than that it cannot authenticate
+            return pulsar.AuthenticationOauth2(credentials.params)
         case _:
             return pulsar.AuthenticationBasic(*_user(options))
 
 
-def http_headers(options: BridgeOptions) -> Mapping[str, str]:
-    """For the admin service. Raises ConfigError."""
+def http_headers(options: BridgeOptions, *, patience_s: float = 0.0) -> Mapping[str, str]:
+    """For the admin service. `patience_s`: for how long an issuer of tokens that does not answer is asked again.
+
+    Raises ConfigError; PulsarUnreachableError when the issuer gives no token.
+    """
     if options.auth_plugin_class_name == TOKEN_PLUGIN:
         return {"Authorization": f"Bearer {_token(options)}"}
     if options.auth_plugin_class_name == BASIC_PLUGIN:
         return {"Authorization": "Basic " + base64.b64encode(":".join(_user(options)).encode()).decode()}
+    if options.auth_plugin_class_name == OAUTH2_PLUGIN:
+        return {"Authorization": f"Bearer {admin_token(options, patience_s)}"}
     return {}
 
 

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
+from schemas.client_credentials import ClientCredentials
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import full_topic_name
 from spark_bridge.spark_line import HAS_ADMISSION_CONTROL
@@ -20,7 +21,8 @@ __all__ = ["BridgeOptions", "option_texts"]
 TOKEN_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"  # noqa: S105  (a class name)
 TLS_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationTls"
 BASIC_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationBasic"
-_PLUGINS: Final = (TOKEN_PLUGIN, TLS_PLUGIN, BASIC_PLUGIN)
+OAUTH2_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.oauth2.AuthenticationOAuth2"
+_PLUGINS: Final = (TOKEN_PLUGIN, TLS_PLUGIN, BASIC_PLUGIN, OAUTH2_PLUGIN)
 
 
 class BridgeOptions(BaseModel):
@@ -199,6 +201,11 @@ def _problems_together(known: Mapping[str, str]) -> list[ConfigProblem]:
             "needs checkpointLocation, that of the query: there it says how far it has come (PySpark 4.2 needs none)"
         )
         problems.append(ConfigProblem(option=limits[0], reason=reason))
+    if known.get("authPluginClassName") == OAUTH2_PLUGIN and "authParams" in known:
+        try:
+            ClientCredentials.parse(known["authParams"], "authParams")
+        except ConfigError as error:
+            problems += error.problems
     return problems
 
 

@@ -482,11 +482,11 @@ def test_a_node_that_wants_a_password_and_a_certificate_gets_both(
     assert _NODE_PASSWORD not in log
 
 
-@pytest.mark.parametrize("by", ["token", "certificate"])
+@pytest.mark.parametrize("by", ["token", "certificate", "oauth2"])
 def test_a_data_topic_is_read_with_the_rights_of_a_role(
-    servers: Sandbox, authority: CertificateAuthority, tmp_path: Path, by: str
+    servers: Sandbox, authority: CertificateAuthority, issuer: Issuer, tmp_path: Path, by: str
 ) -> None:
-    """The Spark reader by a token's file, or by a certificate over TLS; without the right to consume it says so."""
+    """The Spark reader by a token's file, by a certificate over TLS, or by OAuth2; without the right to consume it says so."""
     topic = f"persistent://{_NAMESPACE}/data-rights-{by}"
     admin = f"{servers.pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}"
     rest().put(f"{admin}/partitions", json=2).raise_for_status()
@@ -512,6 +512,9 @@ def test_a_data_topic_is_read_with_the_rights_of_a_role(
             "tlsTrustCertsFilePath": str(authority.trusted),
             "tlsHostnameVerificationEnable": "false",
         }
+    if by == "oauth2":
+        params = {"issuer_url": issuer.url, "private_key": key_file(tmp_path / "key.json", "writer")}
+        given |= {"authPluginClassName": OAUTH2_PLUGIN, "authParams": json.dumps(params)}
     options = BridgeOptions.from_mapping({**given, "topic": topic})
     with pytest.raises(
         PulsarUnreachableError, match=r"refuses to tell about .*; check authPluginClassName and authParams"
@@ -521,3 +524,5 @@ def test_a_data_topic_is_read_with_the_rights_of_a_role(
     batches = [batch for span in plan_batch(options) for batch in read_range(options, span)]
     values = [value for batch in batches for value in batch.column("value").to_pylist()]
     assert sorted(values) == [f"row {number}".encode() for number in range(10)]
+    # For the admin service and for the broker: who has no token may do everything here.
+    assert len(issuer.forms) > 1 if by == "oauth2" else not issuer.forms

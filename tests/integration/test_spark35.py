@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from schemas.cql_value import AvroValue
 from spark_bridge import current_table
+from spark_bridge.topics.options import OAUTH2_PLUGIN
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
 from tests.fix_spark35 import Spark35, Spark35Error
 from tests.integration.test_spark_current_table import (
@@ -130,6 +131,9 @@ def test_the_count_check_names_what_a_reader_left_out(
         pytest.param("raw_rows", {"authPluginClassName": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
                                   "authParams": "token:tell-nobody"},
                      "authParams: must be file:///path on PySpark 3.5", id="a secret that the connector would log"),
+        pytest.param("raw_rows", {"authPluginClassName": OAUTH2_PLUGIN, "authParams":
+                                  '{"issuer_url": "http://localhost:1", "private_key": "data:application/json;base64,tell-nobody"}'},
+                     "authPluginClassName: AuthenticationOAuth2 is not possible on PySpark 3.5", id="OAuth2"),
         pytest.param("raw_rows", {"topic": "persistent://public/spark/no-such-topic"},
                      "topic persistent://public/spark/no-such-topic: does not exist", id="a missing topic"),
         pytest.param("raw_rows", {"topix": "x"}, "topix: is no option of cassandra_cdc", id="an unknown option"),

@@ -20,7 +20,7 @@ from spark_bridge import session_builder
 from spark_bridge.reading.data_source import CassandraCdcDataSource
 from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.topic_reader import read_range
-from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.options import OAUTH2_PLUGIN, TOKEN_PLUGIN, BridgeOptions
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, RecordWriter, keep_everything, table_schemas
 from tests.servers import PulsarServer
 from tests.spark_settings import PATIENCE_S
@@ -376,13 +376,22 @@ def test_a_topic_of_other_messages_is_refused(
     assert "has a key that is not base64: this is no topic of KEY_VALUE SEPARATED records" in str(error.value)
 
 
-def test_secrets_do_not_show_in_plans_or_errors(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """The options travel with the query, but what `explain` and an error print does not hold the token."""
+@pytest.mark.parametrize(
+    ("plugin", "params"),
+    [
+        (TOKEN_PLUGIN, "token:tell-nobody"),
+        (
+            OAUTH2_PLUGIN,
+            '{"issuer_url": "http://127.0.0.1:1", "private_key": "data:application/json;base64,tell-nobody"}',
+        ),
+    ],
+)
+def test_secrets_do_not_show_in_plans_or_errors(
+    spark: SparkSession, data_topic: MakeTopic, plugin: str, params: str
+) -> None:
+    """The options travel with the query, but what `explain` and an error print does not hold the token, or the key."""
     topic = data_topic(*KEY_AND_VALUE)
-    secret = {
-        "authPluginClassName": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
-        "authParams": "token:tell-nobody",
-    }
+    secret = {"authPluginClassName": plugin, "authParams": params}
     frame = read(spark, topic.options, **secret)
     assert "tell-nobody" not in frame._jdf.queryExecution().toString()
     with pytest.raises(PySparkException) as error:

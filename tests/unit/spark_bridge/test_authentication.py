@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from schemas.errors import ConfigError
+from spark_bridge.errors import PulsarUnreachableError, TopicReadError
+from spark_bridge.reading.topic_reader import TopicRange, read_range
+from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.authentication import client_authentication, http_certificate, http_headers
-from spark_bridge.topics.options import BASIC_PLUGIN, TLS_PLUGIN, TOKEN_PLUGIN, BridgeOptions
+from spark_bridge.topics.options import BASIC_PLUGIN, OAUTH2_PLUGIN, TLS_PLUGIN, TOKEN_PLUGIN, BridgeOptions
+from spark_bridge.topics.positions import Position
+from tests.certificates import CertificateAuthority
+from tests.http_brokers import broker, owner_of_all
+from tests.token_issuer import CLIENT_SECRET, CONFIGURATION_PATH, TOKEN_PATH, Issuer, key_file, token_issuer
 
 
-def options(plugin: str | None = None, params: str | None = None) -> BridgeOptions:
-    given = {"serviceUrl": "pulsar://h:6650", "adminUrl": "http://h:8080", "topic": "t"}
+def options(plugin: str | None = None, params: str | None = None, **more: str) -> BridgeOptions:
+    given = {"serviceUrl": "pulsar://h:6650", "adminUrl": "http://h:8080", "topic": "t", **more}
     if plugin is not None and params is not None:
         given |= {"authPluginClassName": plugin, "authParams": params}
     return BridgeOptions.from_mapping(given)
@@ -65,3 +76,126 @@ def test_wrong_parameters_say_the_right_form_and_not_the_secret(plugin: str, par
     with pytest.raises(ConfigError) as error:
         http_certificate(given) if plugin == TLS_PLUGIN else http_headers(given)
     assert str(error.value) == message
+
+
+def oauth2(issuer_url: str, private_key: str, **more: str) -> BridgeOptions:
+    params = {"issuer_url": issuer_url, "private_key": private_key, "audience": "urn:pulsar"}
+    return options(OAUTH2_PLUGIN, json.dumps(params), **more)
+
+
+def test_a_token_of_oauth2_is_asked_for_once_until_it_ends(tmp_path: Path) -> None:
+    """Every micro-batch asks the admin service anew, and issuers count their tokens. The broker's client has its own."""
+    with token_issuer() as issuer, broker(owner_of_all({"partitions": 2})) as admin_service:
+        given = oauth2(issuer.url, key_file(tmp_path / "key.json", "reader"), adminUrl=admin_service.url)
+        for _ in range(2):
+            with PulsarAdmin(given) as admin:
+                assert len(admin.topic_partitions()) == 2
+        assert [each.authorization for each in admin_service.asked] == ["Bearer reader-1"] * 2
+        issuer.expires_in = 30
+        short = oauth2(issuer.url, key_file(tmp_path / "short.json", "short"))
+        assert [http_headers(short)["Authorization"] for _ in range(2)] == ["Bearer short-2", "Bearer short-3"]
+        assert {form["audience"][0] for form in issuer.forms} == {"urn:pulsar"}
+        assert client_authentication(given) is not None
+
+
+def test_an_issuer_is_trusted_as_the_broker_is(tmp_path: Path) -> None:
+    """By `tlsTrustCertsFilePath`; without it, and with one that holds no certificates, the line says what to look at."""
+    authority = CertificateAuthority(tmp_path)
+    authority.issue("issuer", "127.0.0.1")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(tmp_path / "issuer.pem", tmp_path / "issuer.key")
+    with token_issuer(tls=tls) as issuer:
+        key = key_file(tmp_path / "key.json", "reader")
+        trusting = oauth2(issuer.url, key, tlsTrustCertsFilePath=str(authority.trusted))
+        assert http_headers(trusting) == {"Authorization": "Bearer reader-1"}
+        with pytest.raises(
+            PulsarUnreachableError, match=r"certificate verify failed: .*; check tlsTrustCertsFilePath$"
+        ):
+            http_headers(oauth2(issuer.url, key))
+        with pytest.raises(ConfigError, match=r"^tlsTrustCertsFilePath: /nowhere holds no certificates in PEM \("):
+            http_headers(oauth2(issuer.url, key, tlsTrustCertsFilePath="/nowhere"))
+
+
+def _is_away(issuer: Issuer) -> None:
+    issuer.shutdown()
+    issuer.server_close()
+
+
+def _refuses(issuer: Issuer) -> None:
+    issuer.answers[TOKEN_PATH] = (401, b'{"error": "invalid_client"}')
+
+
+def _is_a_page(issuer: Issuer) -> None:
+    issuer.answers[CONFIGURATION_PATH] = (200, b"<html>")
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (_is_away, "it does not answer ([Errno 111] Connection refused); start it or check issuer_url in authParams"),
+        (
+            _refuses,
+            "it answers 401 (invalid_client); check what the key file holds, and audience and scope in authParams",
+        ),
+        (_is_a_page, "what it answers is no JSON object; check issuer_url in authParams"),
+    ],
+)
+def test_an_issuer_that_gives_no_token_is_told(changed: Callable[[Issuer], None], reason: str, tmp_path: Path) -> None:
+    """Before the admin service is asked, in one line with both addresses."""
+    with token_issuer() as issuer:
+        changed(issuer)
+        given = oauth2(issuer.url, key_file(tmp_path / "key.json", "refused"))
+        with pytest.raises(PulsarUnreachableError) as error:
+            PulsarAdmin(given, patience_s=0.1)
+    assert str(error.value) == (
+        f"Pulsar at http://h:8080: is not asked, for the OAuth2 issuer {issuer.url} gives no token: {reason}"
+    )
+
+
+def test_an_issuer_that_is_starting_is_asked_again(tmp_path: Path) -> None:
+    """As long as the admin service would be; then its last answer is told."""
+    with token_issuer() as issuer:
+        issuer.answers[TOKEN_PATH] = (503, b"")
+        given = oauth2(issuer.url, key_file(tmp_path / "key.json", "patient"))
+        with pytest.raises(PulsarUnreachableError, match="it answers 503"):
+            http_headers(given, patience_s=0.5)
+        assert len(issuer.forms) > 1
+
+
+def test_a_key_file_that_is_not_there_is_told_for_broker_and_admin_service() -> None:
+    """The client itself would say no more than that it cannot authenticate; the file has to be on every worker."""
+    given = oauth2("http://127.0.0.1:1", "file:///nowhere/key.json")
+    for ask in (client_authentication, http_headers):
+        with pytest.raises(ConfigError) as error:
+            ask(given)
+        assert str(error.value) == (
+            "authParams: the key file /nowhere/key.json cannot be read (No such file or directory)"
+        )
+
+
+def test_a_task_that_gets_no_token_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The client in a worker asks for itself: its secret is in no line of it, and the error names the options."""
+    with token_issuer() as issuer, socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"pulsar://127.0.0.1:{listening.getsockname()[1]}"
+        key = key_file(tmp_path / "key.json", "reader", "another secret")
+        given = oauth2(issuer.url, key, serviceUrl=address, operationTimeoutSeconds="5")
+        span = TopicRange("t", "t-partition-0", 0, Position(1, 0), Position(1, 9))
+        with pytest.raises(TopicReadError) as error:
+            list(read_range(given, span))
+        assert [form["client_secret"] for form in issuer.forms[:1]] == [["another secret"]]
+    assert str(error.value) == (
+        f"topic partition t-partition-0 after position 1:0: the broker at {address} does not let us in, or the issuer of "
+        "tokens gives none (Pulsar error: AuthenticationError); check authPluginClassName and authParams, and that workers "
+        "reach the issuer"
+    )
+    assert "secret" not in "".join(capfd.readouterr())
+
+
+def test_no_secret_of_oauth2_prints(tmp_path: Path) -> None:
+    """Neither an inline key's, nor a token."""
+    params = json.dumps({"issuer_url": "https://h", "private_key": f"data:application/json;base64,{CLIENT_SECRET}"})
+    given = options(OAUTH2_PLUGIN, params)
+    assert CLIENT_SECRET not in f"{given!r} {given}"
+    with pytest.raises(ConfigError) as error:
+        client_authentication(given)
+    assert CLIENT_SECRET not in str(error.value)

@@ -74,13 +74,25 @@ def test_what_is_no_topic_name_is_refused(topic: str) -> None:
             {"authParams": "x", "authPluginClassName": "com.example.Mine"},
             "options: authPluginClassName is one of org.apache.pulsar.client.impl.auth.AuthenticationToken, "
             "org.apache.pulsar.client.impl.auth.AuthenticationTls, "
-            "org.apache.pulsar.client.impl.auth.AuthenticationBasic",
+            "org.apache.pulsar.client.impl.auth.AuthenticationBasic, "
+            "org.apache.pulsar.client.impl.auth.oauth2.AuthenticationOAuth2",
         ),
     ],
 )
 def test_authentication_is_whole_and_known(more: dict[str, str], problem: str) -> None:
     """Half of it, or a plugin that the Python client does not have, is refused."""
     assert problems(GIVEN | more) == [problem]
+
+
+def test_parameters_of_oauth2_are_reported_with_the_other_problems() -> None:
+    """All at once, and without what stands in them."""
+    plugin = "org.apache.pulsar.client.impl.auth.oauth2.AuthenticationOAuth2"
+    params = '{"issuer_url": "tell-nobody"}'
+    assert problems(GIVEN | {"authPluginClassName": plugin, "authParams": params, "minPartitions": "0"}) == [
+        "authParams: has no private_key, where the file with client_id and client_secret is",
+        "authParams: has an issuer_url that is no address such as https://auth.example.com",
+        "minPartitions: Input should be greater than or equal to 1",
+    ]
 
 
 def test_secrets_do_not_print() -> None:

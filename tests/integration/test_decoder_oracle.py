@@ -4,78 +4,24 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import secrets
-import subprocess
-import sys
-import warnings
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
 import pytest
-from cassandra import DriverException, InvalidRequest
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
-from cassandra.concurrent import execute_concurrent
 
-from cdc.commitlog_oracle.oracle import CommitLogOracle, OracleOutput
-from cdc.sandbox import Sandbox, SandboxOptions
-from cdc.sandbox.cassandra_node import CassandraNode
-from cdc.schema_source import load_schema
 from change_agent.cdc_raw.cdc_index import index_name, parse_cdc_index
 from change_agent.commitlog.reader import SegmentReader
-from change_agent.commitlog.section_decoder import SegmentOptions
-from change_agent.configuration.commitlog_options import load_segment_options
 from change_agent.errors import MalformedSegmentError
-from tests.oracle.damage import DamagedReading, read_damaged
-from tests.oracle.features import FEATURES, FeatureCounts, absence, count_features
-from tests.oracle.random_cql import random_cql
-from tests.oracle.statements import statements
-from tests.oracle.variants import CIPHER, VARIANTS, Variant
+from tests.oracle.features import FEATURES, FeatureCounts, absence
+from tests.oracle.readings import RANDOM_MUTATIONS, Reading, read_both
+from tests.oracle.variants import VARIANTS
 
-# Random CQL meets limits of Cassandra (bounds of a range that exclude each other, batches that are too large).
-_MAX_REFUSED = 0.1
-
-# On each Cassandra, of which there are five: more than 10,000 in all.
-_RANDOM_MUTATIONS: Final = 2500
-# Statements that are refused, or change nothing.
-_SPARE: Final = 1.1
-_CONCURRENCY: Final = 16
 _MIN_SHARE: Final = 0.01
 # What Cassandra says of a sync marker that points behind the end of the file.
 _BEYOND_THE_FILE: Final = "bad position but valid CRC"
-# A seed to look at again, as the report of a run prints it; else each run has its own.
-_SEED_VARIABLE: Final = "CDC_TEST_SEED"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
-    """The same segments, read by us and by Cassandra."""
-
-    version: int
-    encoding: str | None
-    options: SegmentOptions
-    segments: list[Path]
-    ours: list[str]
-    our_errors: str
-    exit_code: int
-    oracle: OracleOutput
-    features: FeatureCounts
-    damaged: list[DamagedReading]
-
-    def rows(self) -> Iterator[dict[str, list[dict[str, object]]]]:
-        """All rows, static ones too."""
-        for update in self.updates():
-            yield from cast(list[dict[str, list[dict[str, object]]]], update["rows"])
-            if update["static_row"] is not None:
-                yield cast(dict[str, list[dict[str, object]]], update["static_row"])
-
-    def updates(self) -> Iterator[dict[str, object]]:
-        """All partition updates."""
-        for line in self.ours:
-            yield from json.loads(line)["updates"]
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -83,116 +29,12 @@ def reading(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     feature_counts: list[FeatureCounts],
-) -> _Reading:
+) -> Reading:
     """CQL of all kinds run on a real Cassandra, and both readings of what it wrote."""
-    variant = VARIANTS[request.param]
-    work_dir = tmp_path_factory.mktemp("oracle")
-    settings = {"enable_materialized_views": True, **variant.settings}
-    options = SandboxOptions(cassandra=variant.line, pulsar=False, cassandra_settings=settings)
-    with Sandbox(options) as sandbox:
-        node = sandbox.node
-        seed = int(os.environ.get(_SEED_VARIABLE) or secrets.randbelow(10**6))
-        print(f"Cassandra {node.version} ({request.param}): random CQL of seed {seed}")
-        _write(node, variant, seed)
-        schema_file = work_dir / "schema.json"
-        _cdc_decode(
-            "--contact-point", f"{node.address}:{node.native_port}", "--write-schema", str(schema_file)
-        ).check_returncode()
-        node.drain()
-        node.kill()
-        # Before 4.0 a segment comes to cdc_raw only when it is discarded, and some are not yet.
-        found = {path.name: path for folder in (node.commitlog_dir, node.cdc_raw) for path in folder.glob("*.log")}
-        segments = [path for _, path in sorted(found.items())]
-        judge = CommitLogOracle(variant.line, work_dir)
-        oracle = judge.read(segments, node.folder)
-        needed = ("--commitlog-options", str(node.cassandra_yaml)) if variant.encoding == CIPHER else ()
-        decoded = _cdc_decode("--schema", str(schema_file), *needed, *map(str, segments))
-        features = FeatureCounts(request.param, variant.version, seed)
-        feature_counts.append(features)
-        kept = [_copied(segment, work_dir) for segment in segments]
-        segment_options = load_segment_options(node.cassandra_yaml, "node")
-        ours = decoded.stdout.splitlines()
-        count_features(features, "random", _with_payloads(ours, kept, segment_options), load_schema(schema_file))
-        known = {(str(each["segment"]), int(each["position"])): line for line in ours for each in [json.loads(line)]}
-        return _Reading(
-            features=features,
-            damaged=read_damaged(kept, segment_options, known, (judge, node.folder), work_dir),
-            version=variant.version,
-            encoding=variant.encoding,
-            options=segment_options,
-            segments=kept,
-            ours=ours,
-            our_errors=decoded.stderr,
-            exit_code=decoded.returncode,
-            oracle=oracle,
-        )
+    return read_both(request.param, tmp_path_factory.mktemp("oracle"), feature_counts)
 
 
-def _copied(segment: Path, folder: Path) -> Path:
-    """The segment and its index outlive the sandbox."""
-    for path in (segment, segment.parent / index_name(segment.name)):
-        if path.exists():
-            (folder / path.name).write_bytes(path.read_bytes())
-    return folder / segment.name
-
-
-def _with_payloads(lines: list[str], segments: list[Path], options: SegmentOptions) -> Iterator[tuple[str, bytes]]:
-    """Each line with the bytes of its entry."""
-    payloads: dict[tuple[str, int], bytes] = {}
-    for segment in segments:
-        with SegmentReader(segment, options=options) as reader:
-            payloads |= {(reader.name, entry.position): entry.payload for entry in reader.read()}
-    for line in lines:
-        printed = json.loads(line)
-        yield line, payloads[printed["segment"], printed["position"]]
-
-
-def _cdc_decode(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cdc.main", "decode", *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-
-
-def _write(node: CassandraNode, variant: Variant, seed: int) -> None:
-    """Statements of all kinds one after the other, then many random ones."""
-    profile = ExecutionProfile(request_timeout=60)
-    cluster = Cluster(
-        [node.address],
-        port=node.native_port,
-        schema_metadata_enabled=False,
-        token_metadata_enabled=False,
-        connect_timeout=60,
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-    )
-    with_vectors = variant.line == "5.0"
-    count = round(_RANDOM_MUTATIONS * _SPARE)
-    random_part = random_cql(seed, "random", count, with_vectors=with_vectors)
-    with cluster, cluster.connect() as session, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the server's advice about what it is asked to do here
-        for statement in statements("written", with_vectors=with_vectors, beyond_2038=variant.version >= 8):
-            session.execute(statement)
-        for schema, writes in (
-            (random_part.schema, random_part.writes),
-            (random_part.alterations, random_part.later_writes),
-        ):
-            for statement in schema:
-                session.execute(statement)
-            _run(session, writes)
-
-
-def _run(session: Session, cql: list[str]) -> None:
-    refused: Counter[str] = Counter()
-    outcomes = execute_concurrent(
-        session, [(statement, ()) for statement in cql], concurrency=_CONCURRENCY, raise_on_first_error=False
-    )
-    for statement, (success, outcome) in zip(cql, outcomes, strict=True):
-        if success:
-            continue
-        assert isinstance(outcome, InvalidRequest | DriverException), outcome
-        refused[f"{outcome} in {statement[:200]}"] += 1
-    assert refused.total() <= _MAX_REFUSED * len(cql), refused
-
-
-def test_every_mutation_is_what_cassandra_reads(reading: _Reading) -> None:
+def test_every_mutation_is_what_cassandra_reads(reading: Reading) -> None:
     """Line by line: every key, cell, time, deletion and range, in the same order, and none more or less."""
     assert len(reading.ours) > 600
     if reading.version == 6:
@@ -214,7 +56,7 @@ def _by_table(lines: list[str]) -> list[str]:
     return list(map(json.dumps, mutations))
 
 
-def test_the_segments_are_of_the_version_and_encoding_under_test(reading: _Reading) -> None:
+def test_the_segments_are_of_the_version_and_encoding_under_test(reading: Reading) -> None:
     """Else a setting of the node does not do what it should."""
     found = []
     for segment in reading.segments:
@@ -224,11 +66,11 @@ def test_the_segments_are_of_the_version_and_encoding_under_test(reading: _Readi
     assert {each.encryption or each.compression for each in found} == {reading.encoding}
 
 
-def _reader(reading: _Reading, segment: Path, position: int = 0) -> SegmentReader:
+def _reader(reading: Reading, segment: Path, position: int = 0) -> SegmentReader:
     return SegmentReader(segment, position, reading.options)
 
 
-def test_nothing_in_them_is_an_error(reading: _Reading) -> None:
+def test_nothing_in_them_is_an_error(reading: Reading) -> None:
     """Both readers skip the mutation of the table that was dropped, and have nothing else to say."""
     assert reading.our_errors == "cdc: skipped 1 mutation, of 1 table not in the schema\n"
     assert reading.exit_code == 0
@@ -236,7 +78,7 @@ def test_nothing_in_them_is_an_error(reading: _Reading) -> None:
     assert unknown.startswith("unknown table ")
 
 
-def test_the_segments_held_every_kind_of_change(reading: _Reading) -> None:
+def test_the_segments_held_every_kind_of_change(reading: Reading) -> None:
     """Else the comparison above would prove less than it says."""
     updates, rows = list(reading.updates()), list(reading.rows())
     cells = [cell for row in rows for cell in row["cells"]]
@@ -272,10 +114,10 @@ def test_the_segments_held_every_kind_of_change(reading: _Reading) -> None:
     assert [kind for kind, seen in kinds.items() if not seen] == []
 
 
-def test_every_feature_is_in_one_of_a_hundred_random_mutations(reading: _Reading) -> None:
+def test_every_feature_is_in_one_of_a_hundred_random_mutations(reading: Reading) -> None:
     """Else the comparison of random mutations would prove less than their number says."""
     counts = reading.features
-    assert counts.mutations >= _RANDOM_MUTATIONS
+    assert counts.mutations >= RANDOM_MUTATIONS
     possible = [feature for feature in FEATURES if absence(feature, counts.line) is None]
     assert len(possible) >= len(FEATURES) - 2
     assert {feature: counts.counts[feature] for feature in possible if counts.share(feature) < _MIN_SHARE} == {}
@@ -289,7 +131,7 @@ def _neighbours(ranges: list[dict[str, object]]) -> Iterator[tuple[dict[str, obj
     return itertools.pairwise(ranges)
 
 
-def test_an_index_marks_the_end_of_what_was_read(reading: _Reading) -> None:
+def test_an_index_marks_the_end_of_what_was_read(reading: Reading) -> None:
     """Reading up to the index of a completed segment gives what reading the whole chain of markers gives."""
     completed = 0
     if reading.version == 6:
@@ -307,7 +149,7 @@ def test_an_index_marks_the_end_of_what_was_read(reading: _Reading) -> None:
     assert completed > 0
 
 
-def test_a_read_resumes_at_any_position(reading: _Reading) -> None:
+def test_a_read_resumes_at_any_position(reading: Reading) -> None:
     """From every place where a reader may have stopped, the rest is the rest."""
     segment = reading.segments[0]
     with _reader(reading, segment) as reader:
@@ -317,7 +159,7 @@ def test_a_read_resumes_at_any_position(reading: _Reading) -> None:
             assert list(resumed.read()) == entries[index + 1 :]
 
 
-def test_a_growing_limit_yields_every_entry_once(reading: _Reading) -> None:
+def test_a_growing_limit_yields_every_entry_once(reading: Reading) -> None:
     """A reader that follows the index sees what a reader of the finished segment sees, whatever the steps."""
     segment = reading.segments[0]
     with _reader(reading, segment) as reader:
@@ -328,7 +170,7 @@ def test_a_growing_limit_yields_every_entry_once(reading: _Reading) -> None:
     assert seen == entries
 
 
-def test_damaged_segments_are_read_as_far_as_cassandra_reads_them(reading: _Reading) -> None:
+def test_damaged_segments_are_read_as_far_as_cassandra_reads_them(reading: Reading) -> None:
     """Never a mutation that was not written, never silence where Cassandra complains."""
     assert len(reading.damaged) > 100
     kinds: Counter[str] = Counter()

@@ -12,6 +12,7 @@ from cassandra.cluster import Session
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.topics import events_topic
+from tests.agent_table import AgentTable
 from tests.cassandra_session import cluster_of
 from tests.events_topic import EventsTopic, TopicEvent
 from tests.servers import CassandraServer, PulsarServer
@@ -108,6 +109,16 @@ def events_for(
         return open_topic(keyspace, "t").wait_for(count)
 
     return events_for
+
+
+@pytest.fixture
+def table(
+    cql: Session, agent: AgentProcess, keyspace: str, open_topic: Callable[[str, str], EventsTopic]
+) -> Iterator[AgentTable]:
+    """A table to be created by the test; the agent runs again when the test ends."""
+    yield AgentTable(cql, agent, keyspace, open_topic)
+    if not agent.running:
+        agent.start()
 
 
 @pytest.fixture

@@ -1,0 +1,163 @@
+"""What is published of tables whose `cdc` is turned off and on: real ALTERs, with the agent up, down or killed."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+from cassandra.cluster import Session
+
+from cdc.agent_process import AgentProcess
+from tests.agent_table import KEYED, AgentTable
+from tests.events_topic import wait_until
+from tests.fix_agent import EventsFor
+
+
+def test_what_was_written_while_cdc_was_off_is_not_published(table: AgentTable) -> None:
+    """Off and on within one segment, twice; also what a client wrote with a time of its own."""
+    table.create()
+    table.write(1)
+    table.cdc(False)
+    table.write(2, 3)
+    table.cdc(True)
+    table.write(4)
+    table.cdc(False)
+    table.write(5)
+    table.cdc(True)
+    table.write(6)
+    assert table.wait_for_last(6) == [1, 4, 6]
+
+
+def test_writes_under_way_while_the_flag_changes_are_never_lost(table: AgentTable, cql: Session) -> None:
+    """Four writers, the flag off and on five times: whatever was acknowledged before a turn-off, or begun behind a turn-on,
+    is published; whatever was begun and acknowledged while it was off is not."""
+    table.create()
+    insert = cql.prepare(f"INSERT INTO {table.name} (pk, ck, v) VALUES (1, ?, 1)")
+    cks, stop = itertools.count(1), threading.Event()
+    writes: list[tuple[float, float, int]] = []
+    off: list[tuple[float, float]] = []
+    on: list[tuple[float, float]] = []
+
+    def write() -> None:
+        while not stop.is_set():
+            ck, begun = next(cks), time.monotonic()
+            cql.execute(insert, (ck,))
+            writes.append((begun, time.monotonic(), ck))
+            stop.wait(0.002)
+
+    def more_rows() -> None:
+        wanted = len(writes) + 20
+        wait_until(lambda: len(writes) > wanted, "rows are written")
+
+    writers = [threading.Thread(target=write) for _ in range(4)]
+    for each in writers:
+        each.start()
+    for _ in range(5):
+        for flag, turns in ((False, off), (True, on)):
+            more_rows()
+            begun = time.monotonic()
+            table.cdc(flag)
+            turns.append((begun, time.monotonic()))
+    more_rows()
+    stop.set()
+    for each in writers:
+        each.join()
+    last = next(cks)
+    cql.execute(insert, (last,))
+    published = set(table.wait_for_last(last))
+    ons = [(0.0, 0.0), *on]
+    offs = [*off, (float("inf"), float("inf"))]
+    while_on = {
+        ck
+        for begun, ended, ck in writes
+        if any(since[1] < begun and ended < until[0] for since, until in zip(ons, offs, strict=True))
+    }
+    while_off = {
+        ck
+        for begun, ended, ck in writes
+        if any(since[1] < begun and ended < until[0] for since, until in zip(off, on, strict=True))
+    }
+    assert len(while_on) > 100 and len(while_off) > 40
+    assert while_on - published == set()
+    assert while_off & published == set()
+
+
+def test_cdc_stays_off_across_segments(table: AgentTable) -> None:
+    """The flag's change is in another segment than what was written behind it."""
+    table.create()
+    table.write(1)
+    table.cdc(False)
+    table.write(2)
+    table.end_segment()
+    table.write(3)
+    table.catch_up()
+    assert table.published() == [1]
+    table.end_segment()
+    table.cdc(True)
+    table.write(4)
+    assert table.wait_for_last(4) == [1, 4]
+
+
+def test_the_next_agent_knows_that_cdc_is_off(table: AgentTable, agent: AgentProcess) -> None:
+    """Stopped while the flag is off, and killed: the place of the change in the log is stored."""
+    table.create()
+    table.write(1)
+    table.cdc(False)
+    table.catch_up()
+    agent.stop()
+    table.write(2)
+    agent.start()
+    table.write(3)
+    agent.kill()
+    table.write(4)
+    agent.start()
+    table.cdc(True)
+    table.write(5)
+    assert list(dict.fromkeys(table.wait_for_last(5))) == [1, 5]
+
+
+def test_a_toggle_while_the_agent_is_down_counts_where_it_stands_in_the_log(
+    table: AgentTable, agent: AgentProcess
+) -> None:
+    """What was written before and behind is published, in between not, though nobody saw the flag off."""
+    table.create()
+    table.write(1)
+    table.catch_up()
+    agent.stop()
+    table.write(2)
+    table.cdc(False)
+    table.write(3)
+    table.end_segment()
+    table.write(4)
+    table.cdc(True)
+    table.write(5)
+    agent.start()
+    assert table.wait_for_last(5) == [1, 2, 5]
+
+
+def test_what_was_written_before_cdc_was_turned_off_is_published_later(table: AgentTable, agent: AgentProcess) -> None:
+    """Read when the flag is off already: it was on when Cassandra acknowledged the write."""
+    table.create()
+    table.write(1)
+    table.catch_up()
+    agent.stop()
+    table.write(2, 3)
+    table.cdc(False)
+    table.write(4)
+    agent.start()
+    table.catch_up()
+    assert table.published() == [1, 2, 3]
+
+
+def test_a_batch_over_a_cdc_and_another_table_keeps_its_cdc_part(
+    events_for: EventsFor, cql: Session, keyspace: str
+) -> None:
+    """One mutation of the log holds both; the other table has no topic."""
+    cql.execute(f"CREATE TABLE {keyspace}.plain (pk int PRIMARY KEY, v text)")
+    batch = (
+        f"BEGIN UNLOGGED BATCH INSERT INTO {keyspace}.plain (pk, v) VALUES (1, 'x');"
+        " INSERT INTO {t} (pk, ck, v) VALUES (1, 2, 3); APPLY BATCH"
+    )
+    [event] = events_for(KEYED, batch, count=1)
+    assert (event.event.partition_key, event.event.columns) == (b"\0\0\0\1", ("v",))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import stat
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import pulsar as pulsar_client
 import pytest
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster, Session
@@ -26,11 +23,11 @@ from spark_bridge.errors import CassandraReadError, PulsarUnreachableError
 from spark_bridge.jobs.cassandra_rows import read_rows, table_metadata, token_ranges
 from tests.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.events_topic import wait_until
-from tests.fix_connector import Connector
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.processes import connectors_below, limit_of, process_lines
+from tests.secured_line import EXPIRED, NODE_PASSWORD, SECRETS, TOKEN, SecuredLine, running_line
 from tests.secured_servers import (
     ADMIN_ROLE,
-    DATA_TOPIC,
     HTTPS_PORT,
     ROLE,
     TABLE,
@@ -46,18 +43,6 @@ from tests.secured_servers import (
 )  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
-
-_NODE_PASSWORD: Final = "open sesame"
-_TOKEN: Final = token(ROLE)
-_EXPIRED: Final = token(ROLE, ends_at_s=1_700_000_000)
-# What must show nowhere. The end of a token is what makes it one.
-_SECRETS: Final = (
-    _NODE_PASSWORD,
-    _TOKEN.rpartition(".")[2],
-    _EXPIRED.rpartition(".")[2],
-    token(ADMIN_ROLE).rpartition(".")[2],
-    STORE_PASSWORD,
-)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +65,7 @@ def session(servers: SecuredSandbox) -> Iterator[Session]:
         replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
         connected.execute(f"CREATE KEYSPACE secured WITH replication = {replication}")
         connected.execute(f"CREATE TABLE {TABLE} (pk int PRIMARY KEY, v text) WITH cdc = true")
-        connected.execute(f"CREATE ROLE {ROLE} WITH LOGIN = true AND PASSWORD = '{_NODE_PASSWORD}'")
+        connected.execute(f"CREATE ROLE {ROLE} WITH LOGIN = true AND PASSWORD = '{NODE_PASSWORD}'")
         connected.execute(f"GRANT SELECT ON KEYSPACE secured TO {ROLE}")
         yield connected
 
@@ -89,63 +74,37 @@ def session(servers: SecuredSandbox) -> Iterator[Session]:
 def secret_files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Each secret in a file of its own."""
     folder = tmp_path_factory.mktemp("secrets")
-    secrets = {"password": _NODE_PASSWORD, "token": _TOKEN, "expired": _EXPIRED, "store": STORE_PASSWORD}
+    secrets = {"password": NODE_PASSWORD, "token": TOKEN, "expired": EXPIRED, "store": STORE_PASSWORD}
     for name, text in secrets.items():
         (folder / name).write_text(f"{text}\n")
     return {name: folder / name for name in secrets}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """Agent and connector, running; `records` reads the data topic."""
-
-    agent: AgentProcess
-    connector: Connector
-    records: pulsar_client.Consumer
 
 
 @pytest.fixture(scope="module")
 def line(
     servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], connector_archive: Path,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Line]:  # fmt: skip
+) -> Iterator[SecuredLine]:  # fmt: skip
     """One row has come through already."""
-    options = agent_options(servers, secret_files)
-    folder = tmp_path_factory.mktemp("agent")
-    more = {"spillDir": str(folder / "spill"), "archiveUrl": str(folder / "archive"), "includeTables": TABLE}
-    agent = AgentProcess.for_node(servers.node, servers.pulsar, folder, **{**options, **more})
-    client = pulsar_client.Client(
-        str(options["pulsarServiceUrl"]), authentication=pulsar_client.AuthenticationToken(_TOKEN),
-        tls_trust_certs_file_path=str(servers.authority.trusted), tls_validate_hostname=True,
-        logger=pulsar_client.FileLogger(pulsar_client.LoggerLevel.Error, os.devnull),
-    )  # fmt: skip
-    records = client.subscribe(DATA_TOPIC, "test", initial_position=pulsar_client.InitialPosition.Earliest)
-    connector = Connector(servers.pulsar.admin_url, "secured", token(ADMIN_ROLE))
-    connector.create(connector_archive, DATA_TOPIC, source_options(servers, secret_files))
-    agent.start()
-    session.execute(f"INSERT INTO {TABLE} (pk, v) VALUES (1, 'first')")
-    assert b"first" in records.receive(120_000).data()
-    yield Line(agent=agent, connector=connector, records=records)
-    connector.delete()
-    client.close()
-    assert agent.stop() == 0, agent.log_tail()
+    with running_line(servers, session, secret_files, connector_archive, tmp_path_factory.mktemp("agent")) as running:
+        yield running
 
 
 def test_a_row_goes_all_the_way_by_mutual_tls_password_and_token(
-    line: Line, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], spark: SparkSession
+    line: SecuredLine, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], spark: SparkSession
 ) -> None:
     """Host names are verified; agent, connector and Spark reader hold a role that may read, and a token."""
     session.execute(f"INSERT INTO {TABLE} (pk, v) VALUES (2, 'second')")
     assert b"second" in line.records.receive(120_000).data()
     rows = spark_bridge.current_table(spark, spark_options(servers, secret_files)).collect()
     assert sorted((row.pk, row.v) for row in rows) == [(1, "first"), (2, "second")]
-    access = cassandra_access(servers, _NODE_PASSWORD)
+    access = cassandra_access(servers, NODE_PASSWORD)
     read = read_rows(spark, access, table_metadata(access, "secured", "t"), token_ranges(2)).collect()
     assert len(read) == 2
 
 
 def test_no_secret_shows_where_operators_look(
-    line: Line, servers: SecuredSandbox, secret_files: Mapping[str, Path], spark: SparkSession
+    line: SecuredLine, servers: SecuredSandbox, secret_files: Mapping[str, Path], spark: SparkSession
 ) -> None:
     """Logs, metrics, status, stored state, process lines, `sources get`, and Spark's plans."""
     status = line.agent.status()
@@ -159,24 +118,14 @@ def test_no_secret_shows_where_operators_look(
     folders = [line.agent.directory, servers.pulsar.functions_log_dir, servers.dir / "logs"]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     seen |= {str(path): path.read_bytes().decode("utf-8", "replace") for path in files}
-    seen |= dict(_process_lines())
+    seen |= dict(process_lines())
     assert any("source_connector" in text or "cassandra-cdc" in text for text in seen.values())
     plan = spark_bridge.changes(spark, spark_options(servers, secret_files))._jdf.queryExecution().toString()
-    shown = [where for where, text in {**seen, "plan": plan}.items() for secret in _SECRETS if secret in text]
+    shown = [where for where, text in {**seen, "plan": plan}.items() for secret in SECRETS if secret in text]
     assert shown == []
 
 
-def _process_lines() -> Iterator[tuple[str, str]]:
-    """What `ps` shows, of all processes but this one."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            try:
-                yield f"process {folder.name}", (folder / "cmdline").read_bytes().decode("utf-8", "replace")
-            except OSError:  # it has ended
-                continue
-
-
-def test_files_of_the_agent_are_its_users_alone(line: Line, servers: SecuredSandbox, session: Session) -> None:
+def test_files_of_the_agent_are_its_users_alone(line: SecuredLine, servers: SecuredSandbox, session: Session) -> None:
     """Row data is in them: 0600, and 0700 for folders. Neither it nor the connector's process leaves a core."""
     archive = line.agent.directory / "archive"
 
@@ -188,23 +137,9 @@ def test_files_of_the_agent_are_its_users_alone(line: Line, servers: SecuredSand
     own = [*line.agent.working_dir.rglob("*"), *archive.rglob("*"), line.agent.working_dir]
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in own}
     assert {path.name: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
-    limits = [Path(f"/proc/{pid}/limits").read_text() for pid in (line.agent.pid, *_children_of(servers.dir))]
+    limits = [Path(f"/proc/{pid}/limits").read_text() for pid in (line.agent.pid, *connectors_below(servers.dir))]
     assert len(limits) >= 2
-    assert all(_limit(text, "Max core file size") == ["0", "0"] for text in limits)
-
-
-def _children_of(folder: Path) -> list[int]:
-    """The connectors' processes that run from an archive which was unpacked below a folder."""
-    return [
-        int(where.split()[1])
-        for where, line in _process_lines()
-        if line.startswith("\0".join((sys.executable, "-I", "-S", str(folder))))
-    ]
-
-
-def _limit(limits: str, name: str) -> list[str]:
-    (line,) = (line for line in limits.splitlines() if line.startswith(name))
-    return line.removeprefix(name).split()[:2]
+    assert all(limit_of(text, "Max core file size") == ["0", "0"] for text in limits)
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +166,7 @@ _ENDED: Final = "the token ended at 2023-11-14T22:13:20Z: give a new one"
 
 
 def test_the_agent_says_what_is_refused_and_goes_on_when_it_is_right(
-    line: Line, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], stranger: Path,
+    line: SecuredLine, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], stranger: Path,
     elsewhere: Mapping[str, int], tmp_path: Path,
 ) -> None:  # fmt: skip
     """Wrong certificate, wrong host name, expired token: a line of the log names the server and the reason, no secret."""
@@ -258,7 +193,7 @@ def test_the_agent_says_what_is_refused_and_goes_on_when_it_is_right(
             log = refused.log.read_text()
             (told, *_) = (each for each in log.splitlines() if where in each and reason in each)
             assert any(word in told for word in ("; check ", ": give a new one"))
-            assert [secret for secret in _SECRETS if secret in log] == []
+            assert [secret for secret in SECRETS if secret in log] == []
     finally:
         refused.kill()
         line.agent.start()
@@ -274,7 +209,7 @@ def test_the_agent_says_what_is_refused_and_goes_on_when_it_is_right(
     ],
 )  # fmt: skip
 def test_the_connector_says_what_is_refused(
-    wrong: str, reason: str, line: Line, servers: SecuredSandbox, secret_files: Mapping[str, Path], stranger: Path,
+    wrong: str, reason: str, line: SecuredLine, servers: SecuredSandbox, secret_files: Mapping[str, Path], stranger: Path,
     elsewhere: Mapping[str, int],
 ) -> None:  # fmt: skip
     """The child's own process with a pipe for a host: frames out, what it logs in."""
@@ -292,7 +227,7 @@ def test_the_connector_says_what_is_refused(
         (told, *_) = (each for each in said().splitlines() if reason in each)
         assert any(word in told for word in ("; check ", "; correct ", ": give a new one"))
         assert "Traceback" not in said()
-        assert [secret for secret in _SECRETS if secret in said()] == []
+        assert [secret for secret in SECRETS if secret in said()] == []
 
 
 @pytest.mark.parametrize(
@@ -305,7 +240,7 @@ def test_the_connector_says_what_is_refused(
     ],
 )
 def test_the_spark_reader_says_what_is_refused(
-    wrong: str, reason: str, line: Line, servers: SecuredSandbox, secret_files: Mapping[str, Path], stranger: Path,
+    wrong: str, reason: str, line: SecuredLine, servers: SecuredSandbox, secret_files: Mapping[str, Path], stranger: Path,
     elsewhere: Mapping[str, int], spark: SparkSession,
 ) -> None:  # fmt: skip
     """Before any task runs, with the address; not the token."""
@@ -316,7 +251,7 @@ def test_the_spark_reader_says_what_is_refused(
             "serviceUrl": f"pulsar+ssl://127.0.0.1:{elsewhere['broker']}",
             "adminUrl": f"https://127.0.0.1:{elsewhere['web']}",
         },
-        "token": {"authParams": f"token:{_EXPIRED}"},
+        "token": {"authParams": f"token:{EXPIRED}"},
         "no token": {"authParams": "token:none"},
     }
     options = right | changes[wrong]
@@ -325,14 +260,14 @@ def test_the_spark_reader_says_what_is_refused(
     text = str(error.value)
     assert reason in text
     assert options["adminUrl"] in text
-    assert [secret for secret in _SECRETS if secret in text] == []
+    assert [secret for secret in SECRETS if secret in text] == []
 
 
 def test_jobs_that_read_cassandra_say_what_is_refused(
     servers: SecuredSandbox, session: Session, stranger: Path, elsewhere: Mapping[str, int]
 ) -> None:
     """Verification, backfill and repair: the address and the reason, not the password."""
-    right = cassandra_access(servers, _NODE_PASSWORD)
+    right = cassandra_access(servers, NODE_PASSWORD)
     assert right.tls is not None
     untrusted = replace(right.tls, trusted=str(stranger))
     for wrong, reason in (
@@ -343,13 +278,13 @@ def test_jobs_that_read_cassandra_say_what_is_refused(
         with pytest.raises(CassandraReadError) as error:
             table_metadata(wrong, "secured", "t")
         assert reason in str(error.value) and wrong.address in str(error.value) and "; check " in str(error.value)
-        assert [secret for secret in _SECRETS if secret in f"{error.value} {wrong!r}"] == []
+        assert [secret for secret in SECRETS if secret in f"{error.value} {wrong!r}"] == []
     with pytest.raises(ConfigError, match=r"tls.trusted: .*nowhere.pem holds no certificates"):
         table_metadata(replace(right, tls=replace(right.tls, trusted="/nowhere.pem")), "secured", "t")
 
 
 def test_a_token_that_ends_while_everything_runs_is_replaced_in_its_file(
-    line: Line, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], tmp_path: Path
+    line: SecuredLine, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """The agent reads the file again; an expired token parks nothing and loses nothing."""
     assert line.agent.stop() == 0
@@ -361,7 +296,7 @@ def test_a_token_that_ends_while_everything_runs_is_replaced_in_its_file(
         renewed.start()
         session.execute(f"INSERT INTO {TABLE} (pk, v) VALUES (5, 'renewed')")
         wait_until(lambda: "the token ended at" in renewed.log.read_text(), "the token is refused")
-        current.write_text(_TOKEN)
+        current.write_text(TOKEN)
         while b"renewed" not in line.records.receive(120_000).data():
             continue
     finally:

@@ -254,8 +254,12 @@ class DataTopic:
         return self.writer.write(self.name, self.key_schema, value_schema or self.value_schema, records, batch=batch)
 
 
+MakeTopic = Callable[..., DataTopic]
+"""What the fixture `data_topic` is."""
+
+
 @pytest.fixture
-def data_topic(pulsar: PulsarServer, record_writer_process: RecordWriter) -> Iterator[Callable[..., DataTopic]]:
+def data_topic(pulsar: PulsarServer, record_writer_process: RecordWriter) -> Iterator[MakeTopic]:
     """Makes a topic with the given Avro schemas: `data_topic(key_schema, value_schema, partitions=0)`."""
     admin = httpx.Client(base_url=f"{pulsar.admin_url}/admin/v2", timeout=30)
 

@@ -1,0 +1,125 @@
+"""What is wrong when the data source `cassandra_cdc` reads is said in one line, without secrets."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import httpx
+import pulsar as pulsar_client
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_bridge.topics.options import OAUTH2_PLUGIN, TOKEN_PLUGIN
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
+from tests.numbered_records import KEY_AND_VALUE, numbered, read
+from tests.servers import PulsarServer
+
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+
+
+def test_all_wrong_options_are_named_at_once(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Unknown options with the nearest known one, bad values, and missing options, in one error at `load()`."""
+    with pytest.raises(PySparkException) as error:
+        spark.read.format("cassandra_cdc").options(serviceURI="x", topic="a,b", minPartitions="many").load()
+    text = str(error.value)
+    assert "serviceuri: is no option of cassandra_cdc; did you mean serviceUrl?" in text
+    assert "serviceUrl: is missing" in text
+    assert "adminUrl: is missing" in text
+    assert (
+        "topic: names one topic, such as 'persistent://public/default/data-shop.orders'; topics takes several" in text
+    )
+    assert "minPartitions: " in text
+
+
+def test_positions_of_partitions_that_do_not_exist_are_refused(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """`startingOffsets` names each partition of the topic, and nothing else."""
+    topic = data_topic(*KEY_AND_VALUE)
+    with pytest.raises(PySparkException) as error:
+        read(spark, topic.options, startingOffsets='{"nosuch": "1:2"}').collect()
+    assert "startingOffsets: names 'nosuch', which is no partition of the topic" in str(error.value)
+    assert f"startingOffsets: says nothing about '{topic.name}'" in str(error.value)
+
+
+def test_a_missing_topic_is_named_and_not_created(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Looking for a topic must not make one, although the broker allows auto-creation."""
+    topic = data_topic(*KEY_AND_VALUE)
+    missing = topic.name + "-missing"
+    for _ in range(2):
+        with pytest.raises(PySparkException) as error:
+            read(spark, {**topic.options, "topic": missing}).collect()
+        assert f"topic {missing}: does not exist" in str(error.value)
+    assert topic.admin.get(f"/{missing.replace('://', '/')}/partitions").status_code == httpx.codes.NOT_FOUND
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
+
+
+def test_an_admin_service_that_is_down_is_named_soon(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Nobody listens at adminUrl: one line with the address, within seconds."""
+    topic = data_topic(*KEY_AND_VALUE)
+    url = f"http://127.0.0.1:{free_port()}"
+    started = time.monotonic()
+    with pytest.raises(PySparkException) as error:
+        read(spark, {**topic.options, "adminUrl": url}).collect()
+    assert f"Pulsar at {url}: the admin service does not answer" in str(error.value)
+    assert "check the option adminUrl" in str(error.value)
+    assert time.monotonic() - started < 20
+
+
+def test_a_broker_that_is_down_is_named_with_topic_and_position(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Nobody listens at serviceUrl: the task ends within `operationTimeoutSeconds`."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 1))
+    url = f"pulsar://127.0.0.1:{free_port()}"
+    started = time.monotonic()
+    with pytest.raises(PySparkException) as error:
+        read(spark, {**topic.options, "serviceUrl": url}, operationTimeoutSeconds="2").collect()
+    expected = f"topic partition {topic.name} after position -1:-1: the broker at {url} gives no reader"
+    assert expected in str(error.value)
+    assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize("key", ["user 1", "клиент"])
+def test_a_topic_of_other_messages_is_refused(
+    spark: SparkSession, data_topic: MakeTopic, pulsar: PulsarServer, key: str
+) -> None:
+    """A message whose key is no base64 was not written by the connector."""
+    topic = data_topic(*KEY_AND_VALUE)
+    client = pulsar_client.Client(
+        pulsar.service_url, logger=pulsar_client.ConsoleLogger(pulsar_client.LoggerLevel.Error)
+    )
+    client.create_producer(topic.name).send(b"{}", partition_key=key)
+    client.close()
+    with pytest.raises(PySparkException) as error:
+        read(spark, topic.options).collect()
+    assert "has a key that is not base64: this is no topic of KEY_VALUE SEPARATED records" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "params"),
+    [
+        (TOKEN_PLUGIN, "token:tell-nobody"),
+        (
+            OAUTH2_PLUGIN,
+            '{"issuer_url": "http://127.0.0.1:1", "private_key": "data:application/json;base64,tell-nobody"}',
+        ),
+    ],
+)
+def test_secrets_do_not_show_in_plans_or_errors(
+    spark: SparkSession, data_topic: MakeTopic, plugin: str, params: str
+) -> None:
+    """The options travel with the query, but what `explain` and an error print does not hold the token, or the key."""
+    topic = data_topic(*KEY_AND_VALUE)
+    secret = {"authPluginClassName": plugin, "authParams": params}
+    frame = read(spark, topic.options, **secret)
+    assert "tell-nobody" not in frame._jdf.queryExecution().toString()
+    with pytest.raises(PySparkException) as error:
+        read(spark, {**topic.options, "adminUrl": "nowhere"}, **secret).collect()
+    assert "adminUrl" in str(error.value)
+    assert "tell-nobody" not in str(error.value)

@@ -1,0 +1,122 @@
+"""The data source `cassandra_cdc` as a stream: checkpoints, micro-batches that fail, topics that grow, a broker that is killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from cdc.sandbox import Sandbox, SandboxOptions
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, RecordWriter, keep_everything
+from tests.numbered_records import KEY_AND_VALUE, names, numbered
+from tests.spark_settings import PATIENCE_S
+
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+
+
+def run_to_the_end(spark: SparkSession, options: Mapping[str, str], folder: Path, **more: str) -> None:
+    """One run of a streaming query over all there is, into parquet files."""
+    frame = spark.readStream.format("cassandra_cdc").options(**options, **more).load()
+    query = (
+        frame.writeStream.format("parquet")
+        .option("path", str(folder / "rows"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(300)
+
+
+def test_a_stream_goes_on_where_its_checkpoint_ends(spark: SparkSession, data_topic: MakeTopic, tmp_path: Path) -> None:
+    """Written, read, stopped, written more, started again: nothing twice, nothing left out."""
+    topic = data_topic(*KEY_AND_VALUE, partitions=2)
+    topic.write(*numbered(1, 10), batch=3)
+    run_to_the_end(spark, topic.options, tmp_path)
+    topic.write(*numbered(11, 25), batch=4)
+    run_to_the_end(spark, topic.options, tmp_path)
+    run_to_the_end(spark, topic.options, tmp_path)
+    rows = spark.read.parquet(str(tmp_path / "rows"))
+    assert sorted(names(rows)) == sorted(f"row {n}" for n in range(1, 26))
+
+
+def test_a_stream_from_latest_keeps_its_start_over_a_restart(
+    spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """`latest` is decided once: what is written while the query is down is read when it comes back."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 3))
+    run_to_the_end(spark, topic.options, tmp_path, startingOffsets="latest")
+    topic.write(*numbered(4, 5))
+    run_to_the_end(spark, topic.options, tmp_path, startingOffsets="latest")
+    assert names(spark.read.parquet(str(tmp_path / "rows"))) == ["row 4", "row 5"]
+
+
+def test_a_failed_micro_batch_is_read_again_as_it_was(
+    spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """The sink fails, more is written, the query is started again: the same batch comes first, then the rest."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 6), batch=2)
+    batches: list[tuple[int, list[str]]] = []
+
+    def sink(frame: DataFrame, batch: int) -> None:
+        batches.append((batch, names(frame)))
+        if len(batches) == 1:
+            raise OSError("the sink is full")
+
+    def run() -> bool | None:
+        frame = spark.readStream.format("cassandra_cdc").options(**topic.options).load()
+        stream = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
+        return stream.trigger(availableNow=True).start().awaitTermination(300)
+
+    with pytest.raises(PySparkException, match="the sink is full"):
+        run()
+    topic.write(*numbered(7, 8))
+    assert run()  # the failed batch, from the checkpoint
+    assert run()  # what came since
+    first = [f"row {n}" for n in range(1, 7)]
+    assert batches == [(0, first), (0, first), (1, ["row 7", "row 8"])]
+
+
+def test_a_stream_follows_the_topic(spark: SparkSession, data_topic: MakeTopic, tmp_path: Path) -> None:
+    """A query that keeps running sees what is written meanwhile, and partitions that are added to the topic."""
+    topic = data_topic(*KEY_AND_VALUE, partitions=1)
+    frame = spark.readStream.format("cassandra_cdc").options(**topic.options).load()
+    stream = frame.writeStream.format("memory").queryName("followed").option("checkpointLocation", str(tmp_path))
+    query = stream.trigger(processingTime="100 milliseconds").start()
+    try:
+        for first in (1, 11):
+            topic.write(*numbered(first, first + 9), batch=5)
+            query.processAllAvailable()
+            assert sorted(names(spark.table("followed"))) == sorted(f"row {n}" for n in range(1, first + 10))
+            topic.admin.post(f"/{topic.name.replace('://', '/')}/partitions", json=3).raise_for_status()
+    finally:
+        query.stop()
+    assert {row.partition for row in spark.table("followed").collect()} == {0, 1, 2}
+
+
+def test_a_stream_sits_out_a_broker_that_was_killed(spark: SparkSession, record_writer_process: RecordWriter) -> None:
+    """Pulsar is killed under a running query and comes back: the query goes on, nothing twice, nothing left out."""
+    with Sandbox(SandboxOptions(nodes=0)) as sandbox:
+        server = sandbox.pulsar
+        keep_everything(server, "public/spark")
+        options = {"serviceUrl": server.service_url, "adminUrl": server.admin_url, "topic": "public/spark/data"}
+        options["operationTimeoutSeconds"] = str(PATIENCE_S)  # a loaded machine may take a minute to start Pulsar
+        writer = RecordWriter(server.service_url, record_writer_process.classes)
+        writer.write("public/spark/data", *KEY_AND_VALUE, numbered(1, 10), batch=4)
+        frame = spark.readStream.format("cassandra_cdc").options(**options).load()
+        stream = frame.writeStream.format("memory").queryName("survived")
+        query = stream.trigger(processingTime="100 milliseconds").start()
+        query.processAllAvailable()
+        server.kill()
+        time.sleep(1)
+        server.start()
+        writer.write("public/spark/data", *KEY_AND_VALUE, numbered(11, 30), batch=4)
+        writer.close()
+        query.processAllAvailable()
+        query.stop()
+    assert sorted(names(spark.table("survived"))) == sorted(f"row {n}" for n in range(1, 31))

@@ -23,7 +23,8 @@ from spark_bridge.jobs.lake_table import LakeTable, TableFormat
 from spark_bridge.jobs.mirror import MirrorSummary, mirror
 from spark_bridge.jobs.mirror_state import MirrorTables
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, json_lines, table_schemas
-from tests.integration.test_spark_current_table import (
+from tests.spark_settings import PATIENCE_S
+from tests.table_records import (
     BEFORE_T,
     OLD,
     PLAIN,
@@ -35,7 +36,6 @@ from tests.integration.test_spark_current_table import (
     static_row,
     write_an_added_static_column,
 )
-from tests.spark_settings import PATIENCE_S
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [

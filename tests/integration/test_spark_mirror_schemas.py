@@ -13,8 +13,8 @@ from schemas.cql_type import NativeType, UserType
 from schemas.cql_value import AvroValue
 from schemas.row_record import AvroSchema
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, Record, table_schemas
-from tests.integration.test_spark_current_table import OLD
 from tests.integration.test_spark_mirror_job import MakeTopic, Mirror, stopped_after
+from tests.table_records import OLD
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 import cdc.spark_job
 from cdc.sandbox import artifacts
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record
-from tests.integration.test_spark_current_table import PLAIN
 from tests.spark_settings import SETTINGS
+from tests.table_records import PLAIN
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 _WITHIN_S = 420

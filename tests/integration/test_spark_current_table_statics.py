@@ -1,0 +1,105 @@
+"""Static columns in every row of the current table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_bridge import current_table
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.table_records import (
+    BEFORE_T,
+    OLD,
+    WIDE,
+    Case,
+    partition_deletion,
+    row,
+    row_deletion,
+    rows_by_case,
+    rows_of,
+    static_row,
+    write_an_added_static_column,
+)
+
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+
+# columns: pk, a, b, v, s, t
+STATICS: Sequence[Case] = [
+    (
+        "a static row updates every row of its partition",
+        [
+            row("p", 1, "x", 1, s="old"),
+            row("p", 2, "x", 2, s="old"),
+            row("q", 1, "x", 3),
+            static_row("p", s="new", t=7),
+        ],
+        [("p", 1, "x", 1, "new", 7), ("p", 2, "x", 2, "new", 7), ("q", 1, "x", 3, None, None)],
+    ),
+    (
+        "a cleared static column is null in every row",
+        [static_row("p", s="s", t=1), row("p", 1, "x", 1, s="s", t=1), static_row("p", s=None, t=1)],
+        [("p", 1, "x", 1, None, 1)],
+    ),
+    (
+        "a row that was read later carries the newer static columns for all",
+        [static_row("p", s="s"), row("p", 1, "x", 1, s="s"), row("p", 2, "x", 2, s="newer")],
+        [("p", 1, "x", 1, "newer", None), ("p", 2, "x", 2, "newer", None)],
+    ),
+    (
+        "a partition of static columns only is one row without clustering columns",
+        [static_row("p", s="s"), row("p", 1, "x", 1, s="s"), row_deletion("p", 1, "x")],
+        [("p", None, None, None, "s", None)],
+    ),
+    (
+        "a partition whose static columns are all null, and that has no rows, is gone",
+        [static_row("p", s="s"), static_row("p", s=None)],
+        [],
+    ),
+    (
+        "a partition deletion takes the static columns too",
+        [static_row("p", s="s"), row("p", 1, "x", 1, s="s"), partition_deletion("p"), row("p", 2, "x", 2)],
+        [("p", 2, "x", 2, None, None)],
+    ),
+    (
+        "a static row whose partition is gone says that its columns are null",
+        [
+            static_row("p", s="s"),
+            row("p", 1, "x", 1, s="s"),
+            Record(key={"pk": "p"}, properties={"kind": "static_row", "table_id": OLD, "static_columns": '["s","t"]'}),
+        ],
+        [("p", 1, "x", 1, None, None)],
+    ),
+]
+
+
+def test_static_columns(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """The newest record of a partition that has a value gives its static columns."""
+    found = rows_by_case(spark, data_topic(*WIDE), STATICS, "pk a b v s t")
+    assert found == {name: rows for name, _, rows in STATICS}
+
+
+def test_a_static_column_that_is_added_is_in_every_row(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Rows of before show it as soon as it is written, and so does a partition of static columns only."""
+    topic = data_topic(*BEFORE_T)
+    write_an_added_static_column(topic, is_added=False)
+    write_an_added_static_column(topic, is_added=True)
+    shown = current_table(spark, topic.options).select("pk", "a", "s", "t", "v").collect()
+    assert sorted(map(tuple, shown)) == [
+        ("p", 1, "1", "x", 1),
+        ("p", 2, "1", "x", 2),
+        ("q", None, None, "y", None),
+        ("r", 1, None, None, 1),
+    ]
+
+
+def test_static_columns_may_be_named_where_the_records_do_not(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Records of DataStax's connector say nothing of static columns; the caller does."""
+    topic = data_topic(*WIDE)
+    topic.write(
+        Record(key={"pk": "p", "a": 1, "b": "x"}, value={"v": 1, "s": "old"}),
+        Record(key={"pk": "p"}, value={"s": "new"}),
+    )
+    assert rows_of(spark, topic, static_columns=["s", "t"]) == [("p", 1, "x", 1, "new", None)]
+    assert rows_of(spark, topic, static_columns=[]) == [("p", 1, "x", 1, "old", None)]

@@ -12,7 +12,9 @@ from change_agent.decoder_build import obstacle
 from spark_bridge.spark_line import LINE
 
 _INTEGRATION = Path(__file__).parent / "integration"
-_PLUGINS = ("fix_feature_report", "fix_servers", "fix_agent", "fix_connector", "fix_spark", "fix_drawn", "fix_spark35")
+_PLUGINS = (
+    "fix_feature_report", "fix_servers", "fix_agent", "fix_connector", "fix_spark", "fix_mirror", "fix_drawn", "fix_spark35",
+)  # fmt: skip
 
 _BY_OPTION = {
     "multinode": "tests/multinode",

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from schemas.cql_type import NativeType, UserType
 from schemas.cql_value import AvroValue
 from schemas.row_record import AvroSchema
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, Record, table_schemas
-from tests.integration.test_spark_mirror_job import MakeTopic, Mirror, stopped_after
+from tests.fix_mirror import Mirror, stopped_after
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
 from tests.table_records import OLD
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.

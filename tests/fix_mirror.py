@@ -1,0 +1,109 @@
+"""Mirrors of real topics: what they keep, read as the tests compare it, and how a run of one is stopped midway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_bridge import current_table
+from spark_bridge.jobs.delta_tables import DeltaTable
+from spark_bridge.jobs.iceberg_tables import IcebergTable
+from spark_bridge.jobs.lake_table import LakeTable
+from spark_bridge.jobs.mirror import MirrorSummary, mirror
+from spark_bridge.jobs.mirror_state import MirrorTables
+from tests.fix_spark import DataTopic, json_lines
+
+Rows = list[str]
+MirrorOf = Callable[..., "Mirror"]
+"""What the fixture `mirror_of` is."""
+
+
+def texts(rows: DataFrame) -> Rows:
+    """Rows as JSON text without what the mirror adds, in an order."""
+    own = [name for name in rows.columns if name.startswith("_cdc")]
+    return json_lines(rows.drop(*own, "valid_from", "valid_to", "opened", "closed"))
+
+
+class Mirror:
+    """A mirror of one topic with all it can keep, and what the tests look at."""
+
+    def __init__(self, spark: SparkSession, topic: DataTopic, folder: Path, options: Mapping[str, str]) -> None:
+        self.spark = spark
+        self._topic = topic
+        self.folder = folder
+        self._options = {**topic.options, **options}
+
+    def run(self, **more: object) -> MirrorSummary:
+        return mirror(
+            self.spark,
+            self._options,
+            str(self.folder),
+            **{"changelog": True, "history": True, **more},  # type: ignore[arg-type]
+        )
+
+    def table(self, name: Literal["rows", "records", "changes", "history"]) -> DataFrame:
+        found: DataFrame | None = getattr(MirrorTables(self.spark, str(self.folder)), name).read()
+        assert found is not None
+        return found
+
+    def has_rows(self) -> bool:
+        """Whether there is a table of them by now."""
+        return MirrorTables(self.spark, str(self.folder)).rows.read() is not None
+
+    def wanted(self) -> Rows:
+        return texts(current_table(self.spark, self._topic.options))
+
+    def rows(self) -> Rows:
+        return texts(self.table("rows"))
+
+    def replayed(self) -> Rows:
+        """The rows that the change log leaves when it is run from the start."""
+        rows: dict[str, str] = {}
+        log = self.table("changes").selectExpr(
+            "epoch", "step", "op", "_cdc_id", "to_json(before) old", "to_json(after) new"
+        )
+        for each in log.orderBy("epoch", "step").collect():
+            match each.op:
+                case "insert":
+                    assert each._cdc_id not in rows
+                case "update" | "delete":
+                    assert each._cdc_id in rows
+            rows.pop(each._cdc_id, None)
+            if each.op != "delete":
+                rows[each._cdc_id] = each.new
+        frame = self.spark.read.schema(self.table("rows").schema).json(
+            self.spark.sparkContext.parallelize(list(rows.values()))
+        )
+        return texts(frame)
+
+    def open_versions(self) -> Rows:
+        return texts(self.table("history").where("valid_to IS NULL"))
+
+
+@contextmanager
+def stopped_after(table: str, kind: type[DeltaTable | IcebergTable] = DeltaTable) -> Iterator[None]:
+    """A run within fails as soon as this table of the mirror was merged into."""
+    write = kind.merge
+
+    def stop_after(self: LakeTable, *args: object) -> None:
+        write(self, *args)  # type: ignore[arg-type]
+        if self.path.endswith(table):
+            raise OSError(f"stopped after {table}")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(kind, "merge", stop_after)
+        # a micro-batch's error comes through Spark, that of an expiry at the end of a run does not
+        with pytest.raises((PySparkException, OSError), match=f"stopped after {table}"):
+            yield
+
+
+@pytest.fixture
+def mirror_of(spark: SparkSession, tmp_path: Path) -> MirrorOf:
+    """`mirror_of(topic, **options)`: a mirror in a folder of the test's own."""
+    return lambda topic, **options: Mirror(spark, topic, tmp_path / "mirror", options)

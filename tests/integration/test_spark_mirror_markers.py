@@ -1,0 +1,95 @@
+"""Markers and static columns in a mirror: they count for rows of other micro-batches, too."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+
+from tests.fix_mirror import MirrorOf
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.table_records import (
+    BEFORE_T,
+    WIDE,
+    partition_deletion,
+    range_deletion,
+    row,
+    row_deletion,
+    static_row,
+    write_an_added_static_column,
+)
+
+# Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
+pytestmark = [
+    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
+    pytest.mark.timeout(1_500),
+    pytest.mark.spark_line(">=4.1"),
+]
+
+
+def random_record(chance: random.Random, number: int) -> Record:
+    pk, a, b = chance.choice("pq"), chance.randrange(3), chance.choice("xy")
+    made = row(pk, a, b, number, s=f"s{number}")
+    return chance.choice([
+        made,
+        row(pk, a, b, None),
+        Record(key=made.key, value=made.value, properties={**made.properties, "expires_at": str(int(time.time()) + 600)}),
+        Record(key=made.key, value=made.value, properties={**made.properties, "expires_at": "1000"}),
+        row_deletion(pk, a, b),
+        static_row(pk, s=f"static {number}", t=number),
+        partition_deletion(pk) if number % 3 == 0 else made,
+        range_deletion(pk, start={"a": a}),
+        range_deletion(pk, end={"a": a, "b": b}, end_inclusive=False),
+    ])  # fmt: skip
+
+
+def test_a_static_column_that_is_added_is_in_every_row_of_a_mirror(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
+    """The change log tells of each row that it changes, and the history has a version with it."""
+    topic = data_topic(*BEFORE_T)
+    kept = mirror_of(topic)
+    write_an_added_static_column(topic, is_added=False)
+    kept.run()
+    write_an_added_static_column(topic, is_added=True)
+    kept.run()
+    log = kept.table("changes").where("op = 'update'").selectExpr("after.pk", "after.a", "before.t", "after.t")
+    assert sorted(map(tuple, log.collect())) == [("p", 1, None, "x"), ("p", 2, None, "x"), ("q", None, None, "y")]
+    closed = kept.table("history").where("valid_to IS NOT NULL").select("pk", "a", "s", "t").collect()
+    assert sorted(map(tuple, closed)) == [("p", 1, "1", None), ("p", 2, "1", None), ("q", None, "2", None)]
+    assert kept.replayed() == kept.open_versions() == kept.rows()
+    # the column that was added comes last in a mirror
+    assert [json.loads(each) for each in kept.rows()] == [json.loads(each) for each in kept.wanted()]
+
+
+def test_markers_static_columns_and_expiry_over_many_batches(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
+    """However the records are cut into micro-batches, the rows are those of the whole topic."""
+    topic = data_topic(*WIDE)
+    kept = mirror_of(topic)
+    chance = random.Random(20261121)
+    for stage in range(3):
+        topic.write(*[random_record(chance, stage * 30 + n) for n in range(30)], batch=3)
+        kept.run(compact=stage == 1, tombstone_retention_days=0 if stage == 0 else 7)
+        assert kept.rows() == kept.wanted()
+    assert kept.replayed() == kept.open_versions() == kept.rows()
+
+
+def test_what_a_marker_took_stays_away_when_the_marker_is_forgotten(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
+    """A row that was written again with a TTL expires; static columns are those of the newest record, or gone."""
+    topic = data_topic(*WIDE)
+    kept = mirror_of(topic)
+
+    def expiring(a: int, time_s: int) -> Record:
+        made = row("p", a, "x", a)
+        return Record(key=made.key, value=made.value, properties={**made.properties, "expires_at": str(time_s)})
+
+    topic.write(
+        *[expiring(1, int(time.time()) + 600), range_deletion("p", start={"a": 1}), expiring(1, 1000)],
+        *[static_row("q", s="old"), row("q", 1, "x", 1, s="new"), row_deletion("q", 1, "x")],
+        *[static_row("r", s="gone"), row("r", 1, "x", 1, s="gone"), partition_deletion("r")],
+    )
+    kept.run(tombstone_retention_days=-1)
+    assert kept.table("records").where("scope IN ('partition', 'range')").isEmpty()
+    topic.write(*[row_deletion(pk, 9, "x") for pk in "pqr"])
+    kept.run()
+    assert kept.rows() == kept.wanted() == ['{"pk":"q","s":"new"}']

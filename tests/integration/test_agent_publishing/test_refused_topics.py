@@ -1,0 +1,93 @@
+"""A topic that refuses stops its own table; the other tables go on."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from cassandra.cluster import Session
+
+from cdc.agent_process import AgentProcess
+from cdc.rest import rest
+from cdc.sandbox import Sandbox
+from tests.events_topic import wait_until
+from tests.integration.test_agent_publishing.strict_servers import (
+    NAMESPACE,
+    PREFIX,
+    TopicOf,
+    keys_of,
+    metric_of,
+    topic_state,
+    write,
+)
+
+
+def test_a_topic_with_another_schema_stops_only_its_table(
+    servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """Its events wait, the refusal is told once, in the status and by a metric; the other table's events arrive."""
+    admin = f"{servers.pulsar.admin_url}/admin/v2"
+    topic = f"{NAMESPACE}/cdc-events-{keyspace}.a"
+    rest().put(f"{admin}/persistent/{topic}/partitions", json=4).raise_for_status()
+    foreign = {"type": "STRING", "schema": "", "properties": {}}
+    rest().post(f"{admin}/schemas/{topic}/schema", json=foreign).raise_for_status()
+    write(session, f"{keyspace}.a", ["a1"])
+    wait_until(lambda: "IncompatibleSchema" in str(topic_state(agent, f"{keyspace}.a").get("problem")), "it is told")
+    write(session, f"{keyspace}.b", ["b1", "b2"])
+    topic_of(f"{keyspace}.b").wait_for(2)
+    wait_until(lambda: metric_of(agent, "cdc_agent_topic_usable", f"{keyspace}.b") == 1, "the other one is in use")
+    assert metric_of(agent, "cdc_agent_topic_usable", f"{keyspace}.a") == 0
+    wait_until(lambda: metric_of(agent, "cdc_agent_table_retries_total", f"{keyspace}.a") >= 5, "it is tried again")
+    told = [line for line in agent.log.read_text().splitlines() if f"waiting for {PREFIX}{keyspace}.a" in line]
+    assert 1 <= len(told) <= 3
+    rest().delete(f"{admin}/schemas/{topic}/schema", params={"force": "true"}).raise_for_status()
+    topic_of(f"{keyspace}.a").wait_for(1)
+    wait_until(lambda: topic_state(agent, f"{keyspace}.a")["problem"] is None, "nothing of it is left")
+
+
+def test_a_topic_whose_number_of_partitions_changes_is_not_used_any_more(
+    servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """At the next start the agent says what to do, other tables go on; told so, it goes on with the new number."""
+    write(session, f"{keyspace}.a", ["before"])
+    topic_of(f"{keyspace}.a").wait_for(1)
+    assert agent.stop() == 0
+    path = f"{servers.pulsar.admin_url}/admin/v2/persistent/{NAMESPACE}/cdc-events-{keyspace}.a/partitions"
+    rest().post(path, json=8).raise_for_status()
+    write(session, f"{keyspace}.a", ["behind"])
+    write(session, f"{keyspace}.b", ["b"])
+    agent.start()
+    topic_of(f"{keyspace}.b").wait_for(1)
+    wait_until(
+        lambda: "has 8 partitions and had 4" in str(topic_state(agent, f"{keyspace}.a").get("problem")), "it is told"
+    )
+    assert keys_of(topic_of(f"{keyspace}.a")) == ["before"]
+    counts = agent.working_dir / "topic-partitions.json"
+    known = json.loads(counts.read_text())
+    assert known.pop(f"{PREFIX}{keyspace}.a") == 4
+    counts.write_text(json.dumps(known))
+    topic = topic_of(f"{keyspace}.a")
+    topic.wait_for(2)
+    assert keys_of(topic) == ["before", "behind"]
+
+
+def test_sigterm_ends_within_five_seconds_with_the_position_stored_while_a_topic_refuses(
+    servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """What could not be sent is read again; what was is not repeated."""
+    admin = f"{servers.pulsar.admin_url}/admin/v2"
+    topic = f"{NAMESPACE}/cdc-events-{keyspace}.a"
+    rest().put(f"{admin}/persistent/{topic}/partitions", json=4).raise_for_status()
+    foreign = {"type": "STRING", "schema": "", "properties": {}}
+    rest().post(f"{admin}/schemas/{topic}/schema", json=foreign).raise_for_status()
+    write(session, f"{keyspace}.b", ["b1"])
+    topic_of(f"{keyspace}.b").wait_for(1)
+    write(session, f"{keyspace}.a", ["a1"])
+    wait_until(lambda: bool(topic_state(agent, f"{keyspace}.a").get("problem")), "it is refused")
+    started = time.monotonic()
+    assert agent.stop(timeout_s=60) == 0
+    assert time.monotonic() - started < 5
+    rest().delete(f"{admin}/schemas/{topic}/schema", params={"force": "true"}).raise_for_status()
+    agent.start()
+    topic_of(f"{keyspace}.a").wait_for(1)
+    assert keys_of(topic_of(f"{keyspace}.b")) == ["b1"]

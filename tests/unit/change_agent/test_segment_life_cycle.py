@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,6 @@ from tests.stages import GOLDEN, MemoryTables, StagedAgent, payloads, tracked_en
 # Ids as of a node that started now, so that no segment looks as if it were of an earlier start.
 _ID = time.time_ns() // 1_000_000 - 10_000
 _OLD_S = 60.0
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[StagedAgent]:
-    """A running agent with an empty cdc_raw."""
-    made = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
-    made.start()
-    yield made
-    made.stop()
 
 
 def _age(path: Path, seconds: float = _OLD_S) -> None:

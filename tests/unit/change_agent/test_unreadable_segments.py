@@ -1,0 +1,87 @@
+"""SegmentFollower: segments that are damaged, cut or without their key. They are read as far as they go, and kept."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from change_agent.errors import Damage
+from tests.events_topic import wait_until
+from tests.golden_segments import ENCODED_SEGMENTS
+from tests.segment_writer import segment_bytes
+from tests.stages import MemoryTables, StagedAgent, payloads
+
+# Ids as of a node that started now, so that no segment looks as if it were of an earlier start.
+_ID = time.time_ns() // 1_000_000 - 10_000
+
+
+def test_an_entry_with_a_bad_checksum_is_skipped_and_its_segment_set_aside(
+    agent: StagedAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What stands behind it is published; the file is kept with a reason, and the log says where the bytes are bad."""
+    content = bytearray(segment_bytes(_ID, [payloads(3)]))
+    content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
+    agent.segment(_ID, bytes(content), "9\nCOMPLETED")
+    wait_until(lambda: agent.metrics.segments_set_aside == 1, "the segment is set aside")
+    assert len(agent.published) == 2
+    assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").read_bytes() == bytes(content)
+    reason = json.loads((agent.work / "error" / f"CommitLog-7-{_ID}.log.reason.json").read_text())
+    assert reason["reason"].startswith(f"CommitLog-7-{_ID}.log, position ")
+    assert (agent.metrics.corrupt_entries, agent.metrics.segments_deleted) == (1, 0)
+    assert {kind: count for kind, count in agent.metrics.damage.items() if count} == {Damage.ENTRY: 1}
+    assert [f"CommitLog-7-{_ID}.log, position " in each.getMessage() for each in caplog.records] == [True, True]
+
+
+def test_a_segment_that_cannot_be_read_is_set_aside_and_the_others_go_on(
+    agent: StagedAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What stands before the fault is published, the bytes are kept; the next segment is read as ever."""
+    content = bytearray(segment_bytes(_ID, [payloads(3)]))
+    content[len(segment_bytes(_ID, [payloads(1)])) + 2] ^= 1
+    agent.segment(_ID, bytes(content), "9\nCOMPLETED")
+    agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(2)]), "9\nCOMPLETED")
+    wait_until(lambda: agent.files() == [] and len(agent.published) == 3, "both segments are done")
+    assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").read_bytes() == bytes(content)
+    assert (agent.metrics.segments_unreadable, agent.metrics.segments_set_aside) == (1, 1)
+    assert {kind: count for kind, count in agent.metrics.damage.items() if count} == {Damage.ENTRY_SIZE: 1}
+    assert len(caplog.records) == 2
+
+
+def test_a_live_segment_that_cannot_be_read_is_tried_when_its_index_moves_only(
+    agent: StagedAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Told once; a segment that is completed later is tried once more."""
+    content = bytearray(segment_bytes(_ID, [payloads(3)]))
+    content[len(segment_bytes(_ID, [payloads(1)])) + 2] ^= 1
+    agent.segment(_ID, bytes(content), str(len(content)))
+    wait_until(lambda: agent.metrics.segments_unreadable == 1, "the fault is found")
+    time.sleep(0.2)
+    assert (len(agent.published), len(caplog.records)) == (1, 1)
+
+
+def test_a_cut_segment_is_read_as_far_as_it_goes_and_set_aside(agent: StagedAgent) -> None:
+    """Whole entries are published; the file waits for its operator."""
+    content = segment_bytes(_ID, [payloads(3)])
+    agent.segment(_ID, content[:-5], "9\nCOMPLETED")
+    wait_until(lambda: agent.metrics.segments_set_aside == 1, "the fault is found")
+    assert len(agent.published) == 2
+    assert len(list((agent.work / "error").iterdir())) == 2
+
+
+def test_an_encrypted_segment_without_its_key_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One line that names the key; the other segments go on."""
+    golden = next(each for each in ENCODED_SEGMENTS if each.line == "5.0-jceks")
+    agent = StagedAgent(tmp_path, MemoryTables(golden.tables()))
+    (agent.cdc_raw / golden.path.name).write_bytes(golden.path.read_bytes())
+    (agent.cdc_raw / f"{golden.path.stem}_cdc.idx").write_text("5000\nCOMPLETED")
+    agent.start()
+    try:
+        wait_until(lambda: agent.metrics.segments_unreadable == 1, "the segment was tried")
+    finally:
+        agent.stop()
+    assert len(agent.files()) == 2
+    [record] = caplog.records
+    assert "is encrypted with the key 'Testing:1'" in record.getMessage()

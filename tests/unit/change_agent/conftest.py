@@ -1,4 +1,4 @@
-"""An agent without servers for these tests, and the tables that it knows."""
+"""An agent without servers and the tables that it knows; a publisher with a broker in memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.stages import GOLDEN, MemoryTables, StagedAgent
+from tests.unit.change_agent.memory_broker import MemoryBroker, PublisherLine
 
 
 @pytest.fixture
@@ -23,3 +24,19 @@ def agent(tmp_path: Path, tables: MemoryTables) -> Iterator[StagedAgent]:
     made.start()
     yield made
     made.stop()
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    """A broker that is there and takes everything."""
+    return MemoryBroker()
+
+
+@pytest.fixture
+def line(broker: MemoryBroker, tmp_path: Path) -> Iterator[PublisherLine]:
+    """A running publisher."""
+    made = PublisherLine(broker, tmp_path)
+    made.publisher.start()
+    yield made
+    made.publisher.stop()
+    assert made.publisher.failure is None

@@ -27,6 +27,8 @@ _TESTS_OF_THE_DECODER = [
     "test_mutation.py",
     "test_mutation_events.py",
     "test_publisher.py",
+    "test_publisher_holding.py",
+    "test_publisher_too_large.py",
     "test_section_decoding.py",
     "test_segment_reader.py",
 ]

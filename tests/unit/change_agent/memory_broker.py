@@ -1,0 +1,148 @@
+"""A broker in memory, and a line of entries that are published to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from change_agent.errors import PartitionsChangedError, PublishError
+from change_agent.publishing.event_producers import EventProducer, OnResult
+from change_agent.publishing.inflight import InflightPositions
+from change_agent.publishing.outgoing import MessageHeader, OutgoingEvent, TrackedEntry
+from change_agent.publishing.publisher import HoldLimits, MutationPublisher
+from change_agent.publishing.topic_lane import Packing
+from change_agent.reporting.metrics import AgentMetrics
+from schemas.mutation_event import MutationEvent, MutationKind, decode_events
+
+__all__ = ["TOPIC_A", "TOPIC_B", "MemoryBroker", "PublisherLine"]
+
+_HEADERS = {
+    table: MessageHeader(
+        node_id=UUID(int=1), segment_id=1, keyspace="ks", table=table, table_id=UUID(int=number), key_schema='"bytes"'
+    )
+    for number, table in enumerate(("a", "b"))
+}
+TOPIC_A = "persistent://public/default/events-ks.a"
+TOPIC_B = "persistent://public/default/events-ks.b"
+
+
+class MemoryBroker:
+    """Topics as lists of payloads per partition. It may be away, refuse a topic, or keep its acknowledgements back."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.partitions = partitions
+        self.stored: dict[str, list[list[bytes]]] = {}
+        self.keys: list[str | None] = []
+        self.refused_topics: set[str] = set()
+        self.holds_back = False
+        self.fail_next: list[str] = []
+        self.held: list[OnResult] = []
+        self.connected = True
+        self.max_message_bytes = 1_000_000
+        self.changed: str | None = None
+        self.opened = 0
+
+    def open(self, topic: str) -> list[EventProducer]:
+        if topic in self.refused_topics:
+            raise PublishError(topic, "is refused")
+        stored = self.stored.setdefault(topic, [[] for _ in range(self.partitions)])
+        self.opened += 1
+        return [_Producer(self, partition) for partition in stored]
+
+    def open_partition(self, topic: str, index: int) -> EventProducer:
+        if topic in self.refused_topics:
+            raise PublishError(topic, "is refused")
+        self.opened += 1
+        return _Producer(self, self.stored[topic][index])
+
+    def check(self, topic: str) -> None:
+        if self.changed is not None:
+            raise PartitionsChangedError(topic, self.changed)
+
+    def positions(self, topic: str, partition: int = 0) -> list[int]:
+        return [event.position for payload in self.stored[topic][partition] for event in decode_events(payload).events]
+
+
+class _Producer:
+    def __init__(self, broker: MemoryBroker, stored: list[bytes]) -> None:
+        self._broker, self._stored = broker, stored
+        self._failed = False
+
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+        if len(payload) > self._broker.max_message_bytes:
+            return False
+        if self._broker.fail_next or self._failed:
+            self._failed = True
+            on_result(self._broker.fail_next.pop() if self._broker.fail_next else "AlreadyClosed")
+            return True
+        if self._broker.holds_back:
+            self._broker.held.append(on_result)
+        else:
+            on_result(None)
+        self._stored.append(payload)
+        self._broker.keys.append(key)
+        return True
+
+    def is_connected(self) -> bool:
+        return self._broker.connected
+
+    def close(self) -> None:
+        self._failed = True
+
+
+class PublisherLine:
+    """A publisher with a broker, and entries that are numbered as they are published."""
+
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        held: Path,
+        *,
+        max_events: int = 1000,
+        max_bytes: int = 262_144,
+        hold_events: int = 100_000,
+        max_held_bytes: int = 1_000_000,
+        check_s: float = 60.0,
+    ) -> None:
+        self.broker = broker
+        self.positions = InflightPositions(max_events=10_000, max_bytes=10_000_000)
+        self.positions.open(1, 0)
+        self.metrics = AgentMetrics()
+        self.publisher = MutationPublisher(
+            broker,
+            self.positions,
+            self.metrics,
+            topic_prefix="events-",
+            packing=Packing(max_events=max_events, max_bytes=max_bytes),
+            held_directory=held,
+            hold_limits=HoldLimits(events=hold_events, bytes=10_000_000, seconds=0, max_held_bytes=max_held_bytes),
+            check_s=check_s,
+        )
+        self._position = 0
+
+    def publish(self, table: str, *keys: int) -> None:
+        events = []
+        for key in keys:
+            self._position += 1
+            entry = TrackedEntry(1, self._position, 1)
+            data = key.to_bytes(4, "big")
+            event = MutationEvent(
+                position=self._position,
+                ordinal=0,
+                kind=MutationKind.ROW,
+                key=data,
+                partition_key=data,
+                digest=b"d" * 16,
+            )
+            assert self.positions.take_room(1, 100, 1)
+            self.positions.track([entry])
+            events.append(OutgoingEvent(_HEADERS[table], event, entry, 100))
+        self.publisher.publish(events)
+
+    def acknowledged(self) -> int:
+        return self.positions.progress()[1].position
+
+    def write_failures(self) -> int:
+        """How often the disk refused to hold events of table a."""
+        counts = self.metrics.tables.get("ks.a")
+        return 0 if counts is None else counts.write_failures

@@ -1,0 +1,190 @@
+"""MutationPublisher: events of a table that cannot be published are held on disk, and come in order when it can."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from change_agent.publishing.held_events import holds_events
+from tests.events_topic import wait_until
+from tests.unit.change_agent.memory_broker import TOPIC_A, TOPIC_B, MemoryBroker, PublisherLine
+
+
+def _held(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_table_that_cannot_be_published_is_held_on_disk_so_that_others_find_room(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """What is held is durable, so the log does not wait for it; when the topic opens it comes first, and in order."""
+    broker.refused_topics.add(TOPIC_A)
+    line = PublisherLine(broker, tmp_path, hold_events=5, max_events=4)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", *range(2, 12))
+    wait_until(lambda: line.acknowledged() == 11 and _held(tmp_path) == ["ks.a.events"], "a is held")
+    line.publish("a", 12)
+    line.publish("b", 13)
+    wait_until(lambda: line.acknowledged() == 13, "the log goes on")
+    assert (broker.positions(TOPIC_B), line.positions.events) == ([1, 13], 0)
+    broker.refused_topics.clear()
+    wait_until(
+        lambda: broker.stored.get(TOPIC_A) is not None and len(broker.positions(TOPIC_A)) == 11, "a is published"
+    )
+    line.publish("a", 14)
+    wait_until(lambda: line.acknowledged() == 14 and _held(tmp_path) == [], "nothing is held any more")
+    line.publisher.stop()
+    assert broker.positions(TOPIC_A) == [*range(2, 13), 14]
+
+
+def test_what_the_disk_refuses_to_hold_waits_and_is_held_when_there_is_room(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """Nothing of it is acknowledged before it is durable, the publisher goes on, and order is kept."""
+    held = tmp_path / "held"
+    held.touch()
+    broker.refused_topics.add(TOPIC_A)
+    line = PublisherLine(broker, held, hold_events=5)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", *range(2, 12))
+    wait_until(lambda: line.write_failures() > 1, "it is tried again and again")
+    line.publish("b", 12)
+    wait_until(lambda: broker.positions(TOPIC_B) == [1, 12], "the other table goes on")
+    assert (line.acknowledged(), line.publisher.failure) == (1, None)
+    held.unlink()
+    wait_until(lambda: line.acknowledged() == 12, "it is held")
+    line.publish("a", 13)
+    wait_until(lambda: line.acknowledged() == 13, "more of it is held")
+    broker.refused_topics.clear()
+    wait_until(lambda: _held(held) == [], "all is published")
+    line.publisher.stop()
+    assert broker.positions(TOPIC_A) == [*range(2, 12), 13]
+
+
+def test_what_the_disk_refused_to_hold_is_sent_in_order_when_its_topic_opens_first(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """It is in memory still, in front of what came behind it."""
+    held = tmp_path / "held"
+    held.touch()
+    broker.refused_topics.add(TOPIC_A)
+    line = PublisherLine(broker, held, hold_events=5)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", *range(2, 12))
+    wait_until(lambda: line.write_failures() > 0, "the disk refuses")
+    line.publish("a", 12, 13)
+    broker.refused_topics.clear()
+    wait_until(lambda: line.acknowledged() == 13, "all is published")
+    line.publisher.stop()
+    assert (broker.positions(TOPIC_A), line.positions.events, line.positions.bytes) == ([*range(2, 14)], 0, 0)
+
+
+def test_what_an_earlier_process_held_is_published_first(broker: MemoryBroker, tmp_path: Path) -> None:
+    """The next start sends the file before what it reads from the log."""
+    broker.refused_topics.add(TOPIC_A)
+    first = PublisherLine(broker, tmp_path, hold_events=5)
+    first.publisher.start()
+    first.publish("b", 1)
+    first.publish("a", *range(2, 12))
+    wait_until(lambda: first.acknowledged() == 11, "a is held")
+    first.publisher.stop()
+    broker.refused_topics.clear()
+    second = PublisherLine(broker, tmp_path, hold_events=5)
+    second.publish("a", 100, 101)
+    second.publisher.start()
+    wait_until(lambda: second.acknowledged() == 2 and _held(tmp_path) == [], "all is published")
+    second.publisher.stop()
+    assert broker.positions(TOPIC_A) == [*range(2, 12), 1, 2]
+
+
+def test_a_topic_that_fails_in_mid_stream_is_held_with_what_was_on_its_way(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """Sent and not acknowledged, waiting, and new: all go to disk in order, and come again in order."""
+    line = PublisherLine(broker, tmp_path, hold_events=5)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", 2)
+    wait_until(lambda: line.acknowledged() == 2, "both topics are open")
+    broker.refused_topics.add(TOPIC_A)
+    broker.fail_next = ["Timeout"]
+    line.publish("a", *range(3, 13))
+    wait_until(lambda: line.acknowledged() == 12, "a is held")
+    line.publish("a", 13)
+    wait_until(lambda: line.acknowledged() == 13, "more of it is held")
+    broker.refused_topics.clear()
+    wait_until(lambda: _held(tmp_path) == [], "all is published", 20)
+    line.publisher.stop()
+    assert broker.positions(TOPIC_A) == [*range(2, 14)]
+
+
+def test_when_no_topic_can_be_used_nothing_is_held(broker: MemoryBroker, tmp_path: Path) -> None:
+    """The broker is away: the log is the better place to wait in."""
+    broker.refused_topics |= {TOPIC_A, TOPIC_B}
+    line = PublisherLine(broker, tmp_path, hold_events=5)
+    line.publisher.start()
+    line.publish("a", *range(1, 11))
+    line.publish("b", *range(11, 21))
+    time.sleep(1.5)
+    assert (line.acknowledged(), _held(tmp_path)) == (0, [])
+    broker.refused_topics.clear()
+    wait_until(lambda: line.acknowledged() == 20, "all is published")
+    line.publisher.stop()
+
+
+def test_when_the_disk_has_its_share_nothing_more_is_held(broker: MemoryBroker, tmp_path: Path) -> None:
+    """Then the events wait in memory, and in the end the reader does."""
+    broker.refused_topics.add(TOPIC_A)
+    line = PublisherLine(broker, tmp_path, hold_events=5, max_held_bytes=100)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", *range(2, 12))
+    wait_until(lambda: line.acknowledged() == 11, "a is held")
+    line.publish("a", 12)
+    time.sleep(0.3)
+    assert line.acknowledged() == 11
+    broker.refused_topics.clear()
+    wait_until(lambda: line.acknowledged() == 12, "all is published")
+    line.publisher.stop()
+    assert broker.positions(TOPIC_A) == [*range(2, 13)]
+
+
+def test_held_events_that_were_damaged_on_disk_are_told_and_the_others_are_published(
+    broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Held ones and those too large: neither ends the agent, nor goes without a word; the damaged file is kept."""
+    broker.refused_topics.add(TOPIC_A)
+    first = PublisherLine(broker, tmp_path, hold_events=5)
+    first.publisher.start()
+    first.publish("b", 1)
+    for end in (8, 14):
+        first.publish("a", *range(end - 6, end))
+        wait_until(lambda count=end - 1: first.acknowledged() == count, "a is held")
+    first.publisher.stop()
+    path = tmp_path / "ks.a.events"
+    content = path.read_bytes()
+    (tmp_path / "too-large").mkdir(exist_ok=True)
+    (tmp_path / "too-large" / "ks.a.events").write_bytes(content[:-1] + b"!")
+    broken = bytearray(content)
+    broken[broken.index(b"H00000000-") + 2] ^= 1
+    path.write_bytes(broken)
+    broker.refused_topics.clear()
+    second = PublisherLine(broker, tmp_path, hold_events=5)
+    second.publisher.start()
+    wait_until(lambda: not holds_events(tmp_path), "all that can be read is published")
+    second.publisher.stop()
+    assert second.publisher.failure is None
+    # of either file the message that is whole; what was too large goes behind what is held already
+    assert broker.positions(TOPIC_A) == [*range(8, 14), *range(2, 8)]
+    assert second.metrics.tables["ks.a"].damaged_bytes > 0
+    assert (
+        sum("are damaged and cannot be published: verify the table" in each.getMessage() for each in caplog.records)
+        == 2
+    )
+    kept = [each.relative_to(tmp_path).as_posix() for each in sorted(tmp_path.rglob("*.damaged"))]
+    assert kept == ["ks.a.events.damaged", "too-large/ks.a.events.damaged"]

@@ -13,7 +13,7 @@ from source_connector.host.record import SourceRecord
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.row_task import Desk, Task
 from tests.unit.source_connector.events import event, pending
-from tests.unit.source_connector.test_table_line import Case
+from tests.unit.source_connector.table_line_case import Case
 
 MIB = 1024 * 1024
 

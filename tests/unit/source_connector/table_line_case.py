@@ -1,0 +1,185 @@
+"""A line of one table between stages in memory, for unit tests: what it is given, and what it makes of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from schemas.mutation_event import MutationEvent, MutationEvents
+from schemas.table_metadata import TableMetadata
+from source_connector.errors import FetchError
+from source_connector.events.dead_letter_writer import DeadLetterWriter
+from source_connector.events.dead_letters import DeadLetter
+from source_connector.events.events_message import EventsMessage, UnreadableMessage
+from source_connector.events.mutation_cache import MutationCache
+from source_connector.host.host_connection import HostConnection
+from source_connector.host.host_protocol import SchemaTaken
+from source_connector.host.outbox import Outbox
+from source_connector.metrics import Metrics
+from source_connector.rows.cassandra_client import CassandraClient
+from source_connector.rows.projection import Projection
+from source_connector.rows.read_request import RawRow, ReadRequest, Rows
+from source_connector.rows.row_encoder import DataFormat
+from source_connector.rows.row_fetcher import RowFetcher
+from source_connector.rows.row_task import Reading, Task
+from source_connector.stages import Limits, Stages
+from source_connector.table_line import TableLine
+from source_connector.tables.newest_schema import SchemaLookedAt
+from source_connector.tables.schema_changes import SchemaChangeTopic
+from source_connector.tables.schema_looks import SchemaLooks
+from source_connector.tables.table_definition import TableDefinition
+from source_connector.tables.table_schema import TableLook, TableSchemaReader
+from source_connector.timers import Timers
+from tests.unit.source_connector.events import NODE, AtOnce, int32, table
+
+__all__ = ["GOOD", "NEW", "OLD", "UNFORESEEN", "UNWRITABLE", "Case", "Neighbours"]
+
+# Time UUIDs in order of time.
+OLD, NEW = (UUID(f"0000000{number}-0000-11f0-8000-000000000000") for number in (1, 2))
+GOOD: RawRow = (int32(5), (10).to_bytes(8, "big"))
+UNWRITABLE: RawRow = (b"\x01\x02\x03", (10).to_bytes(8, "big"))
+UNFORESEEN: RawRow = ()
+
+
+class Neighbours:
+    """In-memory stages: reads wait for a test's answer, frames and letters are kept, time passes at a word."""
+
+    def __init__(self) -> None:
+        self.reads: list[tuple[object, ReadRequest]] = []
+        self.letters: list[tuple[object, Sequence[DeadLetter]]] = []
+        self.frames: list[bytes] = []
+        self.settled: list[MutationEvent | int] = []
+        self.has_room = True
+        self.topic = "dead"
+        self.current = table(table_id=OLD)
+        self.number = 5
+
+    # RowFetcher, CassandraClient, TableSchemaReader, HostConnection, DeadLetterWriter, SchemaChangeTopic, Origin
+
+    keyspace, table = "ks", "t"
+
+    def prepare(self, projection: Projection) -> None: ...
+
+    def tell(self, keyspace: str, table: str, definition: TableDefinition | None) -> None: ...
+
+    def start(self, ticket: object, request: ReadRequest) -> None:
+        self.reads.append((ticket, request))
+
+    def knows(self, node: UUID) -> bool:
+        return True
+
+    def read(self) -> TableMetadata:
+        return self.current
+
+    def version(self) -> UUID:
+        return UUID(int=self.number)
+
+    def look(self) -> TableLook:
+        return TableLook(self.version(), self.read())
+
+    def send(self, frame: bytes) -> None:
+        self.frames.append(frame)
+
+    def write(self, ticket: object, letters: Sequence[DeadLetter]) -> None:
+        self.letters.append((ticket, letters))
+
+
+class _Origin:
+    def __init__(self, neighbours: Neighbours) -> None:
+        self._neighbours = neighbours
+
+    def settled(self, message: EventsMessage | UnreadableMessage, events: int) -> None:
+        message.unsettled -= events
+        self._neighbours.settled.append(events)
+
+
+class Case:
+    """A line of `ks.t` whose schema is registered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, max_failures: int = 3, *, range_deletions: bool = True) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: self.now)
+        self.around = Neighbours()
+        self.timers = Timers()
+        self.outbox = Outbox(cast("HostConnection", self.around))
+        self.metrics = Metrics()
+        self.counters = self.metrics.counters
+        limits = Limits(
+            columns=".*", range_deletions=range_deletions, data_format=DataFormat.KEY_VALUE_AVRO, backoff_s=0.1,
+            max_backoff_s=60, max_failures=max_failures, reading=Reading(),
+        )  # fmt: skip
+        stages = Stages(
+            client=cast("CassandraClient", self.around),
+            fetcher=cast("RowFetcher", self.around),
+            cache=MutationCache(max_capacity=9, max_digests=3, expire_after_s=60),
+            outbox=self.outbox,
+            looks=cast("SchemaLooks", AtOnce()),
+            timers=self.timers,
+            letters=cast("DeadLetterWriter", self.around),
+            changes=cast("SchemaChangeTopic", self.around),
+            metrics=self.metrics,
+            last_rows=None,
+            limits=limits,
+            send=self.around.send,
+            look_at_schema=lambda schema: None,
+            new_schema_id=itertools.count(1).__next__,
+        )
+        self.line = TableLine(stages, cast("TableSchemaReader", self.around), lambda: None)
+        self.line.open()
+        self.timers.run_due()
+        self.line.schema_answered(SchemaTaken(1))
+        self.line.schema_answered(SchemaLookedAt(schema_id=1, is_newest=True))
+
+    def receive(self, *events: MutationEvent, table_id: UUID = OLD) -> None:
+        content = MutationEvents(
+            node_id=NODE, segment_id=7, keyspace="ks", table="t", table_id=table_id, key_schema="", events=events
+        )
+        message_id: Any = "(1,2,3,4)"
+        origin = _Origin(self.around)
+        message = EventsMessage(identity=b"", message_id=message_id, content=content, topic="events", origin=origin)
+        self.line.receive(message)
+        self.line.work()
+
+    def answer(self, outcome: RawRow | Exception | None, key: int = 1) -> None:
+        """Answer the last read of a key."""
+        at = max(at for at, (_, request) in enumerate(self.around.reads) if request.partition_key == int32(key))
+        self.answer_to(self.around.reads.pop(at), outcome)
+
+    def answer_to(self, read: tuple[object, ReadRequest], outcome: RawRow | Exception | None) -> None:
+        ticket, request = read
+        task, attempt = cast("tuple[Task, int]", ticket)
+        if isinstance(outcome, FetchError):
+            self.line.deliver(task, attempt, outcome)
+            return
+        rows = () if outcome is None else (outcome,)
+        self.line.deliver(task, attempt, Rows(request, cast("Sequence[RawRow]", rows), "ALL", is_fallback=False))
+
+    def create_again(self, *, is_noticed: bool = True) -> None:
+        """The table is dropped and created again; that is noticed by an event of it, or by a look at the schema."""
+        self.around.current, self.around.number = table(table_id=NEW), self.around.number + 1
+        if is_noticed:
+            self.line.look_at_schema()
+            self.line.work()
+            self.timers.run_due()
+
+    def taken(self, seq: int, *, refused: bool = False) -> None:
+        """The broker's answer about a record."""
+        self.line.answered(self.outbox.answered(seq, refused=refused), refused=refused)
+        self.line.work()
+
+    @property
+    def published(self) -> list[UUID]:
+        """The table id of each record that was handed to the host, in their order."""
+        texts = [(frame.find(str(each).encode()), each) for frame in self.around.frames for each in (OLD, NEW)]
+        return [each for at, each in texts if at >= 0]
+
+    def pass_time(self) -> None:
+        """Whatever was planned happens."""
+        for _ in range(3):
+            self.now += 100
+            self.timers.run_due()
+            self.line.work()

@@ -1,0 +1,115 @@
+"""A table that is dropped and created again under its line: what becomes of the old table's events."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from schemas.mutation_event import MutationKind
+from source_connector.errors import FetchError
+from source_connector.rows.row_task import Task
+from source_connector.table_line import TableLine
+from tests.unit.source_connector.events import event, int32, table
+from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, UNFORESEEN, Case
+
+
+def test_what_waits_for_a_retry_when_its_table_is_created_again_is_not_published_behind_the_new_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its read failed for the DROP; tried again it would find the new table's row, and tell it by the old table's id."""
+    case = Case(monkeypatch)
+    case.receive(event(1))
+    case.answer(FetchError("ks.t", "Unknown CF"))
+    case.create_again(is_noticed=False)
+    case.receive(event(2), table_id=NEW)
+    case.pass_time()
+    case.answer(GOOD, key=2)
+    assert (case.published, case.around.reads) == ([NEW], [])
+    assert (case.around.settled, case.counters["events_of_dropped_tables"]) == ([1], 1)
+
+
+def test_a_read_that_is_under_way_when_its_table_is_created_again_is_not_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever its answer is; its event is settled once, and the deletion's marker was there before."""
+    case = Case(monkeypatch)
+    case.receive(event(1), event(2), event(3, kind=MutationKind.PARTITION_DELETION))
+    case.taken(1)
+    case.create_again()
+    case.answer(GOOD)
+    case.answer(FetchError("ks.t", "Unknown CF"), key=2)
+    case.answer(None, key=3)
+    case.pass_time()
+    assert case.published == [OLD]
+    assert (case.around.reads, case.around.settled) == ([], [1, 1, 1])
+    assert case.counters["events_of_dropped_tables"] == 3
+
+
+def test_what_has_not_started_when_its_table_is_created_again_never_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what had no room, nor what waits behind its key, nor what a deletion of its partition holds back."""
+    case = Case(monkeypatch)
+    case.receive(event(1), event(1, digest=1), event(1, kind=MutationKind.PARTITION_DELETION), event(1, digest=2))
+    case.around.has_room = False
+    case.receive(event(2))
+    case.create_again()
+    assert case.around.settled == [1, 1, 1, 1]
+    case.around.has_room = True
+    case.answer(GOOD)
+    case.receive(event(2), table_id=NEW)
+    assert [request.partition_key for _, request in case.around.reads] == [int32(2)]
+    case.answer(GOOD, key=2)
+    assert (case.published, case.line.partitions_in_work) == ([NEW], 1)
+    assert (case.around.settled, case.counters["events_of_dropped_tables"]) == ([1, 1, 1, 1, 1], 5)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_new_table_waits_for_the_records_of_the_old_one_that_are_with_the_broker(
+    monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """A refused one is not handed over again; the new table's events are published all the same."""
+    case = Case(monkeypatch)
+    case.receive(event(1), event(2))
+    case.answer(GOOD)
+    case.answer(GOOD, key=2)
+    case.create_again()
+    case.receive(event(1), table_id=NEW)
+    case.taken(1)
+    assert case.around.reads == []
+    case.taken(2, refused=refused)
+    case.answer(GOOD)
+    case.taken(3)
+    case.pass_time()
+    assert (case.published, case.around.reads, case.around.letters) == ([OLD, OLD, NEW], [], [])
+    assert (case.around.settled, case.line.partitions_in_work) == ([1, 1, 1], 0)
+
+
+def test_a_letter_that_is_under_way_when_its_table_is_created_again_settles_its_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once."""
+    case = Case(monkeypatch, max_failures=1)
+    case.receive(event(1))
+    case.answer(UNFORESEEN)
+    case.create_again()
+    ((ticket, _),) = case.around.letters
+    case.line.letters_written(cast("tuple[TableLine, Task]", ticket)[1])
+    assert (case.published, case.around.settled) == ([], [1])
+
+
+def test_events_of_the_newer_table_outlive_a_node_that_shows_the_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where it lags for so long that it is believed: nothing of them is taken for dropped, then or when it has caught up."""
+    case = Case(monkeypatch)
+    case.create_again()
+    case.around.has_room = False
+    case.receive(event(1), table_id=NEW)
+    for current in (OLD, NEW):
+        case.around.current, case.around.number = table(table_id=current), case.around.number + 1
+        case.line.look_at_schema()
+        for _ in range(10):
+            case.pass_time()
+        case.line.look_at_schema()
+    case.around.has_room = True
+    case.pass_time()
+    case.answer(GOOD)
+    assert (case.published, case.counters["events_of_dropped_tables"]) == ([NEW], 0)

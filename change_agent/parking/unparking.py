@@ -74,7 +74,11 @@ class Unparker:
     def _run(self) -> None:
         self._forget_arrived()
         self._metrics.parked = self._parked.count
-        if self._tried_with == self._interpreter.schema_version or not self._parked.count:
+        if not self._parked.count:
+            return
+        # While there is nothing to read nobody else asks for what the node has said since.
+        self._interpreter.use_schema_of(0)
+        if self._tried_with == self._interpreter.schema_version:
             return
         self._tried_with = self._interpreter.schema_version
         after = 0

@@ -55,6 +55,19 @@ def test_parked_mutations_are_published_when_the_schema_explains_them_and_their_
     assert list(read_parked(agent.work)) == []
 
 
+def test_parked_mutations_need_no_further_change_to_be_published(agent: StagedAgent, tables: MemoryTables) -> None:
+    """The node tells of the table, as after its restart, and nothing is written meanwhile: no segment is left to read."""
+    unknown = UUID(bytes=ENTRIES[0].payload[1:17])
+    whole = tables.tables
+    tables.tables = {table_id: table for table_id, table in whole.items() if table_id != unknown}
+    agent.segment(_ID, segment_bytes(_ID, [[each.payload for each in ENTRIES]]), "9\nCOMPLETED")
+    wait_until(lambda: agent.metrics.parked == 5, "five are parked")
+    tables.tables = whole
+    tables.known = tables.as_of(0, 0)
+    wait_until(lambda: agent.metrics.mutations_unparked == 5, "all are published")
+    wait_until(lambda: agent.files() == [], "the segment goes")
+
+
 def test_when_the_list_of_what_is_parked_is_damaged_the_segments_say_it_again(
     tables: MemoryTables, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from uuid import UUID
 
-from cassandra.cluster import Session
+from cassandra.cluster import NoHostAvailable, Session
 from click.testing import CliRunner
 
 from cdc.agent_process import AgentProcess
@@ -99,5 +99,14 @@ def test_the_log_is_decoded_while_cassandra_is_down_and_the_parked_when_it_is_ba
         assert table.published() == [1]
     finally:
         sandbox.node.start()
+        wait_until(lambda: _is_connected(cql), "the tests' own session has found the node again")
     assert table.wait_for_last(3) == [1, 2, 3]
     wait_until(lambda: agent.metric("parked") == 0, "nothing is parked")
+
+
+def _is_connected(cql: Session) -> bool:
+    try:
+        cql.execute("SELECT key FROM system.local")
+    except NoHostAvailable:
+        return False
+    return True

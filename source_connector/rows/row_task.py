@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
@@ -41,7 +42,7 @@ _ROW_DELETION: Final = MutationKind.ROW_DELETION
 _WRITETIME: Final = struct.Struct(">q")
 
 
-class Task:
+class Task(ABC):
     """Work under way. All calls come from one thread; errors that a call raises lead to another `start`, later.
 
     A base class, not a protocol: compiled code calls its methods at a fraction of the cost.
@@ -61,17 +62,17 @@ class Task:
         self.refused_bytes = 0
         """Of the last record that was refused: its frame to the host, which is the record and some 200 bytes of properties."""
 
+    @abstractmethod
     def start(self) -> None:
         """Begin, or begin again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_rows(self, rows: Rows) -> None:
         """What a read of this task found."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_all_acknowledged(self) -> None:
         """The data topic has every record that was handed over."""
-        raise NotImplementedError
 
 
 class Desk(Protocol):

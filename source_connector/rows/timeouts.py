@@ -60,12 +60,11 @@ class Timeouts:
         now = time.monotonic()
         tick = math.ceil((now + delay_s) / _TICK_S)
         with self._lock:
-            others = self._by_tick.get(tick)
-            if others is not None:
-                others.append(timeout)
-                return timeout
-            self._by_tick[tick] = [timeout]
-        self._create(tick * _TICK_S - now, partial(self._end, tick))
+            if tick not in self._by_tick:
+                # First the timer: where there can be none, no later timeout may rely on it.
+                self._create(tick * _TICK_S - now, partial(self._end, tick))
+                self._by_tick[tick] = []
+            self._by_tick[tick].append(timeout)
         return timeout
 
     def _end(self, tick: int) -> None:

@@ -111,6 +111,21 @@ def test_timeouts_end_together_in_their_time_and_one_that_fails_ends_no_other() 
     assert len(created) > len(timers) + 1
 
 
+def test_a_timer_that_cannot_be_made_is_not_relied_on() -> None:
+    """The next timeout of the same quarter of a second asks for one again: a statement without one might never end."""
+    asked: list[float] = []
+
+    def refuse(delay_s: float, callback: Callable[[], None]) -> None:
+        asked.append(delay_s)
+        raise RuntimeError("no event loop")
+
+    timeouts = Timeouts(refuse)
+    for _ in range(5):
+        with pytest.raises(RuntimeError, match="no event loop"):
+            timeouts.add(30, lambda: None)
+    assert len(asked) == 5
+
+
 def test_an_error_for_which_the_driver_has_no_exception_of_its_own_is_told_as_any_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,7 +11,7 @@ from source_connector.host.host_connection import HostConnection
 from source_connector.host.outbox import Outbox
 from source_connector.host.record import SourceRecord
 from source_connector.rows.partition_lanes import Work
-from source_connector.rows.row_task import Desk, Task
+from source_connector.rows.row_task import Desk, RowTask
 from tests.unit.source_connector.events import event, pending
 from tests.unit.source_connector.table_line_case import Case
 
@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 
 def publish(outbox: Outbox, mebibytes: int, desk: object = "another table") -> None:
     """Records of a mebibyte that the broker does not acknowledge."""
-    task = Task(Work(pending(event(1))), cast("Desk", desk))
+    task = RowTask(Work(pending(event(1))), cast("Desk", desk))
     for _ in range(mebibytes):
         outbox.publish(task, SourceRecord(1, b"", bytes(MIB), {}))
 
@@ -52,7 +52,7 @@ def test_what_all_tables_have_unanswered_is_bounded() -> None:
 def test_small_records_are_bounded_too() -> None:
     """Each is held by objects of this process and of the host, which take more than a short record itself."""
     outbox = Outbox(cast("HostConnection", SimpleNamespace(send=lambda frame: None)))
-    desk, task = cast("Desk", "a table"), Task(Work(pending(event(1))), cast("Desk", "a table"))
+    desk, task = cast("Desk", "a table"), RowTask(Work(pending(event(1))), cast("Desk", "a table"))
     while outbox.has_room(desk):
         outbox.publish(task, SourceRecord(1, b"key", b"value", {}))
     assert 10_000 < task.unanswered <= 32 * MIB // 2048

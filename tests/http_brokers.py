@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
+
+from tests.local_http import LocalServer, running
 
 __all__ = ["Broker", "Request", "broker", "owner_of_all", "redirects_to"]
 
@@ -26,16 +27,13 @@ Answering = Callable[[Request], tuple[int, Mapping[str, str], object]]
 """Status, headers and the JSON of the body, by request."""
 
 
-class Broker(ThreadingHTTPServer):
+class Broker(LocalServer):
     """Keeps what it was asked; `answering` may be changed."""
 
     def __init__(self, answering: Answering, tls: ssl.SSLContext | None) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler, tls)
         self.answering = answering
         self.asked: list[Request] = []
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.server_port}"
-        if tls is not None:
-            self.socket = tls.wrap_socket(self.socket, server_side=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -73,14 +71,8 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def broker(answering: Answering, tls: ssl.SSLContext | None = None) -> Iterator[Broker]:
     """A server that runs meanwhile."""
-    with Broker(answering, tls) as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield running
-        finally:
-            running.shutdown()
-            thread.join()
+    with running(Broker(answering, tls)) as server:
+        yield server
 
 
 def redirects_to(url: str, status: int = 307) -> Answering:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs
+
+from tests.local_http import LocalServer, running
 
 __all__ = ["CLIENT_SECRET", "CONFIGURATION_PATH", "OAUTH2_PLUGIN", "TOKEN_PATH", "Issuer", "key_file", "token_issuer"]
 
@@ -20,7 +21,7 @@ CONFIGURATION_PATH: Final = "/.well-known/openid-configuration"
 TOKEN_PATH: Final = "/token"
 
 
-class Issuer(ThreadingHTTPServer):
+class Issuer(LocalServer):
     """Knows every client whose secret is `CLIENT_SECRET`; keeps the forms that arrived.
 
     `answers` may have something else to say: status and body, by path. A token is a number of its client's, or what
@@ -28,14 +29,11 @@ class Issuer(ThreadingHTTPServer):
     """
 
     def __init__(self, token_of: Callable[[str], str] | None, tls: ssl.SSLContext | None) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.server_port}"
+        super().__init__(_Handler, tls)
         self.forms: list[dict[str, list[str]]] = []
         self.answers: dict[str, tuple[int, bytes]] = {}
         self.expires_in: object = 3600
         self.token_of = token_of or (lambda client_id: f"{client_id}-{len(self.forms)}")
-        if tls is not None:
-            self.socket = tls.wrap_socket(self.socket, server_side=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -71,14 +69,8 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def token_issuer(token_of: Callable[[str], str] | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Issuer]:
     """An issuer that runs meanwhile."""
-    with Issuer(token_of, tls) as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield running
-        finally:
-            running.shutdown()
-            thread.join()
+    with running(Issuer(token_of, tls)) as issuer:
+        yield issuer
 
 
 def key_file(path: Path, client_id: str, client_secret: str = CLIENT_SECRET) -> str:

@@ -16,6 +16,17 @@ def _held(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def _line_without_a_disk(broker: MemoryBroker, held: Path) -> PublisherLine:
+    """A line that runs: one table's topic refuses, and what is to be held of it finds a file in the folder's place."""
+    held.touch()
+    broker.refused_topics.add(TOPIC_A)
+    line = PublisherLine(broker, held, hold_events=5)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", *range(2, 12))
+    return line
+
+
 def test_a_table_that_cannot_be_published_is_held_on_disk_so_that_others_find_room(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
@@ -45,12 +56,7 @@ def test_what_the_disk_refuses_to_hold_waits_and_is_held_when_there_is_room(
 ) -> None:
     """Nothing of it is acknowledged before it is durable, the publisher goes on, and order is kept."""
     held = tmp_path / "held"
-    held.touch()
-    broker.refused_topics.add(TOPIC_A)
-    line = PublisherLine(broker, held, hold_events=5)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", *range(2, 12))
+    line = _line_without_a_disk(broker, held)
     wait_until(lambda: line.write_failures() > 1, "it is tried again and again")
     line.publish("b", 12)
     wait_until(lambda: broker.positions(TOPIC_B) == [1, 12], "the other table goes on")
@@ -69,13 +75,7 @@ def test_what_the_disk_refused_to_hold_is_sent_in_order_when_its_topic_opens_fir
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
     """It is in memory still, in front of what came behind it."""
-    held = tmp_path / "held"
-    held.touch()
-    broker.refused_topics.add(TOPIC_A)
-    line = PublisherLine(broker, held, hold_events=5)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", *range(2, 12))
+    line = _line_without_a_disk(broker, tmp_path / "held")
     wait_until(lambda: line.write_failures() > 0, "the disk refuses")
     line.publish("a", 12, 13)
     broker.refused_topics.clear()

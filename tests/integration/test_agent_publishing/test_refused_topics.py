@@ -22,15 +22,21 @@ from tests.integration.test_agent_publishing.strict_servers import (
 )
 
 
+def _refusing_topic(servers: Sandbox, table: str) -> str:
+    """Make the table's events topic with a schema that is not ours; the address of that schema."""
+    admin = f"{servers.pulsar.admin_url}/admin/v2"
+    topic = f"{NAMESPACE}/cdc-events-{table}"
+    rest().put(f"{admin}/persistent/{topic}/partitions", json=4).raise_for_status()
+    schema = f"{admin}/schemas/{topic}/schema"
+    rest().post(schema, json={"type": "STRING", "schema": "", "properties": {}}).raise_for_status()
+    return schema
+
+
 def test_a_topic_with_another_schema_stops_only_its_table(
     servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
     """Its events wait, the refusal is told once, in the status and by a metric; the other table's events arrive."""
-    admin = f"{servers.pulsar.admin_url}/admin/v2"
-    topic = f"{NAMESPACE}/cdc-events-{keyspace}.a"
-    rest().put(f"{admin}/persistent/{topic}/partitions", json=4).raise_for_status()
-    foreign = {"type": "STRING", "schema": "", "properties": {}}
-    rest().post(f"{admin}/schemas/{topic}/schema", json=foreign).raise_for_status()
+    schema = _refusing_topic(servers, f"{keyspace}.a")
     write(session, f"{keyspace}.a", ["a1"])
     wait_until(lambda: "IncompatibleSchema" in str(topic_state(agent, f"{keyspace}.a").get("problem")), "it is told")
     write(session, f"{keyspace}.b", ["b1", "b2"])
@@ -40,7 +46,7 @@ def test_a_topic_with_another_schema_stops_only_its_table(
     wait_until(lambda: metric_of(agent, "cdc_agent_table_retries_total", f"{keyspace}.a") >= 5, "it is tried again")
     told = [line for line in agent.log.read_text().splitlines() if f"waiting for {PREFIX}{keyspace}.a" in line]
     assert 1 <= len(told) <= 3
-    rest().delete(f"{admin}/schemas/{topic}/schema", params={"force": "true"}).raise_for_status()
+    rest().delete(schema, params={"force": "true"}).raise_for_status()
     topic_of(f"{keyspace}.a").wait_for(1)
     wait_until(lambda: topic_state(agent, f"{keyspace}.a")["problem"] is None, "nothing of it is left")
 
@@ -75,11 +81,7 @@ def test_sigterm_ends_within_five_seconds_with_the_position_stored_while_a_topic
     servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
     """What could not be sent is read again; what was is not repeated."""
-    admin = f"{servers.pulsar.admin_url}/admin/v2"
-    topic = f"{NAMESPACE}/cdc-events-{keyspace}.a"
-    rest().put(f"{admin}/persistent/{topic}/partitions", json=4).raise_for_status()
-    foreign = {"type": "STRING", "schema": "", "properties": {}}
-    rest().post(f"{admin}/schemas/{topic}/schema", json=foreign).raise_for_status()
+    schema = _refusing_topic(servers, f"{keyspace}.a")
     write(session, f"{keyspace}.b", ["b1"])
     topic_of(f"{keyspace}.b").wait_for(1)
     write(session, f"{keyspace}.a", ["a1"])
@@ -87,7 +89,7 @@ def test_sigterm_ends_within_five_seconds_with_the_position_stored_while_a_topic
     started = time.monotonic()
     assert agent.stop(timeout_s=60) == 0
     assert time.monotonic() - started < 5
-    rest().delete(f"{admin}/schemas/{topic}/schema", params={"force": "true"}).raise_for_status()
+    rest().delete(schema, params={"force": "true"}).raise_for_status()
     agent.start()
     topic_of(f"{keyspace}.a").wait_for(1)
     assert keys_of(topic_of(f"{keyspace}.b")) == ["b1"]

@@ -23,8 +23,8 @@ from tests.secured_servers import (
     SecuredSandbox,
     agent_options,
     source_options,
-    token,
 )  # fmt: skip
+from tests.security_settings import token
 
 __all__ = ["EXPIRED", "NODE_PASSWORD", "SECRETS", "TOKEN", "SecuredLine", "running_line"]
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import json
 import os
 import socket
@@ -21,36 +18,20 @@ from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.addresses import AddressBlock
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.cassandra_tls import CassandraTls
-from tests.certificates import STORE_PASSWORD, CertificateAuthority
+from tests.certificates import CertificateAuthority
+from tests.security_settings import HTTPS_PORT, TLS_PORT, node_tls, pulsar_tls, pulsar_tokens, token
 from tests.servers import REPOSITORY
 
 __all__ = [
-    "ADMIN_ROLE", "DATA_TOPIC", "HTTPS_PORT", "ROLE", "TABLE", "TLS_PORT", "SecuredSandbox", "agent_options", "cassandra_access", "child", "relay",
-    "source_options", "spark_options", "token",
+    "ADMIN_ROLE", "DATA_TOPIC", "ROLE", "TABLE", "SecuredSandbox", "agent_options", "cassandra_access", "child", "relay",
+    "source_options", "spark_options",
 ]  # fmt: skip
 
-# The sandbox's Pulsar has an address of its own.
-TLS_PORT: Final = 6651
-HTTPS_PORT: Final = 8443
 ADMIN_ROLE: Final = "admin"
 ROLE: Final = "cdc"
-_TOKEN_KEY: Final = b"not a secret: it is for a test's own server"
 TABLE: Final = "secured.t"
 DATA_TOPIC: Final = f"data-{TABLE}"
 _CLIENT_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
-_PLUGIN: Final = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
-
-
-def token(role: str, *, ends_at_s: int | None = None) -> str:
-    """A JWT of this role, HS256; with an end in seconds since the epoch."""
-
-    def part(document: object) -> bytes:
-        return base64.urlsafe_b64encode(json.dumps(document).encode()).rstrip(b"=")
-
-    claims: dict[str, object] = {"sub": role} if ends_at_s is None else {"sub": role, "exp": ends_at_s}
-    signed = part({"alg": "HS256"}) + b"." + part(claims)
-    signature = base64.urlsafe_b64encode(hmac.new(_TOKEN_KEY, signed, hashlib.sha256).digest()).rstrip(b"=")
-    return (signed + b"." + signature).decode()
 
 
 class SecuredSandbox(Sandbox):
@@ -72,22 +53,8 @@ class SecuredSandbox(Sandbox):
                 commitlog_sync_ms=100,
                 cassandra_passwords=True,
                 cassandra_tls=context,
-                cassandra_settings={
-                    "client_encryption_options": {
-                        "enabled": True, "optional": False, "require_client_auth": True, "store_type": "PKCS12",
-                        "keystore": str(folder / "node.p12"), "keystore_password": STORE_PASSWORD,
-                        "truststore": str(folder / "ca.p12"), "truststore_password": STORE_PASSWORD,
-                    }
-                },
-                pulsar_settings={
-                    "authenticationEnabled": "true", "authorizationEnabled": "true",
-                    "authenticationProviders": f"{_PLUGIN}Token",
-                    "brokerServicePortTls": str(TLS_PORT), "webServicePortTls": str(HTTPS_PORT),
-                    "tlsCertificateFilePath": str(folder / "broker.pem"), "tlsKeyFilePath": str(folder / "broker.key"),
-                    "tlsTrustCertsFilePath": str(authority.trusted),
-                    "tokenSecretKey": "data:;base64," + base64.b64encode(_TOKEN_KEY).decode(),
-                    "superUserRoles": f"{ADMIN_ROLE},{ROLE}",
-                },
+                cassandra_settings=node_tls(folder, optional=False),
+                pulsar_settings=pulsar_tls(folder) | pulsar_tokens(super_users=f"{ADMIN_ROLE},{ROLE}"),
                 pulsar_token_file=folder / "admin.token",
             )
         )  # fmt: skip

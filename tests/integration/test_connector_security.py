@@ -24,6 +24,7 @@ from tests.connector_line import int32
 from tests.events_topic import wait_until
 from tests.events_writer import EventsWriter
 from tests.fix_connector import Connector, OpenDataTopic, connector_options, data_topic_name
+from tests.security_settings import node_tls
 from tests.servers import PulsarServer
 
 _PASSWORD = "open sesame"
@@ -41,19 +42,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 @pytest.fixture(scope="module")
 def strict(authority: CertificateAuthority) -> Iterator[Sandbox]:
     """A node that takes TLS with a certificate of its authority, and asks for a password over it or without."""
-    encryption = {
-        "enabled": True,
-        "optional": True,
-        "keystore": str(authority.folder / "node.p12"),
-        "keystore_password": STORE_PASSWORD,
-        "truststore": str(authority.folder / "ca.p12"),
-        "truststore_password": STORE_PASSWORD,
-        "store_type": "PKCS12",
-        "require_client_auth": True,
-    }
-    options = SandboxOptions(
-        pulsar=False, cassandra_passwords=True, cassandra_settings={"client_encryption_options": encryption}
-    )
+    settings = node_tls(authority.folder, optional=True)
+    options = SandboxOptions(pulsar=False, cassandra_passwords=True, cassandra_settings=settings)
     with Sandbox(options) as running:
         yield running
 

@@ -28,10 +28,8 @@ from tests.processes import connectors_below, limit_of, process_lines
 from tests.secured_line import EXPIRED, NODE_PASSWORD, SECRETS, TOKEN, SecuredLine, running_line
 from tests.secured_servers import (
     ADMIN_ROLE,
-    HTTPS_PORT,
     ROLE,
     TABLE,
-    TLS_PORT,
     SecuredSandbox,
     agent_options,
     cassandra_access,
@@ -39,8 +37,8 @@ from tests.secured_servers import (
     relay,
     source_options,
     spark_options,
-    token,
 )  # fmt: skip
+from tests.security_settings import HTTPS_PORT, TLS_PORT, token
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 

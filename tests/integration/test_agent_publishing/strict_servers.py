@@ -7,10 +7,6 @@ certificate, too.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import json
 from collections.abc import Callable
 from typing import cast
 
@@ -21,70 +17,34 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdc.agent_process import AgentProcess
 from cdc.rest import rest
 from cdc.sandbox import SandboxOptions
-from cdc.sandbox.options import Json
-from tests.certificates import STORE_PASSWORD, CertificateAuthority
+from tests.certificates import CertificateAuthority
 from tests.events_topic import EventsTopic
+from tests.security_settings import node_tls, pulsar_tls, pulsar_tokens
 
 __all__ = [
-    "HTTPS_PORT", "NAMESPACE", "NODE_PASSWORD", "PREFIX", "TLS_PORT", "TopicOf", "keys_of", "metric_of", "strict_options",
-    "token_of", "topic_state", "write",
+    "NAMESPACE", "NODE_PASSWORD", "PREFIX", "TopicOf", "keys_of", "metric_of", "strict_options", "topic_state", "write",
 ]  # fmt: skip
 
-_SECRET = b"not a secret: it is for a test's own server"
 NODE_PASSWORD = "open sesame"
 NAMESPACE = "public/strict"
 PREFIX = f"persistent://{NAMESPACE}/cdc-events-"
-# The sandbox's Pulsar has an address of its own.
-TLS_PORT = 6651
-HTTPS_PORT = 8443
 TopicOf = Callable[[str], EventsTopic]
-
-
-def token_of(role: str) -> str:
-    """A JWT of this role, HS256."""
-
-    def part(data: bytes) -> bytes:
-        return base64.urlsafe_b64encode(data).rstrip(b"=")
-
-    signed = part(json.dumps({"alg": "HS256"}).encode()) + b"." + part(json.dumps({"sub": role}).encode())
-    return (signed + b"." + part(hmac.new(_SECRET, signed, hashlib.sha256).digest())).decode()
 
 
 def strict_options(authority: CertificateAuthority) -> SandboxOptions:
     """A node and a Pulsar that both take TLS, too; Pulsar with authorization, de-duplication and small messages."""
-    authentication = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
     pulsar_settings = {
-        "authenticationEnabled": "true",
-        "authorizationEnabled": "true",
-        "authenticationProviders": f"{authentication}Tls,{authentication}Token",
-        "brokerServicePortTls": str(TLS_PORT),
-        "webServicePortTls": str(HTTPS_PORT),
-        "tlsCertificateFilePath": str(authority.folder / "broker.pem"),
-        "tlsKeyFilePath": str(authority.folder / "broker.key"),
-        "tlsTrustCertsFilePath": str(authority.trusted),
-        "tokenSecretKey": "data:;base64," + base64.b64encode(_SECRET).decode(),
-        "superUserRoles": "admin",
+        **pulsar_tls(authority.folder),
+        **pulsar_tokens(super_users="admin", certificates_too=True),
         "anonymousUserRole": "admin",
         "brokerDeduplicationEnabled": "true",
         "maxMessageSize": "100000",
-    }
-    node_settings: dict[str, Json] = {
-        "client_encryption_options": {
-            "enabled": True,
-            "optional": True,
-            "keystore": str(authority.folder / "node.p12"),
-            "keystore_password": STORE_PASSWORD,
-            "truststore": str(authority.folder / "ca.p12"),
-            "truststore_password": STORE_PASSWORD,
-            "store_type": "PKCS12",
-            "require_client_auth": True,
-        }
     }
     return SandboxOptions(
         commitlog_sync_ms=100,
         functions_runtime="thread",
         pulsar_settings=pulsar_settings,
-        cassandra_settings=node_settings,
+        cassandra_settings=node_tls(authority.folder, optional=True),
         cassandra_passwords=True,
     )
 

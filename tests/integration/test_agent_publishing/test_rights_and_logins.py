@@ -15,30 +15,34 @@ from cassandra.cluster import Session
 from cdc.agent_process import AgentProcess
 from cdc.rest import rest
 from cdc.sandbox import Sandbox
-from spark_bridge.errors import PulsarUnreachableError
+from cdc.sandbox.native_protocol import DEFAULT_LOGIN
+from spark_bridge.errors import EventSendError, PulsarUnreachableError
+from spark_bridge.jobs.cassandra_rows import ALL_TOKENS, CassandraAccess, table_metadata
+from spark_bridge.jobs.cassandra_tls import CassandraTls
+from spark_bridge.jobs.row_sender import RowSender
 from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.topic_reader import read_range
+from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
 from tests.certificates import CertificateAuthority
 from tests.events_topic import wait_until
 from tests.integration.test_agent_publishing.strict_servers import (
-    HTTPS_PORT,
     NAMESPACE,
     NODE_PASSWORD,
     PREFIX,
-    TLS_PORT,
     TopicOf,
-    token_of,
+    keys_of,
     topic_state,
     write,
 )
+from tests.security_settings import HTTPS_PORT, TLS_PORT, token
 from tests.token_issuer import CLIENT_SECRET, OAUTH2_PLUGIN, Issuer, key_file, token_issuer
 
 
 @pytest.fixture
 def issuer() -> Iterator[Issuer]:
     """A running issuer of tokens, of the role that the client is."""
-    with token_issuer(token_of) as running:
+    with token_issuer(token) as running:
         yield running
 
 
@@ -49,7 +53,7 @@ def credentials(
     """Options by which an agent has the role `writer`: by a token's file, by its certificate over TLS, or by OAuth2."""
     java = "org.apache.pulsar.client.impl.auth"
     if request.param == "token":
-        (tmp_path / "params").write_text(f"token:{token_of('writer')}\n")
+        (tmp_path / "params").write_text(f"token:{token('writer')}\n")
         return {"pulsarAuthPluginClassName": "token", "pulsarAuthParamsFile": str(tmp_path / "params")}
     if request.param == "certificate":
         files = f"tlsCertFile:{authority.folder}/writer.pem,tlsKeyFile:{authority.folder}/writer.key"
@@ -101,7 +105,7 @@ def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
         rest().post(f"{admin}/cdc-events-{keyspace}.a/permissions/writer", json=["produce"]).raise_for_status()
         topic_of(f"{keyspace}.a").wait_for(1)
         log = modest.log.read_text()
-        assert token_of("writer") not in log
+        assert token("writer") not in log
         assert CLIENT_SECRET not in log
     finally:
         modest.stop()
@@ -177,11 +181,37 @@ def test_a_node_that_wants_a_password_and_a_certificate_gets_both(
     assert NODE_PASSWORD not in log
 
 
-@pytest.mark.parametrize("by", ["token", "certificate", "oauth2"])
+@pytest.fixture(params=["token", "certificate", "oauth2"])
+def reader_login(
+    request: pytest.FixtureRequest, authority: CertificateAuthority, issuer: Issuer, servers: Sandbox, tmp_path: Path
+) -> dict[str, str]:
+    """Options by which the Spark bridge has the role `writer`: by a token's file, by its certificate over TLS, or by OAuth2."""
+    java = "org.apache.pulsar.client.impl.auth"
+    plain = {"serviceUrl": servers.pulsar.service_url, "adminUrl": servers.pulsar.admin_url}
+    if request.param == "token":
+        (tmp_path / "token").write_text(token("writer"))
+        return plain | {
+            "authPluginClassName": f"{java}.AuthenticationToken",
+            "authParams": f"file://{tmp_path}/token",
+        }
+    if request.param == "certificate":
+        return {
+            "serviceUrl": f"pulsar+ssl://{servers.pulsar.address}:{TLS_PORT}",
+            "adminUrl": f"https://{servers.pulsar.address}:{HTTPS_PORT}",
+            "authPluginClassName": f"{java}.AuthenticationTls",
+            "authParams": f"tlsCertFile:{authority.folder}/writer.pem,tlsKeyFile:{authority.folder}/writer.key",
+            "tlsTrustCertsFilePath": str(authority.trusted),
+            "tlsHostnameVerificationEnable": "false",
+        }
+    params = {"issuer_url": issuer.url, "private_key": key_file(tmp_path / "key.json", "writer")}
+    return plain | {"authPluginClassName": OAUTH2_PLUGIN, "authParams": json.dumps(params)}
+
+
 def test_a_data_topic_is_read_with_the_rights_of_a_role(
-    servers: Sandbox, authority: CertificateAuthority, issuer: Issuer, tmp_path: Path, by: str
+    servers: Sandbox, issuer: Issuer, reader_login: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
-    """The Spark reader by a token's file, by a certificate over TLS, or by OAuth2; without the right to consume it says so."""
+    """Without the right to consume the Spark reader says so."""
+    by = request.node.callspec.params["reader_login"]
     topic = f"persistent://{NAMESPACE}/data-rights-{by}"
     admin = f"{servers.pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}"
     rest().put(f"{admin}/partitions", json=2).raise_for_status()
@@ -190,27 +220,7 @@ def test_a_data_topic_is_read_with_the_rights_of_a_role(
     for number in range(10):
         producer.send(f"row {number}".encode(), partition_key=base64.b64encode(bytes([number])).decode())
     client.close()
-    java = "org.apache.pulsar.client.impl.auth"
-    (tmp_path / "token").write_text(token_of("writer"))
-    given = {
-        "serviceUrl": servers.pulsar.service_url,
-        "adminUrl": servers.pulsar.admin_url,
-        "authPluginClassName": f"{java}.AuthenticationToken",
-        "authParams": f"file://{tmp_path}/token",
-    }
-    if by == "certificate":
-        given = {
-            "serviceUrl": f"pulsar+ssl://{servers.pulsar.address}:{TLS_PORT}",
-            "adminUrl": f"https://{servers.pulsar.address}:{HTTPS_PORT}",
-            "authPluginClassName": f"{java}.AuthenticationTls",
-            "authParams": f"tlsCertFile:{authority.folder}/writer.pem,tlsKeyFile:{authority.folder}/writer.key",
-            "tlsTrustCertsFilePath": str(authority.trusted),
-            "tlsHostnameVerificationEnable": "false",
-        }
-    if by == "oauth2":
-        params = {"issuer_url": issuer.url, "private_key": key_file(tmp_path / "key.json", "writer")}
-        given |= {"authPluginClassName": OAUTH2_PLUGIN, "authParams": json.dumps(params)}
-    options = BridgeOptions.from_mapping({**given, "topic": topic})
+    options = BridgeOptions.from_mapping({**reader_login, "topic": topic})
     with pytest.raises(
         PulsarUnreachableError, match=r"refuses to tell about .*; check authPluginClassName and authParams"
     ):
@@ -221,3 +231,45 @@ def test_a_data_topic_is_read_with_the_rights_of_a_role(
     assert sorted(values) == [f"row {number}".encode() for number in range(10)]
     # For the admin service and for the broker: who has no token may do everything here.
     assert len(issuer.forms) > 1 if by == "oauth2" else not issuer.forms
+
+
+def test_a_backfill_sends_with_the_rights_of_a_role(
+    servers: Sandbox,
+    session: Session,
+    keyspace: str,
+    agent: AgentProcess,
+    authority: CertificateAuthority,
+    topic_of: TopicOf,
+    reader_login: dict[str, str],
+) -> None:
+    """What a task of the job does, on a node that wants a password and a certificate; without the right to produce it says so."""
+    table = f"{keyspace}.a"
+    write(session, table, ["a", "b"])
+    topic = topic_of(table)
+    topic.wait_for(2)
+    admin = f"{servers.pulsar.admin_url}/admin/v2/{topic.topic.replace('://', '/')}"
+    options = BridgeOptions.from_mapping({**reader_login, "topic": topic.topic})
+    access = CassandraAccess(
+        contact_points=(servers.node.address,),
+        port=servers.node.native_port,
+        username=DEFAULT_LOGIN[0],
+        password=DEFAULT_LOGIN[1],
+        tls=CassandraTls(
+            trusted=str(authority.trusted),
+            certificate=str(authority.folder / "writer.pem"),
+            key=str(authority.folder / "writer.key"),
+            verify_hostname=False,
+        ),
+        consistency="ONE",
+    )
+    metadata = table_metadata(access, keyspace, "a")
+    rest().post(f"{admin}/permissions/writer", json=["consume"]).raise_for_status()
+    with PulsarAdmin(options) as pulsar_admin:
+        partitions = pulsar_admin.topic_partitions()
+    sender = RowSender(access, metadata, options, partitions, where=None, rows_per_second=None, tasks=1)
+    with pytest.raises(EventSendError, match=r"gives no producer \(.*uthoriz"):
+        sender.send(*ALL_TOKENS)
+    rest().post(f"{admin}/permissions/writer", json=["produce"]).raise_for_status()
+    assert sender.send(*ALL_TOKENS) == 2
+    topic.wait_for(4)
+    assert keys_of(topic) == ["a", "a", "b", "b"]

@@ -6,6 +6,7 @@ Here it is noticed that records were dropped before they were read: retention, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from spark_bridge.errors import DataLossError, TopicError
 from spark_bridge.reading.topic_reader import TopicRange
@@ -17,11 +18,16 @@ from spark_bridge.topics.positions import (
     Position,
     parse_offsets,
     parse_time_ms,
+    size_of_range,
     split_range,
     topic_of,
 )
 
 __all__ = ["ending_positions", "plan_batch", "plan_ranges", "refuse_other_records", "starting_positions"]
+
+_STORED_BYTES_PER_PARTITION: Final = 64 << 20
+"""Of a Spark partition: half of what Spark takes of files, for entries may be compressed. What is sorted or cached of a
+partition has to fit into a task's memory, however long the topic is."""
 
 
 def plan_batch(options: BridgeOptions) -> list[TopicRange]:
@@ -66,12 +72,12 @@ def ending_positions(options: BridgeOptions, admin: PulsarAdmin, topics: Sequenc
 def plan_ranges(
     options: BridgeOptions, starts: Mapping[str, Position], ends: Mapping[str, Position], admin: PulsarAdmin
 ) -> list[TopicRange]:
-    """(start, end] of each topic partition, divided by `minPartitions`; partitions without a start from the beginning.
+    """(start, end] of each topic partition, divided by `minPartitions` and by size; those without a start from the beginning.
 
     Raises DataLossError where records of a range no longer exist and `failOnDataLoss` is true.
     """
     ranges = []
-    parts = -(-options.min_partitions // max(1, len(ends)))
+    least = -(-options.min_partitions // max(1, len(ends)))
     for partition_topic, end in ends.items():
         start = starts.get(partition_topic, BEGINNING)
         if start >= end and end != BEGINNING:
@@ -82,6 +88,7 @@ def plan_ranges(
         if start >= end:
             continue
         topic, partition = topic_of(partition_topic)
+        parts = max(least, -(-size_of_range(start, end, ledgers) // _STORED_BYTES_PER_PARTITION))
         ranges += [
             TopicRange(topic, partition_topic, partition, low, high, _ledger_ends(low, high, ledgers))
             for low, high in split_range(start, end, ledgers, parts)

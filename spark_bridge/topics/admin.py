@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, cast
 
@@ -89,11 +90,19 @@ class PulsarAdmin:
         """The ledgers of a topic partition, and how far each durable subscription has acknowledged all."""
         answer = self._of_partition(topic, "internalStats") or {"ledgers": [], "cursors": {}}
         ledgers = [
-            Ledger(ledger=cast("int", each["ledgerId"]), entries=cast("int", each["entries"]))
+            Ledger(
+                ledger=cast("int", each["ledgerId"]),
+                entries=cast("int", each["entries"]),
+                size_bytes=cast("int", each["size"]),
+            )
             for each in cast("Sequence[Json]", answer["ledgers"])
         ]
-        if ledgers and not ledgers[-1].entries:
-            ledgers[-1] = Ledger(ledger=ledgers[-1].ledger, entries=cast("int", answer["currentLedgerEntries"]))
+        if ledgers and not ledgers[-1].entries:  # the one that is written to
+            ledgers[-1] = replace(
+                ledgers[-1],
+                entries=cast("int", answer["currentLedgerEntries"]),
+                size_bytes=cast("int", answer["currentLedgerSize"]),
+            )
         cursors = cast("Mapping[str, Json]", answer["cursors"])
         return ledgers, {name: Position.parse(str(each["markDeletePosition"])) for name, each in cursors.items()}
 

@@ -26,6 +26,7 @@ __all__ = [
     "parse_offsets",
     "parse_time_ms",
     "positions_of",
+    "size_of_range",
     "split_range",
     "topic_of",
 ]
@@ -110,10 +111,11 @@ def positions_of(offset: Mapping[str, str]) -> dict[str, Position]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """A ledger of a topic partition that still exists; the one being written counts 0 entries in Pulsar's answer."""
+    """A ledger of a topic partition that still exists; `size_bytes` is that of its entries as they are stored."""
 
     ledger: int
     entries: int
+    size_bytes: int
 
 
 def parse_time_ms(text: str) -> int | None:
@@ -175,24 +177,49 @@ def split_range(
     """
     if parts < 2:
         return [(start, end)]
-    # (ledger, first entry, last entry) of what there is to read
-    runs: list[tuple[int, int, int]] = []
-    for each in ledgers:
-        first = start.entry + 1 if each.ledger == start.ledger else 0
-        last = end.entry if each.ledger == end.ledger else each.entries - 1
-        if start.ledger <= each.ledger <= end.ledger and first <= last:
-            runs.append((each.ledger, first, last))
-    total = sum(last - first + 1 for _, first, last in runs)
-    cuts = [Position(*_nth(runs, total * part // parts)) for part in range(1, parts) if total * part // parts > 0]
+    runs = _runs(start, end, ledgers)
+    total = sum(each.entries for each in runs)
+    cuts = [_nth(runs, total * part // parts) for part in range(1, parts) if total * part // parts > 0]
     edges = [start, *dict.fromkeys(cut for cut in cuts if cut < end), end]
     return list(itertools.pairwise(edges))
 
 
-def _nth(runs: Sequence[tuple[int, int, int]], count: int) -> tuple[int, int]:
+def size_of_range(start: Position, end: Position, ledgers: Sequence[Ledger]) -> int:
+    """About how many bytes (start, end] takes where it is stored, by the mean size of each ledger's entries."""
+    return sum(each.size_bytes for each in _runs(start, end, ledgers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Entries of one ledger."""
+
+    ledger: int
+    first: int
+    last: int
+    size_bytes: int
+
+    @property
+    def entries(self) -> int:
+        return self.last - self.first + 1
+
+
+def _runs(start: Position, end: Position, ledgers: Sequence[Ledger]) -> list[_Run]:
+    """What there is to read in (start, end]."""
+    runs: list[_Run] = []
+    for each in ledgers:
+        first = start.entry + 1 if each.ledger == start.ledger else 0
+        last = end.entry if each.ledger == end.ledger else each.entries - 1
+        if start.ledger <= each.ledger <= end.ledger and first <= last:
+            # an end that is known already may be behind the entries that the ledger is said to have
+            share = (last - first + 1) / max(1, each.entries)
+            runs.append(_Run(each.ledger, first, last, round(each.size_bytes * share)))
+    return runs
+
+
+def _nth(runs: Sequence[_Run], count: int) -> Position:
     """The place of the `count`-th entry (from 1)."""
-    for ledger, first, last in runs:
-        length = last - first + 1
-        if count <= length:
-            return ledger, first + count - 1
-        count -= length
+    for each in runs:
+        if count <= each.entries:
+            return Position(each.ledger, each.first + count - 1)
+        count -= each.entries
     raise AssertionError("more entries asked for than there are")

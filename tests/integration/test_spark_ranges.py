@@ -88,6 +88,17 @@ def test_several_ledgers_are_read_once_however_they_are_divided(data_topic: Make
         assert names(topic, minPartitions=parts) == texts(1, 32)
 
 
+def test_a_large_topic_is_divided_by_its_size(data_topic: MakeTopic) -> None:
+    """Closed ledgers and the one being written: no Spark partition has to hold much more than 64 MiB, each value comes once."""
+    topic = data_topic(*KEY_AND_VALUE)
+    large = [bytes([number]) * (4 << 20) for number in range(34)]
+    write_ledgers(topic, [large[:19], large[19:]])
+    options = BridgeOptions.from_mapping(topic.options)
+    parts = [values(options, [span]) for span in plan_batch(options)]
+    assert [len(part) for part in parts] == [11, 11, 12]
+    assert [value for part in parts for value in part] == large
+
+
 def test_a_stream_takes_up_partitions_that_were_added(data_topic: MakeTopic) -> None:
     """The topic grows from two partitions to four between two micro-batches: nothing lost, nothing twice."""
     topic = data_topic(*KEY_AND_VALUE, partitions=2)

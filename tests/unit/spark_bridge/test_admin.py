@@ -110,7 +110,7 @@ def test_what_is_missing_is_named(server: AnsweringServer) -> None:
 
 TOPIC = "persistent://public/default/t"
 STORAGE = {
-    "ledgers": [{"ledgerId": 7, "entries": 3}],
+    "ledgers": [{"ledgerId": 7, "entries": 3, "size": 30}],
     "currentLedgerEntries": 0,
     "cursors": {"s": {"markDeletePosition": "7:1"}},
 }

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import ConfigError
-from spark_bridge.topics.positions import BEGINNING, Ledger, Position, parse_offsets, split_range
+from spark_bridge.topics.positions import BEGINNING, Ledger, Position, parse_offsets, size_of_range, split_range
 
 
 def test_positions_are_ordered_as_the_topic_is() -> None:
@@ -67,7 +67,11 @@ def test_wrong_offsets_are_all_named(text: str, problems: Sequence[str]) -> None
     assert found[-1].endswith('e.g. {"a": "earliest", "b": "earliest"}')
 
 
-LEDGERS = [Ledger(ledger=5, entries=4), Ledger(ledger=8, entries=0), Ledger(ledger=9, entries=6)]
+LEDGERS = [
+    Ledger(ledger=5, entries=4, size_bytes=400),
+    Ledger(ledger=8, entries=0, size_bytes=0),
+    Ledger(ledger=9, entries=6, size_bytes=60),
+]
 
 
 @pytest.mark.parametrize(
@@ -89,11 +93,30 @@ def test_a_range_is_cut_between_entries(start: str | Position, end: str, parts: 
     assert split_range(first, Position.parse(end), LEDGERS, parts) == list(itertools.pairwise(edges))
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "size_bytes"),
+    [
+        (BEGINNING, "9:5", 460),
+        ("5:1", "9:5", 260),
+        ("5:1", "9:2", 230),
+        ("9:1", "9:2", 10),
+        ("9:5", "9:5", 0),
+        ("9:5", "9:7", 20),  # beyond what the ledger was said to have
+        ("3:7", "5:0", 100),
+        ("9:5", "12:-1", 0),
+    ],
+)
+def test_the_size_of_a_range_is_that_of_its_entries(start: str | Position, end: str, size_bytes: int) -> None:
+    """By the mean size of the entries of each ledger that still exists."""
+    first = start if isinstance(start, Position) else Position.parse(start)
+    assert size_of_range(first, Position.parse(end), LEDGERS) == size_bytes
+
+
 @given(st.data())
 def test_the_parts_of_a_range_hold_each_entry_once(data: st.DataObject) -> None:
     """Whatever ledgers there are: the parts join without a gap and hold what the range holds."""
     sizes = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=5))
-    ledgers = [Ledger(ledger=10 * number, entries=size) for number, size in enumerate(sizes, start=1)]
+    ledgers = [Ledger(ledger=10 * number, entries=size, size_bytes=size) for number, size in enumerate(sizes, start=1)]
     entries = [Position(each.ledger, entry) for each in ledgers for entry in range(each.entries)]
     places = [BEGINNING, *entries, Position(10 * len(sizes), -1)]
     start, end = sorted([data.draw(st.sampled_from(places)), data.draw(st.sampled_from(places))])

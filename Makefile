@@ -19,8 +19,13 @@ demo: compile ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, e
 
 # The faults strike servers of their own, when the others are down: both together would only wait for each other.
 test: lint compile spark35 ## Everything that CI runs: linters, unit tests, integration tests on real servers, a fault plan
+ifeq ($(PYTEST_ARGS),)
+	@$(BIN)/pytest -n auto --dist worksteal -m "not integration"
+	@$(BIN)/pytest -m integration
+	@$(MAKE) --no-print-directory test-faults
+else
 	@$(BIN)/pytest $(PYTEST_ARGS)
-	@$(if $(PYTEST_ARGS),,$(MAKE) --no-print-directory test-faults)
+endif
 
 test-fast: compile ## Unit tests, no servers, and not those that try every cut and every flipped bit
 	@$(BIN)/pytest -n 3 --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -97,6 +98,20 @@ def test_a_large_topic_is_divided_by_its_size(data_topic: MakeTopic) -> None:
     parts = [values(options, [span]) for span in plan_batch(options)]
     assert [len(part) for part in parts] == [11, 11, 12]
     assert [value for part in parts for value in part] == large
+
+
+def test_a_range_that_is_left_early_leaves_the_garbage_collector_as_it_was(data_topic: MakeTopic) -> None:
+    """Spark's Python workers run other tasks afterwards."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 3))
+    options = BridgeOptions.from_mapping(topic.options)
+    (span,) = plan_batch(options)
+    before = gc.get_threshold()
+    reading = read_range(options, span)
+    assert next(reading).num_rows == 3
+    assert gc.get_threshold() > before
+    reading.close()
+    assert gc.get_threshold() == before
 
 
 def test_a_stream_takes_up_partitions_that_were_added(data_topic: MakeTopic) -> None:

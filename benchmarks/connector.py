@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -65,9 +66,9 @@ def _reads(session: Session, table: str) -> int:
 class _Bench:
     """The line's servers and agent, with one source at a time."""
 
-    def __init__(self, line: Line, runtime_flags: str) -> None:
+    def __init__(self, line: Line, create_arguments: Sequence[str]) -> None:
         self._line = line
-        self._runtime_flags = runtime_flags
+        self._create_arguments = create_arguments
         self._archive = build_nar(Path.cwd() / "build")
         self._events = 0
 
@@ -131,7 +132,7 @@ class _Bench:
 
     def _deployed(self, name: str, options: Mapping[str, object]) -> AbstractContextManager[Source]:
         own = {"python": sys.executable, **options}
-        return deployed(self._line.sandbox, self._archive, name, f"data-{name}", own, self._runtime_flags)
+        return deployed(self._line.sandbox, self._archive, name, f"data-{name}", own, self._create_arguments)
 
     def _wait_for_events(self, count: int) -> None:
         self._events += count
@@ -160,7 +161,11 @@ def _ratio(ours: Drain, rival: Drain) -> str:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="DataStax's connector, beside ours.",
 )
-@click.option("--runtime-flags", default="", help="Of the host's JVM, as `pulsar-admin sources create` takes them.")
+@click.option(
+    "--create-args",
+    default="",
+    help="More for `pulsar-admin sources create`, such as '--ram 134217728', as a shell has it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def main(
     rows: int,
@@ -168,7 +173,7 @@ def main(
     seconds: float,
     rate: float,
     rival_nar: Path | None,
-    runtime_flags: str,
+    create_args: str,
     as_json: bool,
 ) -> None:
     """Measure the connector."""
@@ -189,7 +194,7 @@ def main(
     with progress_display(quiet=True) as on_progress, Line(options, on_progress=on_progress) as line:
         line.keep_data_topics()
         create_keyspace(line.session)
-        bench = _Bench(line, runtime_flags)
+        bench = _Bench(line, shlex.split(create_args))
         for scenario in SCENARIOS:
             if scenario.table in wanted:
                 drained = bench.scenario(scenario, rows)

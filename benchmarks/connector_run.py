@@ -67,9 +67,9 @@ class Source:
 
 @contextmanager
 def deployed(
-    sandbox: Sandbox, archive: Path, name: str, topic: str, options: Mapping[str, object], runtime_flags: str = ""
+    sandbox: Sandbox, archive: Path, name: str, topic: str, options: Mapping[str, object], more: Sequence[str] = ()
 ) -> Iterator[Source]:
-    """`pulsar-admin sources create`, and `delete` at the end."""
+    """`pulsar-admin sources create`, with `more` arguments, and `delete` at the end."""
     admin = str(sandbox.pulsar.pulsar_admin)
     environment = {**os.environ, "JAVA_HOME": str(java_home())}
     node = sandbox.node
@@ -78,7 +78,7 @@ def deployed(
     }  # fmt: skip
     command = [
         admin, "sources", "create", "--archive", str(archive), "--name", name, "--destination-topic-name", topic,
-        "--source-config", json.dumps(config), *(["--runtime-flags", runtime_flags] if runtime_flags else []),
+        "--source-config", json.dumps(config), *more,
     ]  # fmt: skip
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

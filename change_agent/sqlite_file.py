@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from change_agent.errors import StateFormatError
+from change_agent.private_files import PRIVATE_FILE, make_private_folder
 from schemas.errors import CdcError
 
 __all__ = [
@@ -24,8 +25,6 @@ __all__ = [
 ]
 
 _BUSY_TIMEOUT_S: Final = 10.0
-# Row data may be in these files.
-_MODE: Final = 0o600
 # Primary codes of what is wrong with the disk or with rights, and not with the content.
 _NOT_DAMAGED: Final = frozenset({
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY,
@@ -62,8 +61,8 @@ def open_database(path: Path, format_version: int, statements: Sequence[str]) ->
     full or the file is not ours.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE))
+        make_private_folder(path.parent)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
     except OSError as error:
         raise UnwritableFileError(f"{path} cannot be written ({error.strerror}); trying again") from error
     database = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)

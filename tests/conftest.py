@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,16 @@ pytest_plugins = [f"tests.{name}" for name in _PLUGINS if (Path(__file__).parent
 
 
 def pytest_report_header() -> list[str]:
-    """Which line of Spark and which decoder are tested, and what keeps the compiled one from being tested."""
+    """Which line of Spark and which decoder are tested, and what keeps the compiled one, or systemd's unit, from being tested."""
     only = (
         "" if SpecifierSet(_SPARK_LINES).contains(LINE) else ": only what is marked for it; `make test` runs everything"
     )
-    return [f"PySpark {LINE}{only}", _decoder()]
+    return [f"PySpark {LINE}{only}", _decoder(), _systemd()]
+
+
+def _systemd() -> str:
+    found = shutil.which("systemd-analyze")
+    return f"systemd's unit: {'not verified; systemd-analyze is not on this machine' if found is None else 'verified'}"
 
 
 def _decoder() -> str:

@@ -19,7 +19,7 @@ from change_agent.schema.schema_history import NodeSchema, SchemaHistory
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, encode_events
 from tests.golden_segments import GOLDEN_SEGMENTS
 
-__all__ = ["HELD", "NODE_ID", "PARKED", "POSITIONS", "STATE", "TOPIC", "golden_schema"]
+__all__ = ["HELD", "NODE_ID", "PARKED", "POSITIONS", "STATE", "TOPIC", "golden_schema", "write_state"]
 
 STATE = Path(__file__).parent / "golden" / "state"
 NODE_ID = UUID(int=1)
@@ -56,6 +56,11 @@ def main() -> None:
     """Into a folder that is not there yet."""
     folder = STATE / sys.argv[1]
     folder.mkdir(parents=True)
+    write_state(folder)
+
+
+def write_state(folder: Path) -> None:
+    """One of everything that an agent stores in its working directory."""
     store = OffsetStore(folder)
     store.store(POSITIONS)
     store.close()

@@ -10,6 +10,7 @@ import click
 from cdc.commands.agent_options import config_option
 from change_agent.cdc_raw.archiver import REASON_SUFFIX
 from change_agent.configuration.config import AgentConfig
+from change_agent.private_files import give_to_owner_of, make_private_folder
 from change_agent.segments.segment_archive import ArchiveError, fetch_segment
 from schemas.errors import ConfigError
 
@@ -33,7 +34,9 @@ def reprocess(segments: tuple[str, ...], path: Path | None, working_dir: Path | 
     if not directory.is_dir():
         raise ConfigError.of("--working-dir", f"{directory} is no folder: no agent ever ran with it")
     errors, again = directory / "error", directory / "reprocess"
-    again.mkdir(exist_ok=True)
+    if not again.is_dir():
+        make_private_folder(again)
+        give_to_owner_of(directory, again)
     named = segments or tuple(sorted(each.name for each in errors.glob(_SEGMENTS)))
     failed = False
     for segment in named:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from change_agent.cdc_raw.cdc_index import index_name
+from change_agent.private_files import make_private_folder, narrow, open_private, write_private_text
 
 __all__ = ["REASON_SUFFIX", "SegmentArchiver", "move_file"]
 
@@ -49,7 +50,7 @@ class SegmentArchiver:
         """Move a segment that could not be read in full to the folder for errors, with why; True when it is there."""
         target = self._error_directory / log.name
         try:
-            self._error_directory.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._error_directory)
             if log.exists():
                 _write_reason(target.with_name(log.name + REASON_SUFFIX), log.name, reason)
                 move_file(log, target)
@@ -83,6 +84,7 @@ def move_file(source: Path, target: Path) -> None:
         _copy_durably(source, target)
         source.unlink()
     else:
+        narrow(target)
         _sync_directory(target.parent)
 
 
@@ -91,11 +93,12 @@ def _copy_durably(source: Path, target: Path) -> None:
     # What an earlier try left; or a link that somebody else put there, which would lead out of the folder.
     temporary.unlink(missing_ok=True)
     try:
-        with source.open("rb") as reading, temporary.open("xb") as writing:
+        with source.open("rb") as reading, open_private(temporary, "xb") as writing:
             shutil.copyfileobj(reading, writing, 1024 * 1024)
             writing.flush()
             os.fsync(writing.fileno())
-        shutil.copystat(source, temporary)
+        found = source.stat()
+        os.utime(temporary, ns=(found.st_atime_ns, found.st_mtime_ns))
         temporary.replace(target)
     except OSError:
         # a full disk: what was copied so far only takes room
@@ -111,7 +114,7 @@ def _write_reason(path: Path, segment: str, reason: str) -> None:
         "time": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "what_now": f"look with `cdc decode`; publish what can be read by `cdc agent reprocess {segment}`",
     }
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    write_private_text(path, json.dumps(told, indent=1) + "\n")
 
 
 def _sync_directory(directory: Path) -> None:

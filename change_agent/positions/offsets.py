@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, TypedDict, cast
 
 from change_agent.errors import StateFormatError
+from change_agent.private_files import PRIVATE_FILE, make_private_folder, open_private
 from schemas.errors import CdcError, ConfigError
 
 __all__ = [
@@ -81,8 +82,8 @@ class OffsetStore:
     def __init__(self, directory: Path) -> None:
         self._directory: Final = directory
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._lock: Final = os.open(directory / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_private_folder(directory)
+            self._lock: Final = os.open(directory / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         except OSError as error:
             reason = f"{directory} cannot be used ({error.strerror}); set it to a folder that this user may write"
             raise ConfigError.of("cdcWorkingDir", reason) from error
@@ -126,7 +127,7 @@ class OffsetStore:
         generation = self._generation + 1
         target = self._directory / self._next_name
         temporary = target.with_suffix(".tmp")
-        with temporary.open("wb") as file:
+        with open_private(temporary, "wb") as file:
             file.write(format_positions(generation, positions))
             file.flush()
             os.fsync(file.fileno())

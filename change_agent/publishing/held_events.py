@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from change_agent.positions.offsets import sync_directory
+from change_agent.private_files import make_private_folder, open_private
 from change_agent.publishing.held_frames import HEADER_BYTES, SCHEMA_MARK, FrameScan, frame_of, read_frame, scan_frames
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MalformedEventsError, MutationEvents, decode_events
 
@@ -88,8 +89,8 @@ class HeldEvents:
             self._part_from_damage()
         is_new = not self.path.exists()
         if is_new:
-            self.path.parent.mkdir(exist_ok=True, parents=True)
-        with self.path.open("ab") as file:
+            make_private_folder(self.path.parent)
+        with open_private(self.path, "ab") as file:
             file.truncate(self._end)
             file.write(frames)
             file.flush()
@@ -101,7 +102,7 @@ class HeldEvents:
 
     def _part_from_damage(self) -> None:
         """There may be a frame without its last bytes, which the first ones of the next frame must not take the place of."""
-        with self.path.open("ab") as file:
+        with open_private(self.path, "ab") as file:
             file.truncate(self._end)
             file.write(_PARTING)
         for start, end in self._damaged.items():

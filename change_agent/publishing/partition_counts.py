@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from change_agent.errors import PartitionsChangedError, PublishError
+from change_agent.private_files import open_private
 
 __all__ = ["PartitionCounts"]
 
@@ -57,8 +58,8 @@ class PartitionCounts:
 
     def _write(self, known: dict[str, int]) -> None:
         temporary = self.path.with_suffix(".tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(dict(sorted(known.items())), file, indent=1)
+        with open_private(temporary, "wb") as file:
+            file.write(json.dumps(dict(sorted(known.items())), indent=1).encode())
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.path)

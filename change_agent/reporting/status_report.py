@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from change_agent.parking.parked import parked_bytes
+from change_agent.private_files import write_private_text
 from change_agent.publishing.inflight import InflightPositions
 from change_agent.publishing.topic_status import TopicStatus
 from change_agent.reporting.metrics import AgentMetrics
@@ -146,5 +147,5 @@ def _is_listening(service_url: str) -> bool:
 def _replace(path: Path, content: str) -> None:
     """Replace a file that others read, whole at any moment; it need not survive a power loss."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(content, encoding="utf-8")
+    write_private_text(temporary, content)
     temporary.replace(path)

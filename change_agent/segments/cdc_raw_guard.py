@@ -22,6 +22,7 @@ from change_agent.cdc_raw.archiver import move_file
 from change_agent.cdc_raw.cdc_index import index_name
 from change_agent.cdc_raw.listing import ReadableSegment, SegmentListing
 from change_agent.cdc_raw.space import SpaceForecast, cdc_space_of
+from change_agent.private_files import make_private_folder
 from change_agent.reporting.metrics import AgentMetrics
 from change_agent.schema.node_connection import NodeUnavailableError
 
@@ -192,7 +193,7 @@ class CdcRawGuard:
         """Bytes that went; None when nothing can be moved now."""
         target = self._spill_directory / segment.path.name
         try:
-            self._spill_directory.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._spill_directory)
             size = segment.path.stat().st_size
             free = shutil.disk_usage(self._spill_directory).free
             if free - size < self._limits.min_free_bytes:

@@ -16,6 +16,7 @@ from typing import BinaryIO, Final, Literal, Protocol, cast
 import cramjam
 import fsspec
 
+from change_agent.private_files import give_to_owner_of, make_private_folder, open_private
 from schemas.errors import CdcError
 
 __all__ = ["ArchiveError", "Compression", "SegmentArchive", "archive_problem", "fetch_segment"]
@@ -69,10 +70,13 @@ class SegmentArchive:
         is_local = "file" in store.protocol
         # An object appears when it is complete; a file must be given its name then.
         written_to = f"{target}.tmp" if is_local else target
-        store.makedirs(folder, exist_ok=True)
         if is_local:
+            make_private_folder(Path(folder))
             # What an earlier try left; or a link that somebody else put there, which would lead out of the folder.
             Path(written_to).unlink(missing_ok=True)
+            open_private(Path(written_to), "xb").close()
+        else:
+            store.makedirs(folder, exist_ok=True)
         size = 0
         with log.open("rb") as reading, store.open(written_to, "wb") as writing:
             for chunk in _chunks(reading):
@@ -104,7 +108,8 @@ def fetch_segment(source: str, folder: Path) -> Path:
         if match[2]:
             content = bytes(cramjam.zstd.decompress(content))
         temporary.unlink(missing_ok=True)
-        with temporary.open("xb") as writing:
+        with open_private(temporary, "xb") as writing:
+            give_to_owner_of(folder, temporary)
             writing.write(content)
             writing.flush()
             os.fsync(writing.fileno())

@@ -21,8 +21,12 @@ _UNIT = _ROOT / "deploy" / "cassandra-cdc-agent.service"
 _IMAGE = _ROOT / "deploy" / "Containerfile"
 
 
+def _unit() -> str:
+    return _UNIT.read_text(encoding="utf-8")
+
+
 def _values(key: str) -> list[str]:
-    return re.findall(rf"^{key}=(.*)$", _UNIT.read_text(encoding="utf-8"), re.MULTILINE)
+    return re.findall(rf"^{key}=(.*)$", _unit(), re.MULTILINE)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
@@ -30,7 +34,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     """With the program of this environment in the place of the installed one; not a word of complaint."""
     unit = tmp_path / _UNIT.name
     program = Path(sys.executable).parent / "cdc"
-    unit.write_text(_UNIT.read_text(encoding="utf-8").replace("/opt/cassandra-cdc/bin/cdc", str(program)))
+    unit.write_text(_unit().replace("/opt/cassandra-cdc/bin/cdc", str(program)))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)],
         capture_output=True, text=True, timeout=60, check=False,
@@ -39,7 +43,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, complaints) == (0, [])
 
 
-@pytest.mark.parametrize("command", [*_values("ExecStart"), *_values("ExecStartPre")])
+@pytest.mark.parametrize("command", _values("ExecStart"))
 def test_the_unit_starts_a_command_that_there_is(command: str) -> None:
     """The installed program with options that it takes."""
     program, name, *words = shlex.split(command)
@@ -56,6 +60,28 @@ def test_the_unit_gives_the_agent_time_to_drain_and_does_not_repeat_a_wrong_conf
     assert int(_values("TimeoutStopSec")[0]) >= 10
     assert _values("ExecReload") == ["/bin/kill -HUP $MAINPID"]
     assert (_values("Restart"), _values("RestartPreventExitStatus")) == (["always"], ["2"])
+
+
+def test_a_wrong_configuration_ends_the_main_process_with_the_code_that_is_not_repeated(tmp_path: Path) -> None:
+    """systemd looks at the main process only: a code 2 of an ExecStartPre would start the unit again for ever."""
+    [command], commands_before = (
+        _values("ExecStart"),
+        re.findall(r"^Exec(?:StartPre|Condition)=", _unit(), re.MULTILINE),
+    )
+    wrong = tmp_path / "agent.yaml"
+    wrong.write_text("port: nine\n")
+    _, *words = shlex.split(command.replace("/etc/cassandra-cdc/agent.yaml", str(wrong)))
+    done = subprocess.run(
+        [sys.executable, "-m", "cdc.main", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert [str(done.returncode)] == _values("RestartPreventExitStatus")
+    assert "cdc: port: must be a whole number" in done.stderr.splitlines()
+    assert commands_before == []
+
+
+def test_what_the_agent_stores_is_its_users_only() -> None:
+    """The folder that systemd makes, and what is made in it."""
+    assert (_values("StateDirectoryMode"), _values("UMask")) == (["0700"], ["0077"])
 
 
 @pytest.mark.exhaustive
@@ -97,6 +123,8 @@ def test_the_image_copies_what_there_is_and_sets_options_that_there_are() -> Non
     for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
         for source in line.split()[:-1]:
             assert (_ROOT / source).exists(), source
+    settings = "".join(line for line in text.splitlines() if not line.startswith("#"))
     assert set(re.findall(r"\bCDC_\w+", text)) <= set(option_names().values())
+    assert ("CDC_HTTP_ADDRESS" in settings, "EXPOSE" in settings) == (False, False), "the image listens on loopback"
     assert 'ENTRYPOINT ["cdc", "agent"]' in text
     assert cli.get_command(click.Context(cli), "agent") is not None

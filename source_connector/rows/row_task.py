@@ -1,8 +1,8 @@
 """From the events of one key to one record: read, prove that the read holds the changes, publish, wait for the ack.
 
 A read is *proven* for an event when it cannot be older than the event: either a cell that the event wrote is there with
-the event's write time, or everything it wrote is there with that time or a later one, or all replicas were asked, the
-event's own node among them. What cannot be proven at the first level is read once more at the higher one, and
+the event's write time, or everything it wrote is there with that time or a later one (which proves nothing of a counter: a
+later increment does not replace an earlier one), or all replicas were asked, the event's own node among them. What cannot be proven at the first level is read once more at the higher one, and
 published whatever the outcome; only what is proven is remembered, so that another replica's copy is never suppressed
 by a record that may not hold the change.
 
@@ -264,7 +264,9 @@ class RowTask(Task):
         event = pending.event
         if row is not None and event.live_cell_writetime_us is not None:
             times = self._selection.writetimes_us
-            if _has_its_write_time(event, self._selection, row) or holds_change(event, times(row)):
+            if _has_its_write_time(event, self._selection, row):
+                return True
+            if not self._projection.table.is_counter and holds_change(event, times(row)):
                 return True
         is_of_all = rows.consistency == "ALL" and self.desk.knows(pending.message.node_id)
         return is_of_all and self._outcome(pending, row) is Outcome.POSSIBLE
@@ -292,6 +294,7 @@ def holds_change(event: MutationEvent, writetimes: Mapping[str, int]) -> bool:
     """True when a row with these write times of its live cells cannot be older than the event.
 
     A later write of one column alone shows nothing: it may have reached a replica that has not seen the event.
+    Not for counters: each replica that led an increment has a part of its own, and the cell has the latest time of them.
     """
     live = event.live_cell_writetime_us
     if live is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -91,8 +92,9 @@ class Case:
         node: UUID = NODE,
         reading: Reading | None = None,
         last_rows: LastRows | None = None,
+        projection: Projection | None = None,
     ) -> None:
-        self.desk = Desk(Projection(table()), node)
+        self.desk = Desk(projection or Projection(table()), node)
         self.desk.reading = reading or Reading()
         self.desk.last_rows = last_rows
         self.events = pending(*events)
@@ -135,6 +137,20 @@ def test_a_proven_read_is_published_and_remembered_when_it_is_acknowledged() -> 
     assert [record.value for record in case.desk.records] == [b"\x02\x0a"]
     case.task.on_all_acknowledged()
     assert case.desk.settled == [case.events]
+
+
+def test_a_later_increment_does_not_prove_an_earlier_one() -> None:
+    """It may have reached a replica that the earlier one has not: only the event's own write time, or all replicas, tell."""
+    counters = Projection(replace(table(), flags=frozenset({"counter", "compound"})))
+    later = Case(event(writetime_us=10, live_us=10), projection=counters)
+    later.answer(row(4, 11))
+    assert (later.levels, later.desk.records) == ([FIRST, HIGHER], [])
+    later.answer(row(5, 11), "ALL")
+    later.desk.acknowledge(later.task)
+    assert later.desk.settled == [later.events]
+    same = Case(event(writetime_us=10, live_us=10), projection=counters)
+    same.answer(row(5, 10))
+    assert (same.levels, len(same.desk.records)) == ([FIRST], 1)
 
 
 def test_a_row_that_is_older_than_its_event_is_read_again_at_the_higher_level() -> None:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from change_agent.parking.parked import ParkedMutation, ParkedMutations
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.publishing.held_events import HeldEvents
 from change_agent.publishing.partition_counts import PartitionCounts
 from change_agent.schema.schema_history import NodeSchema, SchemaHistory
@@ -26,7 +27,7 @@ NODE_ID = UUID(int=1)
 TOPIC = "persistent://public/default/cdc-events-ks.t"
 POSITIONS = StoredPositions(
     segments={7: StoredSegment(position=100), 8: StoredSegment(position=5, keep=True, fault="damaged")},
-    finished=frozenset({1, 2, 3, 6}),
+    finished=SegmentIds.of([1, 2, 3, 6]),
     until_ms=1_795_000_000_000,
 )
 PARKED = ParkedMutation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from change_agent.db.values import Mutation
 from change_agent.errors import CommitLogReadError, UnknownTableError
 from change_agent.events.mutation_events import MutationEventBuilder, TableEvent, is_published
 from change_agent.parking.parked import ParkedMutation, ParkedMutations
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.reporting.metrics import AgentMetrics
 from change_agent.schema.schema_moments import SchemaMoments
 from change_agent.schema.schema_mutations import SCHEMA_KEYSPACE, SchemaChange, schema_change_of
@@ -34,6 +35,7 @@ _Result = TypeVar("_Result")
 _REREAD_PAUSE_S: Final = 2.0
 _ANSWER_TIMEOUT_S: Final = 1.0
 _PAUSE_S: Final = 0.2
+_NONE: Final = SegmentIds()
 # While the node is away no more than so much is parked: it may know what we do not.
 _MAX_PARKED_UNASKED: Final = 10_000
 
@@ -72,7 +74,7 @@ class MutationInterpreter:
         metrics: AgentMetrics,
         stopping: threading.Event,
         *,
-        finished: Iterable[int] = (),
+        finished: SegmentIds = _NONE,
         reread_pause_s: float = _REREAD_PAUSE_S,
     ) -> None:
         self._source: Final = tables

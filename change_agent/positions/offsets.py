@@ -2,9 +2,9 @@
 
     positions-a.json, positions-b.json => Checksum "\\n" Json
       Checksum => 8 hex digits, CRC32 of Json
-      Json     => {"format": 1, "generation": n, "segments": {"<id>": {"position": n, "keep": bool}}, "finished": [id, ...]}
+      Json     => {"format": 1, "generation": n, "segments": {"<id>": {"position": n, "keep": bool}}, "finished": [[first, last], ...]}
 
-`format` is missing in what the first versions wrote, and 1 then. What is not known of format 1 is passed over.
+`finished` are runs of ids; of a long run only its end is stored. `format` is missing in what the first versions wrote, and 1 then. What is not known of format 1 is passed over.
 
 A store writes over the older of the two: temporary file, fsync, rename, fsync of the folder. So a crash at any moment
 leaves at least one whole generation, and a damaged newest one falls back to the one before it.
@@ -16,12 +16,13 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypedDict, cast
 
 from change_agent.errors import StateFormatError
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.private_files import PRIVATE_FILE, make_private_folder, open_private
 from schemas.errors import CdcError, ConfigError
 
@@ -37,8 +38,7 @@ __all__ = [
 
 _NAMES: Final = ("positions-a.json", "positions-b.json")
 _FORMAT: Final = 1
-# A segment that was deleted may be linked again when Cassandra replays; ids are kept for far more than that can bring.
-_FINISHED_KEPT: Final = 20_000
+_NONE: Final = SegmentIds()
 
 
 class DamagedPositionsError(CdcError):
@@ -63,7 +63,7 @@ class StoredPositions:
     """Segments that are not finished, by id, and the ids of those that are. `until_ms`: acknowledged_until_ms."""
 
     segments: Mapping[int, StoredSegment] = field(default_factory=dict)
-    finished: frozenset[int] = frozenset()
+    finished: SegmentIds = _NONE
     until_ms: int = 0
 
 
@@ -148,7 +148,7 @@ def sync_directory(directory: Path) -> None:
 
 def format_positions(generation: int, positions: StoredPositions) -> bytes:
     """A checksum, and JSON behind it."""
-    body = json.dumps(
+    begin = json.dumps(
         {
             "format": _FORMAT,
             "generation": generation,
@@ -157,21 +157,10 @@ def format_positions(generation: int, positions: StoredPositions) -> bytes:
                 for segment_id, segment in sorted(positions.segments.items())
             },
             "until_ms": positions.until_ms,
-            "finished": _ranges(sorted(positions.finished)[-_FINISHED_KEPT:]),
         }
-    ).encode()
+    )
+    body = f'{begin[:-1]}, "finished": {positions.finished.as_json()}}}'.encode()
     return b"%08x\n%s" % (zlib.crc32(body), body)
-
-
-def _ranges(ids: Iterable[int]) -> list[list[int]]:
-    """Rising ids as first and last of each run: Cassandra counts them up, and they are written with every store."""
-    ranges: list[list[int]] = []
-    for each in ids:
-        if ranges and each == ranges[-1][1] + 1:
-            ranges[-1][1] = each
-        else:
-            ranges.append([each, each])
-    return ranges
 
 
 def parse_positions(content: bytes, where: str) -> tuple[int, StoredPositions] | None:
@@ -189,7 +178,5 @@ def parse_positions(content: bytes, where: str) -> tuple[int, StoredPositions] |
             int(segment_id): StoredSegment(position=segment["position"], keep=segment["keep"], fault=segment["fault"])
             for segment_id, segment in segments.items()
         },
-        finished=frozenset(
-            each for first, last in cast("list[list[int]]", stored["finished"]) for each in range(first, last + 1)
-        ),
+        finished=SegmentIds((first, last) for first, last in cast("list[list[int]]", stored["finished"])),
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.publishing.inflight import InflightPositions, SegmentProgress
 from change_agent.reporting.metrics import AgentMetrics
 
@@ -21,11 +22,11 @@ _STATUS_INTERVAL_S: Final = 1.0
 class FinishedSegments(Protocol):
     """What becomes of the files of segments that are done."""
 
-    def let_go(self, finished: frozenset[int], faulty: Mapping[int, str]) -> frozenset[int]:
+    def let_go(self, finished: SegmentIds, faulty: Mapping[int, str]) -> frozenset[int]:
         """Delete or archive what is there of `finished`; set `faulty` (id -> fault) aside. The faulty that are, by id."""
 
-    def forgettable(self, finished: frozenset[int]) -> frozenset[int]:
-        """Those of `finished` that can never come back."""
+    def present(self) -> Collection[int]:
+        """Ids of the segments whose files are there."""
 
 
 class PositionsWriter:
@@ -135,7 +136,10 @@ class PositionsWriter:
         for segment_id in ended:
             del segments[segment_id]
         until_ms = max(self._stored.until_ms, self._positions.acknowledged_until_ms)
-        finished = (self._stored.finished | ended) - self._finished_segments.forgettable(self._stored.finished)
+        present = self._finished_segments.present()
+        # What was read again on request, and is gone, can never come back.
+        gone = [each for each in self._stored.finished.negative() if each not in present]
+        finished = self._stored.finished.adding(ended, present).removing(gone)
         positions = StoredPositions(segments=segments, finished=finished, until_ms=until_ms)
         if positions != self._stored:
             self._store.store(positions)

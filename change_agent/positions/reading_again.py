@@ -8,6 +8,7 @@ from pathlib import Path
 
 from change_agent.cdc_raw.folder import list_folder
 from change_agent.positions.offsets import StoredPositions
+from change_agent.positions.segment_ids import SegmentIds
 
 __all__ = ["reading_again"]
 
@@ -15,13 +16,13 @@ __all__ = ["reading_again"]
 def reading_again(stored: StoredPositions, folders: Iterable[Path]) -> StoredPositions:
     """As if no segment that is still in one of these folders had been read; one that cannot be listed counts as holding
     all of them. What is gone stays finished."""
-    finished = set(stored.finished)
+    finished = stored.finished
     for folder in folders:
         try:
-            finished -= list_folder(folder).logs.keys()
+            finished = finished.removing(list_folder(folder).logs)
         except FileNotFoundError:
             continue
         except OSError:
-            finished.clear()
+            finished = SegmentIds()
     segments = {segment_id: replace(each, position=0) for segment_id, each in stored.segments.items()}
-    return StoredPositions(segments=segments, finished=frozenset(finished), until_ms=stored.until_ms)
+    return StoredPositions(segments=segments, finished=finished, until_ms=stored.until_ms)

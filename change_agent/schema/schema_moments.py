@@ -6,13 +6,14 @@ Most entries never come here: their tables had one definition, or all that they 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
 from change_agent.db.mutation import MutationDecoder
 from change_agent.db.write_time import lowest_write_time_us
 from change_agent.errors import BufferUnderflowError
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.schema.schema_store import LogPlace
 from change_agent.schema.table_metadata import KnownTables
 from change_agent.schema.table_versions import LogEvidence, TableVersions, WrittenWhen
@@ -22,17 +23,15 @@ __all__ = ["SchemaMoments"]
 
 # Sets of definitions whose decoders are kept.
 _KEPT_DECODERS: Final = 64
-# Segments that are looked at when it is asked since when none is missing.
-_LOOK_BACK: Final = 20_000
 _LAST_US: Final = 2**63 - 1
 
 
 class SchemaMoments:
     """Used by the reader's thread. `ids` are those tables whose entries have to be asked about here."""
 
-    def __init__(self, finished: Iterable[int]) -> None:
+    def __init__(self, finished: SegmentIds) -> None:
         # Segments that were read to their end: nothing of the log is missing between two of them.
-        self._complete: Final = set(finished)
+        self._complete = finished
         self._tables: Mapping[UUID, TableMetadata] = {}
         self._versions: Mapping[UUID, TableVersions] = {}
         self._places: Mapping[UUID, list[LogPlace]] = {}
@@ -59,13 +58,12 @@ class SchemaMoments:
         self._earliest_us = self._latest_us if segment_id >= self._segment_id else 0
         self._latest_us, self._confirmed_us = latest_ms * 1000, confirmed_ms * 1000
         if segment_id != self._segment_id:
-            self._segment_id = self._unbroken_from = segment_id
-            while self._unbroken_from - 1 in self._complete and segment_id - self._unbroken_from < _LOOK_BACK:
-                self._unbroken_from -= 1
+            before = self._complete.first_of_run(segment_id - 1)
+            self._segment_id, self._unbroken_from = segment_id, segment_id if before is None else before
 
     def end(self, segment_id: int) -> None:
         """The segment was read to its end."""
-        self._complete.add(segment_id)
+        self._complete = self._complete.adding([segment_id])
 
     def follows(self, segment_id: int) -> bool:
         """True when nothing of the log is missing before this segment."""

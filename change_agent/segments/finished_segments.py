@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.listing import ReadableSegment
 from change_agent.parking.parked import ParkedMutations
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.reporting.metrics import AgentMetrics
 from change_agent.segments.archiving import Archiving
 from change_agent.segments.segment_follower import SegmentFollower
@@ -32,7 +33,7 @@ class FinishedSegmentFiles:
         self._metrics: Final = metrics
         self._archiving: Final = archiving
 
-    def let_go(self, finished: frozenset[int], faulty: Mapping[int, str]) -> frozenset[int]:
+    def let_go(self, finished: SegmentIds, faulty: Mapping[int, str]) -> frozenset[int]:
         """Delete what is listed of `finished`, set `faulty` (id -> fault) aside; those of them that are, by id.
 
         A segment with parked mutations stays as long as they wait.
@@ -48,9 +49,9 @@ class FinishedSegmentFiles:
                 set_aside.add(segment_id)
         return frozenset(set_aside)
 
-    def forgettable(self, finished: frozenset[int]) -> frozenset[int]:
-        """Those of `finished` that can never come back: they were read again on request, and are gone."""
-        return frozenset(each for each in finished if each < 0 and each not in self._follower.listed)
+    def present(self) -> Collection[int]:
+        """Ids of the segments whose files are there."""
+        return self._follower.listed.keys()
 
     def _is_kept_elsewhere(self, segment: ReadableSegment) -> bool:
         """True when an archive has it, or none wants it: what is read again on request came from there."""

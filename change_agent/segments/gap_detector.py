@@ -8,7 +8,7 @@ positions, in an earlier one. Cassandra removes the oldest first, so where unsee
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,7 +44,7 @@ class GapDetector:
         self._missed.pop(segment_id, None)
 
     def look(
-        self, listed: Mapping[int, ReadableSegment], ended: Collection[int], now_ms: int
+        self, listed: Mapping[int, ReadableSegment], ended: Container[int], now_ms: int
     ) -> tuple[list[int], GoneSegments | None]:
         """New segments to be known, and those that are gone for good (told once)."""
         new = []

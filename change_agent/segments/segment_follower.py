@@ -79,9 +79,9 @@ class SegmentFollower:
         self._options: Final = options
         self._open: Final[dict[int, SegmentReader]] = {}
         # Segments with nothing more to do here, and the limits at which others failed.
-        self._ended = set(stored.finished)
+        self._ended = stored.finished
         # Those of them that were read again: when they are gone, they may be wanted once more.
-        self._read_again = {each for each in stored.finished if each < 0}
+        self._read_again = set(stored.finished.negative())
         self._failed_at: Final[dict[int, int]] = {}
         self._detector: Final = GapDetector(stored.segments)
         # Segments that Cassandra does not write any more, as long as they are not finished.
@@ -93,7 +93,7 @@ class SegmentFollower:
 
     def adopt(self, stored: StoredPositions) -> None:
         """Go on from these positions in place of those of the constructor; before `run`."""
-        self._stored, self._ended = stored, set(stored.finished)
+        self._stored, self._ended = stored, stored.finished
         self._detector.know(stored.segments)
 
     def run(self) -> None:
@@ -111,8 +111,12 @@ class SegmentFollower:
 
     def limits(self) -> dict[int, int]:
         """The synced limit of each segment that is not done, by id; for any thread."""
-        done = self._ended - self._positions.progress().keys()
-        return {segment_id: each.limit for segment_id, each in self.listed.items() if segment_id not in done}
+        ended, progress = self._ended, self._positions.progress()
+        return {
+            segment_id: each.limit
+            for segment_id, each in self.listed.items()
+            if segment_id in progress or segment_id not in ended
+        }
 
     def use_filter(self, wanted: TableFilter) -> None:
         """Publish only tables that this admits, from the next look at `cdc_raw` on; for any thread."""
@@ -129,7 +133,7 @@ class SegmentFollower:
         if segments is None:
             return
         self.listed = {each.segment_id: each for each in segments}
-        self._ended -= self._read_again - self.listed.keys()
+        self._ended = self._ended.removing(self._read_again - self.listed.keys())
         self._read_again &= self.listed.keys()
         self._look_for_gaps(now_ms)
         unread = [each for each in segments if each.segment_id not in self._ended]
@@ -290,7 +294,9 @@ class SegmentFollower:
         stored = self._stored.segments.get(segment_id)
         self._open_position(segment_id, 0 if stored is None else stored.position)
         reader = self._open.pop(segment_id, None)
-        self._ended.add(segment_id)
+        self._ended = self._ended.adding([segment_id], self.listed)
+        self._failed_at.pop(segment_id, None)
+        self._told.discard(segment_id)
         safe = stored is not None and stored.fault is not None
         if reader is not None:
             # An open file outlives its name.
@@ -307,11 +313,13 @@ class SegmentFollower:
         return safe
 
     def _end(self, segment: ReadableSegment) -> None:
-        self._ended.add(segment.segment_id)
+        self._ended = self._ended.adding([segment.segment_id], self.listed)
         if segment.segment_id < 0:
             self._read_again.add(segment.segment_id)
         self._detector.finished(segment.segment_id)
         self._final.discard(segment.segment_id)
+        self._failed_at.pop(segment.segment_id, None)
+        self._told.discard(segment.segment_id)
         reader = self._open.pop(segment.segment_id, None)
         if reader is not None:
             reader.close()

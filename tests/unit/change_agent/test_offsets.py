@@ -15,13 +15,14 @@ from change_agent.positions.offsets import (
     StoredSegment,
     WorkingDirInUseError,
 )
+from change_agent.positions.segment_ids import SegmentIds
 from schemas.errors import ConfigError
 
 _REPOSITORY = Path(__file__).parents[3]
-_FIRST = StoredPositions(segments={7: StoredSegment(position=100)}, finished=frozenset({5, 6}))
+_FIRST = StoredPositions(segments={7: StoredSegment(position=100)}, finished=SegmentIds.of([5, 6]))
 _SECOND = StoredPositions(
     segments={7: StoredSegment(position=200, keep=True), 8: StoredSegment(position=20, fault="broken")},
-    finished=frozenset({5, 6}),
+    finished=SegmentIds.of([5, 6]),
 )
 
 
@@ -107,7 +108,7 @@ def test_kill_9_at_any_moment_leaves_what_was_stored_last_or_what_was_being_stor
 
 def test_finished_ids_are_stored_as_runs(tmp_path: Path) -> None:
     """Months of segments do not make the file long: it is written many times a second."""
-    ids = frozenset(range(1_000, 9_000)) - {4_000}
+    ids = SegmentIds([(1_000, 3_999), (4_001, 9_000)])
     store = OffsetStore(tmp_path)
     store.load()
     store.store(StoredPositions(finished=ids))

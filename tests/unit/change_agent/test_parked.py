@@ -18,6 +18,7 @@ from cdc.main import cli
 from change_agent.parking.parked import DamagedParkedError, ParkedMutation, ParkedMutations, read_parked
 from change_agent.positions.offsets import StoredPositions, StoredSegment
 from change_agent.positions.reading_again import reading_again
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.publishing.held_events import HeldEvents
 from change_agent.schema.schema_history import NodeSchema, SchemaHistory
 from change_agent.sqlite_file import UnwritableFileError
@@ -170,12 +171,12 @@ def test_what_is_still_there_is_read_from_its_beginning_and_what_is_gone_stays_f
         (folder / f"CommitLog-7-{segment_id}.log").write_bytes(b"x")
     stored = StoredPositions(
         segments={8: StoredSegment(position=900), 9: StoredSegment(position=70, fault="a checksum")},
-        finished=frozenset({4, 5, 6, 7}),
+        finished=SegmentIds.of([4, 5, 6, 7]),
         until_ms=12,
     )
     assert reading_again(stored, [raw, spill, tmp_path / "none"]) == StoredPositions(
         segments={8: StoredSegment(position=0), 9: StoredSegment(position=0, fault="a checksum")},
-        finished=frozenset({4, 7}),
+        finished=SegmentIds.of([4, 7]),
         until_ms=12,
     )
 

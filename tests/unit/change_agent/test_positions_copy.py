@@ -10,9 +10,10 @@ import pytest
 from change_agent.errors import PublishError
 from change_agent.positions.offsets import StoredPositions, StoredSegment, format_positions, parse_positions
 from change_agent.positions.positions_copy import PositionsCopy
+from change_agent.positions.segment_ids import SegmentIds
 from tests.events_topic import wait_until
 
-_STORED = StoredPositions(segments={7: StoredSegment(position=100)}, finished=frozenset({5, 6}), until_ms=9)
+_STORED = StoredPositions(segments={7: StoredSegment(position=100)}, finished=SegmentIds.of([5, 6]), until_ms=9)
 
 
 class _Topic:

@@ -17,6 +17,7 @@ import pytest
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.events.mutation_interpreter import MutationInterpreter
 from change_agent.parking.parked import ParkedMutations
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.reporting.metrics import AgentMetrics
 from change_agent.schema.schema_history import NodeSchema, SchemaHistory
 from change_agent.schema.schema_mutations import SchemaChange
@@ -84,7 +85,12 @@ class _Reader:
         self.source = _LogOnly(directory, schema)
         self.parked = ParkedMutations(directory, lambda: None)
         self._interpreter = MutationInterpreter(
-            self.source, self.parked, AgentMetrics(), threading.Event(), reread_pause_s=0.0, finished=finished
+            self.source,
+            self.parked,
+            AgentMetrics(),
+            threading.Event(),
+            reread_pause_s=0.0,
+            finished=SegmentIds.of(finished),
         )
         self._segment_id = 0
 

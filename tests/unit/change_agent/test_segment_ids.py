@@ -1,0 +1,95 @@
+"""Ids of finished segments: a set of any size in a few runs, and work by what is new."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pytest
+
+from change_agent.positions.offsets import OffsetStore, StoredPositions
+from change_agent.positions.positions_writer import PositionsWriter
+from change_agent.positions.segment_ids import SegmentIds
+from change_agent.publishing.inflight import InflightPositions
+from change_agent.reporting.metrics import AgentMetrics
+
+_TEN_MILLION = 10_000_000
+_MOST_RUNS = 20_000
+
+
+def _ids(found: SegmentIds) -> set[int]:
+    return {each for first, last in found.runs for each in range(first, last + 1)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_holds_what_a_set_holds(seed: int) -> None:
+    """Ids that are added and removed in any order, negative ones among them; runs never touch each other."""
+    drawn = random.Random(seed)
+    expected: set[int] = set()
+    found = SegmentIds()
+    for _ in range(300):
+        ids = {drawn.randrange(-20, 60) for _ in range(drawn.randrange(1, 5))}
+        if drawn.random() < 0.6:
+            found, expected = found.adding(ids), expected | ids
+        else:
+            found, expected = found.removing(ids), expected - ids
+        assert _ids(found) == expected
+        assert all(before + 1 < first for (_, before), (first, _) in zip(found.runs, found.runs[1:], strict=False))
+        assert [each for each in range(-22, 62) if each in found] == sorted(expected)
+        assert sorted(found.negative()) == sorted(each for each in expected if each < 0)
+        assert found == SegmentIds.of(expected)
+        assert hash(found) == hash(SegmentIds.of(expected))
+        of_run = {each: found.first_of_run(each) for each in expected}
+        assert all(set(range(first or 0, each + 1)) <= expected for each, first in of_run.items())
+
+
+def test_there_are_never_more_runs_than_can_come_back() -> None:
+    """The lowest are forgotten, but not those whose files are there, nor what is read again on request."""
+    found = SegmentIds([(-7, -7), *((each, each) for each in range(0, 2 * _MOST_RUNS - 2, 2))])
+    assert len(found.runs) == _MOST_RUNS
+    found = found.adding([2 * _MOST_RUNS], present=[4])
+    assert len(found.runs) < _MOST_RUNS
+    assert [each in found for each in (-7, 0, 2, 4, 6, 2 * _MOST_RUNS)] == [True, False, False, True, False, True]
+
+
+def test_of_a_long_run_its_end_is_stored() -> None:
+    """An earlier version, which the agent may be taken back to, makes a set of what is stored."""
+    assert SegmentIds([(1, 2), (5, _TEN_MILLION)]).as_json() == f"[[1, 2], [{_TEN_MILLION - 19_999}, {_TEN_MILLION}]]"
+
+
+class _NoFiles:
+    """Segments whose files are all gone."""
+
+    def let_go(self, finished: SegmentIds, faulty: Mapping[int, str]) -> frozenset[int]:
+        return frozenset()
+
+    def present(self) -> Collection[int]:
+        return ()
+
+
+def _bytes_of_a_store(directory: Path, finished: int) -> int:
+    """What is allocated at most while one more segment finishes and positions are stored, beside so many finished ones."""
+    positions = InflightPositions(max_events=10, max_bytes=10)
+    store = OffsetStore(directory)
+    store.load()
+    stored = StoredPositions(finished=SegmentIds([(_TEN_MILLION, _TEN_MILLION + finished - 1)]))
+    writer = PositionsWriter(store, stored, positions, _NoFiles(), AgentMetrics(), lambda: None, 1.0)
+    following = _TEN_MILLION + finished
+    for segment_id in (following, following + 1):  # the first warms what is made once
+        positions.open(segment_id, 0)
+        positions.finish(segment_id)
+        tracemalloc.start()
+        writer._store_and_let_go()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    store.close()
+    assert writer.stored.finished.runs == [(_TEN_MILLION, following + 1)]
+    return peak
+
+
+def test_the_work_of_a_store_is_by_what_is_new(tmp_path: Path) -> None:
+    """Ten million ids cost what a thousand cost, to a kilobyte."""
+    few, many = (_bytes_of_a_store(tmp_path / str(count), count) for count in (1_000, _TEN_MILLION))
+    assert abs(many - few) < 1_000, (few, many)

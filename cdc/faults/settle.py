@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 import httpx
 
@@ -43,6 +43,10 @@ def _why_busy(line: FaultLine) -> str | None:
             for name in _DONE:
                 if agent.metric(name):
                     return f"the agent of {agent.directory} has {name} {agent.metric(name)}:\n{agent.log_tail(5)}"
+            topics = cast("dict[str, dict[str, object]]", status["topics"])
+            held = [str(topic["topic"]) for topic in topics.values() if topic["held_bytes"]]
+            if held:
+                return f"the agent of {agent.directory} holds events of {', '.join(held)}:\n{agent.log_tail(5)}"
     for node in line.sandbox.nodes:
         hints = list((node.folder / "hints").glob("*.hints"))
         if hints:

@@ -56,6 +56,10 @@ class HeldEvents:
         self._read_position = 0
         # Of the events at the read position; None is the first versions' one, and today's behind damaged bytes.
         self._read_schema: WriterSchema | None = None
+        self._before_last: tuple[int, WriterSchema | None] = (0, None)
+        # Everything before it is with the broker; and the schema there.
+        self._done_position = 0
+        self._done_schema: WriterSchema | None = None
         found = self._scan()
         # Of the last events in the file.
         self._last_schema = found.last_schema
@@ -113,12 +117,20 @@ class HeldEvents:
 
     def read_next(self) -> MutationEvents | None:
         """The next message that can be read; None at the end."""
+        self._before_last = (self._read_position, self._read_schema)
         return next((message for message, _ in self._messages()), None)
 
+    def unread(self) -> None:
+        """The last `read_next` gives the same message again."""
+        self._read_position, self._read_schema = self._before_last
+
+    def note_done(self) -> None:
+        """What was read so far is with the broker; the next start of the process reads it again all the same."""
+        self._done_position, self._done_schema = self._read_position, self._read_schema
+
     def rewind(self) -> None:
-        """Read all of it again."""
-        self._read_position = 0
-        self._read_schema = None
+        """Read again what is not known to be with the broker."""
+        self._read_position, self._read_schema = self._done_position, self._done_schema
 
     def remove(self) -> None:
         """All of it is with the broker; where some of it could not be read, the file is kept under another name."""
@@ -129,8 +141,8 @@ class HeldEvents:
             self.path.unlink(missing_ok=True)
         self._damaged.clear()
         self._ends_damaged = False
-        self._read_position = self._end = self._damage_taken = 0
-        self._read_schema = self._last_schema = None
+        self._read_position = self._done_position = self._end = self._damage_taken = 0
+        self._read_schema = self._done_schema = self._last_schema = None
 
     def read_all(self) -> Iterator[tuple[MutationEvents, int]]:
         """Every message and its bytes, from the front; for another process than the one that writes."""

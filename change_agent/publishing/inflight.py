@@ -41,6 +41,7 @@ class InflightPositions:
         self._segments: Final[dict[int, SegmentAccount]] = {}
         self._events = 0
         self._bytes = 0
+        self._waits_for_room = False
         # What `progress` said, until something changes: it is asked several times a second.
         self._progress: dict[int, SegmentProgress] | None = None
         self._read_until_ms = 0
@@ -55,6 +56,11 @@ class InflightPositions:
     def bytes(self) -> int:
         """Their size, as estimated when room was taken."""
         return self._bytes
+
+    @property
+    def waits_for_room(self) -> bool:
+        """True while what comes next does not fit beside what is not acknowledged."""
+        return self._waits_for_room
 
     @property
     def acknowledged_until_ms(self) -> int:
@@ -77,8 +83,10 @@ class InflightPositions:
     def take_room(self, events: int, size: int, timeout_s: float) -> bool:
         """Wait for room and take it; False when there was none in time. One batch may always travel alone."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._has_room(events, size), timeout_s):
+            self._waits_for_room = not self._has_room(events, size)
+            if self._waits_for_room and not self._changed.wait_for(lambda: self._has_room(events, size), timeout_s):
                 return False
+            self._waits_for_room = False
             self._events += events
             self._bytes += size
             return True

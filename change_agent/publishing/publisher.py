@@ -72,12 +72,21 @@ class Producers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldLimits:
-    """When a topic that cannot be used is held: so many of its events or bytes wait, for so long, and the disk has room."""
+    """When topics that cannot be used are held, while another one can be used and the disk has room.
+
+    A topic can be used when the broker acknowledges each message within `answer_s`. Those that cannot, for `seconds`, are held
+    when together so many events or bytes wait for them, or when reading waits for room, and the broker acknowledged something
+    of another one within `proof_s`. After `max_seconds` they are held whatever waits. What is on its way from the disk has
+    as much room again.
+    """
 
     events: int
     bytes: int
     seconds: float
     max_held_bytes: int
+    max_seconds: float = 90.0
+    answer_s: float = 10.0
+    proof_s: float = 20.0
 
 
 class MutationPublisher:
@@ -102,6 +111,8 @@ class MutationPublisher:
         self._packing: Final = packing
         self._held_directory: Final = held_directory
         self._hold_limits: Final = hold_limits
+        # Of its own, so that what comes from the disk takes no room from what is read.
+        self._held_room: Final = InflightPositions(max_events=hold_limits.events, max_bytes=hold_limits.bytes)
         self._inbox: Final[SimpleQueue[InboxMessage]] = SimpleQueue()
         self._topics: Final[dict[tuple[str, str], TopicQueue]] = {}
         # Topics with something to do; a dict keeps their order.
@@ -194,15 +205,19 @@ class MutationPublisher:
                 HeldEvents(self._held_directory / held),
                 HeldEvents(self._held_directory / TOO_LARGE / held),
                 self._positions,
+                self._held_room,
                 self._packing,
                 self._metrics.table(f"{keyspace}.{table}"),
                 lambda *result: self._inbox.put(Result(*result)),
+                answer_s=self._hold_limits.answer_s,
             )
             self._open(topic)
         return topic
 
-    def _open(self, topic: TopicQueue) -> None:
-        self._in_background(topic, topic.name, lambda: self._inbox.put(Opened(topic, self._producers.open(topic.name))))
+    def _open(self, topic: TopicQueue, delay_s: float = 0.0) -> None:
+        self._in_background(
+            topic, topic.name, lambda: self._inbox.put(Opened(topic, self._producers.open(topic.name))), delay_s
+        )
 
     @staticmethod
     def _note_problem(topic: TopicQueue, reason: str) -> None:
@@ -236,11 +251,15 @@ class MutationPublisher:
                 if lane.is_cut_off(_CUT_OFF_S):
                     lane.give_up()
                     self._reopen(topic, lane)
+            if topic.is_held and topic.is_silent():
+                self._hold_again(topic)
             if topic.is_held or topic.waits_for_disk:
                 # Room on disk or in flight may have come back.
                 self._ready[topic.name] = topic
-            elif self._must_hold(topic) and any(other.is_usable() for other in topics):
-                self._hold(topic)
+        for topic in self._topics_to_hold(topics, now):
+            if topic.is_silent():
+                self._note_silence(topic)
+            self._hold(topic)
         self._check_partitions(now)
 
     def _check_partitions(self, now: float) -> None:
@@ -261,13 +280,34 @@ class MutationPublisher:
 
         threading.Thread(target=check, name="check", daemon=True).start()
 
-    def _must_hold(self, topic: TopicQueue) -> bool:
+    def _topics_to_hold(self, topics: Sequence[TopicQueue], now: float) -> list[TopicQueue]:
+        """Those that stand in the way of others. While none can be used the log is the better place to wait in."""
         limits = self._hold_limits
-        if topic.is_usable() or topic.unusable_for() < limits.seconds:
-            return False
-        if self._held_bytes() >= limits.max_held_bytes:
-            return False
-        return topic.events > limits.events or topic.bytes > limits.bytes
+        waiting = [
+            topic
+            for topic in topics
+            if topic.unusable_for() >= limits.seconds and topic.events and not topic.is_held and not topic.is_usable()
+        ]
+        usable = [topic for topic in topics if topic.is_usable()]
+        if not waiting or not usable or self._held_bytes() >= limits.max_held_bytes:
+            return []
+        events, size = sum(topic.events for topic in waiting), sum(topic.bytes for topic in waiting)
+        is_urgent = events > limits.events or size > limits.bytes or self._positions.waits_for_room
+        # One that has nothing to send may seem usable for a while when it is not.
+        if is_urgent and any(topic.acknowledged_since(now - limits.proof_s) for topic in usable):
+            return waiting
+        return [topic for topic in waiting if topic.unusable_for() >= limits.max_seconds]
+
+    def _hold_again(self, topic: TopicQueue) -> None:
+        """It opened and does not acknowledge: what is on its way goes again, by new producers."""
+        self._note_silence(topic)
+        topic.hold()
+        delay_s = min(_MAX_DELAY_S, 2.0**topic.silences)
+        self._open(topic, random.uniform(0.5, 1) * delay_s)
+
+    def _note_silence(self, topic: TopicQueue) -> None:
+        seconds = self._hold_limits.answer_s
+        self._note_problem(topic, f"the broker took a message and did not acknowledge it within {seconds:g} s")
 
     def _hold(self, topic: TopicQueue) -> None:
         _log.warning(

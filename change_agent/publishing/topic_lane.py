@@ -77,6 +77,8 @@ class TopicLane:
         self._generation = 0
         self.waiting: Final = WaitingEvents()
         self._sent: Final[deque[SentMessage]] = deque()
+        # When each of them was sent first.
+        self._sent_at: Final[deque[float]] = deque()
         # When the last message arrived, or was sent while none was on its way.
         self._moved_at = 0.0
         # Producers that were given up since a message arrived.
@@ -95,19 +97,20 @@ class TopicLane:
     def open(self, producer: EventProducer) -> None:
         """Send by this producer from now on, first what an earlier one could not."""
         self._producer = producer
-        again = list(self._sent)
-        self._sent.clear()
-        for message in again:
-            self._send(message)
+        again = list(zip(self._sent, self._sent_at, strict=True))
+        self._forget_sent()
+        for message, sent_at in again:
+            self._send(message, sent_at)
 
     def send_ready(self) -> int:
         """Send what need not wait any longer; the number of messages that were sent."""
         count = 0
         while self._producer is not None and self.waiting and len(self._sent) < self._room():
             message = self._pack()
+            now = time.monotonic()
             if not self._sent:
-                self._moved_at = time.monotonic()
-            self._send(message)
+                self._moved_at = now
+            self._send(message, now)
             count += 1
         return count
 
@@ -126,9 +129,14 @@ class TopicLane:
         if error is None:
             self._moved_at = time.monotonic()
             self.failures = 0
+            self._sent_at.popleft()
             return self._sent.popleft()
         self.give_up()
         return None
+
+    def unanswered_for(self) -> float:
+        """Seconds since the oldest message on its way was sent first; 0 when there is none."""
+        return time.monotonic() - self._sent_at[0] if self._sent_at else 0.0
 
     def is_cut_off(self, seconds: float) -> bool:
         """True when messages are on their way, none arrived for so long, and the producer has no connection."""
@@ -148,24 +156,30 @@ class TopicLane:
         """Give up for good: everything that was not acknowledged, packed, in order."""
         self.give_up()
         messages = list(self._sent)
-        self._sent.clear()
+        self._forget_sent()
         while self.waiting:
             messages.append(self._pack())
         return messages
 
-    def _send(self, message: SentMessage) -> None:
+    def _forget_sent(self) -> None:
+        self._sent.clear()
+        self._sent_at.clear()
+
+    def _send(self, message: SentMessage, sent_at: float) -> None:
         assert self._producer is not None
         generation = self._generation
         # Its result may be told before `send` returns.
         self._sent.append(message)
+        self._sent_at.append(sent_at)
         if self._producer.send(message.payload, message.key, lambda error: self._on_result(self, generation, error)):
             return
         self._sent.pop()
+        self._sent_at.pop()
         if message.events == 1:
             self._on_too_large(message)
             return
         for half in message.halves():
-            self._send(half)
+            self._send(half, sent_at)
 
     def _pack(self) -> SentMessage:
         """The events at the head that share a segment and a table, as many as a message may carry."""

@@ -27,7 +27,8 @@ class TopicQueue:
     """Owned by the publisher's thread. Order per topic partition is kept, whatever way the events take.
 
     A topic that cannot be used while others can is *held*: what waits for it goes to a file, and is acknowledged, for it
-    is durable there. When the topic opens, the file is sent first. After a crash in the middle it is sent again.
+    is durable there. When the topic opens, the file is sent first, by rounds: a single message until the broker has
+    acknowledged one, then as much as `held_room` gives. After a crash in the middle it is sent again.
     """
 
     def __init__(
@@ -36,15 +37,20 @@ class TopicQueue:
         held: HeldEvents,
         too_large: HeldEvents,
         positions: InflightPositions,
+        held_room: InflightPositions,
         packing: Packing,
         metrics: TableMetrics,
         on_result: Callable[[TopicQueue, TopicLane, int, str | None], None],
+        *,
+        answer_s: float,
     ) -> None:
         self.name: Final = name
         self.metrics: Final = metrics
         self._held: Final = held
         self._too_large: Final = too_large
         self._positions: Final = positions
+        self._held_room: Final = held_room
+        self._answer_s: Final = answer_s
         self._packing: Final = packing
         self._on_result: Final = on_result
         self._lanes: list[TopicLane] = []
@@ -55,8 +61,11 @@ class TopicQueue:
         self._problem: str | None = None
         self._problem_since_s: float | None = None
         self._attempts = 0
-        self._loaded: MutationEvents | None = None
         self._held_on_their_way = 0
+        # Since it was opened; None before the broker acknowledged something.
+        self._acknowledged_at: float | None = None
+        # Times in a row that it was held again, for it did not acknowledge.
+        self._silences = 0
         # For the disk, which refused them.
         self._unstored: list[SentMessage] = []
         self._not_set_aside: Final[deque[SentMessage]] = deque()
@@ -111,18 +120,37 @@ class TopicQueue:
         self._problem = reason
         return is_new or self._attempts & (self._attempts - 1) == 0
 
+    @property
+    def silences(self) -> int:
+        """How often in a row it was held again, for it was open and did not acknowledge."""
+        return self._silences
+
     def is_usable(self) -> bool:
-        """True when every partition can be sent to."""
+        """True when every partition has a connection and acknowledges in time what is sent to it."""
+        return self._is_connected() and not self.is_silent()
+
+    def _is_connected(self) -> bool:
         return bool(self._lanes) and all(lane.is_usable for lane in self._lanes)
+
+    def is_silent(self) -> bool:
+        """True when a message was sent and the broker has not acknowledged it for too long."""
+        return self._unanswered_for() > self._answer_s
+
+    def _unanswered_for(self) -> float:
+        return max((lane.unanswered_for() for lane in self._lanes), default=0.0)
 
     def unusable_for(self) -> float:
         """Seconds since it was first seen that the topic cannot be used; 0 when it can."""
-        if self.is_usable():
+        if self._is_connected():
             self._unusable_since = None
-            return 0.0
+            return self._unanswered_for() if self.is_silent() else 0.0
         if self._unusable_since is None:
             self._unusable_since = time.monotonic()
-        return time.monotonic() - self._unusable_since
+        return max(time.monotonic() - self._unusable_since, self._unanswered_for())
+
+    def acknowledged_since(self, time_s: float) -> bool:
+        """Whether the broker acknowledged something of it since then (monotonic seconds)."""
+        return self._acknowledged_at is not None and self._acknowledged_at >= time_s
 
     def add(self, events: Sequence[OutgoingEvent]) -> None:
         """Events behind all others of their partitions."""
@@ -162,6 +190,8 @@ class TopicQueue:
         if message is None:
             return None
         self._ready[id(lane)] = lane
+        self._acknowledged_at = time.monotonic()
+        self._silences = 0
         if self._problem is not None:
             _log.info("%s takes events again, after %d attempts", self.name, self._attempts)
             self._problem, self._problem_since_s, self._attempts = None, None, 0
@@ -183,12 +213,14 @@ class TopicQueue:
         if message.entries:
             self._positions.acknowledge(message.entries, message.events, message.size)
         else:
-            self._positions.give_room_back(message.events, message.size)
+            self._held_room.give_room_back(message.events, message.size)
             self._held_on_their_way -= message.events
+            if self._held_on_their_way == 0:
+                self._held.note_done()
         self._remove_when_published()
 
     def _remove_when_published(self) -> None:
-        if self._held.is_read and self._loaded is None and self._held_on_their_way == 0 and self._held.size:
+        if self._held.is_read and self._held_on_their_way == 0 and self._held.size:
             self._held.remove()
             _log.info("%s: everything that was held is published", self.name)
 
@@ -246,7 +278,9 @@ class TopicQueue:
     def hold(self) -> None:
         """Move what is on its way to disk, and everything that comes until the topic can be used again."""
         messages = [message for lane in self._lanes for message in lane.take_all()]
-        self._lanes, self._loaded, self._held_on_their_way = [], None, 0
+        self._lanes, self._held_on_their_way = [], 0
+        self._silences += self.is_held and self._acknowledged_at is None
+        self._acknowledged_at = None
         self._ready.clear()
         self._held.rewind()
         self.is_held = True
@@ -254,7 +288,7 @@ class TopicQueue:
             if not message.entries:
                 # It is in the file already.
                 self._forget(message)
-                self._positions.give_room_back(message.events, message.size)
+                self._held_room.give_room_back(message.events, message.size)
         self._store([message for message in messages if message.entries])
 
     def store_held(self) -> None:
@@ -289,9 +323,11 @@ class TopicQueue:
         return True
 
     def _load(self) -> None:
-        """From disk into the lanes, as room allows; in front of what waits behind it."""
-        while sum(len(lane.waiting) for lane in self._lanes) < self._packing.max_events:
-            message = self._loaded or self._held.read_next()
+        """A round from disk into the lanes, when the one before is acknowledged; in front of what waits behind it."""
+        if self._held_on_their_way:
+            return
+        while True:
+            message = self._held.read_next()
             self._tell_damage(self._held)
             if message is None:
                 self.is_held = False
@@ -299,24 +335,27 @@ class TopicQueue:
                 self._route_unstored()
                 self._route(self._line.waiting.take_all())
                 return
-            self._loaded = message
-            header = MessageHeader(
-                message.node_id,
-                message.segment_id,
-                message.keyspace,
-                message.table,
-                message.table_id,
-                message.key_schema,
-            )
-            sizes = [len(event.key) + len(event.partition_key) for event in message.events]
-            if not self._positions.take_room(len(sizes), sum(sizes), 0):
+            if not self._send_held(message):
+                self._held.unread()
                 return
-            self._loaded = None
-            self._held_on_their_way += len(sizes)
-            self.events += len(sizes)
-            self.bytes += sum(sizes)
-            pairs = zip(message.events, sizes, strict=True)
-            self._route([OutgoingEvent(header, event, None, size) for event, size in pairs])
+            if self._acknowledged_at is None:
+                # Until the broker has acknowledged something, one message is enough to find out.
+                return
+
+    def _send_held(self, message: MutationEvents) -> bool:
+        """Route the events of a held message; False when there is no room for them."""
+        sizes = [len(event.key) + len(event.partition_key) for event in message.events]
+        if not self._held_room.take_room(len(sizes), sum(sizes), 0):
+            return False
+        header = MessageHeader(
+            message.node_id, message.segment_id, message.keyspace, message.table, message.table_id, message.key_schema
+        )
+        self._held_on_their_way += len(sizes)
+        self.events += len(sizes)
+        self.bytes += sum(sizes)
+        pairs = zip(message.events, sizes, strict=True)
+        self._route([OutgoingEvent(header, event, None, size) for event, size in pairs])
+        return True
 
     def _route_unstored(self) -> None:
         """What should have been held, and the disk did not take, is in memory still: in front of what waits."""

@@ -20,20 +20,24 @@ _HEADERS = {
     table: MessageHeader(
         node_id=UUID(int=1), segment_id=1, keyspace="ks", table=table, table_id=UUID(int=number), key_schema='"bytes"'
     )
-    for number, table in enumerate(("a", "b"))
+    for number, table in enumerate("abcdefghijklmnop")
 }
 TOPIC_A = "persistent://public/default/events-ks.a"
 TOPIC_B = "persistent://public/default/events-ks.b"
 
 
 class MemoryBroker:
-    """Topics as lists of payloads per partition. It may be away, refuse a topic, or keep its acknowledgements back."""
+    """Topics as lists of payloads per partition. It may be away, refuse a topic, or keep its acknowledgements back.
+
+    Of `silent_topics` it takes messages, stores none and acknowledges none.
+    """
 
     def __init__(self, partitions: int = 1) -> None:
         self.partitions = partitions
         self.stored: dict[str, list[list[bytes]]] = {}
         self.keys: list[str | None] = []
         self.refused_topics: set[str] = set()
+        self.silent_topics: set[str] = set()
         self.holds_back = False
         self.fail_next: list[str] = []
         self.held: list[OnResult] = []
@@ -47,13 +51,13 @@ class MemoryBroker:
             raise PublishError(topic, "is refused")
         stored = self.stored.setdefault(topic, [[] for _ in range(self.partitions)])
         self.opened += 1
-        return [_Producer(self, partition) for partition in stored]
+        return [_Producer(self, topic, partition) for partition in stored]
 
     def open_partition(self, topic: str, index: int) -> EventProducer:
         if topic in self.refused_topics:
             raise PublishError(topic, "is refused")
         self.opened += 1
-        return _Producer(self, self.stored[topic][index])
+        return _Producer(self, topic, self.stored[topic][index])
 
     def check(self, topic: str) -> None:
         if self.changed is not None:
@@ -64,9 +68,9 @@ class MemoryBroker:
 
 
 class _Producer:
-    def __init__(self, broker: MemoryBroker, stored: list[bytes]) -> None:
-        self._broker, self._stored = broker, stored
-        self._failed = False
+    def __init__(self, broker: MemoryBroker, topic: str, stored: list[bytes]) -> None:
+        self._broker, self._topic, self._stored = broker, topic, stored
+        self._failed = self._is_silent = False
 
     def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
         if len(payload) > self._broker.max_message_bytes:
@@ -74,6 +78,10 @@ class _Producer:
         if self._broker.fail_next or self._failed:
             self._failed = True
             on_result(self._broker.fail_next.pop() if self._broker.fail_next else "AlreadyClosed")
+            return True
+        # Nothing behind a message is acknowledged before it.
+        self._is_silent = self._is_silent or self._topic in self._broker.silent_topics
+        if self._is_silent:
             return True
         if self._broker.holds_back:
             self._broker.held.append(on_result)
@@ -103,6 +111,9 @@ class PublisherLine:
         hold_events: int = 100_000,
         max_held_bytes: int = 1_000_000,
         check_s: float = 60.0,
+        answer_s: float = 10.0,
+        hold_s: float = 0.0,
+        hold_max_s: float = 90.0,
     ) -> None:
         self.broker = broker
         self.positions = InflightPositions(max_events=10_000, max_bytes=10_000_000)
@@ -115,7 +126,14 @@ class PublisherLine:
             topic_prefix="events-",
             packing=Packing(max_events=max_events, max_bytes=max_bytes),
             held_directory=held,
-            hold_limits=HoldLimits(events=hold_events, bytes=10_000_000, seconds=0, max_held_bytes=max_held_bytes),
+            hold_limits=HoldLimits(
+                events=hold_events,
+                bytes=10_000_000,
+                seconds=hold_s,
+                max_held_bytes=max_held_bytes,
+                max_seconds=hold_max_s,
+                answer_s=answer_s,
+            ),
             check_s=check_s,
         )
         self._position = 0

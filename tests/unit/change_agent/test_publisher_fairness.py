@@ -1,0 +1,127 @@
+"""MutationPublisher: topics that cannot be used, however many and however they fail, leave the others their rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from schemas.mutation_event import decode_events
+from tests.events_topic import wait_until
+from tests.unit.change_agent.memory_broker import TOPIC_A, TOPIC_B, MemoryBroker, PublisherLine
+
+_TEN = "cdefghijkl"
+_A_MOMENT_S = 20.0
+
+
+def _topic(table: str) -> str:
+    return f"persistent://public/default/events-ks.{table}"
+
+
+def _line(broker: MemoryBroker, folder: Path, *, hold_max_s: float = 90.0) -> PublisherLine:
+    """A line that runs, with room for 10,000 events, a quarter of which may wait for topics that cannot be used."""
+    line = PublisherLine(
+        broker, folder, hold_events=2_500, max_held_bytes=10_000_000, answer_s=0.3, hold_max_s=hold_max_s
+    )
+    line.publisher.start()
+    line.publish("b", 1)
+    wait_until(lambda: line.acknowledged() == 1, "table b is published")
+    return line
+
+
+def test_ten_refused_topics_are_held_by_what_waits_for_all_of_them(broker: MemoryBroker, tmp_path: Path) -> None:
+    """None has its quarter; together they would leave no room for the table that can be published."""
+    broker.refused_topics |= {_topic(table) for table in _TEN}
+    line = _line(broker, tmp_path)
+    for table in _TEN:
+        line.publish(table, *range(950))
+    wait_until(lambda: line.positions.events <= 2_500, "no more than a quarter of the room waits for them", _A_MOMENT_S)
+    line.publish("b", *range(5_000))
+    wait_until(lambda: len(broker.positions(TOPIC_B)) == 5_001, "the other table goes on", _A_MOMENT_S)
+    broker.refused_topics.clear()
+    wait_until(lambda: not list(tmp_path.rglob("*.events")), "they are published", 60)
+    line.publisher.stop()
+    for number, table in enumerate(_TEN):
+        assert broker.positions(_topic(table)) == list(range(number * 950 + 2, number * 950 + 952))
+
+
+def test_a_topic_that_never_acknowledges_is_held(broker: MemoryBroker, tmp_path: Path) -> None:
+    """Its producers are connected; nothing comes back. It is tried again, and comes in order when it answers."""
+    broker.silent_topics.add(TOPIC_A)
+    line = _line(broker, tmp_path)
+    line.publish("a", *range(5_000))
+    wait_until(lambda: line.acknowledged() == 5_001, "it is held", _A_MOMENT_S)
+    wait_until(lambda: broker.opened >= 4, "it is tried again", _A_MOMENT_S)
+    status = line.publisher.statuses["ks.a"]
+    assert status.problem == "the broker took a message and did not acknowledge it within 0.3 s"
+    line.publish("a", 1)
+    line.publish("b", *range(100))
+    wait_until(lambda: line.positions.events == 0, "the log goes on", _A_MOMENT_S)
+    broker.silent_topics.clear()
+    wait_until(lambda: not list(tmp_path.rglob("*.events")), "it is published", 60)
+    line.publisher.stop()
+    assert broker.positions(TOPIC_A) == list(range(2, 5_003))
+
+
+def test_what_comes_from_the_disk_takes_no_room_from_what_is_read(broker: MemoryBroker, tmp_path: Path) -> None:
+    """A topic that opens and is silent gets one message from the disk, until the broker has acknowledged it."""
+    broker.refused_topics.add(TOPIC_A)
+    line = _line(broker, tmp_path)
+    line.publish("a", *range(9_000))
+    wait_until(lambda: line.acknowledged() == 9_001, "it is held", _A_MOMENT_S)
+    broker.silent_topics.add(TOPIC_A)
+    broker.refused_topics.clear()
+    wait_until(lambda: 0 < line.publisher.statuses["ks.a"].waiting_events <= 1_000, "its file is read", _A_MOMENT_S)
+    assert line.positions.take_room(10_001, 1, _A_MOMENT_S), "a batch larger than all room waits for nobody"
+    line.publisher.stop()
+
+
+def test_a_batch_that_needs_all_room_does_not_wait_for_a_refused_topic(broker: MemoryBroker, tmp_path: Path) -> None:
+    """One event of a refused topic waits; a mutation of more rows than there is room for travels alone."""
+    broker.refused_topics.add(TOPIC_A)
+    line = _line(broker, tmp_path)
+    line.publish("a", 1)
+    assert line.positions.take_room(10_001, 1, _A_MOMENT_S)
+    line.publisher.stop()
+
+
+def test_what_waits_for_long_is_held_however_little_it_is(broker: MemoryBroker, tmp_path: Path) -> None:
+    """So that the position moves, and segments can be deleted."""
+    broker.refused_topics.add(TOPIC_A)
+    line = _line(broker, tmp_path, hold_max_s=0.5)
+    line.publish("a", 1)
+    wait_until(lambda: line.acknowledged() == 2, "it is held", _A_MOMENT_S)
+    line.publisher.stop()
+
+
+def test_when_no_topic_acknowledges_nothing_is_held(broker: MemoryBroker, tmp_path: Path) -> None:
+    """The broker is at fault: the log is the better place to wait in."""
+    line = _line(broker, tmp_path, hold_max_s=0.5)
+    broker.silent_topics |= {TOPIC_A, TOPIC_B}
+    line.publish("b", 2)
+    line.publish("a", *range(5_000))
+    wait_until(lambda: not getattr(line.publisher.statuses.get("ks.a"), "is_usable", True), "it is seen", _A_MOMENT_S)
+    assert (line.acknowledged(), list(tmp_path.rglob("*.events"))) == (1, [])
+    line.publisher.stop()
+
+
+def test_a_topic_that_falls_silent_again_goes_on_where_it_was(broker: MemoryBroker, tmp_path: Path) -> None:
+    """Rounds that were acknowledged are not sent again."""
+    broker.refused_topics.add(TOPIC_A)
+    line = _line(broker, tmp_path)
+    line.publish("a", *range(9_000))
+    wait_until(lambda: line.acknowledged() == 9_001, "it is held", _A_MOMENT_S)
+    sent = 0
+
+    class _FallsSilent(set[str]):
+        def __contains__(self, topic: object) -> bool:
+            nonlocal sent
+            sent += topic == TOPIC_A
+            return topic == TOPIC_A and sent == 4
+
+    broker.silent_topics = _FallsSilent()
+    broker.refused_topics.clear()
+    wait_until(lambda: not list(tmp_path.rglob("*.events")), "it is published", 60)
+    line.publisher.stop()
+    positions = [event.position for payload in broker.stored[TOPIC_A][0] for event in decode_events(payload).events]
+    assert sorted(set(positions)) == list(range(2, 9_002))
+    assert len(positions) <= 9_000 + 2_500
+    assert list(dict.fromkeys(positions)) == list(range(2, 9_002))

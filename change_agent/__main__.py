@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from change_agent.configuration.config import AgentConfig
 from change_agent.decoder import running
 from change_agent.reporting.logs import set_up_log
 from change_agent.signal_request import SignalRequest
+from change_agent.standby import NodeClaim, only_agent
 from schemas.errors import CdcError, ConfigError
 
 __all__ = ["main", "run_agent"]
@@ -28,13 +30,24 @@ _log: Final = logging.getLogger(__name__)
 def run_agent(config: AgentConfig, *, path: Path | None = None, parent: int | None = None) -> None:
     """Run an agent until SIGTERM or SIGINT, then stop it in order. Raises CdcError when it fails.
 
-    At SIGHUP `path` and the environment are read again. With `parent`, the agent also stops when that process is not
+    It waits while another agent reads the same cdc_raw. At SIGHUP `path` and the environment are read again. With `parent`, the agent also stops when that process is not
     its parent any more.
     """
     _keep_private()
     set_up_log(config.log_level, config.log_format)
     _log.info("decoder: %s", running().description)
+
+    def is_orphan() -> bool:
+        return parent is not None and os.getppid() != parent
+
+    with only_agent(config, is_orphan) as claim:
+        if claim is not NodeClaim.GIVEN_UP:
+            _run(config, path, claim, is_orphan)
+
+
+def _run(config: AgentConfig, path: Path | None, claim: NodeClaim, is_orphan: Callable[[], bool]) -> None:
     agent = ChangeAgent(config)
+    agent.metrics.cdc_raw_unlocked = int(claim is NodeClaim.UNKNOWN)
     reload_request = SignalRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, frame: agent.ask_to_stop())
@@ -47,7 +60,7 @@ def run_agent(config: AgentConfig, *, path: Path | None = None, parent: int | No
     def look() -> bool:
         if reload_request.take():
             _reload(agent, path)
-        return parent is not None and os.getppid() != parent
+        return is_orphan()
 
     try:
         agent.wait(until=look)

@@ -50,7 +50,7 @@ DESCRIPTIONS: Final[dict[FaultKind, str]] = {
     FaultKind.IDX_EMPTY: "an index file is empty, for a moment",
     FaultKind.IDX_SHRUNK: "an index file tells a smaller offset than before, for a moment",
     FaultKind.CLOCK_STEP: "the clock of agent and connector steps by up to an hour, forward or back",
-    FaultKind.TWO_AGENTS: "a second agent of the same node: in the same working directory, or in one of its own",
+    FaultKind.TWO_AGENTS: "a second agent of the same node, in the same working directory or in one of its own: it is kept out",
     FaultKind.RESTART_ALL: "everything is killed, and started in a drawn order",
 }
 """One line each, for users."""

@@ -308,12 +308,11 @@ class Strikes:
             self._line.clock.step(0.0)
 
     def _two_agents(self, fault: Fault) -> None:
-        """One in the same directory must be kept out, one in its own publishes what the first does, too."""
+        """It must be kept out, wherever its working directory is."""
         agent, lock = self._agent(fault)
         node = self._line.sandbox.nodes[fault.node - 1]
         with lock:
-            if not agent.running:
-                raise SandboxError(f"an agent ended by itself:\n{agent.log_tail()}")
+            self._line.wait_for_agent(agent)  # else the second one could be the first
             self._second_agents += 1
             directory = self._line.folder / f"second-agent-{self._second_agents}"
             shares = fault.choice < 0.5
@@ -322,10 +321,18 @@ class Strikes:
             self._struck(fault, "in the same working directory" if shares else "in a directory of its own")
             second.launch()
             try:
-                if shares:
-                    wait_for(lambda: not second.running, "the second agent in a directory is kept out", _START_S)
+                wait_for(lambda: _waits(second), "the second agent of a node is kept out", _START_S)
                 time.sleep(fault.length_s)
+                if not second.running or (directory / "work").exists():
+                    raise SandboxError(f"the second agent of a node did not wait:\n{second.log_tail()}")
             finally:
                 second.kill()
             if not agent.running:
                 raise SandboxError(f"an agent ended beside a second one:\n{agent.log_tail()}")
+
+
+def _waits(agent: AgentProcess) -> bool:
+    """Whether an agent says that it waits for another one. Raises SandboxError when it ended instead."""
+    if not agent.running:
+        raise SandboxError(f"the second agent of a node ended instead of waiting:\n{agent.log_tail()}")
+    return "another agent reads" in agent.log_tail()

@@ -105,6 +105,10 @@ class AgentMetrics:
         default=0.0,
         metadata={"help": "How long there is something to do and the position does not move", "is_gauge": True},
     )
+    standby: int = _gauge("1 while another agent reads this node's cdc_raw, and this one waits for its end")
+    cdc_raw_unlocked: int = _gauge(
+        "1 where cdc_raw cannot be locked: a second agent for this node would not be kept out"
+    )
     ignored_files: int = _gauge("Files in cdc_raw that are not what their names say, and are left alone")
     cdc_raw_bytes: int = _gauge("Bytes in cdc_raw, as Cassandra counts them")
     cdc_raw_limit_bytes: int = _gauge("Bytes that Cassandra allows in cdc_raw")

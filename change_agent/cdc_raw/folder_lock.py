@@ -1,0 +1,41 @@
+"""FolderLock: one agent at a time reads a node's `cdc_raw`, wherever its working directory is.
+
+The lock is on the folder itself (flock), so there is no file of ours in it that Cassandra would count, and a folder that
+may only be read can be locked too. It goes with the process that holds it, however that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+__all__ = ["FolderLock"]
+
+
+class FolderLock:
+    """Held from a `take` that returned True until `release`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder: Final = folder
+        self._descriptor: int | None = None
+
+    def take(self) -> bool:
+        """False when another process has it. Raises OSError where the file system knows no such locks, as NFS."""
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Let another agent have the folder."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,115 @@
+"""Standby: an agent that is not the first one for its node waits, and changes nothing, until the other one has ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum, auto
+from typing import Final
+
+from change_agent.cdc_raw.folder_lock import FolderLock
+from change_agent.configuration.config import AgentConfig
+from change_agent.reporting.http_endpoint import HttpEndpoint
+from change_agent.reporting.metrics import AgentMetrics
+from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
+from change_agent.signal_request import SignalRequest
+from schemas.errors import ConfigError
+
+__all__ = ["NodeClaim", "only_agent"]
+
+_log: Final = logging.getLogger(__name__)
+_LOOK_S: Final = 0.5
+
+
+class NodeClaim(Enum):
+    """What this agent knows of others for its node."""
+
+    ALONE = auto()
+    """No other agent of this machine reads cdc_raw, or will, while this one runs."""
+    UNKNOWN = auto()
+    """The folder cannot be locked: another agent may be reading it."""
+    GIVEN_UP = auto()
+    """The agent was asked to stop while it waited."""
+
+
+@contextmanager
+def only_agent(config: AgentConfig, is_over: Callable[[], bool]) -> Iterator[NodeClaim]:
+    """Wait until no other agent reads the node's cdc_raw, and keep others out within.
+
+    SIGTERM and SIGINT, or `is_over`, which is asked often, end the wait.
+    """
+    lock = FolderLock(config.cdc_raw_directory)
+    try:
+        yield _claim(lock, config, is_over)
+    finally:
+        lock.release()
+
+
+def _claim(lock: FolderLock, config: AgentConfig, is_over: Callable[[], bool]) -> NodeClaim:
+    folder = config.cdc_raw_directory
+    try:
+        if lock.take():
+            return NodeClaim.ALONE
+    except OSError as error:
+        _log.warning(
+            "%s cannot be locked (%s): a second agent for this node would not be kept out; see to it that there is none",
+            folder, error.strerror,
+        )  # fmt: skip
+        return NodeClaim.UNKNOWN
+    reason = (
+        f"another agent reads {folder}: this one waits until that has ended, and changes nothing;"
+        f" `fuser -v {folder}` names it"
+    )
+    _log.warning("%s", reason)
+    with _signals() as stop_request, _answers(config, reason):
+        while not (stop_request.wait(_LOOK_S) or is_over()):
+            with suppress(OSError):  # the folder may be away for a moment, and the other agent still there
+                if lock.take():
+                    _log.info("the other agent has ended; this one goes on")
+                    return NodeClaim.ALONE
+    return NodeClaim.GIVEN_UP
+
+
+@contextmanager
+def _signals() -> Iterator[SignalRequest]:
+    """Told at SIGTERM and SIGINT; behind it they do what they did before."""
+    request = SignalRequest()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda signum, frame: request.tell()) for number in numbers]
+    try:
+        yield request
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _body(status: str, problems: list[str]) -> bytes:
+    return json.dumps({"status": status, "problems": problems}).encode() + b"\n"
+
+
+@contextmanager
+def _answers(config: AgentConfig, reason: str) -> Iterator[None]:
+    """Say over HTTP that it waits: alive, not ready. Where the other agent has the port, only the log says it."""
+    endpoint = None
+    page = MetricsPage(AgentMetrics(standby=1), dict)
+    if config.http_port is not None:
+        with suppress(ConfigError):
+            endpoint = HttpEndpoint(
+                config.http_address,
+                config.http_port,
+                {
+                    "/metrics": lambda: (True, page.render(), CONTENT_TYPE),
+                    "/healthz": lambda: (True, _body("ok", []), "application/json"),
+                    "/readyz": lambda: (False, _body("failing", [reason]), "application/json"),
+                },
+            )
+    if endpoint is not None:
+        endpoint.start()
+    try:
+        yield
+    finally:
+        if endpoint is not None:
+            endpoint.stop()

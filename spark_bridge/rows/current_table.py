@@ -12,7 +12,7 @@ from schemas.record_properties import TABLE_ID
 from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.readers import raw_batch
 from spark_bridge.reading.topic_reader import TopicRange, last_message_properties
-from spark_bridge.rows.folding import judged_records, newest_records, shown_rows
+from spark_bridge.rows.folding import judged_records, merged_records, newest_records, shown_rows
 from spark_bridge.rows.table_rows import table_rows
 from spark_bridge.rows.typed import typed_rows
 from spark_bridge.topics.options import BridgeOptions, option_texts
@@ -74,7 +74,9 @@ def _shown(
         # A record without one is of a time before the connector that names it.
         raw = raw.where(F.coalesce(F.col("properties")[TABLE_ID], F.lit(table_id)) == table_id)
     now = None if clock_s is None else F.lit(clock_s)
-    return shown_rows(judged_records(newest_records(raw, schemas), schemas, static_columns, now))
+    # divided by Cassandra partitions once, as all that follows needs them
+    newest = merged_records(newest_records(raw, schemas).repartition("owner"))
+    return shown_rows(judged_records(newest, schemas, static_columns, now))
 
 
 def _raw(spark: SparkSession, options: Options) -> DataFrame:

@@ -1,10 +1,8 @@
 """The folding rules: from all records of a data topic to the table's rows.
 
-The newest record of a key wins in topic order; a marker removes the earlier rows of its scope; the newest record of a
+The newest record of a key wins (spark_bridge.rows.record_places: by position within a topic partition, by the time of
+publication between two of them); a marker removes the earlier rows of its scope; the newest record of a
 Cassandra partition that has a value gives its static columns; a row whose data has expired is gone.
-
-Between topic partitions there is no order but the producers' clocks: there, and only there, the publish time decides,
-and for equal times the write time.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from schemas import record_properties as names
 from spark_bridge.rows.key_columns import KeyColumns, comparable_key, decoded_ranges, with_key, with_owner
 from spark_bridge.rows.range_scope import covers
-from spark_bridge.rows.record_places import message_id_of, record_place
+from spark_bridge.rows.record_places import comes_later, message_id_of, newest_of, record_place
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = [
@@ -49,9 +47,9 @@ _BOUNDS: Final = (
 
 
 def newest_records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
-    """What the rules need of all records of a topic, or of some of them: one row a key, scope and range.
+    """What the rules need of all records of a topic, or of some of them: one row a key, scope, range and topic partition.
 
-    `owner` is the Cassandra partition as text. Results of several reads merge by `merged_records`.
+    `owner` is the Cassandra partition as text. These rows, of one read or of several, merge by `merged_records`.
     """
     any_record = F.coalesce("valued.at", "deleted.at")
     return with_owner(_newest_per_key(_records(raw, schemas)), schemas, message_id_of(any_record))
@@ -64,12 +62,12 @@ def all_records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
 
 
 def merged_records(newest: DataFrame) -> DataFrame:
-    """One row a key, scope and range again, of a union of what `newest_records` gave."""
+    """One row a key, scope and range, of what `newest_records` gave and of what this gave before."""
     return newest.groupBy("owner", "key", "scope", "bounds").agg(
         F.max("key_version").alias("key_version"),
-        F.max_by("valued", "valued.at.position").alias("valued"),
-        F.max("deleted").alias("deleted"),
-        F.max("lasting").alias("lasting"),
+        newest_of(F.col("valued")).alias("valued"),
+        newest_of(F.col("deleted")).alias("deleted"),
+        newest_of(F.when(F.col("lasting").isNotNull(), F.struct(F.col("lasting").alias("at"))))["at"].alias("lasting"),
         F.max("passing").alias("passing"),
         _named_last(_newest_place()).alias("static_columns"),
     )
@@ -160,19 +158,24 @@ def _scope(has_row: Column) -> Column:
 
 
 def _newest_per_key(records: DataFrame) -> DataFrame:
-    """One row for a key and scope: its newest value, its newest deletion, and what its expiry needs."""
+    """One row for a key, scope and topic partition: its newest value, its newest deletion, and what its expiry needs."""
     position, is_passing = F.col("at.position"), F.col("expires_at").isNotNull()
     has_value = F.col("value").isNotNull()
     valued = F.struct("value", "schema_version", "at", "expires_at", F.lit(False).alias("is_removed"))
-    lasting = has_value & ~is_passing
-    return records.groupBy("key", "scope", "bounds").agg(
+    of_kind = {"valued": has_value, "deleted": ~has_value, "lasting": has_value & ~is_passing}
+    newest = records.groupBy("key", "scope", "bounds", F.col("at.partition").alias("partition")).agg(
         F.max("schema_version").alias("key_version"),
         F.max_by(F.when(has_value, valued), F.when(has_value, position)).alias("valued"),
         F.max(F.when(~has_value, F.struct("at", "deletion_time"))).alias("deleted"),
-        F.max(F.when(lasting, F.col("at"))).alias("lasting"),
+        F.max(F.when(of_kind["lasting"], F.struct("at"))).alias("lasting"),
         F.max(F.when(has_value & is_passing, F.struct("expires_at", "at"))).alias("passing"),
         _named_last(F.struct("at.clock", position)).alias("static_columns"),
+        *[F.max(F.when(each, F.col("at.clock"))).alias(f"{name}_clock") for name, each in of_kind.items()],
     )
+    # what follows in the same topic partition is no earlier, whatever the clock of its producer says
+    clocked = {name: F.col(name).withField("at.clock", F.col(f"{name}_clock")) for name in of_kind}
+    known = newest.withColumns(clocked).withColumn("lasting", F.col("lasting.at"))
+    return known.drop("partition", *[f"{name}_clock" for name in of_kind])
 
 
 def _named_last(place: Column) -> Column:
@@ -229,7 +232,7 @@ def _no_statics() -> dict[str, Column]:
 
 def _removed_by_key(at: Column) -> Column:
     """True when a later record of the same key says that there is no row."""
-    return F.coalesce(F.col("deleted.at.position") > at.getField("position"), F.lit(False))
+    return F.coalesce(comes_later(F.col("deleted.at"), at), F.lit(False))
 
 
 def _removed_by_range(at: Column, columns: KeyColumns) -> Column:
@@ -272,7 +275,7 @@ def _with_statics(rows: DataFrame) -> DataFrame:
     has_statics = F.size("static_names") > 0
     speaks = F.col("scope").isin(_ROW, _STATIC) & has_statics
     cleared = (F.col("scope") == _STATIC) & F.coalesce(
-        F.col("deleted.at.position") > F.col("valued.at.position"), F.col("deleted").isNotNull()
+        comes_later(F.col("deleted.at"), F.col("valued.at")), F.col("deleted").isNotNull()
     )
     at = F.when(cleared, F.col("deleted.at")).otherwise(F.col("valued.at"))
     is_wiped = at.isNotNull() & _is_later(F.col("wiped"), at)

@@ -36,6 +36,7 @@ from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.clients import cdc_raw_guard, event_producers, node_connection, segment_rotation
 from change_agent.configuration.config import RELOADABLE, AgentConfig, to_option
 from change_agent.configuration.table_filter import TableFilter
+from change_agent.errors import PublishError
 from change_agent.events.mutation_interpreter import MutationInterpreter
 from change_agent.parking.parked import ParkedMutations
 from change_agent.parking.unparking import Unparker
@@ -47,6 +48,7 @@ from change_agent.publishing.held_events import holds_events
 from change_agent.publishing.inflight import InflightPositions
 from change_agent.publishing.publisher import HoldLimits, MutationPublisher
 from change_agent.publishing.topic_lane import Packing
+from change_agent.publishing.topic_looks import LostTopic
 from change_agent.reporting.http_endpoint import HttpEndpoint
 from change_agent.reporting.logs import set_up_log
 from change_agent.reporting.metrics import AgentMetrics
@@ -56,7 +58,7 @@ from change_agent.schema.schema_history import SchemaHistory
 from change_agent.schema.table_metadata import TableMetadataProvider
 from change_agent.segments.archiving import Archiving
 from change_agent.segments.finished_segments import FinishedSegmentFiles
-from change_agent.segments.gaps import GapReporter
+from change_agent.segments.gaps import Gap, GapReporter, lost_topic_message, lost_topic_record
 from change_agent.segments.segment_archive import SegmentArchive
 from change_agent.segments.segment_follower import SegmentFollower
 from change_agent.signal_request import SignalRequest
@@ -103,7 +105,7 @@ class ChangeAgent:
         )
         self._provider: Final = self._make_provider()
         self._rotation: Final = segment_rotation(config)
-        self._producers: Final = event_producers(config)
+        self._producers: Final = event_producers(config, self._note_lost)
         self._publisher: Final = MutationPublisher(
             self._producers,
             self._positions,
@@ -117,6 +119,7 @@ class ChangeAgent:
                 seconds=_HOLD_AFTER_S,
                 max_held_bytes=config.max_held_bytes,
             ),
+            check_s=config.events_topics_check_interval_ms / 1000,
         )
         self._watcher: Final = CdcRawWatcher(
             config.cdc_raw_directory,
@@ -217,6 +220,18 @@ class ChangeAgent:
                 "/readyz": self._report.readiness,
             },
         )
+
+    def _note_lost(self, lost: LostTopic) -> None:
+        """A thread that opens the topic again: tell which events may be lost with it."""
+        known = self._provider.known
+        if known is None:
+            raise PublishError(lost.topic, "its table is not known before Cassandra answers")
+        self.metrics.topics_lost += 1
+        record = lost_topic_record(
+            lost, full_topic_name(self._config.topic_prefix), known, self._positions.read_place, int(time.time() * 1000)
+        )
+        _log.error("%s", lost_topic_message(lost.topic, record))
+        self._gaps.report(Gap(records=[record], on_told=lost.on_told))
 
     def _make_follower(self) -> SegmentFollower:
         interpreter = MutationInterpreter(

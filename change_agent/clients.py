@@ -12,6 +12,7 @@ from change_agent.configuration.pulsar_auth import PulsarAuth
 from change_agent.publishing.event_producers import EventProducers
 from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.partition_counts import PartitionCounts
+from change_agent.publishing.topic_looks import LostTopic, TopicLooks
 from change_agent.reporting.metrics import AgentMetrics
 from change_agent.schema.node_connection import NodeConnection
 from change_agent.segments.cdc_raw_guard import CdcRawGuard, GuardLimits
@@ -77,8 +78,11 @@ def _tls(option: str, trusted: Path | None) -> ssl.SSLContext:
         raise ConfigError.of(option, f"{trusted} holds no certificates in PEM ({error})") from error
 
 
-def event_producers(config: AgentConfig) -> EventProducers:
-    """Producers of the events topics; they connect when a topic is opened. Raises ConfigError."""
+def event_producers(config: AgentConfig, on_lost: Callable[[LostTopic], None]) -> EventProducers:
+    """Producers of the events topics; they connect when a topic is opened. `on_lost` may raise PublishError, to be asked again.
+
+    Raises ConfigError.
+    """
     auth = None
     if config.pulsar_auth_plugin_class_name is not None:
         params = config.pulsar_auth_params
@@ -100,6 +104,8 @@ def event_producers(config: AgentConfig) -> EventProducers:
     return EventProducers(
         topics,
         PartitionCounts(config.cdc_working_dir),
+        TopicLooks(config.cdc_working_dir),
+        on_lost=on_lost,
         service_url=config.pulsar_service_url,
         auth=auth,
         trust_certificates=config.tls_trust_certs_file_path,

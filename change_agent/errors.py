@@ -2,7 +2,8 @@
 
     CdcError
     ├─ PublishError                  topic, reason: try again, later
-    │  └─ PartitionsChangedError     the operator has to do something; other topics go on
+    │  ├─ PartitionsChangedError     the operator has to do something; other topics go on
+    │  └─ TopicLostError             the topic, or its subscription, is gone: events that it had may be lost
     ├─ StateFormatError              the operator: stored state is a newer version's; run that one
     ├─ KeyStoreError                 reason: the key store, or a password, of encrypted commit logs is wrong
     └─ CommitLogReadError            reason, segment, position
@@ -41,6 +42,7 @@ __all__ = [
     "SegmentFileError",
     "SegmentKeyError",
     "StateFormatError",
+    "TopicLostError",
     "UnknownColumnError",
     "UnknownTableError",
     "UnsupportedEncodingError",
@@ -76,6 +78,10 @@ class PublishError(CdcError):
 
 class PartitionsChangedError(PublishError):
     """A topic has another number of partitions than when it was first published to."""
+
+
+class TopicLostError(PublishError):
+    """A topic does not exist, or the connector's subscription does not: nobody holds the events."""
 
 
 class StateFormatError(CdcError):

@@ -24,8 +24,8 @@ __all__ = ["GAP_SCHEMA_TEXT", "GapRecord", "MalformedGapError", "decode_gap", "e
 class GapRecord:
     """Changes of the table that the node wrote between `from_ms` and `to_ms` (since the epoch) may be missing.
 
-    They stood in the segments from `first_segment_id` (behind `first_position`) to `last_segment_id`. `from_ms` is None
-    when nothing is known of what came before. `reason` is for people.
+    They stood in the segments from `first_segment_id` (behind `first_position`) to `last_segment_id` (up to `last_position`;
+    None: to its end). `from_ms` is None when nothing is known of what came before. `reason` is for people.
     """
 
     node_id: UUID
@@ -39,6 +39,7 @@ class GapRecord:
     to_ms: int
     detected_ms: int
     reason: str
+    last_position: int | None = None
 
 
 class MalformedGapError(CdcError):
@@ -60,6 +61,7 @@ _SCHEMA: Final[AvroSchema] = {
         {"name": "to_ms", "type": "long"},
         {"name": "detected_ms", "type": "long"},
         {"name": "reason", "type": "string"},
+        {"name": "last_position", "type": ["null", "int"], "default": None},
     ],
 }
 GAP_SCHEMA_TEXT: Final = schema_text(_SCHEMA)

@@ -140,6 +140,7 @@ class AgentConfig(BaseModel):
     max_message_bytes: int = Field(default=256 * 1024, ge=1024, le=4 * _MIB)
     max_inflight_events: int = Field(default=20_000, ge=100)
     max_inflight_bytes: int = Field(default=32 * _MIB, ge=_MIB)
+    events_topics_check_interval_ms: int = Field(default=60_000, ge=1_000)
     max_held_bytes: int = Field(default=1024 * _MIB, ge=0)
 
     # Seeing it

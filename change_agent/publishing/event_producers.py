@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
@@ -11,10 +13,11 @@ import _pulsar
 import pulsar
 
 from change_agent.configuration.pulsar_auth import PulsarAuth
-from change_agent.errors import PublishError
+from change_agent.errors import PublishError, TopicLostError
 from change_agent.positions.copy_topic import CopyTopic
 from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.partition_counts import PartitionCounts
+from change_agent.publishing.topic_looks import LostTopic, Place, TopicLooks
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT
 
 __all__ = ["EventProducer", "EventProducers", "OnResult"]
@@ -69,7 +72,9 @@ class EventProducers:
         self,
         topics: EventsTopics,
         counts: PartitionCounts,
+        looks: TopicLooks,
         *,
+        on_lost: Callable[[LostTopic], None],
         service_url: str,
         auth: PulsarAuth | None,
         trust_certificates: Path | None,
@@ -78,6 +83,10 @@ class EventProducers:
     ) -> None:
         self._topics: Final = topics
         self._counts: Final = counts
+        self._looks: Final = looks
+        self._on_lost: Final = on_lost
+        # Threads that open partitions of one topic make it once.
+        self._locks: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
         self._auth: Final = auth
         self._client: Final = pulsar.Client(
             service_url,
@@ -116,7 +125,7 @@ class EventProducers:
 
     def open_for(self, topic: str, record_name: str, schema_text: str) -> EventProducer:
         """A producer of the agent's own records, of this Avro schema; the topic exists then. Raises PublishError."""
-        partitions = self._topics.ensure(topic)
+        partitions = self._topics.ensure(topic).partitions
         name = f"{topic}-partition-0" if partitions else topic
         return self._producer(topic, name, _AvroSchema(record_name, schema_text))
 
@@ -124,14 +133,49 @@ class EventProducers:
         """The topic of a node's copy of positions. Raises PublishError."""
         return CopyTopic(self._client, topic)
 
-    def check(self, topic: str) -> None:
-        """Look whether an open topic still has the partitions it had. Raises PublishError."""
-        self._counts.check(topic, self._topics.partitions(topic))
+    def check(self, topic: str, place: Place | None) -> None:
+        """Look whether an open topic is still whole. Raises TopicLostError, PublishError.
+
+        `place`: what of the log was acknowledged before the call; None while events of the topic wait on disk.
+        """
+        try:
+            found = self._topics.look(topic)
+            self._looks.compare(topic, found)
+        except TopicLostError as error:
+            self._looks.note_lost(topic, error.reason)
+            raise
+        self._counts.check(topic, found.partitions)
+        self._looks.note(topic, found, place)
+
+    def end_checks(self) -> None:
+        """Make durable what was seen."""
+        self._looks.save()
 
     def _partitions(self, topic: str) -> int:
-        partitions = self._topics.ensure(topic)
-        self._counts.check(topic, partitions)
-        return partitions
+        with self._locks[topic]:
+            lost = self._why_lost(topic)
+            found = self._topics.ensure(topic, self._counts.known(topic))
+            self._counts.check(topic, found.partitions)
+            if lost is not None:
+                since = self._looks.renew(topic, found)
+                self._on_lost(
+                    LostTopic(topic=topic, reason=lost, since=since, on_told=lambda: self._looks.note_told(topic))
+                )
+            else:
+                self._looks.note(topic, found, None)
+            self._looks.save()
+        return found.partitions
+
+    def _why_lost(self, topic: str) -> str | None:
+        """What happened to a topic that was whole; it is made again then."""
+        if not self._looks.knows(topic):
+            return None
+        try:
+            self._looks.compare(topic, self._topics.look(topic))
+        except TopicLostError as error:
+            self._looks.note_lost(topic, error.reason)
+            return error.reason
+        return None
 
     def _producer(self, topic: str, name: str, schema: _AvroSchema = _EVENTS_SCHEMA) -> EventProducer:
         try:

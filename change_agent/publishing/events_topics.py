@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import logging
 import ssl
-from typing import Final
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
 from urllib.parse import quote
 
 import httpx
 
 from change_agent.configuration.pulsar_auth import PulsarAuth
-from change_agent.errors import PublishError
+from change_agent.errors import PublishError, TopicLostError
+from change_agent.publishing.topic_looks import TopicState
 from schemas.certificate_refusal import certificate_refusal
 from schemas.client_credentials import TokenIssueError
 from schemas.errors import ConfigError
@@ -26,6 +29,8 @@ _log: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 15.0
 _EARLIEST: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 _DONE: Final = frozenset({200, 204, 409})
+_MARK: Final = "cdc-subscription"
+"""Property of the subscription by which one that was removed and made again is told from the one that was there."""
 
 
 class EventsTopics:
@@ -53,36 +58,115 @@ class EventsTopics:
         """Close the HTTP client."""
         self._client.close()
 
-    def ensure(self, topic: str) -> int:
-        """The number of the topic's partitions, 0 when it has none. Raises PublishError while it cannot be used.
+    def ensure(self, topic: str, known: int | None = None) -> TopicState:
+        """The topic, with its subscription in all partitions. Raises PublishError while it cannot be used.
 
-        With `create` the topic and its subscription are made where they are missing; without, both must be there.
+        With `create` what is missing is made, with as many partitions as it is known to have had; without, all must be there.
         """
-        path = _path(topic)
         if self._create:
-            made = self._call("PUT", topic, f"/persistent/{path}/partitions", json=self._partitions)
-            if made.status_code == httpx.codes.NO_CONTENT:
-                _log.info("created events topic %s with %d partitions", topic, self._partitions)
+            self._make(topic, self._partitions if known is None else known)
+        found = self.look(topic)
+        if self._create and found.mark is None:
+            self._set_mark(topic)
+        return found
+
+    def look(self, topic: str) -> TopicState:
+        """How the topic is now. Raises TopicLostError when it or its subscription does not exist, PublishError."""
         partitions = self.partitions(topic)
-        if self._create:
-            subscription = quote(self._subscription, safe="")
-            self._call("PUT", topic, f"/persistent/{path}/subscription/{subscription}", json=_EARLIEST)
-        else:
-            self._require_subscription(topic, partitions)
-        return partitions
-
-    def partitions(self, topic: str) -> int:
-        """The number of the topic's partitions, 0 when it has none. Raises PublishError."""
-        return int(self._call("GET", topic, f"/persistent/{_path(topic)}/partitions").json().get("partitions", 0))
-
-    def _require_subscription(self, topic: str, partitions: int) -> None:
-        # To list subscriptions takes the right to consume; who may produce may look at the statistics.
-        what = "partitioned-stats?perPartition=false" if partitions else "stats"
-        found = self._call("GET", topic, f"/persistent/{_path(topic)}/{what}").json().get("subscriptions", {})
-        if self._subscription not in found:
-            raise PublishError(
+        # Before what waits is asked for: then what has nothing waiting has consumed up to these ends.
+        ends = self._ends(topic, partitions)
+        stats = self._stats(topic, partitions)
+        missing = self._without_subscription(stats)
+        if missing or len(stats) < max(1, partitions):
+            raise TopicLostError(
                 topic, f"has no subscription {self._subscription!r}; create it, or let createTopics be true"
             )
+        found = [each["subscriptions"][self._subscription] for each in stats.values()]
+        marks = {(each.get("subscriptionProperties") or {}).get(_MARK) for each in found}
+        return TopicState(
+            partitions=partitions,
+            mark=marks.pop() if len(marks) == 1 else None,
+            ends=tuple(end for end, _ in ends),
+            consumed=tuple(consumed for _, consumed in ends),
+            is_drained=all(each.get("msgBacklog") == 0 for each in found),
+        )
+
+    def partitions(self, topic: str) -> int:
+        """The number of the topic's partitions, 0 when it has none. Raises TopicLostError when it does not exist."""
+        return int(self._call("GET", topic, f"/persistent/{_path(topic)}/partitions").json().get("partitions", 0))
+
+    def _make(self, topic: str, partitions: int) -> None:
+        path = _path(topic)
+        self._make_topic(topic, partitions)
+        subscription = f"subscription/{quote(self._subscription, safe='')}"
+        body = _EARLIEST | {"properties": {_MARK: uuid.uuid4().hex}}
+        made = self._call("PUT", topic, f"/persistent/{path}/{subscription}", json=body)
+        if made.status_code == httpx.codes.CONFLICT:
+            # It may be there in some partitions only.
+            for name in self._without_subscription(self._stats(topic, self.partitions(topic))):
+                self._call("PUT", topic, f"/persistent/{_path(name)}/{subscription}", json=body)
+
+    def _make_topic(self, topic: str, partitions: int) -> None:
+        path = f"/persistent/{_path(topic)}"
+        if partitions == 0:
+            self._call("PUT", topic, path)
+            return
+        made = self._call("PUT", topic, f"{path}/partitions", json=partitions)
+        if made.status_code == httpx.codes.CONFLICT and not self._exists(topic):
+            # The topic was deleted, and its producers have made partitions of no topic again.
+            for index in range(partitions):
+                self._call("DELETE", topic, f"{path}-partition-{index}?force=true")
+            made = self._call("PUT", topic, f"{path}/partitions", json=partitions)
+        if made.status_code == httpx.codes.NO_CONTENT:
+            _log.info("created events topic %s with %d partitions", topic, partitions)
+
+    def _exists(self, topic: str) -> bool:
+        try:
+            self.partitions(topic)
+        except TopicLostError:
+            return False
+        return True
+
+    def _set_mark(self, topic: str) -> None:
+        """The subscription was made by somebody else; the next look finds the mark, whichever agent's it is."""
+        subscription = quote(self._subscription, safe="")
+        try:
+            self._call(
+                "PUT", topic, f"/persistent/{_path(topic)}/subscription/{subscription}/properties",
+                json={_MARK: uuid.uuid4().hex},
+            )  # fmt: skip
+        except PublishError as error:
+            _log.debug("its subscription gets no mark: %s", error)
+
+    def _without_subscription(self, stats: Mapping[str, Any]) -> list[str]:
+        return [name for name, each in stats.items() if self._subscription not in each.get("subscriptions", {})]
+
+    def _stats(self, topic: str, partitions: int) -> dict[str, Any]:
+        """By partition. To list subscriptions takes the right to consume; who may produce may look at the statistics."""
+        what = (
+            "partitioned-stats?perPartition=true&getPreciseBacklog=true"
+            if partitions
+            else "stats?getPreciseBacklog=true"
+        )
+        found = self._call("GET", topic, f"/persistent/{_path(topic)}/{what}").json()
+        return dict(found["partitions"]) if partitions else {topic: found}
+
+    def _ends(self, topic: str, partitions: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        """Of each partition its last entry, and how far the subscription is; empty where the broker does not tell."""
+        what = "partitioned-internalStats" if partitions else "internalStats"
+        try:
+            found = self._call("GET", topic, f"/persistent/{_path(topic)}/{what}").json()
+            each = found["partitions"] if partitions else {topic: found}
+            return [
+                (
+                    _ledger_position(each[name]["lastConfirmedEntry"]),
+                    _ledger_position(each[name]["cursors"][quote(self._subscription, safe="")]["markDeletePosition"]),
+                )
+                for name in sorted(each)
+            ]
+        except (PublishError, ValueError, KeyError, TypeError) as error:
+            _log.debug("%s: where its partitions end is not told (%s)", topic, error)
+            return []
 
     def _call(self, method: str, topic: str, path: str, json: object = None) -> httpx.Response:
         host = self._client.base_url.host
@@ -103,11 +187,18 @@ class EventsTopics:
                 reason = f"{refusal}; check tlsTrustCertsFilePath and sslHostnameVerificationEnable"
             raise PublishError(topic, f"Pulsar's admin interface at {host}: {reason}") from error
         if response.status_code == httpx.codes.NOT_FOUND and method == "GET":
-            raise PublishError(topic, "does not exist; create it, or let createTopics be true")
+            raise TopicLostError(topic, "does not exist; create it, or let createTopics be true")
+        if response.status_code == httpx.codes.NOT_FOUND and method == "DELETE":
+            return response
         if response.status_code not in _DONE:
             hint = "" if self._auth is None else self._auth.problem()
             raise PublishError(topic, f"{method} {path}: {response.status_code} {_reason(response)}{hint}")
         return response
+
+
+def _ledger_position(text: str) -> tuple[int, int]:
+    ledger, _, entry = text.partition(":")
+    return int(ledger), int(entry)
 
 
 def _path(topic: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from change_agent.publishing.outgoing import SegmentAccount, TrackedEntry, settle
+from change_agent.publishing.topic_looks import Place
 
 __all__ = ["InflightPositions", "SegmentProgress", "TrackedEntry"]
 
@@ -42,6 +43,8 @@ class InflightPositions:
         self._events = 0
         self._bytes = 0
         self._waits_for_room = False
+        # Of the last segment that was forgotten.
+        self._last_place = (0, 0)
         # What `progress` said, until something changes: it is asked several times a second.
         self._progress: dict[int, SegmentProgress] | None = None
         self._read_until_ms = 0
@@ -66,6 +69,24 @@ class InflightPositions:
     def acknowledged_until_ms(self) -> int:
         """Everything that Cassandra synced before this time (since the epoch) is with the broker; 0 when unknown."""
         return self._acknowledged_until_ms
+
+    @property
+    def acknowledged_place(self) -> Place:
+        """Everything before it is acknowledged, in whatever segment."""
+        with self._changed:
+            unfinished = [
+                (segment_id, each.acknowledged)
+                for segment_id, each in self._segments.items()
+                if segment_id > 0 and (each.entries or not each.read_to_end)
+            ]
+            return Place(*min(unfinished, default=self._last_place), self._acknowledged_until_ms)
+
+    @property
+    def read_place(self) -> Place:
+        """Nothing behind it was handed over yet."""
+        with self._changed:
+            read = [(segment_id, each.read_position) for segment_id, each in self._segments.items()]
+            return Place(*max(read, default=self._last_place), self._read_until_ms)
 
     def note_read_until(self, time_ms: int) -> None:
         """Everything that Cassandra synced before this time (since the epoch) was read, and is tracked."""
@@ -172,7 +193,9 @@ class InflightPositions:
         """A segment that is done and stored as done needs no account any more."""
         with self._changed:
             self._progress = None
-            self._segments.pop(segment_id, None)
+            segment = self._segments.pop(segment_id, None)
+            if segment is not None:
+                self._last_place = max(self._last_place, (segment_id, segment.read_position))
 
     def wait_until_empty(self, timeout_s: float) -> bool:
         """True when every event was acknowledged in time."""

@@ -46,6 +46,11 @@ class PartitionCounts:
             f" topic, remove its line from {self.path} of every agent",
         )
 
+    def known(self, topic: str) -> int | None:
+        """How many partitions the topic had; None when it was never published to. Raises PublishError."""
+        with self._lock:
+            return self._read().get(topic)
+
     def _read(self) -> dict[str, int]:
         # Read each time: the operator may have removed a line.
         try:

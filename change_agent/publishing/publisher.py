@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 
 import tenacity
 
-from change_agent.errors import PartitionsChangedError, PublishError
+from change_agent.errors import PartitionsChangedError, PublishError, TopicLostError
 from change_agent.publishing.event_producers import EventProducer
 from change_agent.publishing.held_events import HELD_SUFFIX, TOO_LARGE, HeldEvents
 from change_agent.publishing.inflight import InflightPositions
@@ -35,6 +35,7 @@ from change_agent.publishing.publisher_inbox import (
     Stop,
 )
 from change_agent.publishing.topic_lane import Packing, TopicLane
+from change_agent.publishing.topic_looks import Place
 from change_agent.publishing.topic_queue import TopicQueue
 from change_agent.publishing.topic_status import TopicStatus
 from change_agent.reporting.metrics import AgentMetrics
@@ -53,7 +54,7 @@ _LOOK_S: Final = 1.0
 # Between two producers of one lane.
 _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 10.0
-# Between two looks at the partitions of a topic that is in use.
+# Between two looks at the topics that are in use.
 _CHECK_S: Final = 60.0
 
 
@@ -66,8 +67,11 @@ class Producers(Protocol):
     def open_partition(self, topic: str, index: int) -> EventProducer:
         """A new producer of one partition."""
 
-    def check(self, topic: str) -> None:
-        """Raise PublishError when the open topic is not what it was."""
+    def check(self, topic: str, place: Place | None) -> None:
+        """Raise PublishError when the open topic is not what it was. `place`: EventProducers.check."""
+
+    def end_checks(self) -> None:
+        """All open topics were looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,7 @@ class MutationPublisher:
         self._look_at = 0.0
         self._check_at = time.monotonic() + check_s
         self._check_s: Final = check_s
+        self._checking: threading.Thread | None = None
         self._stopping: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.failure: BaseException | None = None
@@ -260,25 +265,32 @@ class MutationPublisher:
             if topic.is_silent():
                 self._note_silence(topic)
             self._hold(topic)
-        self._check_partitions(now)
+        self._check_topics(now)
 
-    def _check_partitions(self, now: float) -> None:
-        """Somebody else may change a topic while it is in use."""
-        if now < self._check_at:
+    def _check_topics(self, now: float) -> None:
+        """Somebody else may change or delete a topic while it is in use."""
+        if now < self._check_at or (self._checking is not None and self._checking.is_alive()):
             return
         self._check_at = now + self._check_s
-        usable = [topic for topic in self._topics.values() if topic.is_usable()]
+        place = self._positions.acknowledged_place
+        usable = [
+            (topic, None if topic.held_bytes or topic.is_held else place)
+            for topic in self._topics.values()
+            if topic.is_usable()
+        ]
 
         def check() -> None:
-            for topic in usable:
+            for topic, known in usable:
                 try:
-                    self._producers.check(topic.name)
-                except PartitionsChangedError as error:
+                    self._producers.check(topic.name, known)
+                except (PartitionsChangedError, TopicLostError) as error:
                     self._inbox.put(Changed(topic, error.reason))
                 except PublishError as error:
-                    _log.debug("looking at its partitions: %s", error)
+                    _log.debug("looking at it: %s", error)
+            self._producers.end_checks()
 
-        threading.Thread(target=check, name="check", daemon=True).start()
+        self._checking = threading.Thread(target=check, name="check", daemon=True)
+        self._checking.start()
 
     def _topics_to_hold(self, topics: Sequence[TopicQueue], now: float) -> list[TopicQueue]:
         """Those that stand in the way of others. While none can be used the log is the better place to wait in."""

@@ -88,6 +88,9 @@ class AgentMetrics:
     bytes_sent: int = _counter("Bytes of the messages that the broker has")
     send_errors: int = _counter("Messages that were refused, and sent again")
     topics_held: int = _counter("Times that a topic could not be used and its events were held on disk")
+    topics_lost: int = _counter(
+        "Times that an events topic or its subscription was gone: a gap record says which events may be lost"
+    )
     write_failures: int = _counter(
         "Times that something could not be written to the working directory; it is tried again"
     )

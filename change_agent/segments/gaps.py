@@ -15,14 +15,19 @@ import tenacity
 
 from change_agent.errors import PublishError
 from change_agent.publishing.event_producers import EventProducer
+from change_agent.publishing.topic_looks import LostTopic, Place
+from change_agent.schema.table_metadata import KnownTables
 from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, encode_gap
 from schemas.table_metadata import TableMetadata
 
-__all__ = ["Gap", "GapReporter", "Gaps", "gap_message", "gap_records"]
+__all__ = ["Gap", "GapReporter", "Gaps", "gap_message", "gap_records", "lost_topic_message", "lost_topic_record"]
 
 _log: Final = logging.getLogger(__name__)
 _WAIT: Final = tenacity.wait_exponential(multiplier=0.5, max=30) + tenacity.wait_random(0, 0.5)
 _ANSWER_TIMEOUT_S: Final = 30.0
+# What was written in the last moments before a sync is in the next one.
+_SYNC_MARGIN_MS: Final = 60_000
+_NO_TABLE: Final = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,36 @@ def gap_message(segment_ids: Sequence[int], from_ms: int | None, to_ms: int) -> 
         f"{len(segment_ids)} segments ({segment_ids[0]} to {segment_ids[-1]}) went from cdc_raw before they were read to"
         f" their end: changes written from {_utc(from_ms)} to {_utc(to_ms)} are lost; is cdc_block_writes false, and Pulsar"
         " away?"
+    )
+
+
+def lost_topic_record(lost: LostTopic, prefix: str, known: KnownTables, read: Place, detected_ms: int) -> GapRecord:
+    """Of the table whose events topic, or its subscription, was gone; a table that is dropped by now has no id."""
+    keyspace, _, table = lost.topic.removeprefix(prefix).partition(".")
+    found = {(each.keyspace, each.name): each for each in known.tables.values()}.get((keyspace, table))
+    since = lost.since
+    return GapRecord(
+        node_id=known.node_id,
+        keyspace=keyspace,
+        table=table,
+        table_id=_NO_TABLE if found is None else found.table_id,
+        first_segment_id=0 if since is None else since.segment_id,
+        first_position=0 if since is None else since.position,
+        last_segment_id=read.segment_id,
+        last_position=read.position,
+        from_ms=since.until_ms - _SYNC_MARGIN_MS if since is not None and since.until_ms else None,
+        to_ms=detected_ms,
+        detected_ms=detected_ms,
+        reason=f"the events topic {lost.reason}",
+    )
+
+
+def lost_topic_message(topic: str, record: GapRecord) -> str:
+    """The line of the log."""
+    return (
+        f"{topic}: {record.reason}; events that were published from {_utc(record.from_ms)} to {_utc(record.to_ms)} and not"
+        f" consumed may be lost: verify {record.keyspace}.{record.table}, and find out who removed it. Topic and subscription"
+        " are there again, and events go on"
     )
 
 

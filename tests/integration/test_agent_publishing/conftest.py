@@ -83,7 +83,9 @@ def agent(
 ) -> Iterator[AgentProcess]:
     """The agent of the node, with all rights. Whoever stops it starts it again."""
     folder = tmp_path_factory.mktemp("agent")
-    process = AgentProcess.for_node(servers.node, servers.pulsar, folder, topicPrefix=PREFIX, **node_login)
+    process = AgentProcess.for_node(
+        servers.node, servers.pulsar, folder, topicPrefix=PREFIX, eventsTopicsCheckIntervalMs=1_000, **node_login
+    )
     process.start()
     yield process
     assert process.stop() == 0, process.log_tail()

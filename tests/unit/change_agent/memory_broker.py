@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from change_agent.errors import PartitionsChangedError, PublishError
+from change_agent.errors import PartitionsChangedError, PublishError, TopicLostError
 from change_agent.publishing.event_producers import EventProducer, OnResult
 from change_agent.publishing.inflight import InflightPositions
 from change_agent.publishing.outgoing import MessageHeader, OutgoingEvent, TrackedEntry
 from change_agent.publishing.publisher import HoldLimits, MutationPublisher
 from change_agent.publishing.topic_lane import Packing
+from change_agent.publishing.topic_looks import Place
 from change_agent.reporting.metrics import AgentMetrics
 from schemas.mutation_event import MutationEvent, MutationKind, decode_events
 
@@ -44,6 +45,7 @@ class MemoryBroker:
         self.connected = True
         self.max_message_bytes = 1_000_000
         self.changed: str | None = None
+        self.lost_topics: set[str] = set()
         self.opened = 0
 
     def open(self, topic: str) -> list[EventProducer]:
@@ -59,9 +61,14 @@ class MemoryBroker:
         self.opened += 1
         return _Producer(self, topic, self.stored[topic][index])
 
-    def check(self, topic: str) -> None:
+    def check(self, topic: str, place: Place | None) -> None:
+        if topic in self.lost_topics:
+            raise TopicLostError(topic, "does not exist")
         if self.changed is not None:
             raise PartitionsChangedError(topic, self.changed)
+
+    def end_checks(self) -> None:
+        return
 
     def positions(self, topic: str, partition: int = 0) -> list[int]:
         return [event.position for payload in self.stored[topic][partition] for event in decode_events(payload).events]

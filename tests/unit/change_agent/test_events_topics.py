@@ -14,12 +14,14 @@ import pytest
 from change_agent.configuration.pulsar_auth import PulsarAuth
 from change_agent.errors import PublishError
 from change_agent.publishing.events_topics import EventsTopics
+from change_agent.publishing.topic_looks import TopicState
 from schemas.errors import ConfigError
 from tests.http_brokers import Request, broker, owner_of_all, redirects_to
 from tests.token_issuer import OAUTH2_PLUGIN, key_file, token_issuer
 
 _TOPIC = "persistent://tenant/ns/cdc-events-ks.t"
 _PATH = "/admin/v2/persistent/tenant/ns/cdc-events-ks.t"
+_STATS = f"{_PATH}/partitioned-stats?perPartition=true&getPreciseBacklog=true"
 
 
 class _Server(ThreadingHTTPServer):
@@ -81,18 +83,31 @@ def _topics(server: ThreadingHTTPServer, *, create: bool = True, auth: PulsarAut
     )
 
 
+def _stats(partitions: int, *subscriptions: str, mark: str | None = "m") -> tuple[int, object]:
+    """An answer about all partitions."""
+    properties = {} if mark is None else {"cdc-subscription": mark}
+    each = {name: {"subscriptionProperties": properties, "msgBacklog": 0} for name in subscriptions}
+    return 200, {"partitions": {f"{_TOPIC}-partition-{index}": {"subscriptions": each} for index in range(partitions)}}
+
+
 def test_a_missing_topic_is_made_with_its_subscription_at_the_beginning(server: _Server) -> None:
     """In this order, for no event may come before its reader is known."""
     server.answers = {
         ("PUT", f"{_PATH}/partitions"): (204, None),
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 4}),
         ("PUT", f"{_PATH}/subscription/sub"): (204, None),
+        ("GET", _STATS): _stats(4, "sub"),
     }
-    assert _topics(server).ensure(_TOPIC) == 4
-    assert server.requests == [
-        ("PUT", f"{_PATH}/partitions", 4),
-        ("GET", f"{_PATH}/partitions", None),
-        ("PUT", f"{_PATH}/subscription/sub", {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}),
+    assert _topics(server).ensure(_TOPIC) == TopicState(partitions=4, mark="m", is_drained=True)
+    (_, _, made), (_, _, subscribed), *looked = server.requests
+    assert made == 4
+    assert isinstance(subscribed, dict)
+    assert len(subscribed.pop("properties")["cdc-subscription"]) == 32
+    assert subscribed == {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+    assert [(method, path) for method, path, _ in looked] == [
+        ("GET", f"{_PATH}/partitions"),
+        ("GET", f"{_PATH}/partitioned-internalStats"),
+        ("GET", _STATS),
     ]
 
 
@@ -102,8 +117,9 @@ def test_what_is_there_already_is_taken_as_it_is(server: _Server) -> None:
         ("PUT", f"{_PATH}/partitions"): (409, {"reason": "This topic already exists"}),
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 7}),
         ("PUT", f"{_PATH}/subscription/sub"): (409, {"reason": "Subscription already exists"}),
+        ("GET", _STATS): _stats(7, "sub"),
     }
-    assert _topics(server).ensure(_TOPIC) == 7
+    assert _topics(server).ensure(_TOPIC).partitions == 7
 
 
 @pytest.mark.parametrize(
@@ -113,12 +129,15 @@ def test_what_is_there_already_is_taken_as_it_is(server: _Server) -> None:
         (
             {
                 "partitions": (200, {"partitions": 4}),
-                "partitioned-stats?perPartition=false": (200, {"subscriptions": {"other": {}}}),
+                "partitioned-stats?perPartition=true&getPreciseBacklog=true": _stats(4, "other"),
             },
             "has no subscription 'sub'; create it, or let createTopics be true",
         ),
         (
-            {"partitions": (200, {"partitions": 4}), "partitioned-stats?perPartition=false": (403, {"reason": "no"})},
+            {
+                "partitions": (200, {"partitions": 4}),
+                "partitioned-stats?perPartition=true&getPreciseBacklog=true": (403, {"reason": "no"}),
+            },
             "403 no",
         ),
     ],
@@ -138,9 +157,9 @@ def test_without_the_right_to_create_a_topic_that_is_complete_is_used(server: _S
     """Both are there."""
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 2}),
-        ("GET", f"{_PATH}/partitioned-stats?perPartition=false"): (200, {"subscriptions": {"other": {}, "sub": {}}}),
+        ("GET", f"{_PATH}/partitioned-stats?perPartition=true&getPreciseBacklog=true"): _stats(2, "other", "sub"),
     }
-    assert _topics(server, create=False).ensure(_TOPIC) == 2
+    assert _topics(server, create=False).ensure(_TOPIC).partitions == 2
 
 
 def test_a_server_that_is_away_is_an_error_to_try_again_after() -> None:
@@ -157,7 +176,7 @@ def test_credentials_go_into_the_header_as_the_plugin_says(server: _Server, tmp_
     (tmp_path / "token").write_text("geheim\n")
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}),
-        ("GET", f"{_PATH}/partitioned-stats?perPartition=false"): (200, {"subscriptions": {"sub": {}}}),
+        ("GET", f"{_PATH}/partitioned-stats?perPartition=true&getPreciseBacklog=true"): _stats(1, "sub"),
     }
     java = "org.apache.pulsar.client.impl.auth.Authentication"
     for plugin, params, expected in (
@@ -186,13 +205,13 @@ def test_a_token_of_oauth2_is_kept_until_it_ends(server: _Server, tmp_path: Path
     """The issuer is asked when it is needed first."""
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}),
-        ("GET", f"{_PATH}/partitioned-stats?perPartition=false"): (200, {"subscriptions": {"sub": {}}}),
+        ("GET", f"{_PATH}/partitioned-stats?perPartition=true&getPreciseBacklog=true"): _stats(1, "sub"),
     }
     with token_issuer() as issuer:
         params = {"issuer_url": issuer.url, "private_key": key_file(tmp_path / "key.json", "writer")}
         auth = PulsarAuth(OAUTH2_PLUGIN, json.dumps(params))
         assert issuer.forms == []
-        assert _topics(server, create=False, auth=auth).ensure(_TOPIC) == 1
+        assert _topics(server, create=False, auth=auth).ensure(_TOPIC).partitions == 1
         assert server.authorization == "Bearer writer-1"
         assert len(issuer.forms) == 1
 
@@ -227,17 +246,8 @@ def test_the_broker_that_owns_a_topic_is_asked() -> None:
     """Brokers behind no proxy: the first one sends everybody to the owner, who is told who asks."""
     auth = PulsarAuth("org.apache.pulsar.client.impl.auth.AuthenticationToken", "token:geheim")
     with broker(owner_of_all({"partitions": 4})) as owner, broker(redirects_to(owner.url)) as first:
-        assert _topics(first, auth=auth).ensure(_TOPIC) == 4
-        assert owner.asked == [
-            Request("PUT", f"{_PATH}/partitions", 4, "Bearer geheim"),
-            Request("GET", f"{_PATH}/partitions", None, "Bearer geheim"),
-            Request(
-                "PUT",
-                f"{_PATH}/subscription/sub",
-                {"ledgerId": -1, "entryId": -1, "partitionIndex": -1},
-                "Bearer geheim",
-            ),
-        ]
+        assert _topics(first, auth=auth).partitions(_TOPIC) == 4
+        assert owner.asked == [Request("GET", f"{_PATH}/partitions", None, "Bearer geheim")]
 
 
 def test_brokers_that_send_one_in_circles_are_an_error_to_try_again_after() -> None:

@@ -188,3 +188,22 @@ def test_held_events_that_were_damaged_on_disk_are_told_and_the_others_are_publi
     )
     kept = [each.relative_to(tmp_path).as_posix() for each in sorted(tmp_path.rglob("*.damaged"))]
     assert kept == ["ks.a.events.damaged", "too-large/ks.a.events.damaged"]
+
+
+def test_a_topic_that_is_gone_is_held_and_opened_again(broker: MemoryBroker, tmp_path: Path) -> None:
+    """Nothing more is sent to what somebody deleted; what came meanwhile is sent when the topic is made again."""
+    line = PublisherLine(broker, tmp_path, check_s=0.1)
+    line.publisher.start()
+    line.publish("a", 1)
+    line.publish("b", 2)
+    wait_until(lambda: line.acknowledged() == 2, "both are in use")
+    broker.refused_topics.add(TOPIC_A)
+    broker.lost_topics.add(TOPIC_A)
+    wait_until(lambda: line.metrics.topics_held == 1, "it is seen")
+    line.publish("a", 3)
+    wait_until(lambda: line.acknowledged() == 3, "the log goes on")
+    assert broker.positions(TOPIC_A) == [1]
+    broker.lost_topics.clear()
+    broker.refused_topics.clear()
+    wait_until(lambda: broker.positions(TOPIC_A) == [1, 3], "it is made again")
+    line.publisher.stop()

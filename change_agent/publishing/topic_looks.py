@@ -1,0 +1,180 @@
+"""TopicLooks: what each events topic was when it was last found whole, and from where on events are lost when it is not.
+
+    topic-looks.json => {"<topic>": Entry}
+      Entry => {"mark": text | null, "lost": text | null, "looks": [{"ends": [[ledger, entry], ...], "place": Place | null}]}
+      Place => [segment id, position, time in milliseconds]
+
+A look remembers where each topic partition ended, and what of the commit log was acknowledged just before. When the
+subscription has consumed up to the ends of a look, what was acknowledged before it needs the topic no more, and earlier looks
+are forgotten: so events that nobody consumed are counted among the lost ones, too. No clock is compared with another.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from change_agent.errors import TopicLostError
+
+__all__ = ["LostTopic", "Place", "TopicLooks", "TopicState"]
+
+# Looks that are kept while nothing is consumed; of more, every second one.
+_MOST_LOOKS: Final = 120
+
+LedgerPosition = tuple[int, int]
+
+
+class Place(NamedTuple):
+    """Everything before it in the commit log was acknowledged; everything that was synced before `until_ms`, too (0: unknown)."""
+
+    segment_id: int
+    position: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """An events topic that exists with its subscription in every partition.
+
+    `mark` names this subscription: one that was removed and made again has another, or none. `ends` are the last entries of
+    the partitions, `consumed` how far the subscription is in each; empty where the broker does not tell. `is_drained`:
+    nothing waits for the subscription.
+    """
+
+    partitions: int
+    mark: str | None
+    ends: tuple[LedgerPosition, ...] = ()
+    consumed: tuple[LedgerPosition, ...] = ()
+    is_drained: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostTopic:
+    """Events behind `since` (None: any) that were acknowledged before the call may be lost; `on_told` when somebody knows."""
+
+    topic: str
+    reason: str
+    since: Place | None
+    on_told: Callable[[], None]
+
+
+class _Look(NamedTuple):
+    ends: tuple[LedgerPosition, ...]
+    place: Place | None
+
+
+@dataclass(slots=True)
+class _Entry:
+    mark: str | None
+    lost: str | None = None
+    looks: list[_Look] = field(default_factory=list)
+
+
+class TopicLooks:
+    """The file of a working directory; may be used by several threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path: Final = directory / "topic-looks.json"
+        self._lock: Final = threading.Lock()
+        self._entries: Final = self._read()
+        # What the file says until the loss is told.
+        self._untold: Final[dict[str, _Entry]] = {}
+
+    def knows(self, topic: str) -> bool:
+        """Whether the topic was found whole before."""
+        with self._lock:
+            return topic in self._entries
+
+    def compare(self, topic: str, found: TopicState) -> None:
+        """Raises TopicLostError when this is not the subscription of the last look, or the topic was lost since."""
+        with self._lock:
+            entry = self._entries.get(topic)
+        if entry is None:
+            return
+        if entry.lost is not None:
+            raise TopicLostError(topic, entry.lost)
+        if entry.mark is not None and entry.mark != found.mark:
+            raise TopicLostError(topic, "its subscription was removed, or the topic deleted, and made again")
+
+    def note_lost(self, topic: str, reason: str) -> None:
+        """Events of it were lost, whatever is found next."""
+        with self._lock:
+            entry = self._entries.get(topic)
+            if entry is not None:
+                entry.lost = reason
+
+    def note(self, topic: str, found: TopicState, place: Place | None) -> None:
+        """It was found whole; `place` is from before the look, or None while events of it wait on disk."""
+        with self._lock:
+            entry = self._entries.setdefault(topic, _Entry(found.mark))
+            entry.mark = found.mark or entry.mark
+            if place is not None or not entry.looks:
+                entry.looks.append(_Look(found.ends, place))
+            consumed = [
+                number
+                for number, look in enumerate(entry.looks)
+                if found.is_drained or _reached(found.consumed, look.ends)
+            ]
+            if consumed:
+                del entry.looks[: consumed[-1]]
+            if len(entry.looks) > _MOST_LOOKS:
+                entry.looks[1:] = entry.looks[2::2]
+
+    def renew(self, topic: str, found: TopicState) -> Place | None:
+        """It was lost, and was made again: where in the log what may be lost begins. Until `note_told` the file says so."""
+        with self._lock:
+            entry = self._entries[topic]
+            self._untold.setdefault(topic, entry)
+            place = entry.looks[0].place if entry.looks else None
+            self._entries[topic] = _Entry(found.mark, looks=[_Look(found.ends, place)])
+            return place
+
+    def note_told(self, topic: str) -> None:
+        """The loss is known to those who have to know."""
+        with self._lock:
+            self._untold.pop(topic, None)
+        self.save()
+
+    def save(self) -> None:
+        """Write the file; a loss that a crash hides is found again by the marks."""
+        with self._lock:
+            entries = {topic: _as_json(entry) for topic, entry in sorted((self._entries | self._untold).items())}
+            temporary = self.path.with_suffix(".tmp")
+            try:
+                temporary.write_text(json.dumps(entries, indent=1), encoding="utf-8")
+                temporary.replace(self.path)
+            except OSError:
+                # The same full disk stops the positions, which is told.
+                return
+
+    def _read(self) -> dict[str, _Entry]:
+        try:
+            loaded = json.loads(self.path.read_text(encoding="utf-8"))
+            return {str(topic): _of_json(entry) for topic, entry in loaded.items()}
+        except (OSError, ValueError, TypeError, AttributeError, KeyError):
+            # Known again at the next look.
+            return {}
+
+
+def _reached(consumed: tuple[LedgerPosition, ...], ends: tuple[LedgerPosition, ...]) -> bool:
+    return bool(ends) and len(consumed) == len(ends) and all(map(operator.ge, consumed, ends))
+
+
+def _as_json(entry: _Entry) -> dict[str, object]:
+    return {"mark": entry.mark, "lost": entry.lost, "looks": [look._asdict() for look in entry.looks]}
+
+
+def _of_json(entry: dict[str, Any]) -> _Entry:
+    looks = [
+        _Look(
+            tuple((int(ledger), int(end)) for ledger, end in look["ends"]),
+            None if look["place"] is None else Place(*map(int, look["place"])),
+        )
+        for look in entry["looks"]
+    ]
+    return _Entry(entry["mark"], entry["lost"], looks)

@@ -23,6 +23,7 @@ __all__ = [
     "CheckpointError",
     "DataLossError",
     "EventSendError",
+    "OtherTopicError",
     "ProgressFileError",
     "PulsarUnreachableError",
     "SparkBridgeError",
@@ -87,6 +88,21 @@ class DataLossError(SparkBridgeError):
             f"topic partition {self.topic}: what came after position {self.after} and before {self.before} was dropped by "
             "retention (or a message TTL) before it was read; build the result anew, or go on without with "
             "failOnDataLoss=false; the option subscription keeps records until they have been read"
+        )
+
+
+class OtherTopicError(DataLossError):
+    """A position is not of the topic partition that has its name now: it was made again, or Pulsar was rebuilt.
+
+    `after` was read of the one before; the one that is there now ends at `before`.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"topic partition {self.topic}: position {self.after} was read of another topic partition than the one of this name that "
+            f"is there now, which ends at {self.before}: the topic was deleted and made again, or Pulsar was rebuilt or moved. What "
+            "was not read before is lost here. Fill the topic (cdc spark backfill); then begin anew: a mirror with --rebuild, "
+            "another query with a new checkpoint; and let cdc spark verify compare"
         )
 
 

@@ -50,6 +50,7 @@ _JOB_OPTIONS = together(
         type=click.Choice(_FORMATS),
         help="Of the tables; by default what is there, else delta.",
     ),
+    click.option("--rebuild", is_flag=True, help="Read the topic, which was made again, from its beginning."),
     SESSION_OPTIONS,
     click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object, and nothing else."),
 )
@@ -145,6 +146,7 @@ class _JobOptions:
     tombstone_retention_days: float
     compact: bool
     table_format: TableFormat | None
+    rebuild: bool
     more: tuple[str, ...]
     jars: tuple[Path, ...]
     master: str | None
@@ -172,6 +174,7 @@ def _run(kept: _Kept, given: Mapping[str, object], *, changelog: bool, history: 
             tombstone_retention_days=job.tombstone_retention_days,
             compact=job.compact,
             table_format=job.table_format,
+            rebuild=job.rebuild,
             on_batch=lambda counts: None if job.as_json else click.echo(_counts(counts), err=True),
         )
     except PySparkException as error:

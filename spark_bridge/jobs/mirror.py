@@ -64,6 +64,7 @@ class JobSettings(TypedDict, total=False):
     tombstone_retention_days: float
     compact: bool
     table_format: TableFormat | None
+    rebuild: bool
     on_batch: OnBatch
 
 
@@ -79,13 +80,15 @@ def mirror(
     tombstone_retention_days: float = 7,
     compact: bool = False,
     table_format: TableFormat | None = None,
+    rebuild: bool = False,
     on_batch: OnBatch = lambda counts: None,
 ) -> MirrorSummary:
     """Bring the tables below `target` up to the topic's end, or with `follow_interval_s` keep them there until stopped.
 
     `table_format` None: that of the tables that are there, else Delta Lake. Killed at any moment and run again it goes on
-    where it was, and nothing is applied twice. `on_batch` is told the counts of each micro-batch. Raises ConfigError,
-    TopicError, PulsarUnreachableError, CheckpointError, StateFileError, and Spark's errors.
+    where it was, and nothing is applied twice. With `rebuild` the topic is read from its beginning, and what the mirror has besides
+    goes: for a topic that was made again, which is an OtherTopicError otherwise. `on_batch` is told the counts of each micro-batch. Raises ConfigError,
+    TopicError, PulsarUnreachableError, CheckpointError, StateFileError, DataLossError, and Spark's errors.
     """
     given = option_texts(options)
     checkpoint = f"{target.rstrip('/')}/checkpoint"
@@ -103,6 +106,10 @@ def mirror(
         on_batch=on_batch,
     )
     started = time.monotonic()
+    if rebuild:
+        # in this order: a checkpoint that is left would be gone on with by a mirror that has nothing
+        HadoopFolder(spark, checkpoint).delete_all()
+        MirrorTables(spark, target, table_format).begin_anew()
     steps.begin(spark)
     with PulsarAdmin(parsed) as admin:
         ends = {topic: admin.last_position(topic) for topic in admin.topic_partitions()}

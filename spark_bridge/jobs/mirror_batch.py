@@ -28,6 +28,7 @@ from spark_bridge.jobs.mirror_state import (
     BatchContent,
     MirrorTables,
     content_of,
+    known_creations,
     not_applied,
     uuid_time,
 )
@@ -94,10 +95,11 @@ class MirrorBatch:
 
     def begin(self) -> None:
         """A change log or a history that is asked for later than the mirror starts with the rows that there are."""
+        applied = self._tables.applied()
+        known_creations(applied, self._options)
         rows = self._tables.rows.read()
         if rows is None:
             return
-        applied = self._tables.applied()
         names = [each for each in rows.columns if each not in _OWN]
         there = rows.select(
             F.lit("insert").alias("op"),
@@ -130,7 +132,7 @@ class MirrorBatch:
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
             fit_session(batch.sparkSession, content.records)
-            is_new_table = bool(
+            is_new_table = applied.begins_anew or bool(
                 applied.table_id and content.table_id and uuid_time(content.table_id) > uuid_time(applied.table_id)
             )
             return {"records": content.records, **self._apply(raw, applied, content, is_new_table)}
@@ -143,6 +145,8 @@ class MirrorBatch:
         What a failed run has begun goes by its clock.
         """
         applied, now_s = self._tables.applied(), int(time.time())
+        if applied.begins_anew:
+            return {}
         if not applied.is_expiring:
             if applied.next_expiry_s is None or applied.next_expiry_s > now_s:
                 return {}
@@ -151,6 +155,7 @@ class MirrorBatch:
         return self._apply(batch.where("false"), applied, NO_CONTENT, is_new_table=False)
 
     def _apply(self, raw: DataFrame, applied: Applied, content: BatchContent, is_new_table: bool) -> Mapping[str, int]:
+        creations = known_creations(applied, self._options)
         plan = _Plan(TopicSchemas.fetch(self._options), applied, content, is_new_table)
         if plan.table_id is not None:
             # A record without an id is of a time before the connector that names it.
@@ -185,6 +190,7 @@ class MirrorBatch:
             static_columns=plan.statics,
             forgot_s=applied.forgot_s,
             schema_version=plan.schemas.newest.version,
+            creations=creations,
         )
         self._tables.save_applied(done)
         return {row.op: row["rows"] for row in counts if row.op != "touch"}

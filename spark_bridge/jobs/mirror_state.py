@@ -24,14 +24,18 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.errors import ConfigError
 from schemas.record_properties import STATIC_COLUMNS, TABLE_ID
+from spark_bridge.errors import OtherTopicError
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable, has_iceberg
 from spark_bridge.jobs.lake_table import LakeTable, TableFormat, update_and_insert
 from spark_bridge.jobs.state_file import StateFile, newest_state
 from spark_bridge.reading.folders import FsspecFolder
+from spark_bridge.reading.planning import is_of_topic, last_of
 from spark_bridge.rows.record_places import record_place
 from spark_bridge.spark_line import iceberg_jar
-from spark_bridge.topics.positions import topic_of
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import Position, topic_of
 
 __all__ = [
     "NO_CONTENT",
@@ -39,6 +43,7 @@ __all__ = [
     "BatchContent",
     "MirrorTables",
     "content_of",
+    "known_creations",
     "known_format",
     "not_applied",
     "uuid_time",
@@ -57,7 +62,8 @@ class Applied:
     `clock_s` is the time to which rows have expired; no row expires before `next_expiry_s` (None: none will).
     `static_columns` are those that records of the table have named. `forgot_s`: when markers were last dropped.
     `schema_version` is that of the topic's schema which the rows follow (None: stored before this was kept). `is_expiring`: the
-    next epoch takes away what is over at `clock_s`, and part of that may be written.
+    next epoch takes away what is over at `clock_s`, and part of that may be written. `creations`: when Pulsar made the topic
+    partitions that the positions are of, as far as it is known. `begins_anew`: the next records are those of an empty table.
     """
 
     epoch: int = 0
@@ -70,6 +76,8 @@ class Applied:
     schema_version: int | None = None
     table_format: TableFormat | None = None
     is_expiring: bool = False
+    creations: Mapping[str, str] = field(default_factory=dict)
+    begins_anew: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +141,20 @@ class MirrorTables:
     def save_applied(self, applied: Applied) -> None:
         """The last step of a micro-batch."""
         self._applied.write(json.dumps(asdict(replace(applied, table_format=self.table_format))))
+
+    def begin_anew(self) -> None:
+        """The next records are those of an empty table, whatever was applied before; until they come the rows stay."""
+        known = self.applied()
+        self.save_applied(
+            Applied(
+                epoch=known.epoch + 1,
+                clock_s=known.clock_s,
+                next_expiry_s=known.next_expiry_s,
+                static_columns=known.static_columns,
+                forgot_s=known.forgot_s,
+                begins_anew=True,
+            )
+        )
 
     def save_records(self, judged: DataFrame, columns: list[str], seen_s: int) -> None:
         """Keep what later records must meet. What was removed or has expired for good goes, unless it gives static columns;
@@ -200,6 +222,27 @@ def not_applied(applied: Applied) -> Column:
         is_here = (F.col("topic") == topic) & (F.col("partition") == partition)
         is_new &= ~is_here | (record_place().getField("position") > last)
     return is_new
+
+
+def known_creations(applied: Applied, options: BridgeOptions) -> dict[str, str]:
+    """When Pulsar made the topic partitions that there are now, as far as it tells.
+
+    Raises OtherTopicError where a position of the mirror is of another one: its records would be skipped, or lose against those
+    that the mirror knows. TopicError, PulsarUnreachableError.
+    """
+    found: dict[str, str] = {}
+    with PulsarAdmin(options) as admin:
+        for topic in admin.topic_partitions():
+            now, before = admin.creation(topic), applied.creations.get(topic)
+            if now is not None:
+                found[topic] = now
+            if topic not in applied.positions:
+                continue
+            read = Position(*applied.positions[topic][:2])
+            ledgers = admin.ledgers(topic)
+            if not is_of_topic(read, ledgers, [each for each in (now, before) if each is not None]):
+                raise OtherTopicError(topic, str(read), str(last_of(ledgers)))
+    return found
 
 
 def content_of(raw: DataFrame, table_id: str | None) -> BatchContent:

@@ -49,9 +49,9 @@ class AdmittedStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: 
     def latestOffset(self, start: Mapping[str, str], limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802  # as 4.2 asks
         """How far to read from `start`: to the ends, or as far as the limits of a micro-batch allow."""
         ends = self._fixed_ends
-        if ends is None:
-            with self._admin() as admin:
+        with self._admin() as admin:
+            if ends is None:
                 ends = self._ends(admin)
-        if not isinstance(limit, ReadAllAvailable):
-            ends = limited_ends(self._options, positions_of(start), ends)
-        return offset_of(ends)
+            if not isinstance(limit, ReadAllAvailable):
+                ends = limited_ends(self._options, positions_of(start), ends)
+            return offset_of(ends, self._created(admin, ends))

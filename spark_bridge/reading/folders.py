@@ -93,6 +93,11 @@ class HadoopFolder:
         with _os_errors():
             self._files.delete(self._path(self._folder, name), False)
 
+    def delete_all(self) -> None:
+        """Delete the folder with all that it holds, if it is there. Raises OSError."""
+        with _os_errors():
+            self._files.delete(self._folder, True)
+
 
 @contextmanager
 def _os_errors() -> Iterator[None]:

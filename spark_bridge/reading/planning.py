@@ -1,14 +1,15 @@
 """What a query reads: from options and the topics' state now to ranges of topic partitions with fixed ends.
 
-Here it is noticed that records were dropped before they were read: retention, a message TTL or a deleted subscription.
+Here it is noticed that records were dropped before they were read (retention, a message TTL or a deleted subscription), and that a
+position is of another topic than the one that has its name now (deleted and made again, or a Pulsar that was rebuilt).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from spark_bridge.errors import DataLossError, TopicError
+from spark_bridge.errors import DataLossError, OtherTopicError, TopicError
 from spark_bridge.reading.topic_reader import TopicRange
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
@@ -23,7 +24,15 @@ from spark_bridge.topics.positions import (
     topic_of,
 )
 
-__all__ = ["ending_positions", "plan_batch", "plan_ranges", "refuse_other_records", "starting_positions"]
+__all__ = [
+    "ending_positions",
+    "is_of_topic",
+    "last_of",
+    "plan_batch",
+    "plan_ranges",
+    "refuse_other_records",
+    "starting_positions",
+]
 
 _STORED_BYTES_PER_PARTITION: Final = 64 << 20
 """Of a Spark partition: half of what Spark takes of files, for entries may be compressed. What is sorted or cached of a
@@ -70,19 +79,32 @@ def ending_positions(options: BridgeOptions, admin: PulsarAdmin, topics: Sequenc
 
 
 def plan_ranges(
-    options: BridgeOptions, starts: Mapping[str, Position], ends: Mapping[str, Position], admin: PulsarAdmin
+    options: BridgeOptions,
+    starts: Mapping[str, Position],
+    ends: Mapping[str, Position],
+    admin: PulsarAdmin,
+    creations: Sequence[Mapping[str, str]] = (),
 ) -> list[TopicRange]:
     """(start, end] of each topic partition, divided by `minPartitions` and by size; those without a start from the beginning.
 
-    Raises DataLossError where records of a range no longer exist and `failOnDataLoss` is true.
+    `creations` are those of the starts and of the ends, as far as they are known. Raises DataLossError where records of a range no
+    longer exist, or a position is of another topic, and `failOnDataLoss` is true; where it is false another topic is read from
+    its beginning.
     """
     ranges = []
     least = -(-options.min_partitions // max(1, len(ends)))
-    for partition_topic, end in ends.items():
-        start = starts.get(partition_topic, BEGINNING)
-        if start >= end and end != BEGINNING:
+    for partition_topic, wanted in ends.items():
+        start, end = starts.get(partition_topic, BEGINNING), wanted
+        known = {each[partition_topic] for each in creations if partition_topic in each}
+        if start == end != BEGINNING and len(known) < 2:
             continue
         ledgers, cursors = admin.storage(partition_topic)
+        known |= {now for now in [admin.creation(partition_topic)] if known and now is not None}
+        if start != BEGINNING and not is_of_topic(start, ledgers, known):
+            if start.entry >= 0 and options.fail_on_data_loss:
+                raise OtherTopicError(partition_topic, str(start), str(last_of(ledgers)))
+            start = BEGINNING
+            end = min(end, last_of(ledgers))
         if options.fail_on_data_loss:
             _refuse_gap(partition_topic, start, end, ledgers, cursors.get(options.subscription or ""))
         if start >= end:
@@ -108,6 +130,26 @@ def _resolved(admin: PulsarAdmin, option: str, text: str, topics: Sequence[str])
         else:
             positions[topic] = admin.last_position(topic)
     return positions
+
+
+def is_of_topic(read: Position, ledgers: Sequence[Ledger], creations: Collection[str]) -> bool:
+    """Whether a position may be one of the topic partition that has these ledgers; `creations` are those that are known of both.
+
+    Pulsar drops whole ledgers from the front: one between two others, or behind all of them, is of another topic.
+    """
+    if len(set(creations)) > 1:
+        return False
+    if not ledgers or read.ledger < ledgers[0].ledger:
+        return True  # dropped, as far as one can see
+    if read.entry < 0:
+        return read.ledger <= ledgers[-1].ledger  # Pulsar removes a ledger in which nothing was
+    return any(each.ledger == read.ledger and read.entry < max(1, each.entries) for each in ledgers)
+
+
+def last_of(ledgers: Sequence[Ledger]) -> Position:
+    """The last entry that is in any of the ledgers."""
+    filled = [each for each in ledgers if each.entries]
+    return Position(filled[-1].ledger, filled[-1].entries - 1) if filled else BEGINNING
 
 
 def _refuse_gap(

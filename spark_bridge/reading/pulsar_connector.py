@@ -21,9 +21,11 @@ from pyspark.sql.types import LongType
 
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.record_properties import WRITETIME
-from spark_bridge.errors import DataLossError
+from spark_bridge.errors import DataLossError, OtherTopicError
 from spark_bridge.reading.planning import (
     ending_positions,
+    is_of_topic,
+    last_of,
     plan_ranges,
     refuse_other_records,
     starting_positions,
@@ -90,8 +92,9 @@ def connector_stream(spark: SparkSession, options: BridgeOptions) -> DataFrame:
         given = options.starting_offsets
         if given not in ("earliest", "latest"):
             starts = starting_positions(options, admin, topics)
-            first = {topic: _entry_at(position, admin.ledgers(topic)) for topic, position in starts.items()}
-            _refuse_gaps(starts, first, options)
+            storage = {topic: admin.ledgers(topic) for topic in starts}
+            first = {topic: _entry_at(position, storage[topic]) for topic, position in starts.items()}
+            _refuse_gaps(starts, first, storage, options)
             given = _offsets({topic: _message_id(topic, each) for topic, each in first.items()})
         for topic in topics:
             admin.keep_subscription(topic, subscription, BEGINNING)
@@ -105,8 +108,15 @@ def _checked_topics(options: BridgeOptions, admin: PulsarAdmin) -> Sequence[str]
     return admin.topic_partitions()
 
 
-def _refuse_gaps(starts: Mapping[str, Position], first: Mapping[str, Position | None], options: BridgeOptions) -> None:
+def _refuse_gaps(
+    starts: Mapping[str, Position],
+    first: Mapping[str, Position | None],
+    storage: Mapping[str, Sequence[Ledger]],
+    options: BridgeOptions,
+) -> None:
     for topic, start in starts.items():
+        if options.fail_on_data_loss and start.entry >= 0 and not is_of_topic(start, storage[topic], ()):
+            raise OtherTopicError(topic, str(start), str(last_of(storage[topic])))
         if options.fail_on_data_loss and start.entry >= 0 and first[topic] is None:
             raise DataLossError(topic, str(start), "the first that is left")
 

@@ -15,7 +15,7 @@ from spark_bridge.reading.planning import plan_batch, plan_ranges, refuse_other_
 from spark_bridge.reading.topic_reader import TopicRange, read_range
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
-from spark_bridge.topics.positions import Offset, Position, offset_of, positions_of, topic_of
+from spark_bridge.topics.positions import BEGINNING, Offset, Position, creations_of, offset_of, positions_of, topic_of
 
 __all__ = ["BatchReader", "StreamReader"]
 
@@ -44,6 +44,7 @@ class StreamReader(DataSourceStreamReader):
     def __init__(self, options: BridgeOptions) -> None:
         self._options = options
         self._known_topics: set[str] = set()  # whose schema was looked at
+        self._creations: dict[str, tuple[Position, str | None]] = {}
 
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name)
         """Where a new query starts; decided once.
@@ -54,7 +55,8 @@ class StreamReader(DataSourceStreamReader):
         with self._admin() as admin:
             positions = starting_positions(self._options, admin, self._topic_partitions(admin))
             self._hold(admin, positions)
-        return {topic: f">{position}" for topic, position in positions.items()}
+            offset = offset_of(positions, self._created(admin, positions))
+        return {topic: f">{text}" for topic, text in offset.items()}
 
     def latestOffset(self) -> Offset:  # noqa: N802
         """The end of every topic partition that there is now, or as far as the limits of a micro-batch allow."""
@@ -66,12 +68,13 @@ class StreamReader(DataSourceStreamReader):
                 if starts is None:
                     starts = starting_positions(self._options, admin, list(ends))
                 ends = limited_ends(self._options, starts, ends)
-        return offset_of(ends)
+            return offset_of(ends, self._created(admin, ends))
 
     def partitions(self, start: Mapping[str, str], end: Mapping[str, str]) -> Sequence[InputPartition]:
         """The ranges of one micro-batch; a topic partition that was added later is read from its beginning."""
         with self._admin() as admin:
-            return _partitions(plan_ranges(self._options, positions_of(start), positions_of(end), admin))
+            creations = [creations_of(start), creations_of(end)]
+            return _partitions(plan_ranges(self._options, positions_of(start), positions_of(end), admin, creations))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range."""
@@ -90,6 +93,15 @@ class StreamReader(DataSourceStreamReader):
 
     def _ends(self, admin: PulsarAdmin) -> dict[str, Position]:
         return {topic: admin.last_position(topic) for topic in self._topic_partitions(admin)}
+
+    def _created(self, admin: PulsarAdmin, ends: Mapping[str, Position]) -> Mapping[str, str]:
+        """The topic partitions' creations; asked again when an end is in another ledger, or not behind the one before."""
+        for topic, end in ends.items():
+            asked, creation = self._creations.get(topic, (BEGINNING, None))
+            if creation is None or end.ledger != asked.ledger or end < asked:
+                creation = admin.creation(topic)
+            self._creations[topic] = end, creation
+        return {topic: creation for topic, (_, creation) in self._creations.items() if topic in ends and creation}
 
     def _topic_partitions(self, admin: PulsarAdmin) -> list[str]:
         found = admin.topic_partitions()

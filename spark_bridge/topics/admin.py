@@ -1,6 +1,6 @@
 """What the bridge asks Pulsar's admin service: does the topic exist, where does it end, which schemas has it had.
 
-REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, lastMessageId, internalStats, messageid, subscription;
+REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, lastMessageId, internalStats, internal-info, messageid, subscription;
 /admin/v2/schemas/{topic}/schemas.
 The admin service is asked because a client's look-up of a missing topic would create it. A broker that does not own the
 topic names the one that does, which is asked then.
@@ -105,6 +105,12 @@ class PulsarAdmin:
             )
         cursors = cast("Mapping[str, Json]", answer["cursors"])
         return ledgers, {name: Position.parse(str(each["markDeletePosition"])) for name, each in cursors.items()}
+
+    def creation(self, topic: str) -> str | None:
+        """When a topic partition was made, as text: another one of this name has another. None: Pulsar does not tell."""
+        response = self._patiently("GET", f"/{self._path(topic)}/internal-info")
+        told = cast("Json", response.json()).get("creationDate") if response.is_success and response.content else None
+        return None if told is None else str(told)
 
     def keep_subscription(self, topic: str, subscription: str, position: Position) -> None:
         """Move a durable subscription to behind a position, made before if it is not there: older data may go."""

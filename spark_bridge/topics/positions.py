@@ -1,7 +1,8 @@
 """Places in a topic partition, and the offsets that Spark keeps in a checkpoint.
 
-An offset is `{"<topic partition>": "<ledger>:<entry>"}`; ranges are (start, end]. An entry is a whole batch of
-messages, so no batch index is needed: a range never cuts a batch.
+An offset is `{"<topic partition>": "<ledger>:<entry>@<creation>"}`; ranges are (start, end]. An entry is a whole batch of
+messages, so no batch index is needed: a range never cuts a batch. The creation is when Pulsar made the topic partition: a position
+says nothing of another one that has the same name. Earlier versions wrote no creation, nor is there one where Pulsar does not tell.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = [
     "Ledger",
     "Offset",
     "Position",
+    "creations_of",
     "message_id_fields",
     "offset_of",
     "parse_offsets",
@@ -31,7 +33,7 @@ __all__ = [
     "topic_of",
 ]
 
-_TEXT: Final = re.compile(r">?(-?\d+):(-?\d+)(?::-?\d+)?")
+_TEXT: Final = re.compile(r">?(-?\d+):(-?\d+)(?::-?\d+)?(?:@(\S+))?")
 _LEDGER: Final = 1  # field numbers of MessageIdData
 _ENTRY: Final = 2
 _PARTITION: Final = re.compile(r"(.+)-partition-(\d+)")
@@ -49,7 +51,10 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """`ledger:entry`, or a message id `ledger:entry:partition`; a `>` before it means the same. Raises ValueError."""
+        """`ledger:entry`, or a message id `ledger:entry:partition`; a `>` before it and an `@creation` behind it change nothing.
+
+        Raises ValueError.
+        """
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise ValueError(f"{text!r} is no position; a position is 'ledger:entry', such as '12:345'")
@@ -99,14 +104,21 @@ Offset = dict[str, str]
 """As Spark keeps it: positions as text by topic partition."""
 
 
-def offset_of(positions: Mapping[str, Position]) -> Offset:
-    """Sorted, for Spark compares offsets as text."""
-    return {topic: str(positions[topic]) for topic in sorted(positions)}
+def offset_of(positions: Mapping[str, Position], creations: Mapping[str, str]) -> Offset:
+    """Sorted, for Spark compares offsets as text. `creations` of the topic partitions, as far as they are known."""
+    known = {topic: f"@{creation}" for topic, creation in creations.items()}
+    return {topic: f"{positions[topic]}{known.get(topic, '')}" for topic in sorted(positions)}
 
 
 def positions_of(offset: Mapping[str, str]) -> dict[str, Position]:
     """What `offset_of` has written. Raises ValueError."""
     return {topic: Position.parse(text) for topic, text in offset.items()}
+
+
+def creations_of(offset: Mapping[str, str]) -> dict[str, str]:
+    """The creations that `offset_of` has written, by topic partition."""
+    found = {topic: _TEXT.fullmatch(text.strip()) for topic, text in offset.items()}
+    return {topic: match[3] for topic, match in found.items() if match and match[3]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from source_connector.configuration.table_selection import TablePlace, TableSele
 from source_connector.errors import DeploymentError, EventsTopicError, FetchError
 from source_connector.events.dead_letter_writer import DeadLettersWritten
 from source_connector.events.events_consumer import EventsConsumer
-from source_connector.events.events_message import DataStaxMessage, EventsMessage, UnreadableMessage
+from source_connector.events.events_message import DataStaxMessage, EventsMessage, PendingEvent, UnreadableMessage
 from source_connector.events.topic_reader import ReceivedMessage
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.host_protocol import (
@@ -185,8 +185,8 @@ class CassandraSource:
         if isinstance(ticket, UnreadableMessage):
             ticket.origin.settled(ticket, 1)
         else:
-            line, task = cast("tuple[TableLine, Task]", ticket)
-            line.letters_written(task)
+            line, of_letters = cast("tuple[TableLine, Task | Sequence[PendingEvent]]", ticket)
+            line.letters_written(of_letters)
 
     def _cannot_read(self, error: EventsTopicError) -> None:
         """One of many tables: an operator may mend its topic, and the others go on meanwhile."""

@@ -66,7 +66,7 @@ class TableLine:
         self._table = TableTracker(
             schema.keyspace, schema.table, stages.limits.columns, stages.limits.data_format, self._use_projection
         )
-        self._of_unknown_tables: list[EventsMessage] = []
+        self._of_unknown_tables: list[tuple[EventsMessage, int]] = []
         self._to_be_retried: set[Task] = set()
         self._being_parked: set[Task] = set()
         self._taken = 0
@@ -136,8 +136,8 @@ class TableLine:
 
     @property
     def is_parked(self) -> bool:
-        """True while the registry refuses the table's schema."""
-        return self._registration.is_refused
+        """True while the registry refuses the table's schema, or events wait for a table that no look finds."""
+        return self._registration.is_refused or self._table.is_waiting
 
     @property
     def partitions_in_work(self) -> int:
@@ -153,11 +153,17 @@ class TableLine:
         if isinstance(message, DataStaxMessage):
             self._guessed.add(message)
             return
-        standing = self._table.standing(message.table_id)
+        self._place(message, None)
+
+    def _place(self, message: EventsMessage, asked: int | None) -> None:
+        """To where its table id belongs; `asked` as in `TableTracker.standing`."""
+        standing = self._table.standing(message.table_id, asked)
         if standing is Standing.UNKNOWN:
-            self._of_unknown_tables.append(message)
+            self._of_unknown_tables.append((message, self._table.doubts if asked is None else asked))
         elif standing is Standing.DROPPED:
             self._life.drop(message)
+        elif standing is Standing.FOREIGN:
+            self._set_aside(message)
         else:
             self._stages.metrics.counters["events_received"] += message.unsettled
             self._table.meet_columns(message.column_names())
@@ -198,8 +204,26 @@ class TableLine:
             self._taken += isinstance(answer, SchemaTaken)
             self._registration.answered(answer, self.projection.table.full_name)
 
-    def letters_written(self, task: Task) -> None:
-        """The dead-letter topic has the task's events."""
+    def _set_aside(self, message: EventsMessage) -> None:
+        table = ".".join(message.header[:2])
+        reason = (
+            f"its table id {message.table_id_text} is not that of {table} ({self.projection.table.table_id}), nor has it become so; it "
+            "is another cluster's whose events come to the same topic, or of a table that a node had and the others do not"
+        )
+        _log.error(
+            "%s: %d events of message %s are set aside, to the dead-letter topic %s: %s",
+            table, message.unsettled, message.message_id, self._stages.letters.topic, reason,
+        )  # fmt: skip
+        events = message.take_events()
+        self._stages.letters.write((self, events), [DeadLetter.of_event(each, reason) for each in events])
+
+    def letters_written(self, task: Task | Sequence[PendingEvent]) -> None:
+        """The dead-letter topic has the task's events, or these."""
+        if not isinstance(task, Task):
+            self._stages.metrics.counters["events_dead_lettered"] += len(task)
+            for pending in task:
+                pending.message.settle()
+            return
         self._being_parked.discard(task)
         self._stages.metrics.counters["events_dead_lettered"] += len(task.work.events)
         self.settle(task, ())
@@ -329,8 +353,8 @@ class TableLine:
         if self._watch.is_open and not self._table.is_there:
             self._stages.changes.tell(self._table.keyspace, self._table.name, None)
         waiting, self._of_unknown_tables = self._of_unknown_tables, []
-        for message in waiting:
-            self.receive(message)
+        for message, asked in waiting:
+            self._place(message, asked)
 
     def _use_projection(self, projection: Projection, is_new_schema: bool) -> None:
         self._stages.fetcher.prepare(projection)

@@ -188,6 +188,15 @@ class CassandraClient:
             self._version = now, version
         return self._version[1]
 
+    def schema_versions(self) -> set[UUID]:
+        """The versions that the nodes have now, but for those that are known to be down: one where they agree. Raises FetchError."""
+        assert self._cluster is not None
+        down = {host.host_id for host in self._cluster.metadata.all_hosts() if host.is_up is False}
+        local = self.system_rows("SELECT schema_version FROM system.local WHERE key = 'local'")
+        peers = self.system_rows("SELECT host_id, schema_version FROM system.peers")
+        found = [row["schema_version"] for row in (*local, *(each for each in peers if each["host_id"] not in down))]
+        return {version for version in found if isinstance(version, UUID)}
+
     def tables(self) -> list[tuple[str, str, bool]]:
         """Keyspace, table and whether it has CDC, of all tables. Raises FetchError."""
         rows = self.system_rows("SELECT keyspace_name, table_name, cdc FROM system_schema.tables")

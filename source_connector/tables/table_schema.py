@@ -19,10 +19,14 @@ _LISTS = ("tables", "columns", "types", "dropped_columns")
 
 
 class TableLook(NamedTuple):
-    """A table, and the version of the cluster's schema by which, or by a later one, it was read."""
+    """A table, and the version of the cluster's schema by which, or by a later one, it was read.
+
+    `is_agreed`: all nodes had that version before and behind it.
+    """
 
     version: UUID
     table: TableMetadata
+    is_agreed: bool
 
 
 class TableSchemaReader:
@@ -35,7 +39,9 @@ class TableSchemaReader:
 
     def look(self) -> TableLook:
         """The table with the schema's version. Raises as `read` does."""
-        return TableLook(self.version(), self.read())
+        version, before = self.version(), self._client.schema_versions()
+        table = self.read()
+        return TableLook(version, table, is_agreed=before == self._client.schema_versions() and len(before) == 1)
 
     def read(self) -> TableMetadata:
         """The table as it is now. Raises TableNotFoundError (also where it is dropped, or created, just now), FetchError,

@@ -31,6 +31,9 @@ class Standing(Enum):
     UNKNOWN = "unknown"
     """To be asked again after the next `refresh`."""
     DROPPED = "dropped"
+    """A table of before: a look that began behind its events, when the nodes agreed about the schema, has not found it."""
+    FOREIGN = "foreign"
+    """So many looks have not found it: it may be another cluster's, or a node's that nobody reaches."""
 
 
 class TableTracker:
@@ -55,8 +58,11 @@ class TableTracker:
         self._projection: Projection | None = None
         self._version: UUID | None = None
         self._missing_columns: set[str] = set()
-        self._dropped_ids: set[UUID] = set()
+        self._past_ids: set[UUID] = set()
+        self._foreign_ids: set[UUID] = set()
         self._asked_ids: dict[UUID, int] = {}
+        self._looked = 0
+        self._agreed = 0
         self._earlier_looks = 0
         self._known = 0
         self.doubts = 1
@@ -85,14 +91,16 @@ class TableTracker:
         """Go by this look, which began when there were so many `doubts`, from now on.
 
         Raises the look's error; TableNotFoundError also when a later table is known than Cassandra shows: by events, or by an
-        earlier look, which another node has answered; and DeploymentError when nothing of the table is to be replicated.
+        earlier look, which another node has answered, while the nodes disagree; and DeploymentError when nothing of the table is to be replicated.
         """
         if isinstance(found, CdcError):
             self.is_there &= not isinstance(found, TableNotFoundError)
             raise found
         self.is_there = True
-        version, table = found
-        self._expect_no_earlier(table)
+        version, table, is_agreed = found
+        self._expect_no_earlier(table, is_agreed)
+        if self._projection is not None and table.table_id != self._projection.table.table_id:
+            self._past_ids.add(self._projection.table.table_id)
         if self._projection is None or table != self._projection.table:
             projection = Projection(table, self._columns, self._data_format)
             is_new_schema = self._projection is None or not projection.schema_equals(self._projection)
@@ -101,25 +109,41 @@ class TableTracker:
             self._projection = projection
             _log.info("%s: table id %s, schema %d", table.full_name, table.table_id, self.schema_id)
         self._version = version
+        self._looked = doubts
+        self._agreed = doubts if is_agreed else self._agreed
+        for of_others in (self._past_ids, self._foreign_ids):
+            of_others.discard(table.table_id)
         self._asked_ids.pop(table.table_id, None)
-        self._dropped_ids.discard(table.table_id)
         for table_id in list(self._asked_ids):
             self._asked_ids[table_id] += 1
-            if self._is_dropped(table_id, table.table_id):
-                self._dropped_ids.add(table_id)
+            if self._asked_ids[table_id] >= _PATIENCE:
+                self._foreign_ids.add(table_id)
+            if table_id in self._foreign_ids or (is_agreed and self._is_of_before(table_id)):
                 del self._asked_ids[table_id]
         if self._asked_ids:
             raise TableNotFoundError(f"{table.full_name} with id {min(self._asked_ids)}")
         self._known = doubts
 
-    def standing(self, table_id: UUID) -> Standing:
-        """Whether events of a table id are today's; an unknown id makes the tracker stale."""
+    @property
+    def is_waiting(self) -> bool:
+        """True while a table is waited for that events name and that some looks have not found."""
+        return any(looks > 1 for looks in self._asked_ids.values())
+
+    def standing(self, table_id: UUID, asked: int | None = None) -> Standing:
+        """Whose events these are; `asked` is the number of `doubts` when they were found unknown, None when they have just come.
+
+        An id that is not today's is unknown at first, and makes the tracker stale: a table may come back under its old id. Only a
+        look that began behind the events tells that it has not.
+        """
         if self._projection is not None and table_id == self._projection.table.table_id:
             return Standing.CURRENT
-        if table_id in self._dropped_ids:
+        if asked is not None and asked <= self._agreed and self._is_of_before(table_id):
             return Standing.DROPPED
+        if asked is not None and asked <= self._looked and table_id in self._foreign_ids:
+            return Standing.FOREIGN
         self._asked_ids.setdefault(table_id, 0)
-        self.doubt()
+        if asked is None:
+            self.doubt()
         return Standing.UNKNOWN
 
     def meet_columns(self, names: Collection[str]) -> None:
@@ -140,20 +164,18 @@ class TableTracker:
             self._missing_columns.clear()
             self.doubt()
 
-    def _expect_no_earlier(self, table: TableMetadata) -> None:
-        """A node that lags shows the table as it was before it was dropped and created again. It gets some looks' time."""
+    def _expect_no_earlier(self, table: TableMetadata, is_agreed: bool) -> None:
+        """A node that lags shows the table as it was before it was dropped and created again. It gets some looks' time.
+
+        Where all nodes agree none lags: the earlier id has come back (`CREATE TABLE ... WITH ID`).
+        """
         known = None if self._projection is None else self._projection.table.table_id
-        if known is None or not is_earlier(table.table_id, known) or self._earlier_looks >= _PATIENCE:
+        if is_agreed or known is None or not is_earlier(table.table_id, known) or self._earlier_looks >= _PATIENCE:
             self._earlier_looks = 0
             return
         self._earlier_looks += 1
         raise TableNotFoundError(f"{table.full_name} with id {known}")
 
-    def _is_dropped(self, table_id: UUID, current: UUID) -> bool:
-        """Ids that Cassandra makes tell their time: an earlier one is gone, a later one will show.
-
-        Of others (`WITH ID = ...`) only patience can tell; nodes agree on a schema in seconds.
-        """
-        if table_id.version == 1 == current.version:
-            return is_earlier(table_id, current)
-        return self._asked_ids[table_id] >= _PATIENCE
+    def _is_of_before(self, table_id: UUID) -> bool:
+        """Ids that Cassandra makes tell their time. Of others (`WITH ID = ...`) those are known that the table has had."""
+        return table_id in self._past_ids or is_earlier(table_id, self.projection.table.table_id)

@@ -57,6 +57,7 @@ class Neighbours:
         self.topic = "dead"
         self.current = table(table_id=OLD)
         self.number = 5
+        self.is_agreed = True
 
     # RowFetcher, CassandraClient, TableSchemaReader, HostConnection, DeadLetterWriter, SchemaChangeTopic, Origin
 
@@ -79,7 +80,7 @@ class Neighbours:
         return UUID(int=self.number)
 
     def look(self) -> TableLook:
-        return TableLook(self.version(), self.read())
+        return TableLook(self.version(), self.read(), self.is_agreed)
 
     def send(self, frame: bytes) -> None:
         self.frames.append(frame)

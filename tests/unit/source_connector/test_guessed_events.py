@@ -36,7 +36,7 @@ class Case:
         )
 
     def find(self, version: UUID) -> None:
-        self.tracker.refresh(TableLook(version, SEM), self.tracker.doubts)
+        self.tracker.refresh(TableLook(version, SEM, is_agreed=True), self.tracker.doubts)
 
     def add(self, name: str) -> None:
         message_id: Any = name

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
 
 from schemas.mutation_event import MutationKind
 from source_connector.errors import FetchError
+from source_connector.events.events_message import PendingEvent
 from source_connector.rows.row_task import Task
 from source_connector.table_line import TableLine
 from tests.unit.source_connector.events import event, int32, table
@@ -113,3 +115,38 @@ def test_events_of_the_newer_table_outlive_a_node_that_shows_the_older_one(monke
     case.pass_time()
     case.answer(GOOD)
     assert (case.published, case.counters["events_of_dropped_tables"]) == ([NEW], 0)
+
+
+@pytest.mark.parametrize("is_agreed", [True, False])
+def test_events_of_a_table_that_never_appears_are_set_aside(monkeypatch: pytest.MonkeyPatch, is_agreed: bool) -> None:
+    """Another cluster's, or forged: while they wait the table counts as parked; then a dead letter says why, and others go on."""
+    case = Case(monkeypatch)
+    case.around.is_agreed = is_agreed
+    case.receive(event(1), table_id=NEW)
+    case.receive(event(2))
+    case.pass_time()
+    assert (case.line.is_parked, case.around.letters, case.around.reads) == (True, [], [])
+    for _ in range(9):
+        case.pass_time()
+    ((ticket, (letter,)),) = case.around.letters
+    assert f"its table id {NEW} is not that of ks.t ({OLD})" in letter.reason
+    assert (case.line.is_parked, case.around.settled) == (False, [])
+    line, events = cast("tuple[TableLine, Sequence[PendingEvent]]", ticket)
+    line.letters_written(events)
+    assert (case.around.settled, case.counters["events_dead_lettered"]) == ([1], 1)
+    case.answer(GOOD, key=2)
+    assert case.published == [OLD]
+
+
+def test_an_event_of_a_table_that_came_back_under_its_old_id_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its id was known to be dropped; `CREATE TABLE ... WITH ID` made it again."""
+    case = Case(monkeypatch)
+    case.create_again()
+    case.receive(event(1), table_id=OLD)
+    case.pass_time()
+    assert case.around.settled == [1]
+    case.around.current, case.around.number = table(table_id=OLD), case.around.number + 1
+    case.receive(event(2), table_id=OLD)
+    case.pass_time()
+    case.answer(GOOD, key=2)
+    assert case.published == [OLD]

@@ -43,9 +43,10 @@ class Tracked:
         self.tracker = TableTracker("ks", "t", ".*", DataFormat.KEY_VALUE_AVRO, self._take)
         self.refresh()
 
-    def refresh(self) -> None:
+    def refresh(self, *, is_agreed: bool = True) -> None:
         """Look at the table as it is now."""
-        self.tracker.refresh(TableLook(self.schema.version, self.schema.current), self.tracker.doubts)
+        look = TableLook(self.schema.version, self.schema.current, is_agreed)
+        self.tracker.refresh(look, self.tracker.doubts)
 
     def _take(self, projection: Projection, is_new_schema: bool) -> None:
         self.seen.append((projection, is_new_schema))
@@ -92,16 +93,52 @@ def test_an_earlier_table_is_known_to_be_dropped_after_one_look() -> None:
     assert tracker.standing(NOW) is Standing.CURRENT
     assert tracker.standing(OLD) is Standing.UNKNOWN
     assert tracker.is_stale
+    asked = tracker.doubts
     tracked.refresh()
-    assert tracker.standing(OLD) is Standing.DROPPED
+    assert tracker.standing(OLD, asked) is Standing.DROPPED
     assert not tracker.is_stale
+
+
+def test_nothing_counts_as_dropped_while_the_nodes_disagree() -> None:
+    """After so many looks it is set aside, which loses nothing and holds nothing up."""
+    tracked = Tracked()
+    tracker = tracked.tracker
+    tracker.standing(OLD)
+    asked = tracker.doubts
+    for _ in range(9):
+        with pytest.raises(TableNotFoundError, match=f"with id {OLD}"):
+            tracked.refresh(is_agreed=False)
+        assert tracker.standing(OLD, asked) is Standing.UNKNOWN
+    assert tracker.is_waiting
+    tracked.refresh(is_agreed=False)
+    assert (tracker.standing(OLD, asked), tracker.is_waiting, tracker.is_stale) == (Standing.FOREIGN, False, False)
+
+
+def test_a_table_that_comes_back_under_its_old_id_is_todays_again() -> None:
+    """An event of it asks for a look of its own, whatever earlier looks have said of that id."""
+    tracked = Tracked()
+    tracker = tracked.tracker
+    tracker.standing(OLD)
+    asked = tracker.doubts
+    tracked.refresh()
+    assert tracker.standing(OLD, asked) is Standing.DROPPED
+    assert tracker.standing(OLD) is Standing.UNKNOWN
+    assert tracker.is_stale
+    asked = tracker.doubts
+    tracked.schema.change(table(table_id=OLD))
+    tracked.refresh()
+    assert tracker.standing(OLD, asked) is Standing.CURRENT
+    assert tracker.standing(NOW) is Standing.UNKNOWN
+    asked = tracker.doubts
+    tracked.refresh()
+    assert tracker.standing(NOW, asked) is Standing.DROPPED  # the table had this id, whatever its time is
 
 
 def test_a_later_table_is_waited_for() -> None:
     """The node that wrote the event knows it; the one that was asked will."""
     tracked = Tracked()
     assert tracked.tracker.standing(LATER) is Standing.UNKNOWN
-    for _ in range(30):
+    for _ in range(9):
         with pytest.raises(TableNotFoundError, match=f"with id {LATER}"):
             tracked.refresh()
     assert tracked.tracker.is_stale
@@ -111,16 +148,22 @@ def test_a_later_table_is_waited_for() -> None:
     assert tracked.tracker.standing(NOW) is Standing.UNKNOWN
 
 
-def test_an_id_that_tells_no_time_is_given_some_looks_before_it_counts_as_dropped() -> None:
-    """`CREATE TABLE ... WITH ID` may have made it anywhere."""
+@pytest.mark.parametrize("table_id", [LATER, RANDOM])
+def test_an_id_that_never_appears_is_given_some_looks(table_id: UUID) -> None:
+    """Another cluster's, or a forged one. What comes of it later needs one look only."""
     tracked = Tracked()
     tracker = tracked.tracker
-    tracker.standing(RANDOM)
+    tracker.standing(table_id)
+    asked = tracker.doubts
     for _ in range(9):
         with pytest.raises(TableNotFoundError):
             tracked.refresh()
     tracked.refresh()
-    assert tracker.standing(RANDOM) is Standing.DROPPED
+    assert (tracker.standing(table_id, asked), tracker.is_stale) == (Standing.FOREIGN, False)
+    assert tracker.standing(table_id) is Standing.UNKNOWN
+    asked = tracker.doubts
+    tracked.refresh()
+    assert tracker.standing(table_id, asked) is Standing.FOREIGN
 
 
 def test_a_node_that_shows_the_table_as_it_was_before_is_not_believed_at_once() -> None:
@@ -129,15 +172,15 @@ def test_a_node_that_shows_the_table_as_it_was_before_is_not_believed_at_once() 
     tracked.schema.change(table(table_id=OLD))
     for _ in range(2):
         with pytest.raises(TableNotFoundError, match=f"with id {NOW}"):
-            tracked.refresh()
+            tracked.refresh(is_agreed=False)
     assert (tracked.tracker.standing(NOW), tracked.tracker.is_there) == (Standing.CURRENT, True)
     tracked.schema.change(table(table_id=NOW))
     tracked.refresh()
     tracked.schema.change(table(table_id=OLD))
     for _ in range(10):
         with pytest.raises(TableNotFoundError, match=f"with id {NOW}"):
-            tracked.refresh()
-    tracked.refresh()
+            tracked.refresh(is_agreed=False)
+    tracked.refresh(is_agreed=False)
     assert tracked.tracker.standing(OLD) is Standing.CURRENT
     assert len(tracked.seen) == 2
 
@@ -147,7 +190,7 @@ def test_what_gave_reason_to_look_again_while_a_look_was_under_way_is_looked_for
     tracked = Tracked()
     tracker = tracked.tracker
     tracker.doubt()
-    look, doubts = TableLook(tracked.schema.version, tracked.schema.current), tracker.doubts
+    look, doubts = TableLook(tracked.schema.version, tracked.schema.current, is_agreed=True), tracker.doubts
     tracker.meet_columns(["v", "new"])
     tracker.refresh(look, doubts)
     assert tracker.is_stale

@@ -204,6 +204,7 @@ class ChangeAgent:
             topics=lambda: self._publisher.statuses,
             path=self._config.cdc_working_dir / "status.json",
             service_url=self._config.pulsar_service_url,
+            requires_safe_policies=self._config.ready_requires_safe_policies,
         )
 
     def _make_http(self) -> HttpEndpoint | None:

@@ -146,6 +146,7 @@ class AgentConfig(BaseModel):
     # Seeing it
     http_address: str = Field(default="127.0.0.1", min_length=1)
     http_port: Port = 9465
+    ready_requires_safe_policies: bool = False
     unhealthy_after_ms: int = Field(default=60_000, ge=1_000)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"

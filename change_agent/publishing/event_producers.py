@@ -18,6 +18,7 @@ from change_agent.positions.copy_topic import CopyTopic
 from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.partition_counts import PartitionCounts
 from change_agent.publishing.topic_looks import LostTopic, Place, TopicLooks
+from change_agent.publishing.topic_policies import TopicPolicies
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT
 
 __all__ = ["EventProducer", "EventProducers", "OnResult"]
@@ -84,6 +85,7 @@ class EventProducers:
         self._topics: Final = topics
         self._counts: Final = counts
         self._looks: Final = looks
+        self._policies: Final = TopicPolicies(topics)
         self._on_lost: Final = on_lost
         # Threads that open partitions of one topic make it once.
         self._locks: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
@@ -116,6 +118,8 @@ class EventProducers:
             for producer in opened:
                 producer.close()
             raise
+        self._policies.forget(topic)
+        self._policies.look(topic)
         return opened
 
     def open_partition(self, topic: str, index: int) -> EventProducer:
@@ -146,6 +150,11 @@ class EventProducers:
             raise
         self._counts.check(topic, found.partitions)
         self._looks.note(topic, found, place)
+        self._policies.look(topic)
+
+    def hazards(self, topic: str) -> tuple[str, ...]:
+        """Policies of Pulsar that would drop unread events of the topic, and what to do; never waits."""
+        return self._policies.hazards(topic)
 
     def end_checks(self) -> None:
         """Make durable what was seen."""

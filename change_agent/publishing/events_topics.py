@@ -53,6 +53,7 @@ class EventsTopics:
         self._subscription: Final = subscription
         self._partitions: Final = partitions
         self._create: Final = create
+        self._hint: Final = "; it is made again" if create else "; create it, or let createTopics be true"
 
     def close(self) -> None:
         """Close the HTTP client."""
@@ -78,9 +79,7 @@ class EventsTopics:
         stats = self._stats(topic, partitions)
         missing = self._without_subscription(stats)
         if missing or len(stats) < max(1, partitions):
-            raise TopicLostError(
-                topic, f"has no subscription {self._subscription!r}; create it, or let createTopics be true"
-            )
+            raise TopicLostError(topic, f"has no subscription {self._subscription!r}{self._hint}")
         found = [each["subscriptions"][self._subscription] for each in stats.values()]
         marks = {(each.get("subscriptionProperties") or {}).get(_MARK) for each in found}
         return TopicState(
@@ -94,6 +93,27 @@ class EventsTopics:
     def partitions(self, topic: str) -> int:
         """The number of the topic's partitions, 0 when it has none. Raises TopicLostError when it does not exist."""
         return int(self._call("GET", topic, f"/persistent/{_path(topic)}/partitions").json().get("partitions", 0))
+
+    def message_ttl_s(self, topic: str) -> int:
+        """Seconds until a message of the topic is dropped unread; 0: never. Raises PublishError."""
+        return int(self._policy(topic, f"/persistent/{_path(topic)}/messageTTL?applied=true") or 0)
+
+    def backlog_quotas(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
+        """Quotas that hold for the topic, by their type. Raises PublishError."""
+        return self._policy(topic, f"/persistent/{_path(topic)}/backlogQuotaMap?applied=true") or {}
+
+    def subscription_expiration_min(self, topic: str) -> int:
+        """Minutes until a subscription without a consumer is removed; 0: never. Raises PublishError."""
+        namespace = "/".join(_path(topic).split("/")[:2])
+        minutes = self._policy(topic, f"/namespaces/{namespace}/subscriptionExpirationTime")
+        if minutes is None:
+            minutes = self._policy(topic, "/brokers/configuration/runtime").get("subscriptionExpirationTimeMinutes", 0)
+        return int(minutes)
+
+    def _policy(self, topic: str, path: str) -> Any:
+        """What is set; None for nothing, which has an empty answer."""
+        answer = self._call("GET", topic, path)
+        return answer.json() if answer.content else None
 
     def _make(self, topic: str, partitions: int) -> None:
         path = _path(topic)
@@ -187,7 +207,7 @@ class EventsTopics:
                 reason = f"{refusal}; check tlsTrustCertsFilePath and sslHostnameVerificationEnable"
             raise PublishError(topic, f"Pulsar's admin interface at {host}: {reason}") from error
         if response.status_code == httpx.codes.NOT_FOUND and method == "GET":
-            raise TopicLostError(topic, "does not exist; create it, or let createTopics be true")
+            raise TopicLostError(topic, f"does not exist{self._hint}")
         if response.status_code == httpx.codes.NOT_FOUND and method == "DELETE":
             return response
         if response.status_code not in _DONE:

@@ -73,6 +73,9 @@ class Producers(Protocol):
     def end_checks(self) -> None:
         """All open topics were looked at."""
 
+    def hazards(self, topic: str) -> tuple[str, ...]:
+        """Policies of Pulsar that would drop unread events of the topic; never waits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldLimits:
@@ -250,7 +253,10 @@ class MutationPublisher:
             return
         self._look_at = now + _LOOK_S
         topics = list(self._topics.values())
-        self.statuses = {f"{keyspace}.{table}": topic.status() for (keyspace, table), topic in self._topics.items()}
+        self.statuses = {
+            f"{keyspace}.{table}": topic.status(self._producers.hazards(topic.name))
+            for (keyspace, table), topic in self._topics.items()
+        }
         for topic in topics:
             for lane in topic.lanes:
                 if lane.is_cut_off(_CUT_OFF_S):

@@ -96,7 +96,7 @@ class TopicQueue:
         """How often it was refused since it last took something."""
         return self._attempts
 
-    def status(self) -> TopicStatus:
+    def status(self, hazards: tuple[str, ...] = ()) -> TopicStatus:
         """How it stands now."""
         return TopicStatus(
             topic=self.name,
@@ -108,6 +108,7 @@ class TopicQueue:
             problem=self._problem,
             problem_since_s=self._problem_since_s,
             attempts=self._attempts,
+            hazards=hazards,
         )
 
     def note_problem(self, reason: str) -> bool:

@@ -9,7 +9,10 @@ __all__ = ["TopicStatus"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStatus:
-    """How it stands with a topic. `problem` is what it was last refused for, since then in seconds of the epoch."""
+    """How it stands with a topic. `problem` is what it was last refused for, since then in seconds of the epoch.
+
+    `hazards` are policies of Pulsar that would drop its unread events.
+    """
 
     topic: str
     partitions: int
@@ -20,3 +23,4 @@ class TopicStatus:
     problem: str | None
     problem_since_s: float | None
     attempts: int
+    hazards: tuple[str, ...] = ()

@@ -66,11 +66,15 @@ class MetricsPage(Collector):
         )
         waiting = GaugeMetricFamily(f"{_PREFIX}_topic_waiting_events", "Events that wait for it", labels=["table"])
         held = GaugeMetricFamily(f"{_PREFIX}_topic_held_bytes", "Bytes of events held on disk for it", labels=["table"])
+        hazards = GaugeMetricFamily(
+            f"{_PREFIX}_topic_hazards", "Policies of Pulsar that would drop its unread events", labels=["table"]
+        )
         for table, status in self._topics().items():
+            hazards.add_metric([table], len(status.hazards))
             usable.add_metric([table], int(status.is_usable))
             waiting.add_metric([table], status.waiting_events)
             held.add_metric([table], status.held_bytes)
-        yield from (usable, waiting, held)
+        yield from (usable, waiting, held, hazards)
 
 
 def _of_tables(tables: dict[str, TableMetrics]) -> Iterator[Metric]:

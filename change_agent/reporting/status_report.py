@@ -53,6 +53,7 @@ class StatusReport:
         topics: Callable[[], Mapping[str, TopicStatus]],
         path: Path,
         service_url: str,
+        requires_safe_policies: bool = False,
     ) -> None:
         self._metrics: Final = metrics
         self._positions: Final = positions
@@ -61,6 +62,7 @@ class StatusReport:
         self._topics: Final = topics
         self._path: Final = path
         self._service_url: Final = service_url
+        self._requires_safe_policies: Final = requires_safe_policies
         self._progress: Final = Progress()
         self._started_at: Final = _utc_now()
         self.unhealthy_after_s = 60.0
@@ -108,7 +110,7 @@ class StatusReport:
         return is_well, _body(is_well, [reason] if reason else []), _JSON
 
     def readiness(self) -> tuple[bool, bytes, str]:
-        """Red while Cassandra or Pulsar is away."""
+        """Red while Cassandra or Pulsar is away; by option also while Pulsar would drop unread events."""
         problems = []
         if self._node.problem is not None:
             problems.append(f"cassandra: {self._node.problem}")
@@ -119,6 +121,8 @@ class StatusReport:
             problems += [f"pulsar: {each.topic}: {each.problem or 'is being opened'}" for each in topics.values()][:3]
         elif not topics and not _is_listening(self._service_url):
             problems.append(f"pulsar: {self._service_url} does not answer")
+        if self._requires_safe_policies:
+            problems += [f"pulsar: {each.topic}: {hazard}" for each in topics.values() for hazard in each.hazards]
         return not problems, _body(not problems, problems), _JSON
 
 

@@ -94,7 +94,7 @@ def lost_topic_record(lost: LostTopic, prefix: str, known: KnownTables, read: Pl
         from_ms=since.until_ms - _SYNC_MARGIN_MS if since is not None and since.until_ms else None,
         to_ms=detected_ms,
         detected_ms=detected_ms,
-        reason=f"the events topic {lost.reason}",
+        reason=f"the events topic {lost.reason.partition(';')[0]}",
     )
 
 

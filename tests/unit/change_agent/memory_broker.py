@@ -46,6 +46,7 @@ class MemoryBroker:
         self.max_message_bytes = 1_000_000
         self.changed: str | None = None
         self.lost_topics: set[str] = set()
+        self.unsafe: dict[str, tuple[str, ...]] = {}
         self.opened = 0
 
     def open(self, topic: str) -> list[EventProducer]:
@@ -69,6 +70,9 @@ class MemoryBroker:
 
     def end_checks(self) -> None:
         return
+
+    def hazards(self, topic: str) -> tuple[str, ...]:
+        return self.unsafe.get(topic, ())
 
     def positions(self, topic: str, partition: int = 0) -> list[int]:
         return [event.position for payload in self.stored[topic][partition] for event in decode_events(payload).events]

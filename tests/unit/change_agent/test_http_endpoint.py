@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -160,3 +160,18 @@ def test_an_unknown_path_names_those_that_there_are(serve: Callable[..., str]) -
     """404 with the list."""
     answer = httpx.get(serve(healthz=lambda: (True, b"", "text/plain")) + "/other")
     assert (answer.status_code, answer.text) == (404, "/healthz\n")
+
+
+def test_readiness_is_red_by_option_while_pulsar_would_drop_unread_events(node: _Node, tmp_path: Path) -> None:
+    """The body says what would, and what to do; without the option it is in the status and the metrics only."""
+    hazard = "the message TTL drops events that were not read for 60 s; mend it by ..."
+    topics = {"ks.t": replace(_topic(), hazards=(hazard,))}
+    assert _report(node, tmp_path, topics, {}).readiness()[0]
+    positions = InflightPositions(max_events=10, max_bytes=1000)
+    strict = StatusReport(
+        AgentMetrics(), positions, node, limits=dict, topics=lambda: topics, path=tmp_path / "status.json",
+        service_url="pulsar://127.0.0.1:1", requires_safe_policies=True,
+    )  # fmt: skip
+    is_ready, body, _ = strict.readiness()
+    assert not is_ready
+    assert json.loads(body)["problems"] == [f"pulsar: events-ks.t: {hazard}"]

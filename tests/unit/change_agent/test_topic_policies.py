@@ -1,0 +1,91 @@
+"""TopicPolicies: what Pulsar answers about its policies, and what of it would drop unread events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from change_agent.errors import PublishError
+from change_agent.publishing.topic_policies import TopicPolicies, hazards_of
+
+_TOPIC = "persistent://tenant/ns/cdc-events-ks.t"
+# As a broker answers that nobody has configured.
+_DEFAULT_QUOTA = {"limit": 10737418240, "limitSize": 10737418240, "limitTime": -1, "policy": "producer_request_hold"}
+
+
+class _Answers:
+    """A broker's policies; `refused` in place of them."""
+
+    def __init__(self) -> None:
+        self.ttl_s = self.expiration_min = 0
+        self.quotas: dict[str, dict[str, Any]] = {"destination_storage": _DEFAULT_QUOTA, "message_age": _DEFAULT_QUOTA}
+        self.is_refused = False
+        self.asked = 0
+
+    def message_ttl_s(self, topic: str) -> int:
+        self.asked += 1
+        if self.is_refused:
+            raise PublishError(topic, "403 Forbidden")
+        return self.ttl_s
+
+    def backlog_quotas(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
+        return self.quotas
+
+    def subscription_expiration_min(self, topic: str) -> int:
+        return self.expiration_min
+
+
+def test_what_drops_nothing_is_no_hazard() -> None:
+    """A quota that lets producers wait, and one of eviction without a limit."""
+    answers = _Answers()
+    assert hazards_of(answers, _TOPIC) == []
+    answers.quotas = {"message_age": _DEFAULT_QUOTA | {"policy": "consumer_backlog_eviction"}}
+    assert hazards_of(answers, _TOPIC) == []
+
+
+def test_each_hazard_has_its_command() -> None:
+    """One line each, with the numbers."""
+    answers = _Answers()
+    answers.ttl_s, answers.expiration_min = 60, 5
+    answers.quotas = {
+        "destination_storage": _DEFAULT_QUOTA | {"policy": "consumer_backlog_eviction"},
+        "message_age": _DEFAULT_QUOTA | {"policy": "consumer_backlog_eviction", "limitTime": 300},
+    }
+    found = hazards_of(answers, _TOPIC)
+    assert [each.partition("mend it by ")[2].partition("`, or")[0].strip("`") for each in found] == [
+        f"pulsar-admin topics set-message-ttl {_TOPIC} --ttl 0",
+        f"pulsar-admin topics set-backlog-quota {_TOPIC} --limit 10737418240 --type destination_storage --policy producer_request_hold",
+        f"pulsar-admin topics set-backlog-quota {_TOPIC} --limitTime 300 --type message_age --policy producer_request_hold",
+        "pulsar-admin namespaces set-subscription-expiration-time tenant/ns --time 0",
+    ]
+
+
+def test_a_hazard_is_told_once_and_looked_for_each_hour(caplog: pytest.LogCaptureFixture) -> None:
+    """And at once when the topic is opened again."""
+    times = iter((0.0, 60.0, 3600.0, 3700.0))
+    answers = _Answers()
+    policies = TopicPolicies(answers, clock=lambda: next(times))
+    answers.ttl_s = 60
+    for _ in range(3):
+        policies.look(_TOPIC)
+    assert answers.asked == 2
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert len(policies.hazards(_TOPIC)) == 1
+    answers.ttl_s = 0
+    policies.forget(_TOPIC)
+    policies.look(_TOPIC)
+    assert policies.hazards(_TOPIC) == ()
+
+
+def test_missing_rights_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing else happens."""
+    answers = _Answers()
+    answers.is_refused = True
+    policies = TopicPolicies(answers)
+    for number in range(3):
+        policies.look(f"{_TOPIC}{number}")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "its policies cannot be read" in caplog.text
+    assert policies.hazards(f"{_TOPIC}0") == ()

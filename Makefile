@@ -33,7 +33,7 @@ test-fast: compile ## Unit tests, no servers, and not those that try every cut a
 test-multinode: compile ## Two data centres, an upgrade in place, nodes down, repaired, replaced, joining, leaving, faults (some 15 minutes)
 	@$(BIN)/pytest --multinode $(PYTEST_ARGS)
 
-test-faults: compile ## 81 faults by a seed, every kind at least three times, every row and change compared (some 10 minutes)
+test-faults: compile ## 87 faults by a seed, every kind at least three times, every row and change compared (some 10 minutes)
 	@$(BIN)/pytest --fault-plan -s $(PYTEST_ARGS)
 
 test-spark35: compile spark35 ## The tests on PySpark 3.5 (part of `make test`)

@@ -29,6 +29,8 @@ class FaultKind(StrEnum):
     IDX_SHRUNK = "idx-shrunk"
     CLOCK_STEP = "clock-step"
     TWO_AGENTS = "two-agents"
+    SUBSCRIPTION_REMOVED = "subscription-removed"
+    TOPIC_DELETED = "topic-deleted"
     RESTART_ALL = "restart-all"
 
 
@@ -51,6 +53,8 @@ DESCRIPTIONS: Final[dict[FaultKind, str]] = {
     FaultKind.IDX_SHRUNK: "an index file tells a smaller offset than before, for a moment",
     FaultKind.CLOCK_STEP: "the clock of agent and connector steps by up to an hour, forward or back",
     FaultKind.TWO_AGENTS: "a second agent of the same node, in the same working directory or in one of its own: it is kept out",
+    FaultKind.SUBSCRIPTION_REMOVED: "an events topic's subscription is removed, while the connector runs or just ended",
+    FaultKind.TOPIC_DELETED: "an events topic is deleted by force, while the connector runs or just ended",
     FaultKind.RESTART_ALL: "everything is killed, and started in a drawn order",
 }
 """One line each, for users."""
@@ -67,6 +71,8 @@ LANES: Final[dict[FaultKind, str]] = {
     FaultKind.CLOCK_STEP: "agent",
     FaultKind.TWO_AGENTS: "agent",
     FaultKind.DISK_OFFSETS: "agent",
+    FaultKind.SUBSCRIPTION_REMOVED: "agent",
+    FaultKind.TOPIC_DELETED: "agent",
     FaultKind.DISK_SPILL: "conditions",
     FaultKind.CHILD_KILL: "connector",
     FaultKind.HOST_KILL: "connector",

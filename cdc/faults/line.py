@@ -22,6 +22,7 @@ from cdc.faults.clock import SteppedClock
 from cdc.faults.commitlog import CommitLogEncoding, commitlog_settings
 from cdc.faults.disks import folder_on_another_disk
 from cdc.faults.errors import FaultRunError
+from cdc.faults.oracle.topics import Event
 from cdc.faults.proxy import Proxy
 from cdc.faults.tables import KEYSPACE, RECREATED
 from cdc.rest import rest
@@ -37,6 +38,7 @@ _ADMIN_TIMEOUT_S: Final = 240
 _AGENT_START_S: Final = 600.0
 _CARE_S: Final = 2.0
 _LOOK_S: Final = 0.1
+_TOPICS_CHECK_MS: Final = 1_000
 # An instance that is not asked for three times as long ends itself: shorter is no more than a busy machine can keep.
 _SHORT_LIVENESS_MS: Final = 6_000
 # Addresses in the sandbox's block; with three digits as Pulsar's own has, for the proxy writes one over the other.
@@ -75,6 +77,8 @@ class FaultLine:
         self._exit = ExitStack()
         self._care_stop = threading.Event()
         self.source_restarts = 0
+        self.deleted: Final[dict[str, list[Event]]] = {}
+        """By table: what its events topic had when it was deleted."""
         self.spill: Path | None = None
         """The folder of all agents' spill folders, on another disk than `cdc_raw`; None where there is no other one."""
         self.pulsar_lock: Final = threading.Lock()
@@ -156,6 +160,7 @@ class FaultLine:
             contactPoints=to_node.listen[0],
             pulsarServiceUrl=f"pulsar://{to_pulsar.listen[0]}:{to_pulsar.listen[1]}",
             spillDir=str(self.spill_folder(directory)),
+            eventsTopicsCheckIntervalMs=_TOPICS_CHECK_MS,
             **options,
         )
         agent.environment = self.clock.environment

@@ -61,6 +61,7 @@ class Report:
     events: int = 0
     events_distinct: int = 0
     judged_changes: int = 0
+    gaps: int = 0
     judge_notes: list[str] = field(default_factory=list)
     tables: list[TableComparison] = field(default_factory=list)
     event_differences: list[str] = field(default_factory=list)
@@ -105,9 +106,14 @@ class Report:
             f"{self.events_distinct:,} events, {_share(self.events - self.events_distinct, self.events)} came again;"
             f" Cassandra's own reader has {self.judged_changes:,} changes",
             f"{records:,} records, {_share(repeated, records)} came again; {expired} rows and columns had expired",
+            *self._gap_lines(),
             *(f"{table.table}: {table.rows:,} rows, {len(table.differences)} differences" for table in self.tables),
             *self._verdict(),
         ]
+
+    def _gap_lines(self) -> list[str]:
+        excused = sum(table.excused for table in self.tables)
+        return [f"{self.gaps} gaps were reported; {excused} rows differ by what is lost in them"] if self.gaps else []
 
     def _broken_lines(self) -> list[str]:
         """What strikes met that may meet nothing, and which of them did."""

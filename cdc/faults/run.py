@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from cdc.faults.oracle.cassandra_rows import select_all, table_shape
 from cdc.faults.oracle.changes import Judged, compare_events, order_problems
 from cdc.faults.oracle.comparison import Expiries, TableComparison, compare
 from cdc.faults.oracle.folding import fold
+from cdc.faults.oracle.gaps import Gap
 from cdc.faults.oracle.in_flight import InFlight
 from cdc.faults.oracle.topics import DataRecord, Event, TopicReader
 from cdc.faults.plan import Fault, draw_plan
@@ -96,6 +98,7 @@ class _Run:
     on_progress: Progress
     events: dict[str, list[Event]] = field(default_factory=dict)
     records: dict[str, list[DataRecord]] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
 
     def run(self) -> None:
         options = self.options
@@ -199,7 +202,8 @@ class _Run:
                 session_of(line) as session,
                 TopicReader(line.sandbox.pulsar.service_url, line.sandbox.pulsar.admin_url) as topics,
             ):
-                self.report.tables = [self._compare_table(session, topics, table) for table in TRACKED]
+                self.gaps = topics.gaps("cdc-events-gaps")
+                self.report.tables = [self._compare_table(session, topics, table, line) for table in TRACKED]
             if not self.report.differences or attempt == _COMPARISONS:
                 break
             time.sleep(5)
@@ -207,14 +211,16 @@ class _Run:
         self.report.events = sum(map(len, self.events.values()))
         self.report.events_distinct = sum(len({event.place for event in events}) for events in self.events.values())
 
-    def _compare_table(self, session: Session, topics: TopicReader, table: str) -> TableComparison:
+    def _compare_table(self, session: Session, topics: TopicReader, table: str, line: FaultLine) -> TableComparison:
         shape = table_shape(session, KEYSPACE, table)
-        self.events[table] = topics.events(f"cdc-events-{KEYSPACE}.{table}")
+        events = line.deleted.get(table, []) + topics.events(f"cdc-events-{KEYSPACE}.{table}")
+        self.events[table] = sorted(events, key=lambda event: event.partition)
         records = self.records[table] = list(
             topics.data_records(f"persistent://public/default/data-{KEYSPACE}.{table}")
         )
         stored = select_all(session, KEYSPACE, shape)
-        return compare(shape, stored, fold(shape, records), Expiries(shape, self.events[table]))
+        has_gaps = any(gap.table == table for gap in self.gaps)
+        return compare(shape, stored, fold(shape, records), Expiries(shape, self.events[table]), has_gaps=has_gaps)
 
     def _judge(self, line: FaultLine, keeper: SegmentKeeper) -> None:
         """Cassandra's own reader against the events topics, node by node; the order of each key."""
@@ -225,6 +231,7 @@ class _Run:
         with session_of(line) as session:
             shapes = [table_shape(session, KEYSPACE, table) for table in TRACKED]
         columns = {shape.name: {*shape.static, *shape.regular} for shape in shapes}
+        touched: dict[str, set[str]] = defaultdict(set)
         for node in line.sandbox.nodes:
             judged = Judged()
             for lines, errors in judged_lines(
@@ -234,7 +241,22 @@ class _Run:
                 report.judge_notes += errors
             report.judged_changes += len(judged.changes)
             node_id = host_id(node)
-            report.event_differences += compare_events(node_id, judged, events, columns)
+            report.event_differences += compare_events(node_id, judged, events, columns, self.gaps)
+            report.event_differences += [
+                f"{table}: its events topic was deleted, and node {node_id} reported no gap"
+                for table, deleted in line.deleted.items()
+                if any(event.node == node_id for event in deleted)
+                and not any((gap.node, gap.table) == (node_id, table) for gap in self.gaps)
+            ]
+            for gap in self.gaps:
+                if gap.node == node_id:
+                    touched[gap.table] |= {
+                        each[4] for each in judged.changes if each[2] == gap.table_id and gap.has(each[:2])
+                    }
+        report.gaps = len(self.gaps)
+        for found in report.tables:
+            partitions = {event.key: event.partition_key for event in self.events[found.table]}
+            found.judge(partitions, touched[found.table])
         self._count_in_flight()
 
     def _count_in_flight(self) -> None:

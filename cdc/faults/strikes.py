@@ -14,11 +14,13 @@ import psutil
 
 from cdc.agent_process import AgentProcess
 from cdc.faults.disks import HALF_A_SEGMENT, NO_BYTES, cdc_raw_filled, failed_moves, files_limited, fill_segments
+from cdc.faults.events_topic import EventsTopicAdmin
 from cdc.faults.index_files import disturb_index
 from cdc.faults.kinds import FaultKind
 from cdc.faults.line import FaultLine, wait_for
 from cdc.faults.plan import Fault
 from cdc.faults.sessions import session_of
+from cdc.faults.tables import RECREATED, TRACKED
 from cdc.sandbox import SandboxError
 
 __all__ = ["Strikes"]
@@ -37,6 +39,12 @@ _SPILL_S: Final = 30.0
 _CUT_S: Final = 40.0
 
 Strike = Callable[[Fault], int | None]
+
+
+def _table_of(fault: Fault) -> str:
+    """Not the one that is dropped and created again: a gap names the table by the id that it has then."""
+    tables = [table for table in TRACKED if table != RECREATED]
+    return tables[int(fault.choice * len(tables))]
 
 
 class Strikes:
@@ -72,6 +80,8 @@ class Strikes:
             FaultKind.IDX_SHRUNK: self._disturb_index,
             FaultKind.CLOCK_STEP: self._step_clock,
             FaultKind.TWO_AGENTS: self._two_agents,
+            FaultKind.SUBSCRIPTION_REMOVED: self._remove_subscription,
+            FaultKind.TOPIC_DELETED: self._delete_topic,
             FaultKind.RESTART_ALL: self._restart_all,
         }
 
@@ -306,6 +316,33 @@ class Strikes:
         time.sleep(fault.length_s)
         if fault.choice * 100 % 1 < 0.5:
             self._line.clock.step(0.0)
+
+    def _remove_subscription(self, fault: Fault) -> None:
+        topic = EventsTopicAdmin(self._line, _table_of(fault))
+        topic.wait_until_whole()
+        self._end_connector(fault)
+        self._struck(fault, f"of {topic.table}")
+        topic.remove_subscription()
+        topic.wait_until_whole()
+
+    def _delete_topic(self, fault: Fault) -> None:
+        """What it has is kept for the oracle; what comes to it between that and the deletion is lost, as a gap must say."""
+        topic = EventsTopicAdmin(self._line, _table_of(fault))
+        topic.wait_until_whole()
+        self._end_connector(fault)
+        kept = topic.events()
+        self._struck(fault, f"of {topic.table}")
+        self._line.deleted.setdefault(topic.table, []).extend(kept)
+        topic.delete()
+        topic.wait_until_whole()
+
+    def _end_connector(self, fault: Fault) -> None:
+        """Half of the time the topic goes while the connector is down."""
+        if fault.choice * 100 % 1 < 0.5:
+            host = self._line.host()
+            if host is not None:
+                with suppress(psutil.NoSuchProcess):
+                    host.kill()
 
     def _two_agents(self, fault: Fault) -> None:
         """It must be kept out, wherever its working directory is."""

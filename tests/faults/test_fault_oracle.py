@@ -14,6 +14,7 @@ from cdc.faults.oracle.cassandra_rows import Stored
 from cdc.faults.oracle.changes import Judged, compare_events, order_problems
 from cdc.faults.oracle.comparison import Expiries, compare
 from cdc.faults.oracle.folding import TableShape, fold
+from cdc.faults.oracle.gaps import Gap
 from cdc.faults.oracle.in_flight import InFlight
 from cdc.faults.oracle.topics import DataRecord, Event
 from cdc.faults.oracle.values import form_of_avro, form_of_driver
@@ -266,6 +267,35 @@ def test_events_are_compared_with_what_cassandra_reads() -> None:
     invented = compare_events(_NODE, judged, [_event(), _event(11)], _COLUMNS)
     assert invented[0] == "1 events are of no change that Cassandra reads"
     assert compare_events(_NODE, judged, [_event(), _event(11, node=str(UUID(int=1)))], _COLUMNS) == []
+
+
+def test_only_what_a_gap_announces_may_be_missing() -> None:
+    """Of this node and table, behind the first place, up to the last one."""
+    judged = _judged(_line("02"))
+    gap = Gap(node=_NODE, table="t", table_id=_ID, first=(1, 5), last=(1, 10))
+    assert compare_events(_NODE, judged, [], _COLUMNS, [gap]) == []
+    for other in (
+        replace(gap, first=(1, 10)),
+        replace(gap, last=(1, 9)),
+        replace(gap, table_id=_OLD_ID),
+        replace(gap, node=str(UUID(int=1))),
+    ):
+        assert len(compare_events(_NODE, judged, [], _COLUMNS, [other])) == 2
+
+
+@pytest.mark.parametrize(
+    ("touched", "partitions", "excused"),
+    [({"01"}, {b"k": "01"}, 1), ({"02"}, {b"k": "01"}, 0), ({"02"}, {}, 1), (set(), {}, 0)],
+)
+def test_a_row_may_differ_only_where_its_partition_has_a_change_in_a_gap(
+    touched: set[str], partitions: dict[bytes, str], excused: int
+) -> None:
+    """A row without any event has had none but those that are lost."""
+    found = compare(_SHAPE, _stored({(1, "a"): _ROW}), fold(_SHAPE, []), Expiries(_SHAPE, []), has_gaps=True)
+    found.in_question = [(b"k", text) for _, text in found.in_question]
+    assert (len(found.in_question), found.differences) == (1, [])
+    found.judge(partitions, touched)
+    assert (found.excused, len(found.differences)) == (excused, 1 - excused)
 
 
 def test_a_change_of_which_a_dropped_column_left_nothing_may_be_there_or_not() -> None:

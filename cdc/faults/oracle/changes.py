@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cdc.faults.oracle.gaps import Gap, in_a_gap
 from cdc.faults.oracle.topics import Event
 
 __all__ = ["Change", "Judged", "compare_events", "order_problems"]
@@ -78,14 +79,17 @@ def _change(event: Event) -> Change:
     return event.segment, event.position, event.table_id, kind, event.partition_key, clustering, event.bounds
 
 
-def compare_events(node: str, judged: Judged, events: Iterable[Event], columns: Mapping[str, set[str]]) -> list[str]:
+def compare_events(
+    node: str, judged: Judged, events: Iterable[Event], columns: Mapping[str, set[str]], gaps: Sequence[Gap] = ()
+) -> list[str]:
     """What is missing on the events topics of what a node wrote, and what was invented; the first of each in words.
 
-    An event of dropped columns only is neither: the judge, who reads later, finds nothing left of its row. `columns`: table ->
+    What a gap announces may be missing. An event of dropped columns only is neither: the judge, who reads later, finds nothing left of its row. `columns`: table ->
     the columns that it has in the end.
     """
     found = {_change(event): event for event in events if event.node == node}
-    missing = sorted(judged.changes - judged.optional - found.keys(), key=repr)
+    absent = judged.changes - judged.optional - found.keys()
+    missing = sorted((each for each in absent if not in_a_gap(gaps, node, each[2], each[:2])), key=repr)
     unknown = found.keys() - judged.changes
     invented = sorted((each for each in unknown if not _is_dropped(found[each], columns)), key=repr)
     lines = [f"{len(missing):,} changes are on no events topic"] if missing else []

@@ -1,0 +1,43 @@
+"""What gap records announce: changes that may be missing, and nothing else may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Gap", "gap_of", "in_a_gap"]
+
+_END = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A window of one node's commit log, in which changes of a table may be lost: behind `first`, up to `last`."""
+
+    node: str
+    table: str
+    table_id: str
+    first: tuple[int, int]
+    last: tuple[int, int]
+
+    def has(self, place: tuple[int, int]) -> bool:
+        """Whether a change at this segment and position may be missing."""
+        return self.first < place <= self.last
+
+
+def gap_of(record: Mapping[str, Any]) -> Gap:
+    """Of a decoded record of the gaps topic."""
+    end = record.get("last_position")
+    return Gap(
+        node=record["node_id"],
+        table=record["table"],
+        table_id=record["table_id"],
+        first=(record["first_segment_id"], record["first_position"]),
+        last=(record["last_segment_id"], _END if end is None else end),
+    )
+
+
+def in_a_gap(gaps: Iterable[Gap], node: str, table_id: str, place: tuple[int, int]) -> bool:
+    """Whether one of the gaps says that this change may be missing."""
+    return any(gap.node == node and gap.table_id == table_id and gap.has(place) for gap in gaps)

@@ -142,14 +142,20 @@ class EventProducers:
 
         `place`: what of the log was acknowledged before the call; None while events of the topic wait on disk.
         """
+        lock = self._locks[topic]
+        if not lock.acquire(blocking=False):
+            # A thread that opens it looks, too; a loss is told once.
+            return
         try:
             found = self._topics.look(topic)
             self._looks.compare(topic, found)
+            self._counts.check(topic, found.partitions)
+            self._looks.note(topic, found, place)
         except TopicLostError as error:
             self._looks.note_lost(topic, error.reason)
             raise
-        self._counts.check(topic, found.partitions)
-        self._looks.note(topic, found, place)
+        finally:
+            lock.release()
         self._policies.look(topic)
 
     def hazards(self, topic: str) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def test_a_topic_that_is_deleted_while_the_agent_runs_is_made_again_and_a_gap_is
     lost = agent.metric("topics_lost")
     rest().delete(f"{_address(servers, table)}/partitions?force=true").raise_for_status()
     write(session, table, ["meanwhile"])
-    wait_until(lambda: agent.metric("topics_lost") == lost + 1, "it is seen")
+    wait_until(lambda: agent.metric("topics_lost") > lost, "it is seen")
     write(session, table, ["after"])
     wait_until(lambda: "after" in keys_of(topic_of(table)), "events go on")
     assert _backlog(servers, table) == len(keys_of(topic_of(table)))

@@ -1,11 +1,12 @@
 """The Spark bridge: raw read and typed decode, the mirror, the backfill, and how they grow.
 
-    python -m benchmarks.spark [--rows 1000000] [--stages read,mirror,backfill,growth] [--growth 100000,1000000] [--json]
+    python -m benchmarks.spark [--rows 1000000] [--stages read,mirror,backfill,growth,small] [--growth 100000,1000000] [--json]
 
 `read` times the same records, each by a full scan into nothing: the raw read, raw read plus typed decode, and `from_avro` alone
 over the same bytes cached in Spark's memory. A tenth of the records are deletions. `bounds` is what to see it beside: the same rows
 out of Python's memory, without a broker, and the pulsar-spark connector on PySpark 3.5. `backfill` reads a table's keys
-from a real Cassandra and sends its events. `growth` runs read and mirror for each size. Memory is the largest PSS of the driver (this
+from a real Cassandra and sends its events. `growth` runs read and mirror for each size. `small` runs a mirror of 20,000 records and micro-batches of 1,000 beside the job that a
+user would write by hand (benchmarks/spark_small.py). Memory is the largest PSS of the driver (this
 process, Spark's JVM and its Python workers together). All figures are of this machine, busy with the servers, too: the load
 average stands beside them.
 """
@@ -16,9 +17,10 @@ import base64
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +31,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.spark_bounds import COLUMNS, connector_scans, from_memory
 from benchmarks.spark_meter import Measured, scan, timed
+from benchmarks.spark_small import small_stage
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions, artifacts
 from schemas.row_record import record_writer, schema_text
@@ -47,6 +50,7 @@ _KEY, _VALUE = table_schemas(
 )
 _WRITTEN_AT_ONCE: Final = 20_000
 _ENTRY_ROWS: Final = 500
+_SMALL_ROWS: Final = 20_000
 
 
 class Topics:
@@ -54,6 +58,7 @@ class Topics:
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:
         self._sandbox = sandbox
+        self._updates = 0
         keep_everything(sandbox.pulsar, _NAMESPACE)
         self._writer = RecordWriter(sandbox.pulsar.service_url, folder)
 
@@ -63,21 +68,40 @@ class Topics:
         pulsar = self._sandbox.pulsar
         path = f"{pulsar.admin_url}/admin/v2/{name.replace('://', '/')}/partitions"
         rest().put(path, json=2).raise_for_status()
+        self._write(name, ((number - 5 * _is_deletion(number), number) for number in range(rows)))
+        return {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": name, "minPartitions": "4"}
+
+    def more(self, options: Mapping[str, str], updates: int) -> None:
+        """As many further records, of rows all over the first 20,000; a tenth deletions, some of rows that are gone."""
+        self._updates += updates
+        self._write(
+            options["topic"],
+            (
+                (number * 7919 % 20_000, 1_000_000_000 + number)
+                for number in range(self._updates, self._updates + updates)
+            ),
+        )
+
+    def _write(self, name: str, numbers: Iterable[tuple[int, int]]) -> None:
+        """Records by the key's number and the change's."""
         write_key, write_value = record_writer(_KEY), record_writer(_VALUE)
-        for first in range(0, rows, _WRITTEN_AT_ONCE):
+        numbers = iter(numbers)
+        while part := list(islice(numbers, _WRITTEN_AT_ONCE)):
             messages = []
-            for number in range(first, min(rows, first + _WRITTEN_AT_ONCE)):
-                is_deletion = number % 10 == 9
-                value = None if is_deletion else base64.b64encode(write_value(_row(number))).decode()
-                key = base64.b64encode(write_key({"id": number - 5 if is_deletion else number})).decode()
+            for key_number, number in part:
+                value = None if _is_deletion(number) else base64.b64encode(write_value(_row(number))).decode()
+                key = base64.b64encode(write_key({"id": key_number})).decode()
                 properties = {"writetime": str(1_795_000_000_000_000 + number), "kind": "row"}
                 messages.append({"key": key, "value": value, "properties": properties})
             self._writer.write_bytes(name, schema_text(_KEY), schema_text(_VALUE), messages, batch=_ENTRY_ROWS)
-        return {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": name, "minPartitions": "4"}
 
     def close(self) -> None:
         """Ends the writer."""
         self._writer.close()
+
+
+def _is_deletion(number: int) -> bool:
+    return number % 10 == 9
 
 
 def _row(number: int) -> dict[str, str | int | float]:
@@ -151,7 +175,6 @@ def _session(folder: Path) -> Iterator[SparkSession]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "2g",
-        "spark.sql.shuffle.partitions": "4",
         "spark.local.dir": str(folder),
     }
     for name, value in settings.items():
@@ -171,7 +194,9 @@ def _ratio(measured: list[Measured]) -> float | None:
 
 @click.command()
 @click.option("--rows", default=1_000_000, show_default=True, type=click.IntRange(1000), help="Records of each stage.")
-@click.option("--stages", default="read,mirror,backfill", show_default=True, help="With commas; growth is one too.")
+@click.option(
+    "--stages", default="read,mirror,backfill", show_default=True, help="With commas; bounds, growth and small, too."
+)
 @click.option("--growth", default="100000,1000000,10000000", show_default=True, help="Sizes of the stage growth.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def main(*, rows: int, stages: str, growth: str, as_json: bool) -> None:
@@ -188,6 +213,9 @@ def main(*, rows: int, stages: str, growth: str, as_json: bool) -> None:
         _session(Path(name)) as spark,
     ):
         topics = Topics(sandbox, Path(name))
+        if "small" in chosen:
+            for each in small_stage(spark, topics.of, topics.more, _SMALL_ROWS, Path(name)):
+                tell([each])
         sizes = [rows] if {"read", "bounds", "mirror"} & set(chosen) else []
         sizes += [int(each) for each in growth.split(",")] if "growth" in chosen else []
         for size in sizes:

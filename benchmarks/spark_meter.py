@@ -44,6 +44,8 @@ class Measured:
     cpu_us_per_row: float
     peak_pss_bytes: int
     load_average_1_min: float
+    spark_jobs: int | None = None
+    """How many jobs it was for Spark, where that was counted."""
 
     @property
     def line(self) -> str:
@@ -51,6 +53,7 @@ class Measured:
         return (
             f"{self.stage:<34}{self.rows:>11,} rows{self.seconds:>8.1f} s{self.rows / self.seconds:>10,.0f} rows/s"
             f"{self.cpu_us_per_row:>8.1f} us CPU each{self.peak_pss_bytes / 2**20:>7,.0f} MiB PSS   load {self.load_average_1_min:.1f}"
+            + ("" if self.spark_jobs is None else f"{self.spark_jobs:>5} jobs")
         )
 
 

@@ -6,16 +6,33 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from spark_bridge.spark_line import iceberg_jar, line_jars
 
-__all__ = ["session_builder"]
+__all__ = ["SMALL_RUNS", "session_builder"]
+
+SMALL_RUNS: Final = {
+    # Delta reads a table's log in so many tasks. Its default of 50 is for logs of millions of files, and costs more than a merge.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+"""What small runs need. A mirror sets it for its micro-batches where the session says nothing."""
+
+_SETTINGS: Final = {
+    **SMALL_RUNS,
+    # What a user interface would show of earlier queries: a mirror that follows its topic has thousands, with long plans.
+    "spark.ui.retainedJobs": "100",
+    "spark.ui.retainedStages": "100",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.streaming.ui.retainedQueries": "10",
+    "spark.sql.maxPlanStringLength": "10000",
+}
 
 
 def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: bool = False) -> SparkSession.Builder:
-    """A builder to which the application adds its own settings.
+    """A builder to which the application adds its own settings, and by which it may replace those made here.
 
     `jars`: files of spark-avro (and Delta Lake, Iceberg; on PySpark 3.5 the pulsar-spark connector) that are already there;
     without them Spark fetches what it needs from Maven Central at its start. `delta`: with Delta Lake, for the jobs.
@@ -25,6 +42,8 @@ def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: 
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("cassandra-cdc")
+    for name, value in _SETTINGS.items():
+        builder = builder.config(name, value)
     if delta:
         builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension").config(
             "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"

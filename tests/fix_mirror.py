@@ -88,16 +88,19 @@ class Mirror:
 
 @contextmanager
 def stopped_after(table: str, kind: type[DeltaTable | IcebergTable] = DeltaTable) -> Iterator[None]:
-    """A run within fails as soon as this table of the mirror was merged into."""
-    write = kind.merge
+    """A run within fails as soon as this table of the mirror was merged into, or made with its first rows."""
 
-    def stop_after(self: LakeTable, *args: object) -> None:
-        write(self, *args)  # type: ignore[arg-type]
-        if self.path.endswith(table):
-            raise OSError(f"stopped after {table}")
+    def stopping(write: Callable[..., None]) -> Callable[..., None]:
+        def stop_after(self: LakeTable, *args: object) -> None:
+            write(self, *args)
+            if self.path.endswith(table):
+                raise OSError(f"stopped after {table}")
+
+        return stop_after
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(kind, "merge", stop_after)
+        for each in ("merge", "create"):
+            patched.setattr(kind, each, stopping(getattr(kind, each)))
         # a micro-batch's error comes through Spark, that of an expiry at the end of a run does not
         with pytest.raises((PySparkException, OSError), match=f"stopped after {table}"):
             yield

@@ -63,6 +63,14 @@ def json_lines(rows: DataFrame) -> list[str]:
     return sorted(row.line for row in rows.selectExpr("to_json(struct(*)) AS line").collect())
 
 
+def tasks_of_jobs(spark: SparkSession) -> dict[int, int]:
+    """How many tasks each Spark job of this application was planned with, by the job's number; of the newest 100 jobs."""
+    context = spark.sparkContext._jsc.sc()
+    context.listenerBus().waitUntilEmpty()
+    jobs = context.statusStore().jobsList(None)
+    return {jobs.apply(at).jobId(): jobs.apply(at).numTasks() for at in range(jobs.size())}
+
+
 def killed_driver(what: str, master: str, arguments: Mapping[str, object], folder: Path) -> int:
     """Run `tests/spark_kill_driver.py` until it is dead; its exit code, -9 when it was killed. `folder` takes what Spark writes.
 

@@ -12,21 +12,13 @@ PATIENCE_S: Final = 180
 SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
-    # what a user interface would show of earlier queries: the plans of a mirror are long, and this session is, too
-    "spark.ui.retainedJobs": "10",
-    "spark.ui.retainedStages": "10",
-    "spark.sql.ui.retainedExecutions": "10",
-    "spark.sql.streaming.ui.retainedQueries": "2",
-    "spark.sql.maxPlanStringLength": "10000",
     "spark.python.authenticate.socketTimeout": f"{PATIENCE_S}s",  # 15 s are short on a loaded machine
-    "spark.databricks.delta.snapshotPartitions": "1",  # small tables: a task a file of the log would be idle work
     # Many short queries: the second compiler would cost more than it saves. Without it the JVM keeps no more than 48 MiB of
     # compiled code unless told otherwise, which half of the tests fill: from there on it compiles the same again and again.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
 }
-"""Of every session of the tests: loopback only, and short work on a small machine."""
+"""Of every session of the tests: what this machine needs. All that Spark and Delta need users get, too (`session_builder`)."""

@@ -8,20 +8,26 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-__all__ = ["at_once", "fit_session"]
+from spark_bridge.session import SMALL_RUNS
 
-_FEW_RECORDS: Final = 100_000
+__all__ = ["FEW_RECORDS", "at_once", "fit_session"]
+
+FEW_RECORDS: Final = 100_000
+"""Below it a micro-batch is work for one core, and what Spark prepares costs more than the work."""
 
 
 def fit_session(session: SparkSession, records: int) -> None:
     """Set up a micro-batch's session, which is its query's own, for so many records."""
+    for name, value in SMALL_RUNS.items():
+        if session.conf.get(name, None) is None:
+            session.conf.set(name, value)
     # The sources of our merges are checkpoints: they need not be copied to stay what they are.
     session.conf.set("spark.databricks.delta.merge.materializeSource", "none")
     # Adaptive execution runs a Spark job for each stage, and code for whole stages is compiled before it runs (of wide
     # tables it is too large, which Spark logs as an error): more than the work itself where there is little of it.
     for costly in ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"):
-        session.conf.set(costly, str(records >= _FEW_RECORDS).lower())
-    shuffled = max(session.sparkContext.defaultParallelism, records // _FEW_RECORDS)
+        session.conf.set(costly, str(records >= FEW_RECORDS).lower())
+    shuffled = max(session.sparkContext.defaultParallelism, records // FEW_RECORDS)
     session.conf.set("spark.sql.shuffle.partitions", str(shuffled))
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
 
 from schemas.record_properties import TABLE_ID
-from spark_bridge.jobs.batch_session import at_once, fit_session
+from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session
 from spark_bridge.jobs.history_table import add_versions
 from spark_bridge.jobs.lake_table import LakeTable, quoted, update_and_insert
 from spark_bridge.jobs.mirror_state import (
@@ -126,12 +126,14 @@ class MirrorBatch:
         if applied.is_expiring:
             finished = self.expire(batch)
             return Counter(finished) + Counter(self.apply(batch))
+        fit_session(batch.sparkSession, 0)
         raw = batch.where(not_applied(applied)).persist()
         try:
             content = content_of(raw, applied.table_id)
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
-            fit_session(batch.sparkSession, content.records)
+            if content.records >= FEW_RECORDS:
+                fit_session(batch.sparkSession, content.records)
             is_new_table = applied.begins_anew or bool(
                 applied.table_id and content.table_id and uuid_time(content.table_id) > uuid_time(applied.table_id)
             )
@@ -162,6 +164,8 @@ class MirrorBatch:
             raw = raw.where(F.coalesce(F.col("properties")[TABLE_ID], F.lit(plan.table_id)) == plan.table_id)
         self._follow_schema(plan)
         records = newest_records(raw, plan.schemas)
+        if content.records < FEW_RECORDS:
+            records = records.localCheckpoint()  # else the owners, which both tables are joined with, compute it again
         owners = self._touched_owners(records, plan)
         newest = self._merged(records, owners, plan)
         clock = F.lit(applied.clock_s)
@@ -171,9 +175,7 @@ class MirrorBatch:
         changes = told.where("op <> 'same'")
         if self._logs or self._histories:
             self._write_steps(raw, told, plan)
-        counts = changes.groupBy("op").agg(F.count("*").alias("rows")).collect()
-        # of rows that a failed run has merged already, too
-        soonest = shown_rows(judged).agg(F.min("expires_at")).collect()[0][0]
+        counts, soonest = _counts_and_soonest(changes, judged)
         if plan.is_new_table:
             self._tables.records.delete("true")
         at_once(
@@ -181,19 +183,20 @@ class MirrorBatch:
             lambda: _merge_rows(self._tables.rows, changes, [*table_columns(plan.schemas), *_OWN]),
             lambda: self._tables.save_records(judged, newest.columns, content.newest_publish_s or applied.clock_s),
         )
+        now_s = int(time.time())
         done = Applied(
             epoch=plan.epoch,
-            clock_s=int(time.time()),
+            clock_s=now_s,
             table_id=plan.table_id,
             positions={**applied.positions, **content.positions},
             next_expiry_s=self._next_expiry(applied, soonest),
             static_columns=plan.statics,
-            forgot_s=applied.forgot_s,
+            forgot_s=applied.forgot_s or now_s,  # what a new mirror has just read is not looked at for what to forget
             schema_version=plan.schemas.newest.version,
             creations=creations,
         )
         self._tables.save_applied(done)
-        return {row.op: row["rows"] for row in counts if row.op != "touch"}
+        return counts
 
     def _next_expiry(self, applied: Applied, new: int | None) -> int | None:
         """No later than the first row expires; asked of the rows only when what was known has passed."""
@@ -298,9 +301,22 @@ class MirrorBatch:
             self._tables.save_applied(replace(plan.applied, schema_version=newest))
 
 
+def _counts_and_soonest(changes: DataFrame, judged: DataFrame) -> tuple[dict[str, int], int | None]:
+    """Changed rows by `op`, and when the first row expires, of those that a failed run has merged already, too; one Spark job."""
+    nothing = F.lit(None)
+    expiring = shown_rows(judged).select(nothing.cast("string").alias("op"), "expires_at")
+    told = changes.select("op", nothing.cast("bigint").alias("expires_at")).unionByName(expiring)
+    found = told.groupBy("op").agg(F.count("*").alias("rows"), F.min("expires_at").alias("soonest")).collect()
+    counts = {row.op: row["rows"] for row in found if row.op not in (None, "touch")}
+    return counts, next((row.soonest for row in found if row.op is None), None)
+
+
 def _merge_rows(table: LakeTable, changes: DataFrame, columns: Sequence[str]) -> None:
     fields = [F.col("after").getField(each).alias(each) for each in columns if each != ID]
     source = changes.select("op", ID, *fields)
+    if table.read() is None:
+        table.create(source.where("op <> 'delete'").select(*columns))
+        return
     table.ensure(source.select(*columns))
     update, insert = update_and_insert(columns)
     table.merge(

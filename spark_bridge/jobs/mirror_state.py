@@ -177,6 +177,9 @@ class MirrorTables:
         }
         names = ["record_id", *columns, "seen_s"]
         source = judged.withColumns(kept).select(*names, "is_dropped")
+        if self.records.read() is None:
+            self.records.create(source.where("NOT is_dropped").drop("is_dropped"))
+            return
         self.records.ensure(source.drop("is_dropped"))
         update, insert = update_and_insert(names)
         self.records.merge(

@@ -65,7 +65,7 @@ class EventsTopics:
         With `create` what is missing is made, with as many partitions as it is known to have had; without, all must be there.
         """
         if self._create:
-            self._make(topic, self._partitions if known is None else known)
+            self._make(topic, self._partitions if known is None else known, is_known=known is not None)
         found = self.look(topic)
         if self._create and found.mark is None:
             self._set_mark(topic)
@@ -115,9 +115,9 @@ class EventsTopics:
         answer = self._call("GET", topic, path)
         return answer.json() if answer.content else None
 
-    def _make(self, topic: str, partitions: int) -> None:
+    def _make(self, topic: str, partitions: int, *, is_known: bool) -> None:
         path = _path(topic)
-        self._make_topic(topic, partitions)
+        self._make_topic(topic, partitions, is_known=is_known)
         subscription = f"subscription/{quote(self._subscription, safe='')}"
         body = _EARLIEST | {"properties": {_MARK: uuid.uuid4().hex}}
         made = self._call("PUT", topic, f"/persistent/{path}/{subscription}", json=body)
@@ -126,26 +126,30 @@ class EventsTopics:
             for name in self._without_subscription(self._stats(topic, self.partitions(topic))):
                 self._call("PUT", topic, f"/persistent/{_path(name)}/{subscription}", json=body)
 
-    def _make_topic(self, topic: str, partitions: int) -> None:
+    def _make_topic(self, topic: str, partitions: int, *, is_known: bool) -> None:
         path = f"/persistent/{_path(topic)}"
         if partitions == 0:
             self._call("PUT", topic, path)
             return
         made = self._call("PUT", topic, f"{path}/partitions", json=partitions)
-        if made.status_code == httpx.codes.CONFLICT and not self._exists(topic):
-            # The topic was deleted, and its producers have made partitions of no topic again.
+        if made.status_code == httpx.codes.CONFLICT and not self._has_partitions(topic, is_known=is_known):
+            # The topic was deleted, and clients have made partitions of no topic again, or one without partitions.
+            self._call("DELETE", topic, f"{path}?force=true")
             for index in range(partitions):
                 self._call("DELETE", topic, f"{path}-partition-{index}?force=true")
             made = self._call("PUT", topic, f"{path}/partitions", json=partitions)
+            if made.status_code == httpx.codes.CONFLICT:
+                # Without the topic a subscription would make one without partitions.
+                raise PublishError(topic, "was deleted, and clients make its partitions again before it can be made")
         if made.status_code == httpx.codes.NO_CONTENT:
             _log.info("created events topic %s with %d partitions", topic, partitions)
 
-    def _exists(self, topic: str) -> bool:
+    def _has_partitions(self, topic: str, *, is_known: bool) -> bool:
+        """Whether it exists, with partitions if it is known to have had some."""
         try:
-            self.partitions(topic)
+            return self.partitions(topic) > 0 or not is_known
         except TopicLostError:
             return False
-        return True
 
     def _set_mark(self, topic: str) -> None:
         """The subscription was made by somebody else; the next look finds the mark, whichever agent's it is."""

@@ -41,6 +41,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._answer("PUT")
 
+    def do_DELETE(self) -> None:
+        self._answer("DELETE")
+
     def _answer(self, method: str) -> None:
         server = self.server
         assert isinstance(server, _Server)
@@ -271,3 +274,23 @@ def test_an_owner_that_is_away_is_named() -> None:
         pytest.raises(PublishError, match=r"cdc-events-ks.t: Pulsar's admin interface at localhost: "),
     ):
         _topics(first).ensure(_TOPIC)
+
+
+def test_what_clients_made_of_a_deleted_topic_gives_way_to_the_topic(server: _Server) -> None:
+    """One without partitions stands in its place, and bare partitions: nothing is subscribed before they are gone."""
+    server.answers = {
+        ("PUT", f"{_PATH}/partitions"): (409, {"reason": "This topic already exists"}),
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 0}),
+        ("DELETE", f"{_PATH}?force=true"): (204, None),
+        ("DELETE", f"{_PATH}-partition-0?force=true"): (204, None),
+    }
+    with pytest.raises(PublishError, match="was deleted, and clients make its partitions again"):
+        _topics(server).ensure(_TOPIC, known=2)
+    assert [(method, path) for method, path, _ in server.requests] == [
+        ("PUT", f"{_PATH}/partitions"),
+        ("GET", f"{_PATH}/partitions"),
+        ("DELETE", f"{_PATH}?force=true"),
+        ("DELETE", f"{_PATH}-partition-0?force=true"),
+        ("DELETE", f"{_PATH}-partition-1?force=true"),
+        ("PUT", f"{_PATH}/partitions"),
+    ]

@@ -9,7 +9,7 @@ RIVAL := $(if $(RIVAL_AGENT),--rival-agent $(RIVAL_AGENT))
 RIVAL_NAR ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-decode bench-spark compile faults soak fuzz audit lock nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-servers test-spark test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-decode bench-spark compile faults soak fuzz audit lock nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-20s %s\n' "$$name" "$$text"; done
@@ -21,7 +21,7 @@ demo: compile ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, e
 test: lint compile spark35 ## Everything that CI runs: linters, unit tests, integration tests on real servers, a fault plan
 ifeq ($(PYTEST_ARGS),)
 	@$(BIN)/pytest -n auto --dist worksteal -m "not integration"
-	@$(BIN)/pytest -m integration
+	@$(MAKE) --no-print-directory -j2 --output-sync=target test-servers test-spark
 	@$(MAKE) --no-print-directory test-faults
 else
 	@$(BIN)/pytest $(PYTEST_ARGS)
@@ -29,6 +29,12 @@ endif
 
 test-fast: compile ## Unit tests, no servers, and not those that try every cut and every flipped bit
 	@$(BIN)/pytest -n 3 --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)
+
+test-servers: compile ## Integration tests without Spark (part of `make test`, beside the next one)
+	@$(BIN)/pytest -m "integration and not spark" $(PYTEST_ARGS)
+
+test-spark: compile spark35 ## Integration tests with Spark, on servers of their own (part of `make test`)
+	@$(BIN)/pytest -m "integration and spark" $(PYTEST_ARGS)
 
 test-multinode: compile ## Two data centres, an upgrade in place, nodes down, repaired, replaced, joining, leaving, faults (some 15 minutes)
 	@$(BIN)/pytest --multinode $(PYTEST_ARGS)

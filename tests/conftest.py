@@ -24,6 +24,8 @@ _BY_OPTION = {
 }
 """Marks of what runs by an option of the same name only: it takes long, and wants the machine for itself."""
 
+_SPARK_FIXTURES = frozenset({"spark", "spark35"})
+
 _SPARK_LINES = "==4.1"
 """The lines of Spark that tests are for which say nothing: that of requirements.lock."""
 
@@ -61,6 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _INTEGRATION in item.path.parents:
             item.add_marker(pytest.mark.integration)
+    _mark_spark(items)
     items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
     wanted = {mark for mark in _BY_OPTION if config.getoption(mark)}
     others = [
@@ -72,6 +75,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
+
+
+def _mark_spark(items: list[pytest.Item]) -> None:
+    """Modules that use a Spark session: `make test` runs them beside the other ones, on servers of their own.
+
+    Spark computes while the others wait for servers, so that both together take little longer than one.
+    """
+    found = {item.path for item in items if not _SPARK_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))}
+    for item in items:
+        if item.path in found:
+            item.add_marker(pytest.mark.spark)
 
 
 def _spark_lines(item: pytest.Item) -> SpecifierSet:

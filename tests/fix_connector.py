@@ -23,7 +23,7 @@ from tests.data_topic import DataTopic
 from tests.events_topic import wait_until
 from tests.events_writer import EventsWriter
 from tests.local_run import LocalRun
-from tests.servers import REPOSITORY, CassandraServer, PulsarServer
+from tests.servers import CassandraServer, PulsarServer
 
 _numbers = itertools.count(1)
 
@@ -105,9 +105,9 @@ class Connector:
 
 
 @pytest.fixture(scope="session")
-def connector_archive() -> Path:
-    """build/cassandra-cdc-source-*.nar of this checkout."""
-    return build_nar(REPOSITORY / "build")
+def connector_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of this checkout, in a folder of this run: another run beside it may build its own."""
+    return build_nar(tmp_path_factory.mktemp("archive"))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from schemas.mutation_event import SNAPSHOT_SEGMENT_ID, MutationEvent, MutationK
 from source_connector.events.events_message import PendingEvent
 from source_connector.rows.projection import Projection
 
-__all__ = ["event_time_ms", "marker_properties", "row_properties", "survivor_properties"]
+__all__ = ["event_time_ms", "gone_properties", "marker_properties", "row_properties", "survivor_properties"]
 
 _STATIC_ROW: Final = MutationKind.STATIC_ROW
 _ROW_DELETION: Final = MutationKind.ROW_DELETION
@@ -51,6 +51,14 @@ def survivor_properties(
         properties[names.STATIC_COLUMNS] = _json(projection.static_names)
     if writetime_us is not None:
         properties[names.WRITETIME] = str(writetime_us)
+    return properties
+
+
+def gone_properties(projection: Projection, pending: PendingEvent, *, is_static: bool = False) -> dict[str, str]:
+    """Of a row or static row that was published after a deletion of many rows, and is gone since."""
+    properties = survivor_properties(projection, pending, None, is_static=is_static)
+    if not is_static:
+        properties[names.KIND] = _KINDS[MutationKind.ROW_DELETION]
     return properties
 
 

@@ -3,7 +3,9 @@
 One thing is under way at a time: the marker, the read of a page, the records of a page. So the rows are read when the data
 topic has the marker. An instance that was suspended may publish a marker that erases what another one has published since:
 that was written before the read, and comes again behind the marker. Rows of a page that took long may lie behind newer ones
-of theirs, or behind their deletion: such a page is read again, and unless it is as it was, all begins anew with a marker.
+of theirs, or behind their deletion: such a page is read again, once, and what differs is published again: a row that changed,
+a null for a row that is gone. What changes after that has events of its own behind this one, so a busy partition over a slow
+topic settles too.
 
 A row with a cell that the deletion would have taken was read before the deletion was applied: its page is read again
 (`source_connector.rows.early_reads`). Where no write time tells, all is done once more when the deletion is there for sure.
@@ -17,7 +19,7 @@ from typing import Final
 
 from schemas.mutation_event import MutationKind, RangeBounds
 from source_connector.errors import RowConversionError
-from source_connector.host.publication import event_time_ms, marker_properties, survivor_properties
+from source_connector.host.publication import event_time_ms, gone_properties, marker_properties, survivor_properties
 from source_connector.host.record import SourceRecord
 from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outcome_of_scope, pause_s
 from source_connector.rows.partition_lanes import Work
@@ -41,7 +43,11 @@ class ScopeTask(Task):
         self._schema_id = desk.schema_id
         self._next: ReadRequest | None = None
         self._published: ReadRequest | None = None
-        self._published_hash = 0
+        self._published_hashes: dict[RawValues, int] = {}
+        """Of the rows of the page by their keys. Not the rows: a page may be large, its records with the broker for long."""
+        self._pushed_off: dict[RawValues, int] = {}
+        """Published with an earlier page, and not on it when it was read again: on a later one, or gone."""
+        self._is_second_look = False
         self._is_proven = True
         self._read_at = self._started_at = 0.0
         self._early_reads = 0
@@ -65,6 +71,7 @@ class ScopeTask(Task):
 
     def _begin(self) -> None:
         self._is_proven, self._is_unsure, self._published = True, False, None
+        self._published_hashes, self._pushed_off, self._is_second_look = {}, {}, False
         self._unconverted, self._retried, self._error = [], [], None
         if self.desk.last_rows is not None:
             self.desk.last_rows.forget()
@@ -88,25 +95,41 @@ class ScopeTask(Task):
             again = partial(self._read, rows.request)
             self.desk.later(self, pause_s(self._early_reads), again, counted_as="reads_too_early")
             return
-        # Not the rows themselves: a page may be large, and its records may be with the broker for long.
-        rows_hash, is_known = hash(tuple(rows.rows)), rows.request is self._published
-        if is_known and rows_hash != self._published_hash:
-            self._begin()
-            return
         self._is_unsure |= outcome is Outcome.UNKNOWN
         self._is_proven &= rows.consistency == "ALL" and not rows.is_fallback
         state = rows.paging_state
         self._next = None if state is None else rows.request.next_page(state)
-        if not is_known:
-            self._published, self._published_hash = rows.request, rows_hash
-            for row in rows.rows:
-                self._publish_survivor(row)
+        self._is_second_look = rows.request is self._published
+        self._published = rows.request
+        self._publish_what_differs(rows)
         if not self.unanswered:
             self._go_on()
 
+    def _publish_what_differs(self, rows: Rows) -> None:
+        """The rows of the page that are not published like this, and a null for each that was and is gone."""
+        before = self._pushed_off
+        if self._is_second_look:
+            before = self._published_hashes | before
+        width = len(self._projection.scope_selection.key_columns)
+        now = {tuple(row[:width]): hash(tuple(row)) for row in rows.rows}
+        # Rows that were inserted push the last ones off their page: those are gone only if no later page has them.
+        still_there = [at for at, key in enumerate(before) if key in now]
+        passed = len(before) if rows.paging_state is None else max(still_there, default=-1)
+        missing = [(at, key) for at, key in enumerate(before) if key not in now]
+        self._published_hashes = now
+        self._pushed_off = {key: before[key] for at, key in missing if at > passed}
+        for at, key in missing:
+            if at <= passed:
+                self._publish_gone(key, has_rows=bool(now))
+        for row in rows.rows:
+            key = tuple(row[:width])
+            if before.get(key) != now[key]:
+                self._publish_survivor(row)
+
     def on_all_acknowledged(self) -> None:
         """The marker or the page is on the data topic: the next page, or the end, unless the page was late."""
-        if self._published is not None and time.monotonic() - self._read_at > STALE_AFTER_S:
+        is_late = time.monotonic() - self._read_at > STALE_AFTER_S
+        if self._published is not None and is_late and not self._is_second_look:
             self._read(self._published)
         else:
             self._go_on()
@@ -138,8 +161,7 @@ class ScopeTask(Task):
     def _publish_survivor(self, row: RawValues) -> None:
         projection, selection = self._projection, self._projection.scope_selection
         key_values = tuple(row[: len(selection.key_columns)])
-        # A partition that has nothing but a static row comes as one row without clustering values.
-        is_static = bool(projection.static_selection.value_columns) and None in key_values
+        is_static = self._is_static(key_values)
         try:
             key = projection.record_key(key_values)
             if is_static:
@@ -153,6 +175,19 @@ class ScopeTask(Task):
         writetime_us = max(selection.writetimes_us(row).values(), default=None)
         properties = survivor_properties(projection, self._pending, writetime_us, is_static=is_static)
         self._publish(key, value, properties)
+
+    def _publish_gone(self, key_values: RawValues, *, has_rows: bool) -> None:
+        """A row that was published, and is not there any more. Static columns that rows have come to bring are there."""
+        is_static = self._is_static(key_values)
+        if is_static and has_rows:
+            return
+        projection = self._projection
+        properties = gone_properties(projection, self._pending, is_static=is_static)
+        self._publish(projection.record_key(key_values), projection.deleted, properties)
+
+    def _is_static(self, key_values: RawValues) -> bool:
+        """A partition that has nothing but a static row comes as one row without clustering values."""
+        return bool(self._projection.static_selection.value_columns) and None in key_values
 
     def _publish(self, key: bytes, value: bytes | None, properties: dict[str, str]) -> None:
         record = SourceRecord(

@@ -85,8 +85,8 @@ def test_rows_are_read_when_the_topic_has_the_marker(monkeypatch: pytest.MonkeyP
     assert (len(case.desk.reads), case.desk.settled) == (1, [case.events])
 
 
-def test_rows_whose_way_took_long_are_published_again_behind_a_new_marker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another instance took over meanwhile: one of them is newer now, one is gone, and both lie behind what it published."""
+def test_what_differs_is_published_again_when_a_page_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another instance took over meanwhile: one row is newer now, one is gone, and both lie behind what it published."""
     case = Case(monkeypatch)
     case.acknowledge()
     case.answer(row(3), row(4), row(5))
@@ -94,11 +94,9 @@ def test_rows_whose_way_took_long_are_published_again_behind_a_new_marker(monkey
     assert (len(case.desk.reads), case.desk.settled) == (2, [])
     now = (row(3), row(4, 7))
     case.answer(*now)
-    assert (case.kinds[-1], case.desk.settled) == (_MARKER, [])
     case.acknowledge()
-    case.answer(*now)
-    case.acknowledge()
-    assert fold(case.desk.records) == case.of(*now)
+    assert case.kinds == [_MARKER, "row", "row", "row", "row_deletion", "row"]
+    assert fold(case.desk.records) == case.of(*now) | {_PROJECTION.record_key(row(5)[:2]): None}
     assert case.desk.settled == [case.events]
 
 
@@ -120,19 +118,39 @@ def test_rows_whose_way_took_long_and_that_are_as_they_were_are_not_published_ag
     assert case.desk.settled == [case.events]
 
 
-def test_rows_that_are_published_again_late_are_read_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the topic has them in time, or they stay as they are."""
+def test_a_deletion_settles_in_a_busy_partition_over_a_slow_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row changes between any two reads, and no page is in time: one marker, each page published twice at most."""
+    case = Case(monkeypatch)
+    case.acknowledge(after_s=6)
+    pages: tuple[tuple[bytes | None, range], ...] = ((b"2", range(1, 4)), (b"3", range(4, 7)), (None, range(7, 9)))
+    value = 0
+    for then, keys in pages:
+        for _ in range(2):
+            assert case.desk.settled == []
+            value += 1
+            case.answer(*(row(key, value) for key in keys), paging_state=then)
+            case.acknowledge(after_s=6)
+    assert (case.kinds.count(_MARKER), len(case.desk.records)) == (1, 1 + 2 * 8)
+    assert case.desk.settled == [case.events]
+
+
+def test_rows_that_others_pushed_off_a_late_page_are_looked_for_on_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two rows were inserted before them, so that the page ends before: one of the two is on the next page, one is gone."""
     case = Case(monkeypatch)
     case.acknowledge()
-    case.answer(row(3, 1))
-    for value in (2, 3):
-        case.acknowledge(after_s=60)
-        case.answer(row(3, value))
-        case.acknowledge()
-        case.answer(row(3, value))
-    assert case.desk.settled == []
+    case.answer(row(3), row(4), row(5), paging_state=b"5")
+    case.acknowledge(after_s=60)
+    case.answer(row(1), row(2), row(3), paging_state=b"3")
+    assert case.kinds == [_MARKER, "row", "row", "row", "row", "row"]
     case.acknowledge()
-    assert fold(case.desk.records) == case.of(row(3, 3))
+    assert case.desk.reads[-1].paging_state == b"3"
+    case.answer(row(5), row(6))
+    case.acknowledge()
+    assert case.kinds[6:] == ["row_deletion", "row"]
+    now = case.of(row(1), row(2), row(3), row(5), row(6))
+    assert fold(case.desk.records) == now | {_PROJECTION.record_key(row(4)[:2]): None}
     assert case.desk.settled == [case.events]
 
 

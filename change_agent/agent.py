@@ -46,6 +46,7 @@ from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.reading_again import reading_again
 from change_agent.publishing.held_events import holds_events
 from change_agent.publishing.inflight import InflightPositions
+from change_agent.publishing.node_owner import NodeOwner
 from change_agent.publishing.publisher import HoldLimits, MutationPublisher
 from change_agent.publishing.topic_lane import Packing
 from change_agent.publishing.topic_looks import LostTopic
@@ -136,6 +137,12 @@ class ChangeAgent:
         self._http: Final = self._make_http()
         self._archiving: Final = self._make_archiving()
         self._copy: Final = self._make_copy()
+        self._owner: Final = NodeOwner(
+            lambda node_id: self._producers.hold(full_topic_name(f"{config.topic_prefix}agent-{node_id}")),
+            self._node_id,
+            self.metrics,
+            self._stopping,
+        )
         self._writer: Final = PositionsWriter(
             self._store,
             self._stored,
@@ -348,6 +355,7 @@ class ChangeAgent:
     def _read(self) -> None:
         try:
             if self._copy is not None:
+                self._copy.claim()
                 restored = self._copy.restore() if self._stored == StoredPositions() else None
                 if restored is not None:
                     while not self._writer.adopt(restored):
@@ -355,6 +363,8 @@ class ChangeAgent:
                             return
                     self._follower.adopt(restored)
                 self._copy.start()
+            elif self._config.create_topics:
+                self._owner.wait()
             self._follower.run()
         except Exception as error:  # noqa: BLE001  # the top of a thread
             _log.exception("the reader failed")

@@ -37,6 +37,7 @@ __all__ = [
     "KeyStoreError",
     "MalformedMutationError",
     "MalformedSegmentError",
+    "NodeTakenError",
     "PartitionsChangedError",
     "PublishError",
     "SegmentFileError",
@@ -82,6 +83,10 @@ class PartitionsChangedError(PublishError):
 
 class TopicLostError(PublishError):
     """A topic does not exist, or the connector's subscription does not: nobody holds the events."""
+
+
+class NodeTakenError(PublishError):
+    """Another agent for the same node is connected."""
 
 
 class StateFormatError(CdcError):

@@ -37,6 +37,11 @@ class CopyTopic:
             self._producer: Final = client.create_producer(
                 topic, send_timeout_millis=_TIMEOUT_MS, batching_enabled=False
             )
+        except pulsar.ConsumerBusy as error:
+            reason = (
+                "another agent, perhaps on another machine, has this node's positions: this one waits until it ends"
+            )
+            raise PublishError(topic, reason) from error
         except pulsar.PulsarException as error:
             raise PublishError(topic, f"the copy of positions: {error}") from error
 

@@ -1,5 +1,7 @@
 """PositionsCopy: keeps a copy of the stored positions with the broker, so that a replaced machine or pod goes on.
 
+Only one agent has a node's copy, on whatever machine: a second one waits before it reads anything.
+
 The copy is a few seconds old, so a new machine repeats that much. While something that was acknowledged to the log waits
 on this machine's disk only (held events, parked mutations), no copy is made: it would skip that.
 """
@@ -32,7 +34,10 @@ class Topic(Protocol):
 
 
 class PositionsCopy:
-    """`restore` and then `start` by one thread, once; `stop` by the owner. The thread is the topic's only user then."""
+    """`claim`, `restore` where it is wanted, and then `start` by one thread, once; `stop` by the owner.
+
+    The copy's own thread is the topic's only user then.
+    """
 
     def __init__(
         self,
@@ -53,6 +58,20 @@ class PositionsCopy:
         self._stopping: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._run, name="positions-copy", daemon=True)
         self.failure: BaseException | None = None
+
+    def claim(self) -> None:
+        """Be the one agent that has this node's copy. Waits for both servers and for other agents, or for the stop."""
+        while not self._agent_stops.is_set():
+            try:
+                if self._node_id() is not None:
+                    self._opened()
+                    if self._complained:
+                        _log.info("the node's positions are this agent's now")
+                    self._complained = False
+                    return
+            except PublishError as error:
+                self._complain(error)
+            self._agent_stops.wait(_RETRY_S)
 
     def restore(self) -> StoredPositions | None:
         """The copy, for a machine that knows nothing; None when there is none. Waits for both servers, or for the stop."""

@@ -13,7 +13,7 @@ import _pulsar
 import pulsar
 
 from change_agent.configuration.pulsar_auth import PulsarAuth
-from change_agent.errors import PublishError, TopicLostError
+from change_agent.errors import NodeTakenError, PublishError, TopicLostError
 from change_agent.positions.copy_topic import CopyTopic
 from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.partition_counts import PartitionCounts
@@ -90,6 +90,7 @@ class EventProducers:
         # Threads that open partitions of one topic make it once.
         self._locks: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
         self._auth: Final = auth
+        self._held: Final[list[pulsar.Producer]] = []
         self._client: Final = pulsar.Client(
             service_url,
             authentication=_authentication(auth),
@@ -132,6 +133,19 @@ class EventProducers:
         partitions = self._topics.ensure(topic).partitions
         name = f"{topic}-partition-0" if partitions else topic
         return self._producer(topic, name, _AvroSchema(record_name, schema_text))
+
+    def hold(self, topic: str) -> None:
+        """Be the only one that may produce to this topic, until the end. Raises NodeTakenError, PublishError."""
+        try:
+            producer = self._client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.Exclusive)
+        except (pulsar.ProducerFenced, pulsar.ProducerBusy) as error:
+            reason = (
+                "another agent for this node has it, perhaps on another machine: this one waits until that has ended"
+            )
+            raise NodeTakenError(topic, reason) from error
+        except pulsar.PulsarException as error:
+            raise PublishError(topic, str(error)) from error
+        self._held.append(producer)
 
     def copy_topic(self, topic: str) -> CopyTopic:
         """The topic of a node's copy of positions. Raises PublishError."""

@@ -108,7 +108,7 @@ class AgentMetrics:
         default=0.0,
         metadata={"help": "How long there is something to do and the position does not move", "is_gauge": True},
     )
-    standby: int = _gauge("1 while another agent reads this node's cdc_raw, and this one waits for its end")
+    standby: int = _gauge("1 while another agent has this node, and this one waits for its end")
     cdc_raw_unlocked: int = _gauge(
         "1 where cdc_raw cannot be locked: a second agent for this node would not be kept out"
     )

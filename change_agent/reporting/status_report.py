@@ -116,6 +116,8 @@ class StatusReport:
             problems.append(f"cassandra: {self._node.problem}")
         elif self._node.node_id is None:
             problems.append("cassandra: the schema is not read yet")
+        if self._metrics.standby:
+            problems.append("another agent, perhaps on another machine, publishes this node's changes")
         topics = self._topics()
         if topics and not any(each.is_usable for each in topics.values()):
             problems += [f"pulsar: {each.topic}: {each.problem or 'is being opened'}" for each in topics.values()][:3]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import resource
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -313,6 +314,66 @@ def test_a_replaced_machine_goes_on_from_the_copy_of_the_positions(
     assert second.stop() == 0, second.log_tail()
     assert "positions are taken from their copy" in second.log.read_text()
     assert _keys(topic) == set(range(2_100)) and len(topic.read()) == 2_100
+
+
+@pytest.mark.parametrize(
+    ("has_copy", "said", "goes_on"),
+    [
+        (
+            False,
+            "another agent for this node has it, perhaps on another machine: this one waits",
+            "has ended; this one goes",
+        ),
+        (
+            True,
+            "another agent, perhaps on another machine, has this node's positions: this one",
+            "are this agent's now",
+        ),
+    ],
+)
+def test_a_second_agent_on_another_machine_waits_for_the_first_one(
+    servers: Sandbox,
+    session: Session,
+    table: str,
+    tmp_path: Path,
+    topic_of: TopicOf,
+    has_copy: bool,
+    said: str,
+    goes_on: str,
+) -> None:
+    """Its `cdc_raw` is another folder, so no lock keeps it out; it has positions of its own, from its turn before."""
+    prefix = f"persistent://public/default/owner-{table.partition('.')[0]}-"
+    options = {"positionsTopicPrefix": prefix} if has_copy else {}
+    first = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path / "first", **options)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    options["cdcRawDirectory"] = str(elsewhere)
+    second = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path / "second", **options)
+    try:
+        first.start()
+        _write(session, table, range(100))
+        topic = topic_of(table)
+        topic.wait_for(100)
+        assert first.stop() == 0, first.log_tail()
+        for each in servers.node.cdc_raw.iterdir():
+            shutil.copy(each, elsewhere)
+        second.start()
+        wait_until((second.working_dir / "positions-a.json").exists, "the second one has positions")
+        assert second.stop() == 0, second.log_tail()
+        first.start()
+        _write(session, table, range(100, 200))
+        topic.wait_for_rows(200)
+        second.start()
+        wait_until(lambda: said in second.log.read_text(), "the second one waits", 60)
+        assert second.metric("mutations_read") == 0
+        first.kill()
+        wait_until(lambda: goes_on in second.log.read_text(), "it goes on", 60)
+        assert second.log.read_text().count(said) == 1
+    finally:
+        first.kill()
+        code = second.stop()
+    assert code == 0, second.log_tail()
+    assert _keys(topic) == set(range(200))
 
 
 def test_a_second_agent_of_the_node_waits_in_a_directory_of_its_own_until_the_first_one_is_killed(

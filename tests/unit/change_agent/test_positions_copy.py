@@ -44,6 +44,7 @@ class _Agent:
         self.is_portable = True
         self.stopping = threading.Event()
         self.opened: list[str] = []
+        self.busy = 0
         self._topic = topic
         self.copy = PositionsCopy(
             self._open, lambda: "node-1", lambda: self.stored, lambda: self.is_portable, self.stopping
@@ -51,6 +52,8 @@ class _Agent:
 
     def _open(self, node_id: str) -> _Topic:
         self.opened.append(node_id)
+        if len(self.opened) <= self.busy:
+            raise PublishError("positions", "another agent has them")
         return self._topic
 
 
@@ -96,6 +99,20 @@ def test_a_broker_that_is_away_gets_the_copy_later(caplog: pytest.LogCaptureFixt
     wait_until(lambda: topic.payload is not None, "a copy is made", 20)
     made.copy.stop()
     assert [each.getMessage() for each in caplog.records] == ["positions: not now; trying again"]
+
+
+def test_an_agent_waits_for_the_one_that_has_the_nodes_copy(caplog: pytest.LogCaptureFixture) -> None:
+    """Told once, also where it has positions of its own; a stop ends the wait."""
+    made = _Agent(_Topic())
+    made.busy = 2
+    made.copy.claim()
+    assert len(made.opened) == 3
+    assert [each.getMessage() for each in caplog.records] == ["positions: another agent has them; trying again"]
+    stopped = _Agent(_Topic())
+    stopped.busy = 1_000_000
+    threading.Timer(0.2, stopped.stopping.set).start()
+    stopped.copy.claim()
+    assert len(stopped.opened) == 1
 
 
 @pytest.mark.parametrize(

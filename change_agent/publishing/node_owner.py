@@ -1,0 +1,60 @@
+"""NodeOwner: one agent at a time publishes a node's changes, on whatever machine it runs.
+
+It is asked at the start, of a topic that belongs to the node and holds no message. A broker that cannot be asked is no
+reason to wait: the lock on `cdc_raw` keeps out what runs on the same machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from change_agent.errors import NodeTakenError, PublishError
+from change_agent.reporting.metrics import AgentMetrics
+
+__all__ = ["NodeOwner"]
+
+_log: Final = logging.getLogger(__name__)
+_RETRY_S: Final = 2.0
+
+
+class NodeOwner:
+    """`wait` by one thread, once."""
+
+    def __init__(
+        self,
+        hold: Callable[[str], None],
+        node_id: Callable[[], str | None],
+        metrics: AgentMetrics,
+        stopping: threading.Event,
+    ) -> None:
+        self._hold: Final = hold
+        self._node_id: Final = node_id
+        self._metrics: Final = metrics
+        self._stopping: Final = stopping
+
+    def wait(self) -> None:
+        """Return when no other agent has the node, when the broker cannot say so, or when the agent stops."""
+        while not self._stopping.is_set():
+            node_id = self._node_id()
+            if node_id is not None and self._is_free(node_id):
+                return
+            self._stopping.wait(_RETRY_S if self._metrics.standby else _RETRY_S / 20)
+
+    def _is_free(self, node_id: str) -> bool:
+        try:
+            self._hold(node_id)
+        except NodeTakenError as error:
+            if not self._metrics.standby:
+                _log.warning("%s", error)
+            self._metrics.standby = 1
+            return False
+        except PublishError as error:
+            _log.info("whether another machine has an agent for this node cannot be said (%s); going on", error)
+        else:
+            if self._metrics.standby:
+                _log.info("the other agent has ended; this one goes on")
+        self._metrics.standby = 0
+        return True

@@ -1,0 +1,55 @@
+"""NodeOwner: whom an agent waits for at its start, and for whom not."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from change_agent.errors import NodeTakenError, PublishError
+from change_agent.publishing.node_owner import NodeOwner
+from change_agent.reporting.metrics import AgentMetrics
+
+
+class _Broker:
+    """Gives these answers, one after the other; the last one for ever."""
+
+    def __init__(self, *answers: PublishError | None) -> None:
+        self._answers = list(answers)
+        self.asked: list[str] = []
+        self.metrics = AgentMetrics()
+        self.standby: list[int] = []
+        self.stopping = threading.Event()
+
+    def hold(self, node_id: str) -> None:
+        self.asked.append(node_id)
+        self.standby.append(self.metrics.standby)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if answer is not None:
+            raise answer
+
+    def owner(self) -> NodeOwner:
+        return NodeOwner(self.hold, lambda: "node-1", self.metrics, self.stopping)
+
+
+def test_an_agent_waits_for_another_one_of_its_node(caplog: pytest.LogCaptureFixture) -> None:
+    """Told once; the metric says it meanwhile."""
+    broker = _Broker(NodeTakenError("topic", "taken"), NodeTakenError("topic", "taken"), None)
+    broker.owner().wait()
+    assert (broker.asked, broker.standby, broker.metrics.standby) == (["node-1"] * 3, [0, 1, 1], 0)
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == ["topic: taken"]
+
+
+def test_a_broker_that_cannot_say_it_is_not_waited_for() -> None:
+    """It is away, or the topic may not be used: nothing is published without it anyway, and reading goes on."""
+    broker = _Broker(PublishError("topic", "Timeout"))
+    broker.owner().wait()
+    assert (broker.asked, broker.metrics.standby) == (["node-1"], 0)
+
+
+def test_a_stop_ends_the_wait() -> None:
+    """While the other agent runs."""
+    broker = _Broker(NodeTakenError("topic", "taken"))
+    threading.Timer(0.2, broker.stopping.set).start()
+    broker.owner().wait()
+    assert (broker.asked, broker.metrics.standby) == (["node-1"], 1)

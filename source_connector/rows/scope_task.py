@@ -23,8 +23,7 @@ from source_connector.host.publication import event_time_ms, gone_properties, ma
 from source_connector.host.record import SourceRecord
 from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outcome_of_scope, pause_s
 from source_connector.rows.partition_lanes import Work
-from source_connector.rows.projection import RawValues
-from source_connector.rows.read_request import ReadLevel, ReadRequest, Rows
+from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_task import STALE_AFTER_S, Desk, Task
 
 __all__ = ["ScopeTask"]
@@ -43,9 +42,9 @@ class ScopeTask(Task):
         self._schema_id = desk.schema_id
         self._next: ReadRequest | None = None
         self._published: ReadRequest | None = None
-        self._published_hashes: dict[RawValues, int] = {}
+        self._published_hashes: dict[RawRow, int] = {}
         """Of the rows of the page by their keys. Not the rows: a page may be large, its records with the broker for long."""
-        self._pushed_off: dict[RawValues, int] = {}
+        self._pushed_off: dict[RawRow, int] = {}
         """Published with an earlier page, and not on it when it was read again: on a later one, or gone."""
         self._is_second_look = False
         self._is_proven = True
@@ -111,7 +110,7 @@ class ScopeTask(Task):
         if self._is_second_look:
             before = self._published_hashes | before
         width = len(self._projection.scope_selection.key_columns)
-        now = {tuple(row[:width]): hash(tuple(row)) for row in rows.rows}
+        now = {row[:width]: hash(row) for row in rows.rows}
         # Rows that were inserted push the last ones off their page: those are gone only if no later page has them.
         still_there = [at for at, key in enumerate(before) if key in now]
         passed = len(before) if rows.paging_state is None else max(still_there, default=-1)
@@ -122,7 +121,7 @@ class ScopeTask(Task):
             if at <= passed:
                 self._publish_gone(key, has_rows=bool(now))
         for row in rows.rows:
-            key = tuple(row[:width])
+            key = row[:width]
             if before.get(key) != now[key]:
                 self._publish_survivor(row)
 
@@ -158,7 +157,7 @@ class ScopeTask(Task):
             return Outcome.POSSIBLE
         return outcome_of_scope(self._pending.event, self._projection.scope_selection, rows.rows)
 
-    def _publish_survivor(self, row: RawValues) -> None:
+    def _publish_survivor(self, row: RawRow) -> None:
         projection, selection = self._projection, self._projection.scope_selection
         key_values = tuple(row[: len(selection.key_columns)])
         is_static = self._is_static(key_values)
@@ -176,7 +175,7 @@ class ScopeTask(Task):
         properties = survivor_properties(projection, self._pending, writetime_us, is_static=is_static)
         self._publish(key, value, properties)
 
-    def _publish_gone(self, key_values: RawValues, *, has_rows: bool) -> None:
+    def _publish_gone(self, key_values: RawRow, *, has_rows: bool) -> None:
         """A row that was published, and is not there any more. Static columns that rows have come to bring are there."""
         is_static = self._is_static(key_values)
         if is_static and has_rows:
@@ -185,7 +184,7 @@ class ScopeTask(Task):
         properties = gone_properties(projection, self._pending, is_static=is_static)
         self._publish(projection.record_key(key_values), projection.deleted, properties)
 
-    def _is_static(self, key_values: RawValues) -> bool:
+    def _is_static(self, key_values: RawRow) -> bool:
         """A partition that has nothing but a static row comes as one row without clustering values."""
         return bool(self._projection.static_selection.value_columns) and None in key_values
 

@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
-from spark_bridge import register
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.mirror_state import MirrorTables
 from tests.fix_mirror import MirrorOf, texts
@@ -74,7 +73,6 @@ def test_a_small_run_is_few_jobs_and_tasks_in_a_session_of_ones_own(
     """What a run costs is its plans: their number is bounded, and needs no settings that the session would have to have."""
     own = spark.newSession()
     own.conf.unset("spark.databricks.delta.snapshotPartitions")
-    register(own)
     topic = data_topic(*PLAIN)
     for allowed in (14, 20):
         topic.write(*[Record(key={"id": each}, value={"name": "a"}) for each in range(10)], batch=5)

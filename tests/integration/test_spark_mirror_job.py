@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.mirror_state import MirrorTables
 from tests.fix_mirror import MirrorOf, texts
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas, tasks_of_jobs
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
 from tests.table_records import OLD, PLAIN, WIDE, partition_deletion, range_deletion, row, row_deletion, static_row
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
@@ -65,22 +65,6 @@ def test_a_mirror_follows_inserts_updates_and_deletes(mirror_of: MirrorOf, data_
     ]
     again = kept.run()
     assert (again.records, again.inserted, again.updated, again.deleted) == (0, 0, 0, 0)
-
-
-def test_a_small_run_is_few_jobs_and_tasks_in_a_session_of_ones_own(
-    spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
-) -> None:
-    """What a run costs is its plans: their number is bounded, and needs no settings that the session would have to have."""
-    own = spark.newSession()
-    own.conf.unset("spark.databricks.delta.snapshotPartitions")
-    topic = data_topic(*PLAIN)
-    for allowed in (14, 20):
-        topic.write(*[Record(key={"id": each}, value={"name": "a"}) for each in range(10)], batch=5)
-        before = tasks_of_jobs(spark)
-        mirror(own, topic.options, str(tmp_path / "mirror"))
-        tasks = [number for job, number in tasks_of_jobs(spark).items() if job > max(before)]
-        assert len(tasks) <= allowed
-        assert sum(tasks) <= 6 * allowed
 
 
 def test_versions_of_records_without_a_write_time_are_closed(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:

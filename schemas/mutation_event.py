@@ -21,8 +21,11 @@ from schemas.errors import CdcError
 from schemas.row_record import AvroSchema, schema_text
 
 __all__ = [
+    "FIRST_MUTATION_EVENTS_SCHEMA",
+    "MARKER_STAYS",
     "MUTATION_EVENTS_SCHEMA",
     "MUTATION_EVENTS_SCHEMA_TEXT",
+    "NO_MARKER",
     "SNAPSHOT_SEGMENT_ID",
     "MalformedEventsError",
     "MutationEvent",
@@ -35,6 +38,10 @@ __all__ = [
 
 SNAPSHOT_SEGMENT_ID: Final = -2
 """Of events that stand for no change: existing rows that a backfill asks for. No commit log has it."""
+NO_MARKER: Final = -1
+"""The change wrote no row marker."""
+MARKER_STAYS: Final = 0
+"""The change wrote a row marker without a TTL."""
 
 
 class MutationKind(Enum):
@@ -70,6 +77,8 @@ class MutationEvent(NamedTuple):
     `live_cell_writetime_us` the highest write time of a live regular cell (of a static row: a live static cell),
     `deletion_time_us` of the row, range or partition deletion, `expiry_time_s` (since the epoch) when the last cell or
     row marker expires, where all that was written has a TTL.
+    `marker_expiry_s`: an INSERT writes a row marker, which keeps the row without any cell. `NO_MARKER` when the change wrote
+    none (an UPDATE), `MARKER_STAYS`, else the second when it expires; None: not told (older agents, snapshots).
     `columns` are the names of regular or static columns that were written or deleted.
 
     A named tuple, for it is made for every change, six times as fast as a frozen dataclass.
@@ -88,6 +97,7 @@ class MutationEvent(NamedTuple):
     expiry_time_s: int | None = None
     bounds: RangeBounds | None = None
     columns: tuple[str, ...] = ()
+    marker_expiry_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,34 +132,30 @@ _BOUNDS: Final[AvroSchema] = {
         {"name": "end_inclusive", "type": "boolean"},
     ],
 }
-_EVENT: Final[AvroSchema] = {
-    "type": "record",
-    "name": "MutationEvent",
-    "fields": [
-        {"name": "position", "type": "int"},
-        {"name": "ordinal", "type": "int"},
-        {
-            "name": "kind",
-            "type": {"type": "enum", "name": "MutationKind", "symbols": [kind.value for kind in MutationKind]},
-        },
-        {"name": "key", "type": "bytes"},
-        {"name": "partition_key", "type": "bytes"},
-        {"name": "clustering", "type": {"type": "array", "items": ["null", "bytes"]}},
-        {"name": "digest", "type": {"type": "fixed", "name": "Md5", "size": 16}},
-        _nullable("writetime", "long"),
-        _nullable("live_cell_writetime", "long"),
-        _nullable("deletion_time", "long"),
-        _nullable("expiry_time", "long"),
-        _nullable("bounds", _BOUNDS),
-        # An index into the message's column_sets: the same few sets repeat from event to event.
-        {"name": "column_set", "type": "int"},
-    ],
-}
-MUTATION_EVENTS_SCHEMA: Final[AvroSchema] = {
-    "type": "record",
-    "name": "MutationEvents",
-    "namespace": "cassandra_cdc",
-    "fields": [
+_FIRST_FIELDS: Final[list[AvroSchema]] = [
+    {"name": "position", "type": "int"},
+    {"name": "ordinal", "type": "int"},
+    {
+        "name": "kind",
+        "type": {"type": "enum", "name": "MutationKind", "symbols": [kind.value for kind in MutationKind]},
+    },
+    {"name": "key", "type": "bytes"},
+    {"name": "partition_key", "type": "bytes"},
+    {"name": "clustering", "type": {"type": "array", "items": ["null", "bytes"]}},
+    {"name": "digest", "type": {"type": "fixed", "name": "Md5", "size": 16}},
+    _nullable("writetime", "long"),
+    _nullable("live_cell_writetime", "long"),
+    _nullable("deletion_time", "long"),
+    _nullable("expiry_time", "long"),
+    _nullable("bounds", _BOUNDS),
+    # An index into the message's column_sets: the same few sets repeat from event to event.
+    {"name": "column_set", "type": "int"},
+]
+
+
+def _events_schema(event_fields: list[AvroSchema]) -> dict[str, AvroSchema | int | None]:
+    event: AvroSchema = {"type": "record", "name": "MutationEvent", "fields": event_fields}
+    fields: list[AvroSchema] = [
         {"name": "node_id", "type": {"type": "string", "logicalType": "uuid"}},
         {"name": "segment_id", "type": "long"},
         {"name": "keyspace", "type": "string"},
@@ -157,9 +163,14 @@ MUTATION_EVENTS_SCHEMA: Final[AvroSchema] = {
         {"name": "table_id", "type": {"type": "string", "logicalType": "uuid"}},
         {"name": "key_schema", "type": "string"},
         {"name": "column_sets", "type": {"type": "array", "items": {"type": "array", "items": "string"}}},
-        {"name": "events", "type": {"type": "array", "items": _EVENT}},
-    ],
-}
+        {"name": "events", "type": {"type": "array", "items": event}},
+    ]
+    return {"type": "record", "name": "MutationEvents", "namespace": "cassandra_cdc", "fields": fields}
+
+
+FIRST_MUTATION_EVENTS_SCHEMA: Final = _events_schema(_FIRST_FIELDS)
+"""By which messages were written that do not tell their schema: those that the first version of the agent held back."""
+MUTATION_EVENTS_SCHEMA: Final = _events_schema([*_FIRST_FIELDS, _nullable("marker_expiry", "long")])
 MUTATION_EVENTS_SCHEMA_TEXT: Final = schema_text(MUTATION_EVENTS_SCHEMA)
 
 _AVRO_ERRORS: Final = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
@@ -235,6 +246,7 @@ def _record(event: MutationEvent, column_set: int) -> dict[str, object]:
             "end_inclusive": bounds.end_inclusive,
         },
         "column_set": column_set,
+        "marker_expiry": event.marker_expiry_s,
     }
 
 
@@ -261,4 +273,5 @@ def _event(record: Mapping[str, object], column_sets: Sequence[tuple[str, ...]])
             end_inclusive=bool(bounds["end_inclusive"]),
         ),
         columns=column_sets[cast("int", record["column_set"])],
+        marker_expiry_s=cast("int | None", record["marker_expiry"]),
     )

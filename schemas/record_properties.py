@@ -5,7 +5,10 @@
     kind             on every record: `row`, `row_deletion`, `static_row`, `partition_deletion`, `range_deletion`
     table_id         uuid of the table that the change belonged to
     node, segpos     host id of the node, and `<segment id>:<position>` of the change in its commit log
-    expires_at       seconds since the epoch, where the change carried a TTL
+    expires_at       seconds since the epoch: the row that the record holds goes then as a whole. Absent: it stays, or may stay
+    columns_expire_at   JSON object, seconds by column, as the value's fields are called: the column is null from then on
+    cells_expire_at  seconds: the last of the row's values goes then. Without `expires_at` the row itself may stay
+    row_marker       `expires`: no row marker of an earlier INSERT keeps the row beyond `expires_at`. Absent: not known
     deletion_time    microseconds, on partition_deletion and range_deletion
     static_columns   on static_row: JSON list of the table's static columns, as the value's fields are called (its schema cannot tell them)
     range_start      on range_deletion: base64 of an Avro key whose clustering columns after the bound's prefix are null;
@@ -20,6 +23,8 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "CELLS_EXPIRE_AT",
+    "COLUMNS_EXPIRE_AT",
     "DELETION_TIME",
     "EXPIRES_AT",
     "KIND",
@@ -29,6 +34,7 @@ __all__ = [
     "RANGE_REVERSED",
     "RANGE_START",
     "RANGE_START_INCLUSIVE",
+    "ROW_MARKER",
     "SEGPOS",
     "SNAPSHOT",
     "STATIC_COLUMNS",
@@ -42,6 +48,9 @@ TABLE_ID: Final = "table_id"
 NODE: Final = "node"
 SEGPOS: Final = "segpos"
 EXPIRES_AT: Final = "expires_at"
+COLUMNS_EXPIRE_AT: Final = "columns_expire_at"
+CELLS_EXPIRE_AT: Final = "cells_expire_at"
+ROW_MARKER: Final = "row_marker"
 DELETION_TIME: Final = "deletion_time"
 STATIC_COLUMNS: Final = "static_columns"
 RANGE_START: Final = "range_start"

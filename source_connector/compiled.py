@@ -35,6 +35,7 @@ COMPILED_MODULES: Final = tuple(
         "rows.raw_page",
         "rows.read_groups",
         "rows.read_request",
+        "rows.row_expiry",
         "rows.row_fetcher",
         "rows.row_task",
         "rows.scope_task",

@@ -125,12 +125,17 @@ class EventsWriter:
         )
 
     def send(
-        self, *events: MutationEvent, partition: int = 0, table_id: UUID | None = None, node: UUID | None = None
+        self,
+        *events: MutationEvent,
+        partition: int = 0,
+        table_id: UUID | None = None,
+        node: UUID | None = None,
+        segment_id: int = 7,
     ) -> None:
         """Publish events in one message and wait for the broker."""
         message = MutationEvents(
             node_id=node or self._node,
-            segment_id=7,
+            segment_id=segment_id,
             keyspace=self.table.keyspace,
             table=self.table.name,
             table_id=table_id or self.table.table_id,

@@ -34,6 +34,7 @@ def event_json(segment: str, published: TableEvent) -> str:
             "live_cell_writetime_us": event.live_cell_writetime_us,
             "deletion_time_us": event.deletion_time_us,
             "expiry_time_s": event.expiry_time_s,
+            "marker_expiry_s": event.marker_expiry_s,
             "bounds": None if event.bounds is None else _bounds(event.bounds),
             "columns": list(event.columns),
         },

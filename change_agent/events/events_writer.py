@@ -84,7 +84,7 @@ def write_events(
 def _add_event(out: list[bytes], event: MutationEvent, column_set: bytes) -> None:
     (
         position, ordinal, kind, key, partition_key, digest, clustering,
-        writetime, live, deletion_time, expiry_time, bounds, _,
+        writetime, live, deletion_time, expiry_time, bounds, _, marker_expiry,
     ) = event  # fmt: skip
     _add_long(out, position)
     _add_long(out, ordinal)
@@ -117,6 +117,7 @@ def _add_event(out: list[bytes], event: MutationEvent, column_set: bytes) -> Non
         out.append(_VALUE)
         _add_bounds(out, bounds)
     out.append(column_set)
+    _add_optional(out, marker_expiry)
 
 
 def _add_bounds(out: list[bytes], bounds: RangeBounds) -> None:

@@ -12,7 +12,7 @@ from typing import Final, cast, final
 from change_agent.db.values import DeletionTime, Mutation, PartitionUpdate, RangeTombstone, Row
 from change_agent.events.avro_key import EventKeys
 from change_agent.events.digest import Digests
-from schemas.mutation_event import MutationEvent, MutationKind, RangeBounds
+from schemas.mutation_event import MARKER_STAYS, NO_MARKER, MutationEvent, MutationKind, RangeBounds
 from schemas.table_metadata import TableMetadata
 
 __all__ = ["EventKeys", "MutationEventBuilder", "TableEvent", "is_published"]
@@ -179,12 +179,14 @@ def _row_event(
     expiry = -1
     # What is written without a TTL keeps the row, whatever expires beside it.
     is_permanent = liveness is not None and liveness.local_expiration_time is None
+    marker_expiry = NO_MARKER
     columns: dict[str, None] = {}
     if deletion is not None:
         writetime = deletion.timestamp
     if liveness is not None:
         writetime = max(writetime, liveness.timestamp)
         expiry = -1 if liveness.local_expiration_time is None else liveness.local_expiration_time
+        marker_expiry = MARKER_STAYS if liveness.local_expiration_time is None else liveness.local_expiration_time
     for complex_deletion in row.complex_deletions:
         writetime = max(writetime, complex_deletion.timestamp)
         columns[complex_deletion.column.name] = None
@@ -217,5 +219,6 @@ def _row_event(
             None if is_permanent or expiry < 0 else expiry,
             None,
             tuple(columns),
+            marker_expiry,
         ),
     )

@@ -30,7 +30,13 @@ from typing import BinaryIO, Final
 from change_agent.positions.offsets import sync_directory
 from change_agent.private_files import make_private_folder, open_private
 from change_agent.publishing.held_frames import HEADER_BYTES, SCHEMA_MARK, FrameScan, frame_of, read_frame, scan_frames
-from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MalformedEventsError, MutationEvents, decode_events
+from schemas.mutation_event import (
+    FIRST_MUTATION_EVENTS_SCHEMA,
+    MUTATION_EVENTS_SCHEMA_TEXT,
+    MalformedEventsError,
+    MutationEvents,
+    decode_events,
+)
 
 __all__ = ["HELD_SUFFIX", "TOO_LARGE", "HeldEvents", "TooLargeEvent", "holds_events", "read_too_large"]
 
@@ -156,7 +162,8 @@ class HeldEvents:
         with self.path.open("rb") as file:
             for payload, start in self._payloads(file):
                 try:
-                    yield decode_events(payload, self._read_schema), len(payload)
+                    schema = FIRST_MUTATION_EVENTS_SCHEMA if self._read_schema is None else self._read_schema
+                    yield decode_events(payload, schema), len(payload)
                 except MalformedEventsError:
                     # Of a version that wrote less than this one needs, or of a schema that was damaged.
                     self._damaged[start] = self._read_position

@@ -76,11 +76,12 @@ class _Reader:
         expiry = self._long() if self._is_there() else None
         bounds = self._bounds() if self._is_there() else None
         column_set = self._int()
+        marker_expiry = self._long() if self._is_there() else None
         if kind < 0 or column_set < 0:
             raise IndexError
         return MutationEvent(
             position, ordinal, _KINDS[kind], key, partition_key, digest, tuple(clustering), writetime, live, deletion,
-            expiry, bounds, column_sets[column_set],
+            expiry, bounds, column_sets[column_set], marker_expiry,
         )  # fmt: skip
 
     def _bounds(self) -> RangeBounds:

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemas import record_properties as names
-from schemas.mutation_event import SNAPSHOT_SEGMENT_ID, MutationEvent, MutationKind, RangeBounds
+from schemas.mutation_event import SNAPSHOT_SEGMENT_ID, MutationKind, RangeBounds
 from source_connector.events.events_message import PendingEvent
 from source_connector.rows.projection import Projection
 
 __all__ = ["event_time_ms", "gone_properties", "marker_properties", "row_properties", "survivor_properties"]
 
 _STATIC_ROW: Final = MutationKind.STATIC_ROW
-_ROW_DELETION: Final = MutationKind.ROW_DELETION
 _KINDS: Final = {kind: kind.value.lower() for kind in MutationKind}
 
 
@@ -25,20 +24,9 @@ def row_properties(projection: Projection, events: Sequence[PendingEvent]) -> di
     writetimes = [pending.event.writetime_us for pending in events if pending.event.writetime_us is not None]
     if writetimes:
         properties[names.WRITETIME] = str(max(writetimes))
-    expiries = [pending.event.expiry_time_s for pending in events if _writes_live_data(pending.event)]
-    expiring = [each for each in expiries if each is not None]
-    if expiring and len(expiring) == len(expiries):  # what one write leaves for good keeps the row
-        properties[names.EXPIRES_AT] = str(max(expiring))
     if events[-1].event.kind is _STATIC_ROW:
         properties[names.STATIC_COLUMNS] = _json(projection.static_names)
     return properties
-
-
-def _writes_live_data(event: MutationEvent) -> bool:
-    """False for a row deletion, and for a change that deletes columns only."""
-    if event.kind is _ROW_DELETION:
-        return False
-    return event.live_cell_writetime_us is not None or not event.columns
 
 
 def survivor_properties(

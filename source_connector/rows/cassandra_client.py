@@ -96,7 +96,7 @@ class _RawResultMessage(ResultMessage):  # type: ignore[misc]  # the driver has 
             return
         (count,) = _SIZE.unpack(f.read(4))
         self.column_names = self.column_types = ()
-        self.parsed_rows = RawPage(f.read(), count, len(columns), self.paging_state)
+        self.parsed_rows = RawPage(f.read(), count, len(columns), self.paging_state, int(time.time()))
 
 
 class _RawProtocolHandler(ProtocolHandler):  # type: ignore[misc]  # the driver has no types

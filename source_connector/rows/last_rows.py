@@ -22,7 +22,15 @@ __all__ = ["LastRows"]
 # As long as a stalled instance takes to be suspected of having been overtaken.
 _STANDSTILL_S: Final = 5.0
 # Of the properties those that change what a row means; the others tell of the event.
-_PART_OF_THE_ROW: Final = (names.KIND, names.TABLE_ID, names.EXPIRES_AT, names.STATIC_COLUMNS)
+_PART_OF_THE_ROW: Final = (
+    names.KIND,
+    names.TABLE_ID,
+    names.EXPIRES_AT,
+    names.COLUMNS_EXPIRE_AT,
+    names.CELLS_EXPIRE_AT,
+    names.ROW_MARKER,
+    names.STATIC_COLUMNS,
+)
 
 
 class LastRows:

@@ -52,6 +52,19 @@ class Projection:
         self.deleted: Final = self._encoder.deleted
         """The value of a row that does not exist."""
         self._static_names = _field_names(self.value_columns, table.static_columns)
+        self.field_names: Final = dict(
+            zip(
+                (each.name for each in self.value_columns),
+                _field_names(self.value_columns, self.value_columns),
+                strict=True,
+            )
+        )
+        """How the value's record calls its columns."""
+        places = {each.name: at for at, each in enumerate(self.value_columns)}
+        self.multi_cell_places: Final = [
+            (each.name, places.get(each.name, -1)) for each in table.regular_columns if is_multi_cell(each.type)
+        ]
+        """Regular columns whose cells have a TTL each, and their places among the value columns; -1: not selected."""
         self._reversed_names = _field_names(table.primary_key, [each for each in table.clustering_key if each.reversed])
         self.row_selection: Final = Selection(
             key_columns=(),

@@ -288,7 +288,8 @@ def _rows(answer: Answer, read: WaitingRead, rows: Sequence[RawRow], consistency
     outcome = answer.outcome
     coordinator = outcome.coordinator if isinstance(outcome, RawPage) else None
     paging_state = None if page is None else page.paging_state
-    return Rows(read.request, rows, consistency, answer.attempt > 0, coordinator, paging_state)
+    received_s = int(time.time()) if page is None else page.received_s
+    return Rows(read.request, rows, consistency, answer.attempt > 0, coordinator, paging_state, received_s)
 
 
 def _condition(request: ReadRequest) -> tuple[str, RawValues]:

@@ -28,6 +28,7 @@ from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.projection import Projection
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
+from source_connector.rows.row_expiry import add_expiry
 from source_connector.rows.selection import Selection
 
 __all__ = ["STALE_AFTER_S", "Desk", "Reading", "RowTask", "Task"]
@@ -161,7 +162,10 @@ class RowTask(Task):
             # and of what was not, no replica's copy is suppressed. A null here would be one too many.
             self._settle()
             return
-        properties = row_properties(self._projection, self.work.events)
+        events = self.work.events
+        properties = row_properties(self._projection, events)
+        if row is not None:
+            add_expiry(properties, self._projection, self._selection, row, events, rows.received_s)
         record = SourceRecord(
             self._schema_id,
             self._projection.event_key(self.work.newest.event),

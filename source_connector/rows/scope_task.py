@@ -24,6 +24,7 @@ from source_connector.host.record import SourceRecord
 from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outcome_of_scope, pause_s
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
+from source_connector.rows.row_expiry import add_expiry
 from source_connector.rows.row_task import STALE_AFTER_S, Desk, Task
 
 __all__ = ["ScopeTask"]
@@ -109,8 +110,10 @@ class ScopeTask(Task):
         before = self._pushed_off
         if self._is_second_look:
             before = self._published_hashes | before
-        width = len(self._projection.scope_selection.key_columns)
-        now = {row[:width]: hash(row) for row in rows.rows}
+        selection = self._projection.scope_selection
+        width = len(selection.key_columns)
+        # Not the seconds to live, which differ at each look: who extends a life writes the cell anew.
+        now = {row[:width]: hash(row[: selection.ttls_at]) for row in rows.rows}
         # Rows that were inserted push the last ones off their page: those are gone only if no later page has them.
         still_there = [at for at, key in enumerate(before) if key in now]
         passed = len(before) if rows.paging_state is None else max(still_there, default=-1)
@@ -123,7 +126,7 @@ class ScopeTask(Task):
         for row in rows.rows:
             key = row[:width]
             if before.get(key) != now[key]:
-                self._publish_survivor(row)
+                self._publish_survivor(row, rows.received_s)
 
     def on_all_acknowledged(self) -> None:
         """The marker or the page is on the data topic: the next page, or the end, unless the page was late."""
@@ -157,7 +160,7 @@ class ScopeTask(Task):
             return Outcome.POSSIBLE
         return outcome_of_scope(self._pending.event, self._projection.scope_selection, rows.rows)
 
-    def _publish_survivor(self, row: RawRow) -> None:
+    def _publish_survivor(self, row: RawRow, received_s: int) -> None:
         projection, selection = self._projection, self._projection.scope_selection
         key_values = tuple(row[: len(selection.key_columns)])
         is_static = self._is_static(key_values)
@@ -173,6 +176,8 @@ class ScopeTask(Task):
             return
         writetime_us = max(selection.writetimes_us(row).values(), default=None)
         properties = survivor_properties(projection, self._pending, writetime_us, is_static=is_static)
+        if not is_static:
+            add_expiry(properties, projection, selection, row, [self._pending], received_s)
         self._publish(key, value, properties)
 
     def _publish_gone(self, key_values: RawRow, *, has_rows: bool) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from uuid import UUID, uuid4
 
-from schemas.mutation_event import MutationKind, RangeBounds
+from schemas.mutation_event import NO_MARKER, SNAPSHOT_SEGMENT_ID, MutationKind, RangeBounds
 from tests.connector_line import int32
 from tests.events_topic import wait_until
 from tests.fix_connector import CreateLine, DeployConnector, wait_until_acknowledged
@@ -91,6 +92,34 @@ def test_an_event_that_is_here_before_its_write_is_to_be_read_waits_for_it(
     line.run(f"DELETE FROM {{t}} USING TIMESTAMP {now_us} WHERE id = 2")
     records = {record.key["id"]: record.value for record in line.topic.next(2)}
     assert records == {1: {"a": 1}, 2: None}
+
+
+def test_a_row_tells_by_cassandras_own_ttls_when_it_goes(
+    connector_line: CreateLine, deploy_connector: DeployConnector
+) -> None:
+    """Whatever the events say: a row of before CDC stays when one column goes, and a row that was asked for goes."""
+    line = connector_line("id int PRIMARY KEY, a int, b int, m map<int, int>")
+    deploy_connector(line.keyspace, "t")
+    line.run("INSERT INTO {t} (id, a, b) VALUES (1, 1, 1) USING {ts}")
+    end_s = int(time.time()) + 600
+    update = "UPDATE {t} USING {ts} AND TTL 600 SET a = 2 WHERE id = "
+    one, two = (line.change(f"{update}{id}", int32(id), columns=("a",)) for id in (1, 2))  # noqa: A001
+    line.writer.send(one._replace(expiry_time_s=end_s, marker_expiry_s=NO_MARKER))
+    line.run("INSERT INTO {t} (id, a, b) VALUES (3, 3, 3) USING {ts} AND TTL 600")
+    line.run("ALTER TABLE {t} WITH default_time_to_live = 600")
+    line.run("INSERT INTO {t} (id, a) VALUES (4, 4) USING {ts}")
+    line.run("INSERT INTO {t} (id, a, m) VALUES (5, 5, {1: 1}) USING {ts}")
+    asked = [line.writer.event(int32(id), writetime_us=1) for id in (3, 4, 5)]  # noqa: A001
+    line.writer.send(two._replace(expiry_time_s=end_s, marker_expiry_s=NO_MARKER))
+    line.writer.send(*asked, segment_id=SNAPSHOT_SEGMENT_ID)
+    told = {record.key["id"]: record.properties for record in line.topic.next(5)}
+    assert {id: set(json.loads(each["columns_expire_at"])) for id, each in told.items()} == {  # noqa: A001
+        1: {"a"}, 2: {"a"}, 3: {"a", "b"}, 4: {"a"}, 5: {"a"},
+    }  # fmt: skip
+    assert [id for id, each in sorted(told.items()) if "expires_at" in each] == [3, 4]  # noqa: A001
+    assert [id for id, each in sorted(told.items()) if "cells_expire_at" in each] == [2, 3, 4]  # noqa: A001
+    seconds = [second for each in told.values() for second in json.loads(each["columns_expire_at"]).values()]
+    assert all(abs(second - end_s) < 30 for second in seconds)
 
 
 def test_a_partition_of_several_pages_is_published_again_completely(

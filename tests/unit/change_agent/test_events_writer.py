@@ -39,6 +39,7 @@ _EVENTS = st.builds(
         st.builds(RangeBounds, start=_PREFIX, start_inclusive=st.booleans(), end=_PREFIX, end_inclusive=st.booleans()),
     ),
     columns=st.lists(st.sampled_from(["a", "b", "größe", ""]), max_size=4).map(tuple),
+    marker_expiry_s=_LONG,
 )
 _MESSAGES = st.builds(
     MutationEvents,

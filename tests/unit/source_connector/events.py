@@ -83,6 +83,7 @@ def event(
     position: int = 100,
     expiry_time_s: int | None = None,
     bounds: RangeBounds | None = None,
+    marker_expiry_s: int | None = None,
 ) -> MutationEvent:
     """An event of a table with one partition column and perhaps one clustering column."""
     partition_key = int32(partition) if isinstance(partition, int) else partition
@@ -101,6 +102,7 @@ def event(
         expiry_time_s=expiry_time_s,
         bounds=bounds,
         columns=tuple(columns),
+        marker_expiry_s=marker_expiry_s,
     )
 
 

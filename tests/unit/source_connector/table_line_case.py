@@ -40,8 +40,8 @@ __all__ = ["GOOD", "NEW", "OLD", "UNFORESEEN", "UNWRITABLE", "Case", "Neighbours
 
 # Time UUIDs in order of time.
 OLD, NEW = (UUID(f"0000000{number}-0000-11f0-8000-000000000000") for number in (1, 2))
-GOOD: RawRow = (int32(5), (10).to_bytes(8, "big"))
-UNWRITABLE: RawRow = (b"\x01\x02\x03", (10).to_bytes(8, "big"))
+GOOD: RawRow = (int32(5), (10).to_bytes(8, "big"), None)
+UNWRITABLE: RawRow = (b"\x01\x02\x03", (10).to_bytes(8, "big"), None)
 UNFORESEEN: RawRow = ()
 
 

@@ -14,20 +14,11 @@ COMMON = {"node": str(NODE), "segpos": "7:100", "table_id": str(UUID(int=1))}
 
 
 def test_a_row_tells_its_change() -> None:
-    """Kind, table, place, write time; a time to live only where there is one."""
+    """Kind, table, place, write time; when it goes is not the event's to say."""
     projection = Projection(table())
     assert row_properties(projection, pending(event(writetime_us=5))) == {**COMMON, "kind": "row", "writetime": "5"}
     expiring = row_properties(projection, pending(event(writetime_us=5, expiry_time_s=77)))
-    assert expiring == {**COMMON, "kind": "row", "writetime": "5", "expires_at": "77"}
-
-
-def test_a_row_with_something_that_stays_does_not_expire() -> None:
-    """Of changes that became one record, one without a TTL keeps the row; a column deletion keeps nothing."""
-    expiring, staying = event(writetime_us=5, expiry_time_s=77), event(writetime_us=6)
-    deletion = event(writetime_us=7, live_us=None)
-    projection = Projection(table())
-    assert "expires_at" not in row_properties(projection, pending(expiring, staying))
-    assert row_properties(projection, pending(expiring, deletion))["expires_at"] == "77"
+    assert expiring == {**COMMON, "kind": "row", "writetime": "5"}
 
 
 def test_a_static_row_names_the_static_columns() -> None:

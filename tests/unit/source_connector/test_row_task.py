@@ -78,9 +78,9 @@ class Desk:
         self.steps.append((delay_s, step))
 
 
-def row(value: int | None, writetime_us: int | None) -> RawRow:
+def row(value: int | None, writetime_us: int | None, ttl_s: int | None = None) -> RawRow:
     time = None if writetime_us is None else writetime_us.to_bytes(8, "big")
-    return (None if value is None else int32(value), time)
+    return (None if value is None else int32(value), time, None if ttl_s is None else int32(ttl_s))
 
 
 class Case:
@@ -118,6 +118,7 @@ class Case:
                 consistency=consistency,
                 is_fallback=is_fallback,
                 coordinator=coordinator,
+                received_s=601,
             )
         )
 
@@ -198,13 +199,13 @@ def test_a_fallback_of_the_first_level_is_published_without_asking_for_more() ->
 
 def test_events_that_are_settled_together_are_proven_one_by_one() -> None:
     """The newer write covers the cell of the older one; the record tells the newest times."""
-    newer = event(writetime_us=20, live_us=20, expiry_time_s=800, position=300)
-    case = Case(event(writetime_us=10, live_us=10, expiry_time_s=900), newer)
-    case.answer(row(5, 20))
+    newer = event(writetime_us=20, live_us=20, expiry_time_s=800, marker_expiry_s=800, position=300)
+    case = Case(event(writetime_us=10, live_us=10, expiry_time_s=900, marker_expiry_s=900), newer)
+    case.answer(row(5, 20, 200))
     case.task.on_all_acknowledged()
     assert case.desk.settled == [case.events]
     (record,) = case.desk.records
-    assert (record.properties["writetime"], record.properties["expires_at"]) == ("20", "900")
+    assert (record.properties["writetime"], record.properties["expires_at"]) == ("20", "800")
     assert record.properties["segpos"] == "7:300"
 
 

@@ -23,7 +23,7 @@ _PROJECTION = Projection(table(clustering_key=("ck",)))
 
 def row(clustering: int, value: int = 5) -> RawRow:
     """A row of the scope, written behind the deletion."""
-    return (int32(1), int32(clustering), int32(value), (20).to_bytes(8, "big"))
+    return (int32(1), int32(clustering), int32(value), (20).to_bytes(8, "big"), None)
 
 
 def fold(records: Iterable[SourceRecord]) -> dict[bytes, bytes | None]:

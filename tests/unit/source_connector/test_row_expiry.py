@@ -1,0 +1,145 @@
+"""When a row goes and which of its columns: by the TTLs that were read, and by what events tell of the row's marker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from schemas.mutation_event import (
+    MARKER_STAYS,
+    NO_MARKER,
+    SNAPSHOT_SEGMENT_ID,
+    MutationEvent,
+    MutationEvents,
+    MutationKind,
+)
+from source_connector.events.events_message import EventsMessage, PendingEvent
+from source_connector.rows.projection import Projection
+from source_connector.rows.row_expiry import add_expiry
+from tests.unit.source_connector.events import NODE, column, event, int32, pending, table
+
+NOW_S = 1_000_000
+INSERT = event(writetime_us=10, expiry_time_s=NOW_S + 50, marker_expiry_s=NOW_S + 50, columns=("v", "w"))
+UPDATE = event(writetime_us=10, expiry_time_s=NOW_S + 50, marker_expiry_s=NO_MARKER, columns=("v",))
+STAYING = event(writetime_us=10, marker_expiry_s=MARKER_STAYS, columns=("v", "w"))
+DELETION = event(kind=MutationKind.ROW_DELETION, writetime_us=9, live_us=None, columns=())
+SNAPSHOT = event(writetime_us=10, columns=("v", "w"))
+OF_AN_OLDER_AGENT = event(writetime_us=10, expiry_time_s=NOW_S + 50, columns=("v", "w"))
+
+
+def snapshot() -> list[PendingEvent]:
+    content = MutationEvents(
+        node_id=NODE, segment_id=SNAPSHOT_SEGMENT_ID, keyspace="ks", table="t", table_id=table().table_id,
+        key_schema="", events=(SNAPSHOT,),
+    )  # fmt: skip
+    return EventsMessage(identity=b"", message_id=None, content=content).take_events()
+
+
+def said(events: Sequence[PendingEvent], *cells: tuple[int, int | None] | None) -> dict[str, object]:
+    """Of a row whose columns v and w have these write times and TTLs."""
+    projection = Projection(table(columns=("v", "w")))
+    values = [None if each is None else int32(1) for each in cells]
+    times = [None if each is None else each[0].to_bytes(8, "big") for each in cells]
+    ttls = [None if each is None or each[1] is None else int32(each[1]) for each in cells]
+    properties: dict[str, str] = {}
+    add_expiry(properties, projection, projection.row_selection, (*values, *times, *ttls), events, NOW_S)
+    return {name: json.loads(each) if each[0] == "{" else each for name, each in properties.items()}
+
+
+def test_a_row_without_ttls_says_nothing() -> None:
+    """Whatever its event wrote: that is gone, or was written over."""
+    assert said(pending(UPDATE), (10, None), (10, None)) == said(pending(STAYING), (10, None), None) == {}
+
+
+def test_a_row_of_an_insert_with_a_ttl_goes_as_a_whole() -> None:
+    """The events' second is exact where their cell is the one that was read."""
+    end = NOW_S + 50
+    assert said(pending(INSERT), (10, 49), (10, 51)) == {
+        "columns_expire_at": {"v": end, "w": end},
+        "cells_expire_at": str(end),
+        "expires_at": str(end),
+        "row_marker": "expires",
+    }
+    only_marker = said(pending(INSERT), None, None)
+    assert only_marker == {"expires_at": str(end), "row_marker": "expires"}
+
+
+def test_one_column_that_goes_leaves_the_row() -> None:
+    """A row that was there before, of which one column was updated with a TTL."""
+    assert said(pending(UPDATE), (10, 50), (3, None)) == {"columns_expire_at": {"v": NOW_S + 50}}
+
+
+def test_an_update_does_not_tell_whether_the_row_goes_with_its_last_cell() -> None:
+    """A row marker of an earlier INSERT may keep it."""
+    assert said(pending(UPDATE), (10, 50), None) == {
+        "columns_expire_at": {"v": NOW_S + 50},
+        "cells_expire_at": str(NOW_S + 50),
+    }
+
+
+@pytest.mark.parametrize("write", [INSERT, UPDATE])
+def test_a_deletion_that_is_merged_with_a_write_with_a_ttl_leaves_nothing_that_stays(write: MutationEvent) -> None:
+    """What kept the row before is gone."""
+    found = said(pending(DELETION, write), (10, 50), None)
+    assert (found["expires_at"], found["row_marker"]) == (str(NOW_S + 50), "expires")
+
+
+def test_of_markers_the_one_written_last_counts() -> None:
+    """By write time: that is Cassandra's rule."""
+    later = STAYING._replace(writetime_us=11)
+    for events in (pending(INSERT, later), pending(later, INSERT)):
+        assert "expires_at" not in said(events, (10, 50), None)
+    earlier = STAYING._replace(writetime_us=9)
+    for events in (pending(INSERT, earlier), pending(earlier, INSERT)):
+        assert said(events, (10, 50), None)["expires_at"] == str(NOW_S + 50)
+
+
+def test_a_row_that_was_asked_for_goes_with_the_last_of_its_cells() -> None:
+    """No event tells of its marker."""
+    for events in (snapshot(), pending(OF_AN_OLDER_AGENT)):
+        found = said(events, (7, 60), (8, 70))
+        assert found == {
+            "columns_expire_at": {"v": NOW_S + 60, "w": NOW_S + 70},
+            "cells_expire_at": str(NOW_S + 70),
+            "expires_at": str(NOW_S + 70),
+        }
+        assert "expires_at" not in said(events, (7, 60), (8, None))
+    before = OF_AN_OLDER_AGENT._replace(expiry_time_s=None)
+    assert "expires_at" not in said(pending(before, OF_AN_OLDER_AGENT), (10, 50), None)
+
+
+def test_another_write_of_the_column_has_its_own_second() -> None:
+    """Equal write times of columns with several TTLs do not make one of the other."""
+    columns = said(pending(INSERT), (10, 20), (12, 49))["columns_expire_at"]
+    assert columns == {"v": NOW_S + 20, "w": NOW_S + 49}
+
+
+@pytest.mark.parametrize(("events", "goes"), [([INSERT], True), ([UPDATE], False), ([SNAPSHOT], False)])
+def test_a_collection_stays_unless_an_insert_with_a_ttl_wrote_it(events: list[MutationEvent], goes: bool) -> None:
+    """Before 5.0 no function tells of its cells' TTLs."""
+    made = table(columns=("v",))
+    of_map = replace(made, regular_columns=(*made.regular_columns, column("m", cql_type="map<int, int>")))
+    projection = Projection(of_map)
+    row = (int32(1), b"\0\0\0\0", (10).to_bytes(8, "big"), int32(50))
+    properties: dict[str, str] = {}
+    named = [each._replace(columns=("v", "m")) for each in events]
+    add_expiry(properties, projection, projection.row_selection, row, pending(*named), NOW_S)
+    assert ("expires_at" in properties) is goes
+    assert json.loads(properties["columns_expire_at"]) == {"v": NOW_S + 50} | ({"m": NOW_S + 50} if goes else {})
+    without_map = (int32(1), None, *row[2:])
+    properties.clear()
+    add_expiry(properties, projection, projection.row_selection, without_map, pending(INSERT), NOW_S)
+    assert properties["expires_at"] == str(NOW_S + 50)
+
+
+def test_static_columns_go_by_themselves() -> None:
+    """Their record is no row that could go."""
+    projection = Projection(table(clustering_key=("c",), static=("s",)))
+    static = event(kind=MutationKind.STATIC_ROW, columns=("s",))
+    properties: dict[str, str] = {}
+    row = (int32(1), (10).to_bytes(8, "big"), int32(50))
+    add_expiry(properties, projection, projection.static_selection, row, pending(static), NOW_S)
+    assert properties == {"columns_expire_at": f'{{"s":{NOW_S + 50}}}'}

@@ -222,8 +222,10 @@ class MirrorBatch:
         kept = self._tables.records.read()
         if kept is None or plan.is_new_table:
             return merged_records(records)
-        known = kept.join(owners, "owner", "left_semi").select(*records.columns)
-        return merged_records(known.unionByName(records))
+        # A mirror of an earlier version lacks what was added since.
+        names = [each for each in records.columns if each in kept.columns]
+        known = kept.join(owners, "owner", "left_semi").select(*names)
+        return merged_records(records.unionByName(known, allowMissingColumns=True))
 
     def _told(self, judged: DataFrame, owners: DataFrame, plan: _Plan) -> DataFrame:
         """Rows of the touched partitions: `op`, `_cdc_id`, `owner`, `before`, `after` (structs of the table's columns and

@@ -2,7 +2,8 @@
 
 The newest record of a key wins (spark_bridge.rows.record_places: by position within a topic partition, by the time of
 publication between two of them); a marker removes the earlier rows of its scope; the newest record of a
-Cassandra partition that has a value gives its static columns; a row whose data has expired is gone.
+Cassandra partition that has a value gives its static columns; a row whose data has expired is gone, and so is
+a column by itself (`columns_expire_at`).
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def merged_records(newest: DataFrame) -> DataFrame:
         newest_of(F.col("deleted")).alias("deleted"),
         newest_of(F.when(F.col("lasting").isNotNull(), F.struct(F.col("lasting").alias("at"))))["at"].alias("lasting"),
         F.max("passing").alias("passing"),
+        newest_of(F.when(F.col("valued").isNotNull(), F.struct("valued.at", "going")))["going"].alias("going"),
         _named_last(_newest_place()).alias("static_columns"),
     )
 
@@ -101,13 +103,15 @@ def judged_records(
 
 def shown_rows(judged: DataFrame) -> DataFrame:
     """The rows of the table, to be decoded: `key`, `key_version`, `value`, `value_version`, `is_alive`, `static_names`,
-    `static_value`, `static_version`; and `owner`, `place` (the value's message id), `writetime_us`, `expires_at` (null: it
-    stays).
+    `static_value`, `static_version`; and `owner`, `place` (the value's message id), `writetime_us`, `expires_at` (when
+    the row or one of its columns goes next; null: all of it stays), `gone_columns` (values that are over).
 
     Where `is_alive` is false the partition has no row, but it may have static columns.
     """
     written = F.greatest(F.when(F.col("is_alive"), F.col("valued.at.writetime")), F.col("static_source.writetime"))
     passes = F.when(F.col("is_alive") & ~F.col("lasts"), F.col("latest_expiry"))
+    written = F.greatest(written, F.when(F.col("is_alive"), F.col("last_gone_s") * 1_000_000))
+    next_column = F.when(F.col("is_alive"), F.col("next_gone_s"))
     return judged.where(F.col("is_alive") | F.col("is_static_only")).select(
         "key",
         "key_version",
@@ -120,7 +124,8 @@ def shown_rows(judged: DataFrame) -> DataFrame:
         "owner",
         message_id_of(F.col("valued.at")).alias("place"),
         written.alias("writetime_us"),
-        passes.alias("expires_at"),
+        F.least(passes, next_column).alias("expires_at"),
+        "gone_columns",
     )
 
 
@@ -140,6 +145,9 @@ def _records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
         record_place().alias("at"),
         F.unix_micros("publish_time").alias("published_us"),
         said[names.EXPIRES_AT].cast("bigint").alias("expires_at"),
+        said[names.COLUMNS_EXPIRE_AT].alias("columns_expire_at"),
+        said[names.CELLS_EXPIRE_AT].cast("bigint").alias("cells_expire_at"),
+        F.coalesce(said[names.ROW_MARKER] == "expires", F.lit(False)).alias("is_sure"),
         said[names.DELETION_TIME].cast("bigint").alias("deletion_time"),
         said[names.STATIC_COLUMNS].alias("static_columns"),
         F.when(said[names.KIND] == "range_deletion", bounds).alias("bounds"),
@@ -162,13 +170,17 @@ def _newest_per_key(records: DataFrame) -> DataFrame:
     position, is_passing = F.col("at.position"), F.col("expires_at").isNotNull()
     has_value = F.col("value").isNotNull()
     valued = F.struct("value", "schema_version", "at", "expires_at", F.lit(False).alias("is_removed"))
-    of_kind = {"valued": has_value, "deleted": ~has_value, "lasting": has_value & ~is_passing}
+    # What may or may not go with its last cell tells nothing of what came before.
+    lasting = has_value & ~is_passing & F.col("cells_expire_at").isNull()
+    going = F.struct("columns_expire_at", "cells_expire_at", "is_sure")
+    of_kind = {"valued": has_value, "deleted": ~has_value, "lasting": lasting}
     newest = records.groupBy("key", "scope", "bounds", F.col("at.partition").alias("partition")).agg(
         F.max("schema_version").alias("key_version"),
         F.max_by(F.when(has_value, valued), F.when(has_value, position)).alias("valued"),
         F.max(F.when(~has_value, F.struct("at", "deletion_time"))).alias("deleted"),
         F.max(F.when(of_kind["lasting"], F.struct("at"))).alias("lasting"),
         F.max(F.when(has_value & is_passing, F.struct("expires_at", "at"))).alias("passing"),
+        F.max_by(F.when(has_value, going), F.when(has_value, position)).alias("going"),
         _named_last(F.struct("at.clock", position)).alias("static_columns"),
         *[F.max(F.when(each, F.col("at.clock"))).alias(f"{name}_clock") for name, each in of_kind.items()],
     )
@@ -194,17 +206,26 @@ def _newest_place() -> Column:
 
 
 def _judged(newest: DataFrame, removed: _Removal, removed_us: Column, now: Column) -> DataFrame:
-    """Add `is_alive`, `is_removed`, `removed_us`, and what tells when a row expires.
+    """Add `is_alive`, `is_removed`, `removed_us`, and what tells when a row and its columns expire.
 
-    A row has expired when everything written since its last removal had a TTL and the latest of these is over.
+    A row has expired when its newest record says so for sure (`row_marker`); otherwise when everything written since its last
+    removal had a TTL and the latest of these is over.
     """
     is_row = (F.col("scope") == _ROW) & F.col("valued").isNotNull()
     passing = F.when(~removed(F.col("passing.at")), F.col("passing.expires_at"))
+    is_sure = F.coalesce("going.is_sure", F.lit(False))
+    latest = F.coalesce(passing, F.col("valued.expires_at"))
+    latest = F.when(latest.isNotNull(), F.greatest(latest, F.col("going.cells_expire_at")))
+    seconds = F.from_json("going.columns_expire_at", "map<string, bigint>")
+    gone = F.map_filter(seconds, lambda _, second: second <= now)
     told = newest.withColumns({
         "is_removed": is_row & (F.col("valued.is_removed") | removed(F.col("valued.at"))),
-        "lasts": F.col("lasting").isNotNull() & ~removed(F.col("lasting")),
+        "lasts": F.col("lasting").isNotNull() & ~removed(F.col("lasting")) & ~is_sure,
         "passing_counts": ~removed(F.col("passing.at")),
-        "latest_expiry": F.coalesce(passing, F.col("valued.expires_at")),
+        "latest_expiry": F.when(is_sure, F.col("valued.expires_at")).otherwise(latest),
+        "gone_columns": F.coalesce(F.map_keys(gone), F.array().cast("array<string>")),
+        "last_gone_s": F.array_max(F.map_values(gone)),
+        "next_gone_s": F.array_min(F.map_values(F.map_filter(seconds, lambda _, second: second > now))),
     })  # fmt: skip
     is_over = ~F.col("lasts") & F.coalesce(F.col("latest_expiry") <= now, F.lit(False))
     expired_us = F.when(is_over & ~F.col("is_removed"), F.col("latest_expiry") * 1_000_000)

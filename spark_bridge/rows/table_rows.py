@@ -35,13 +35,17 @@ def table_rows(rows: DataFrame, schemas: TopicSchemas, numbers: Numbers, kept: S
 def _plain_columns(rows: DataFrame, key: RecordDecoder, value: RecordDecoder, kept: Sequence[str]) -> DataFrame:
     structs = rows.select(
         *kept,
+        "gone_columns",
         *_VERSIONS,
         key.try_decode(F.col("key"), F.col("key_version")).alias("key"),
         value.try_decode(F.col("value"), F.col("value_version")).alias("value"),
     )
-    checked = structs.select(*kept, *_checked_row(key, value))
-    finished = checked.select(*kept, key.finish(F.col("key")).alias("key"), value.finish(F.col("value")).alias("value"))
-    return finished.select(*_fields("key", key.names), *_fields("value", _value_names(key, value)), *kept)
+    checked = structs.select(*kept, "gone_columns", *_checked_row(key, value))
+    finished = checked.select(
+        *kept, "gone_columns", key.finish(F.col("key")).alias("key"), value.finish(F.col("value")).alias("value")
+    )
+    values = [_living(name).alias(name) for name in _value_names(key, value)]
+    return finished.select(*_fields("key", key.names), *values, *kept)
 
 
 def _with_static_columns(
@@ -52,6 +56,7 @@ def _with_static_columns(
         *kept,
         "is_alive",
         "static_names",
+        "gone_columns",
         *_VERSIONS,
         F.hex("key").alias("key_bytes"),
         static_version.alias("static_version"),
@@ -64,6 +69,7 @@ def _with_static_columns(
         *kept,
         "is_alive",
         "static_names",
+        "gone_columns",
         *_checked_row(key, value),
         value.checked(F.col("static"), "static columns", of_partition, F.col("static_version")).alias("static"),
     )
@@ -71,6 +77,7 @@ def _with_static_columns(
         *kept,
         "is_alive",
         "static_names",
+        "gone_columns",
         key.finish(F.col("key")).alias("key"),
         value.finish(F.col("value")).alias("value"),
         value.finish(F.col("static")).alias("static"),
@@ -81,9 +88,7 @@ def _with_static_columns(
         for name, column in zip(key.names, _fields("key", key.names), strict=True)
     ]
     values = [
-        F.when(F.array_contains("static_names", name), _field("static", name))
-        .otherwise(_field("value", name))
-        .alias(name)
+        F.when(F.array_contains("static_names", name), _field("static", name)).otherwise(_living(name)).alias(name)
         for name in _value_names(key, value)
     ]
     statics = [F.array_contains("static_names", name) & _field("static", name).isNotNull() for name in value.names]
@@ -105,6 +110,11 @@ def _checked_row(key: RecordDecoder, value: RecordDecoder) -> tuple[Column, Colu
 def _value_names(key: RecordDecoder, value: RecordDecoder) -> list[str]:
     """A table of keys only repeats its key in the value."""
     return [name for name in value.names if name not in key.names]
+
+
+def _living(name: str) -> Column:
+    """A value, or null when its time is over."""
+    return F.when(~F.array_contains("gone_columns", name), _field("value", name))
 
 
 def _field(struct: str, name: str) -> Column:

@@ -161,6 +161,20 @@ def expiring(id: int, after_s: int | None, name: str | None = "x") -> Record:  #
     return Record(key={"id": id}, value=None if name is None else {"name": name}, properties=properties)
 
 
+def telling(id: int, text: str, **after_s: int) -> Record:  # noqa: A002  (the column's name)
+    """What a connector says that reads TTLs: `sure` is when the row goes whatever was before, `column` when the column does."""
+    properties = {}
+    if "column" in after_s:
+        properties["columns_expire_at"] = json.dumps({"name": SECONDS + after_s["column"]})
+        properties["cells_expire_at"] = str(SECONDS + after_s["column"])
+    for said in ("sure", "row"):
+        if said in after_s:
+            properties |= {"expires_at": str(SECONDS + after_s[said])}
+    if "sure" in after_s:
+        properties["row_marker"] = "expires"
+    return Record(key={"id": id}, value={"name": text}, properties=properties)
+
+
 EXPIRY: Sequence[Case] = [
     ("its time is over", [expiring(1, -10)], []),
     ("its time is to come", [expiring(1, 3600)], [(1, "x", None)]),
@@ -169,6 +183,18 @@ EXPIRY: Sequence[Case] = [
     ("what lasted was deleted in between", [expiring(1, None), expiring(1, None, None), expiring(1, -10)], []),
     ("what lasted longer was deleted in between", [expiring(1, 3600), expiring(1, None, None), expiring(1, -10)], []),
     ("a later write has no end", [expiring(1, -10), expiring(1, None, "y")], [(1, "y", None)]),
+    ("a deletion came with an insert with a TTL", [expiring(1, None), telling(1, "y", sure=-10, column=-10)], []),
+    ("a shorter insert came later", [telling(1, "x", sure=3600, column=3600), telling(1, "y", sure=-5, column=-5)], []),
+    ("an update outlives the insert", [telling(1, "x", sure=-10), telling(1, "y", column=3600)], [(1, "y", None)]),
+    ("insert and update are over", [telling(1, "x", sure=-10), telling(1, "y", column=-5)], []),
+    ("a column is over", [telling(1, "x", column=-10)], [(1, None, None)]),
+    ("a column of what was there before is over", [expiring(1, None), telling(1, "y", column=-10)], [(1, None, None)]),
+    (
+        "what was asked for stays by what was before",
+        [expiring(1, None), telling(1, "y", row=-9, column=-9)],
+        [(1, None, None)],
+    ),
+    ("what was asked for is over", [telling(1, "y", row=-9, column=-9)], []),
 ]
 
 
@@ -178,4 +204,4 @@ def test_expired_rows_are_gone(spark: SparkSession, data_topic: MakeTopic) -> No
     for case, (_, records, _) in enumerate(EXPIRY):
         topic.write(*[Record(key={"id": case}, value=each.value, properties=each.properties) for each in records])
     left = {EXPIRY[found.id][0]: found.name for found in current_table(spark, topic.options).collect()}
-    assert left == {name: str(rows[0][1]) for name, _, rows in EXPIRY if rows}
+    assert left == {name: rows[0][1] for name, _, rows in EXPIRY if rows}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from pyspark.sql import SparkSession
@@ -20,6 +22,10 @@ pytestmark = [
     pytest.mark.timeout(1_500),
     pytest.mark.spark_line(">=4.1"),
 ]
+
+
+def _clock(later_s: int) -> float:
+    return time.time_ns() / 1e9 + later_s
 
 
 def _until(is_so: Callable[[], bool]) -> None:
@@ -71,6 +77,27 @@ def test_rows_expire_whose_batch_failed_midway(
     monkeypatch.setattr(time, "time", lambda: time.time_ns() / 1e9 + 7_200)
     kept.run()
     assert kept.rows() == kept.replayed() == kept.open_versions() == []
+
+
+def test_a_column_goes_by_itself_and_the_row_with_its_last(
+    mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a record: the change log and the history tell of both."""
+    topic = data_topic(*PLAIN)
+    kept = mirror_of(topic)
+    now_s = int(time.time())
+    columns = {"columns_expire_at": json.dumps({"name": now_s + 3_600}), "writetime": "5"}
+    row = {"expires_at": str(now_s + 9_000), "cells_expire_at": str(now_s + 9_000), "row_marker": "expires"}
+    topic.write(
+        Record(key={"id": 1}, value={"name": "goes"}, properties=columns),
+        Record(key={"id": 2}, value={"name": "goes"}, properties={**columns, **row}),
+    )
+    kept.run()
+    assert kept.rows() == ['{"id":1,"name":"goes"}', '{"id":2,"name":"goes"}']
+    for later_s, rows in ((7_200, ['{"id":1}', '{"id":2}']), (10_000, ['{"id":1}'])):
+        monkeypatch.setattr(time, "time", partial(_clock, later_s))
+        kept.run()
+        assert kept.rows() == kept.replayed() == kept.open_versions() == rows
 
 
 def test_rows_expire_while_a_followed_topic_is_silent(

@@ -11,7 +11,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.policies import WhiteListRoundRobinPolicy
 
 from cdc.faults.oracle.cassandra_rows import select_all, table_shape
-from cdc.faults.oracle.comparison import Expiries, compare
+from cdc.faults.oracle.comparison import compare
 from cdc.faults.oracle.folding import fold
 from cdc.faults.oracle.topics import Event, TopicReader
 from cdc.sandbox.cassandra_node import CassandraNode
@@ -74,7 +74,7 @@ def wait_for_equal_data(pulsar: PulsarServer, session: Session, keyspace: str) -
         with TopicReader(pulsar.service_url, pulsar.admin_url) as topics:
             records = list(topics.data_records(f"persistent://public/default/data-{keyspace}.t"))
         shape = table_shape(session, keyspace, "t")
-        last[:] = compare(shape, select_all(session, keyspace, shape), fold(shape, records), Expiries([])).differences
+        last[:] = compare(shape, select_all(session, keyspace, shape), fold(shape, records)).differences
         return not last
 
     try:

@@ -24,7 +24,7 @@ from cdc.faults.kinds import COUNTED, LANES, FaultKind
 from cdc.faults.line import FaultLine
 from cdc.faults.oracle.cassandra_rows import select_all, table_shape
 from cdc.faults.oracle.changes import Judged, compare_events, order_problems
-from cdc.faults.oracle.comparison import Expiries, TableComparison, compare
+from cdc.faults.oracle.comparison import TableComparison, compare
 from cdc.faults.oracle.folding import fold
 from cdc.faults.oracle.gaps import Gap
 from cdc.faults.oracle.in_flight import InFlight
@@ -220,7 +220,7 @@ class _Run:
         )
         stored = select_all(session, KEYSPACE, shape)
         has_gaps = any(gap.table == table for gap in self.gaps)
-        return compare(shape, stored, fold(shape, records), Expiries(shape, self.events[table]), has_gaps=has_gaps)
+        return compare(shape, stored, fold(shape, records), has_gaps=has_gaps)
 
     def _judge(self, line: FaultLine, keeper: SegmentKeeper) -> None:
         """Cassandra's own reader against the events topics, node by node; the order of each key."""

@@ -21,7 +21,7 @@ import psutil
 from cdc.faults.errors import FaultRunError
 from cdc.faults.line import FaultLine
 from cdc.faults.oracle.cassandra_rows import select_all, table_shape
-from cdc.faults.oracle.comparison import Expiries, compare
+from cdc.faults.oracle.comparison import compare
 from cdc.faults.oracle.folding import fold
 from cdc.faults.oracle.topics import TopicReader
 from cdc.faults.sessions import session_of
@@ -122,7 +122,7 @@ def _load(line: FaultLine, options: SoakOptions, report: SoakReport, say: Callab
                 continue  # what expires is the fault runs' business
             shape = table_shape(session, KEYSPACE, table)
             records = topics.data_records(f"persistent://public/default/data-{KEYSPACE}.{table}")
-            found = compare(shape, select_all(session, KEYSPACE, shape), fold(shape, records), Expiries(shape, []))
+            found = compare(shape, select_all(session, KEYSPACE, shape), fold(shape, records))
             report.differences += found.differences
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from cdc.faults.oracle.cassandra_rows import Stored
 from cdc.faults.oracle.changes import Judged, compare_events, order_problems
-from cdc.faults.oracle.comparison import Expiries, compare
+from cdc.faults.oracle.comparison import compare
 from cdc.faults.oracle.folding import TableShape, fold
 from cdc.faults.oracle.gaps import Gap
 from cdc.faults.oracle.in_flight import InFlight
@@ -77,8 +78,8 @@ _VALUE = {"v": "x", "w": 1, "s": None}
 _ROW = {"v": "x", "w": 1}
 
 
-def _differences(stored: Stored, *records: DataRecord, events: tuple[Event, ...] = ()) -> list[str]:
-    return compare(_SHAPE, stored, fold(_SHAPE, records), Expiries(_SHAPE, events)).differences
+def _differences(stored: Stored, *records: DataRecord) -> list[str]:
+    return compare(_SHAPE, stored, fold(_SHAPE, records)).differences
 
 
 def test_equal_sides_have_no_difference() -> None:
@@ -164,73 +165,48 @@ def test_a_range_takes_the_rows_between_its_bounds(
     assert list(folded.rows[1,]) == left
 
 
-def test_what_expired_is_counted_only_where_an_event_says_so() -> None:
-    """A row or column that is gone without a TTL that is over is a difference."""
-    expired = _event(key=repr((1, 1, "a")).encode(), expiry_s=1, columns=("v", "w"))
-    record = _record(value=_VALUE)
-    found = compare(_SHAPE, _stored({}), fold(_SHAPE, [record]), Expiries(_SHAPE, [expired]))
+def _goes(at_s: float, *columns: str, row: bool = False) -> dict[str, str]:
+    """What a record tells of columns, and of its row, that go at that second."""
+    second = int(at_s)
+    told = {"columns_expire_at": json.dumps(dict.fromkeys(columns, second))}
+    if set(columns) == set(_ROW):
+        told["cells_expire_at"] = str(second)
+    return {**told, "expires_at": str(second)} if row else told
+
+
+def test_what_is_gone_was_to_go() -> None:
+    """A row or column that is gone although no record says so, or before its time, is a difference."""
+    past, future = time.time() - 60, time.time() + 600
+    over = fold(_SHAPE, [_record(value=_VALUE, **_goes(past, "v", "w", row=True))])
+    found = compare(_SHAPE, _stored({}), over)
     assert (found.expired_rows, found.differences) == (1, [])
-    found = compare(
-        _SHAPE, _stored({(1, "a"): {"v": None, "w": 1}}), fold(_SHAPE, [record]), Expiries(_SHAPE, [expired])
-    )
+    found = compare(_SHAPE, _stored({}), fold(_SHAPE, [_record(value=_VALUE, **_goes(past, "v", "w"))]))
+    assert (found.expired_rows, found.differences) == (1, [])
+    without_v = _stored({(1, "a"): {"v": None, "w": 1}})
+    found = compare(_SHAPE, without_v, fold(_SHAPE, [_record(value=_VALUE, **_goes(past, "v"))]))
     assert (found.expired_columns, found.differences) == (1, [])
-    alive = _event(key=expired.key, expiry_s=2**40, columns=("v", "w"))
-    assert _differences(_stored({}), record, events=(alive,)) != []
-    other = _event(key=expired.key, expiry_s=1, columns=("w",))
-    assert _differences(_stored({}), record, events=(other,)) != []
+    for told in ({}, _goes(future, "v", "w", row=True), _goes(past, "w")):
+        assert _differences(_stored({}), _record(value=_VALUE, **told)) != []
+        assert _differences(without_v, _record(value=_VALUE, **told)) != []
 
 
-_KEY = repr((1, 1, "a")).encode()
+def test_what_is_there_was_not_to_go() -> None:
+    """A row or a column whose time is over by its record is gone for whoever reads the topic."""
+    past = time.time() - 60
+    (row,) = _differences(_stored({(1, "a"): _ROW}), _record(value=_VALUE, expires_at=str(int(past))))
+    assert "was to go" in row
+    (value,) = _differences(_stored({(1, "a"): _ROW}), _record(value=_VALUE, **_goes(past, "v")))
+    assert "v was to go" in value
 
 
-def _wrote(at_us: int, *columns: str, expiry_s: int | None = None, **changed: Any) -> Event:
-    return _event(at_us, key=_KEY, writetime_us=at_us, columns=columns, expiry_s=expiry_s, **changed)
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        pytest.param([_wrote(1, "v", expiry_s=1), _wrote(2, "v")], id="written again without a TTL"),
-        pytest.param([_wrote(2, "v"), _wrote(1, "v", expiry_s=1)], id="later in the log, earlier by write time"),
-        pytest.param(
-            [_wrote(1, "v", expiry_s=1), _wrote(2, "v", expiry_s=2**40)], id="written again with a longer TTL"
-        ),
-        pytest.param([_wrote(1, "v", expiry_s=1), _wrote(2, kind="ROW_DELETION")], id="the row deleted"),
-        pytest.param([_wrote(2, "v", expiry_s=1, table_id=_OLD_ID), _wrote(1, "v")], id="a TTL of the table before"),
-    ],
-)
-def test_a_ttl_explains_nothing_that_was_written_after_it(events: list[Event]) -> None:
-    """What Cassandra lost, or what its deletion should have told, is a difference."""
-    gone = _stored({(1, "a"): {"v": None, "w": 1}})
-    assert "v is None in Cassandra" in _differences(gone, _record(value=_VALUE), events=tuple(events))[0]
-    assert _differences(_stored({}), _record(value={**_VALUE, "w": None}), events=tuple(events)) != []
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        pytest.param([_wrote(2, "v", expiry_s=1), _wrote(1, "v")], id="the newest has it"),
-        pytest.param([_wrote(2, "v"), _wrote(2, "v", expiry_s=1)], id="of equal times the one that expires"),
-        pytest.param([_wrote(1, "v", expiry_s=1), _wrote(2, "w")], id="another column was written since"),
-        pytest.param(
-            [_wrote(1, "v", expiry_s=1), _wrote(2, "w"), _wrote(2, "v", "w", node=str(UUID(int=1)))],
-            id="a repaired replica logs both writes as one",
-        ),
-    ],
-)
-def test_a_ttl_explains_what_was_not_written_after_it(events: list[Event]) -> None:
-    """Whatever stands beside it."""
-    gone = _stored({(1, "a"): {"v": None, "w": 1}})
-    assert _differences(gone, _record(value=_VALUE), events=tuple(events)) == []
-
-
-def test_cells_of_a_collection_expire_one_by_one() -> None:
-    """Its newest write may have removed one element, and the others have expired."""
-    shape = replace(_SHAPE, regular={"v": "text", "w": "set<int>"})
-    events = [_wrote(1, "w", expiry_s=1), _wrote(2, "w")]
-    folded = fold(shape, [_record(value={**_VALUE, "w": [1]})])
-    gone = _stored({(1, "a"): {"v": "x", "w": None}})
-    assert compare(shape, gone, folded, Expiries(shape, events)).differences == []
+def test_a_record_tells_cassandras_own_ttls() -> None:
+    """To the second, but for clocks and slow reads."""
+    goes_s = time.time() + 600
+    stored = _stored({(1, "a"): _ROW})
+    stored.expiries_s[(1,), (1, "a")] = {"v": goes_s}
+    assert _differences(stored, _record(value=_VALUE, **_goes(goes_s + 1, "v"))) == []
+    for told in ({}, _goes(goes_s + 60, "v"), _goes(goes_s, "w")):
+        assert any("v goes at" in each for each in _differences(stored, _record(value=_VALUE, **told)))
 
 
 def test_records_that_came_again_are_counted() -> None:
@@ -291,7 +267,7 @@ def test_a_row_may_differ_only_where_its_partition_has_a_change_in_a_gap(
     touched: set[str], partitions: dict[bytes, str], excused: int
 ) -> None:
     """A row without any event has had none but those that are lost."""
-    found = compare(_SHAPE, _stored({(1, "a"): _ROW}), fold(_SHAPE, []), Expiries(_SHAPE, []), has_gaps=True)
+    found = compare(_SHAPE, _stored({(1, "a"): _ROW}), fold(_SHAPE, []), has_gaps=True)
     found.in_question = [(b"k", text) for _, text in found.in_question]
     assert (len(found.in_question), found.differences) == (1, [])
     found.judge(partitions, touched)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from cassandra.query import SimpleStatement, dict_factory
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from cdc.faults.oracle.folding import Key, TableShape
-from cdc.faults.oracle.values import Form, form_of_driver
+from cdc.faults.oracle.values import Form, form_of_driver, is_multi_cell
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -27,6 +28,8 @@ class Stored:
     def __init__(self) -> None:
         self.rows: dict[Key, dict[Key, Mapping[str, Form]]] = {}
         self.statics: dict[Key, Mapping[str, Form]] = {}
+        self.expiries_s: dict[tuple[Key, Key], Mapping[str, float]] = {}
+        """By row: of each column that has one cell, and a TTL, the second since the epoch when it goes."""
 
 
 def table_shape(session: Session, keyspace: str, table: str) -> TableShape:
@@ -54,14 +57,19 @@ def table_shape(session: Session, keyspace: str, table: str) -> TableShape:
 
 
 def select_all(session: Session, keyspace: str, shape: TableShape) -> Stored:
-    """All rows, read from all replicas."""
+    """All rows and their TTLs, read from all replicas."""
+    columns = [*shape.partition, *shape.clustering, *shape.static, *shape.regular]
+    one_cell = [name for name, cql_type in shape.regular.items() if not is_multi_cell(cql_type)]
+    selected = [f'"{name}"' for name in columns]
+    selected += [f'TTL("{name}") AS ttl_{at}' for at, name in enumerate(one_cell)]
     statement = SimpleStatement(
-        f'SELECT * FROM {keyspace}."{shape.name}"', consistency_level=ConsistencyLevel.ALL, fetch_size=_PAGE_ROWS
+        f'SELECT {", ".join(selected)} FROM {keyspace}."{shape.name}"',
+        consistency_level=ConsistencyLevel.ALL,
+        fetch_size=_PAGE_ROWS,
     )
     profile = session.execution_profile_clone_update(EXEC_PROFILE_DEFAULT, row_factory=dict_factory)
-    rows = _read(session, statement, profile)
     stored = Stored()
-    for row in rows:
+    for row, read_s in _read(session, statement, profile):
         pk = _forms(shape.partition, row)
         stored.rows.setdefault(pk, {})
         if shape.static:
@@ -70,6 +78,8 @@ def select_all(session: Session, keyspace: str, shape: TableShape) -> Stored:
         if shape.clustering and None in ck:
             continue  # a partition of static columns only
         stored.rows[pk][ck] = dict(zip(shape.regular, _forms(shape.regular, row), strict=True))
+        ttls = {name: row[f"ttl_{at}"] for at, name in enumerate(one_cell)}
+        stored.expiries_s[pk, ck] = {name: read_s + ttl for name, ttl in ttls.items() if isinstance(ttl, int)}
     return stored
 
 
@@ -83,6 +93,15 @@ def _forms(columns: Mapping[str, str], row: Mapping[str, object]) -> Key:
     stop=stop_after_attempt(10),
     reraise=True,
 )
-def _read(session: Session, statement: SimpleStatement, profile: ExecutionProfile) -> list[dict[str, object]]:
-    """A busy machine may let a page take longer than Cassandra waits for it."""
-    return list(session.execute(statement, timeout=120, execution_profile=profile))
+def _read(
+    session: Session, statement: SimpleStatement, profile: ExecutionProfile
+) -> list[tuple[dict[str, object], float]]:
+    """Rows, and when each was read. A busy machine may let a page take longer than Cassandra waits for it."""
+    result = session.execute(statement, timeout=120, execution_profile=profile)
+    found: list[tuple[dict[str, object], float]] = []
+    while True:
+        now_s = time.time()
+        found += [(row, now_s) for row in result.current_rows]
+        if not result.has_more_pages:
+            return found
+        result.fetch_next_page()

@@ -1,72 +1,63 @@
-"""Cassandra's rows beside the folded data topic: every table, row and column. What expired is checked against its events."""
+"""Cassandra's rows beside the folded data topic: every table, row and column.
+
+What expires is judged by Cassandra's own TTLs: a value that is there goes when its newest record says, and what is gone was
+to go by then.
+"""
 
 from __future__ import annotations
 
+import json
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from cdc.faults.oracle.cassandra_rows import Stored
 from cdc.faults.oracle.folding import Folded, Key, TableShape
-from cdc.faults.oracle.topics import Event
-from cdc.faults.oracle.values import Form, is_multi_cell
+from cdc.faults.oracle.values import Form, avro_name
 
-__all__ = ["Expiries", "TableComparison", "compare"]
+__all__ = ["TableComparison", "compare"]
 
 _SHOWN_CHARACTERS: Final = 200
 _Row = Mapping[str, Form]
-_HasExpired = Callable[[str | None], bool]
+# Of clocks, and of a read that took long.
+_SLACK_S: Final = 10
 
 
-class Expiries:
-    """Whether Cassandra may have forgotten what a data topic still tells: by Avro key of the row and by column.
+class _Told:
+    """What the newest record of a row tells of its expiry, beside what Cassandra's own TTLs tell."""
 
-    A column has expired when its newest write, by write time, carried a TTL that is over. Nothing is known of single cells
-    of a collection, so there any such write is enough.
-    """
+    def __init__(self, properties: Mapping[str, str], now_s: float, *, had_ttls: bool) -> None:
+        self._now_s = now_s
+        self._had_ttls = had_ttls
+        self.row_s = int(properties["expires_at"]) if "expires_at" in properties else None
+        self.cells_s = int(properties["cells_expire_at"]) if "cells_expire_at" in properties else None
+        self.columns_s: Mapping[str, int] = json.loads(properties.get("columns_expire_at", "{}"))
 
-    def __init__(self, shape: TableShape, events: Iterable[Event]) -> None:
-        """`events` of the table; those of an earlier table of its name do not count."""
-        own = [event for event in events if event.table_id == shape.table_id]
-        expiring = {event.key for event in own if event.expiry_s is not None}
-        self._one_cell = {name for name, cql_type in shape.regular.items() if not is_multi_cell(cql_type)}
-        self._by_key: dict[bytes, dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
-        for event in own:
-            if event.key in expiring and event.writetime_us is not None:
-                self._by_key[event.key][event.writetime_us].append(event)
+    def is_row_gone(self, got: _Row) -> bool:
+        """Whether it may be gone by now, with all that it held."""
+        if self.row_s is not None:
+            return self.row_s <= self._now_s + _SLACK_S
+        # Whether a row stays whose last value has gone, no record can tell: its marker may have a TTL, too.
+        is_empty = all(value is None or self.is_gone(name) for name, value in got.items())
+        return is_empty and (self.cells_s is not None or self._had_ttls)
 
-    def has_expired(self, key: bytes, now_s: float, column: str | None) -> bool:
-        """Whether the newest write of this column (None: any write) of the row had a TTL that is over."""
-        by_time = self._by_key.get(key, {})
-        if column is None or column not in self._one_cell:
-            return any(
-                _is_over(event, now_s) and (column is None or column in event.columns)
-                for events in by_time.values()
-                for event in events
-            )
-        for time_us in sorted(by_time, reverse=True):
-            writes = [event for event in by_time[time_us] if _writes(event, column)]
-            # Of writes of the same time Cassandra takes the one that expires.
-            if any(_is_over(event, now_s) for event in writes):
-                return True
-            # A replica that was repaired logs cells of several writes at once, under the time of the newest: where another
-            # event of that time left the column out, this is such a one, and the column's own time is an earlier one.
-            if writes and len(writes) == len(by_time[time_us]):
-                return False
-        return False
+    def is_gone(self, column: str) -> bool:
+        """Whether the column may be null by now."""
+        second = self.columns_s.get(avro_name(column))
+        return second is not None and second <= self._now_s + _SLACK_S
 
-
-def _is_over(event: Event, now_s: float) -> bool:
-    return event.expiry_s is not None and event.expiry_s <= now_s
-
-
-def _writes(event: Event, column: str) -> bool:
-    """A deletion of the row writes all its columns."""
-    return event.kind == "ROW_DELETION" or column in event.columns
+    def differences(self, wanted: _Row, ttls_s: Mapping[str, float]) -> Iterator[str]:
+        """Of a row that is in Cassandra."""
+        if self.row_s is not None and self.row_s < self._now_s - _SLACK_S:
+            yield f"was to go {self._now_s - self.row_s:.0f} s ago, and is in Cassandra"
+        for column, value in wanted.items():
+            second, own = self.columns_s.get(avro_name(column)), ttls_s.get(column)
+            if own is not None and (second is None or abs(second - own) > _SLACK_S):
+                yield f"{column} goes at {own:.0f} by its TTL in Cassandra, and at {second} by its record"
+            elif second is not None and second < self._now_s - _SLACK_S and value is not None:
+                yield f"{column} was to go {self._now_s - second:.0f} s ago, and is in Cassandra"
 
 
 @dataclass(slots=True)
@@ -99,9 +90,7 @@ class TableComparison:
         self.in_question.clear()
 
 
-def compare(
-    shape: TableShape, stored: Stored, folded: Folded, expiries: Expiries, *, has_gaps: bool = False
-) -> TableComparison:
+def compare(shape: TableShape, stored: Stored, folded: Folded, *, has_gaps: bool = False) -> TableComparison:
     """Every difference in words; with gaps they are in question until TableComparison.judge."""
     found = TableComparison(
         table=shape.name,
@@ -116,9 +105,12 @@ def compare(
         wanted, got = stored.rows.get(pk, {}), folded.rows.get(pk, {})
         for ck in sorted(wanted.keys() | got.keys(), key=repr):
             key = folded.key_bytes.get((pk, ck), b"")
-            has_expired = partial(expiries.has_expired, key, now_s)
+            told = _Told(folded.told.get((pk, ck), {}), now_s, had_ttls=(pk, ck) in folded.had_ttls)
             with _in_question(found, key, has_gaps=has_gaps):
-                _compare_row(found, (pk, ck), wanted.get(ck), got.get(ck), has_expired)
+                _compare_row(found, (pk, ck), wanted.get(ck), got.get(ck), told)
+                if ck in wanted and ck in got:
+                    told_wrong = told.differences(wanted[ck], stored.expiries_s.get((pk, ck), {}))
+                    found.differences += [f"{shape.name} {pk} {ck}: {each}" for each in told_wrong]
         with _in_question(found, b"", has_gaps=has_gaps):
             _compare_statics(found, pk, stored.statics.get(pk), folded.statics.get(pk))
     return found
@@ -134,12 +126,12 @@ def _in_question(found: TableComparison, key: bytes, *, has_gaps: bool) -> Itera
 
 
 def _compare_row(
-    found: TableComparison, place: tuple[Key, Key], wanted: _Row | None, got: _Row | None, has_expired: _HasExpired
+    found: TableComparison, place: tuple[Key, Key], wanted: _Row | None, got: _Row | None, told: _Told
 ) -> None:
     name = f"{found.table} {place[0]} {place[1]}"
     if wanted is None and got is not None:
-        # Nothing tells the topic that the last cell has expired: whoever folds looks at the clock.
-        if has_expired(None) and all(value is None or has_expired(column) for column, value in got.items()):
+        # No record comes when the last cell has expired: whoever folds looks at the clock.
+        if told.is_row_gone(got):
             found.expired_rows += 1
         else:
             found.differences.append(f"{name}: is on the data topic ({_short(got)}) and not in Cassandra")
@@ -149,7 +141,7 @@ def _compare_row(
         for column, value in wanted.items():
             if value == got[column]:
                 continue
-            if value is None and has_expired(column):
+            if value is None and told.is_gone(column):
                 found.expired_columns += 1
             else:
                 found.differences.append(

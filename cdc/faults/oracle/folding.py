@@ -33,10 +33,13 @@ class TableShape:
 
 @dataclass(slots=True)
 class Folded:
-    """What a data topic makes of a table. `key_bytes` is the Avro key of each row, for what is told of it elsewhere."""
+    """What a data topic makes of a table. `told` are the properties of each row's newest record; `had_ttls` are the rows of
+    which some record told that a part of them goes; `key_bytes` is the Avro key of each row, for what events tell of it."""
 
     rows: dict[Key, dict[Key, Mapping[str, Form]]] = field(default_factory=dict)
     statics: dict[Key, Mapping[str, Form]] = field(default_factory=dict)
+    told: dict[tuple[Key, Key], Mapping[str, str]] = field(default_factory=dict)
+    had_ttls: set[tuple[Key, Key]] = field(default_factory=set)
     key_bytes: dict[tuple[Key, Key], bytes] = field(default_factory=dict)
     records: int = 0
     markers: int = 0
@@ -55,7 +58,7 @@ def fold(shape: TableShape, records: Iterable[DataRecord]) -> Folded:
         table_id = record.properties.get("table_id", "")
         if table_id not in table_ids:
             table_ids.append(table_id)
-            folded.rows, folded.statics, folded.key_bytes = {}, {}, {}
+            folded.rows, folded.statics, folded.told, folded.key_bytes = {}, {}, {}, {}
             newer_since = _place(record)
         elif table_id != table_ids[-1]:
             folded.problems.append(
@@ -100,7 +103,10 @@ def _take(shape: TableShape, folded: Folded, record: DataRecord) -> None:
             folded.statics[pk] = {} if record.value is None else _values(shape.static, record.value)
         case "row" | "row_deletion":
             ck = _key(shape.clustering, record.key)
+            folded.told[pk, ck] = record.properties
             folded.key_bytes[pk, ck] = record.key_bytes
+            if "expires_at" in record.properties or "columns_expire_at" in record.properties:
+                folded.had_ttls.add((pk, ck))
             if record.value is None:
                 rows.pop(ck, None)
                 return

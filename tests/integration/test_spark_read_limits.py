@@ -312,4 +312,7 @@ def test_the_progress_of_a_query_tells_its_offsets(spark: SparkSession, data_top
     (progress,) = [each for each in query.recentProgress if each["numInputRows"]]
     assert progress["numInputRows"] == 7
     (source,) = cast("list[Mapping[str, str]]", progress["sources"])
-    assert ast.literal_eval(source["endOffset"]) == {topic.name: ":".join(last.split(":")[:2])}
+    offset = cast("Mapping[str, str]", ast.literal_eval(source["endOffset"]))
+    place, _, creation = offset[topic.name].partition("@")
+    assert (list(offset), place) == ([topic.name], ":".join(last.split(":")[:2]))
+    assert dt.datetime.fromisoformat(creation).tzinfo == dt.UTC

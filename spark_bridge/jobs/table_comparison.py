@@ -115,6 +115,7 @@ class TableComparison:
             "place": F.lit("of Cassandra"),
             "is_alive": F.col("has_row"),
             "static_names": statics,
+            "gone_columns": F.array().cast("array<string>"),
             "static_value": F.col("value"),
             "static_version": version,
             _PARTS: F.col("key_parts"),

@@ -271,7 +271,7 @@ class TableLine:
             if error.refresh_schema:
                 self._table.doubt()
             if error.is_invalid:
-                self._failed(task, str(error))
+                self._ask_whether_nodes_agree(task, str(error))
             else:
                 self._retry(task, str(error), _OUTAGE_LOOK_S if error.is_outage else None)
         except CdcError as error:
@@ -283,6 +283,27 @@ class TableLine:
             _log.debug("unexpected", exc_info=error)
             self._stages.metrics.counters["unexpected_errors"] += 1
             self._failed(task, str(UnexpectedError(error)))
+
+    def _ask_whether_nodes_agree(self, task: Task, reason: str) -> None:
+        """A node that is behind with the schema refuses what the others take: that is not the event's fault."""
+        if task in self._to_be_retried or task in self._being_parked:
+            return
+        self._to_be_retried.add(task)
+        then = partial(self._refused_by_cassandra, task, reason)
+        self._stages.looks.ask(self._stages.client.schema_versions, then)
+
+    def _refused_by_cassandra(self, task: Task, reason: str, versions: set[UUID] | CdcError) -> None:
+        if self._life.dismisses(task):
+            return
+        self._to_be_retried.discard(task)
+        if not isinstance(versions, CdcError) and len(versions) == 1:
+            self._failed(task, reason)
+            return
+        self._stages.metrics.counters["reads_refused_in_disagreement"] += 1
+        why = f"it is not known whether the nodes agree about the schema ({versions})"
+        if not isinstance(versions, CdcError):
+            why = f"the nodes have {len(versions)} versions of the schema; see `nodetool describecluster`"
+        self._retry(task, f"{reason}; that does not count as the event's fault, for {why}", _OUTAGE_LOOK_S)
 
     def _refused(self, task: Task) -> None:
         """Nobody says why. Where the topic takes others of the table meanwhile, it is this record's fault.

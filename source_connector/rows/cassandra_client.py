@@ -189,11 +189,24 @@ class CassandraClient:
         return self._version[1]
 
     def schema_versions(self) -> set[UUID]:
-        """The versions that the nodes have now, but for those that are known to be down: one where they agree. Raises FetchError."""
+        """The versions that the nodes have now, but for those that are known to be down: one where they agree. Raises FetchError.
+
+        Both questions go to one node: the peers of another one would not hold that one's own version.
+        """
         assert self._cluster is not None
         down = {host.host_id for host in self._cluster.metadata.all_hosts() if host.is_up is False}
-        local = self.system_rows("SELECT schema_version FROM system.local WHERE key = 'local'")
-        peers = self.system_rows("SELECT host_id, schema_version FROM system.peers")
+        try:
+            asked = self._open_session().execute(
+                "SELECT schema_version FROM system.local WHERE key = 'local'", execution_profile=_SYSTEM_PROFILE
+            )
+            others = self._open_session().execute(
+                "SELECT host_id, schema_version FROM system.peers",
+                execution_profile=_SYSTEM_PROFILE,
+                host=asked.response_future.coordinator_host,
+            )
+            local, peers = list(asked), list(others)
+        except _FAILURES as error:
+            raise FetchError("system.peers", reason_of(error)) from error
         found = [row["schema_version"] for row in (*local, *(each for each in peers if each["host_id"] not in down))]
         return {version for version in found if isinstance(version, UUID)}
 

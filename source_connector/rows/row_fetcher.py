@@ -26,6 +26,7 @@ from source_connector.rows.projection import Projection, RawValues
 from source_connector.rows.raw_page import RawPage
 from source_connector.rows.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
+from source_connector.rows.refused_levels import RefusedLevels, is_refusal_of_level
 from source_connector.rows.selection import quoted
 
 if TYPE_CHECKING:
@@ -52,9 +53,16 @@ class Answer(NamedTuple):
     """What the driver said to one attempt of one statement."""
 
     reads: Sequence[WaitingRead]
+    levels: tuple[str, ...]
+    """The consistency levels that may be asked for; the attempt is the place of the one that was."""
     attempt: int
     outcome: RawPage | Exception
     sent_at: float = 0.0
+
+    @property
+    def consistency(self) -> str:
+        """The level that was asked for."""
+        return self.levels[self.attempt]
 
 
 class RowFetcher:
@@ -85,11 +93,13 @@ class RowFetcher:
         self._refused: dict[str, set[str]] = {}  # grouped statements
         self._surplus = 1.0
         self._row_bytes: dict[str, float] = {}
+        self._refused_levels = RefusedLevels()
         last_resort = () if fallback_consistency is None else (fallback_consistency,)
         self._levels: Final = {
             ReadLevel.FIRST: _without_repetition(consistency, *last_resort),
             ReadLevel.HIGHER: _without_repetition(higher_consistency, consistency, *last_resort),
         }
+        self._highest: Final = self._levels[ReadLevel.HIGHER][0]
 
     @property
     def has_room(self) -> bool:
@@ -115,7 +125,8 @@ class RowFetcher:
         """Send queued reads as far as may be in flight; returns those that failed before they were sent."""
         failed: list[tuple[object, Rows | CdcError]] = []
         while (self._waiting or self._alone) and self._in_flight < self._limit.value:
-            failed += self._send(self._take_alone() if self._is_for_alone() else self._take_group(), 0)
+            reads = self._take_alone() if self._is_for_alone() else self._take_group()
+            failed += self._send(reads, self._refused_levels.without(self._levels[reads[0].request.level]), 0)
         return failed
 
     def _is_for_alone(self) -> bool:
@@ -139,22 +150,23 @@ class RowFetcher:
         """The reads that are over with this answer, by their tickets; a read that goes on is not among them."""
         self._in_flight -= 1
         reads, outcome = answer.reads, answer.outcome
-        level = reads[0].request.level
         self._measure(answer)
         if isinstance(outcome, RawPage):
+            self._refused_levels.take(answer.consistency)
             try:
                 return self._deliver(answer, outcome)
             except Exception as malformed:  # noqa: BLE001  # rows that cannot be parsed concern their reads only
                 return self._without_the_group(reads, malformed)
-        if answer.attempt + 1 < len(self._levels[level]) and _allows_next_level(level, outcome, answer.attempt):
-            lower = self._levels[level][answer.attempt + 1]
+        if is_refusal_of_level(outcome):
+            return self._without_the_level(answer, outcome)
+        if answer.attempt + 1 < len(answer.levels) and self._allows_next_level(answer, outcome):
+            lower = answer.levels[answer.attempt + 1]
             self._metrics.counters["reads_at_fallback"] += len(reads)
             table = reads[0].request.projection.table.full_name
             self._notices.say(
-                lower,
-                f"{table} is read at {lower} instead of {self._levels[level][answer.attempt]}: {reason_of(outcome)}",
+                lower, f"{table} is read at {lower} instead of {answer.consistency}: {reason_of(outcome)}"
             )
-            return self._send(reads, answer.attempt + 1)
+            return self._send(reads, answer.levels, answer.attempt + 1)
         is_outage = isinstance(outcome, NoHostAvailable | Unavailable)
         if len(reads) > 1 and not is_outage:
             self._alone += reads
@@ -164,8 +176,35 @@ class RowFetcher:
         error = FetchError(table, reason_of(outcome), refresh_schema=changed, is_invalid=changed, is_outage=is_outage)
         return [(read.ticket, error) for read in reads]
 
+    def _without_the_level(self, answer: Answer, refusal: Exception) -> list[tuple[object, Rows | CdcError]]:
+        """The level is refused, not what is read: the next one takes its place, which is no fallback."""
+        refused, reads = answer.consistency, answer.reads
+        levels = tuple(each for each in answer.levels if each != refused)
+        self._metrics.counters["levels_refused"] += 1
+        if self._refused_levels.refuse(refused):
+            instead = f"{levels[answer.attempt]} is asked for" if answer.attempt < len(levels) else "reads wait"
+            _log.warning(
+                "Cassandra refuses reads at %s; %s instead, and %s again each minute. To change that, take it out of "
+                "read_consistency_levels_disallowed in cassandra.yaml, or name another level by query.consistencyLevel "
+                "and query.higherConsistencyLevel (%s)",
+                refused, instead, refused, reason_of(refusal),
+            )  # fmt: skip
+        if answer.attempt < len(levels):
+            return self._send(reads, levels, answer.attempt)
+        table = reads[0].request.projection.table.full_name
+        reason = f"no consistency level is left that Cassandra takes; {refused} is refused: {reason_of(refusal)}"
+        error = FetchError(table, reason, is_outage=True)
+        return [(read.ticket, error) for read in reads]
+
+    def _allows_next_level(self, answer: Answer, error: Exception) -> bool:
+        """Too few live replicas always; an answer that is late or failed only where more was asked than is needed."""
+        if isinstance(error, Unavailable):
+            return True
+        beyond_need = answer.reads[0].request.level is ReadLevel.HIGHER and answer.consistency == self._highest
+        return beyond_need and isinstance(error, ReadTimeout | ReadFailure | OperationTimedOut)
+
     def _deliver(self, answer: Answer, page: RawPage) -> list[tuple[object, Rows | CdcError]]:
-        consistency = self._levels[answer.reads[0].request.level][answer.attempt]
+        consistency = answer.consistency
         self._weigh(answer, page)
         if len(answer.reads) == 1:
             return [(answer.reads[0].ticket, _rows(answer, answer.reads[0], page.rows(), consistency, page))]
@@ -218,7 +257,9 @@ class RowFetcher:
             return []
         return [(reads[0].ticket, error if isinstance(error, CdcError) else UnexpectedError(error))]
 
-    def _send(self, reads: Sequence[WaitingRead], attempt: int) -> list[tuple[object, Rows | CdcError]]:
+    def _send(
+        self, reads: Sequence[WaitingRead], levels: tuple[str, ...], attempt: int
+    ) -> list[tuple[object, Rows | CdcError]]:
         """One statement, or none where the server does not take the grouped form; the reads that failed before it was sent."""
         request = reads[0].request
         try:
@@ -230,7 +271,7 @@ class RowFetcher:
         read = RowRead(
             statement=statement,
             values=values,
-            consistency=self._levels[request.level][attempt],
+            consistency=levels[attempt],
             # What failed by way of that node is not asked of it again: it may be the reason.
             event_node=request.node if attempt == 0 else None,
             paging_state=request.paging_state,
@@ -240,7 +281,7 @@ class RowFetcher:
         sent_at = time.monotonic()
 
         def post(outcome: RawPage | Exception) -> None:
-            self._post(Answer(reads=reads, attempt=attempt, outcome=outcome, sent_at=sent_at))
+            self._post(Answer(reads, levels, attempt, outcome, sent_at))
 
         self._in_flight += 1
         self._client.read(read, post, post)
@@ -274,14 +315,6 @@ class RowFetcher:
         if statement is None:
             statement = statements[select] = self._client.prepare(select)
         return statement
-
-
-def _allows_next_level(level: ReadLevel, error: Exception, attempt: int) -> bool:
-    """Too few live replicas always; an answer that is late or failed only where more was asked than is needed."""
-    if isinstance(error, Unavailable):
-        return True
-    beyond_need = level is ReadLevel.HIGHER and attempt == 0
-    return beyond_need and isinstance(error, ReadTimeout | ReadFailure | OperationTimedOut)
 
 
 def _rows(answer: Answer, read: WaitingRead, rows: Sequence[RawRow], consistency: str, page: RawPage | None) -> Rows:

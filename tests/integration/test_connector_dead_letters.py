@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from contextlib import closing
+from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
@@ -15,8 +17,10 @@ from source_connector.errors import DeadLettersError
 from source_connector.events.dead_letters import RESEND_SUBSCRIPTION
 from tests.connector_line import ConnectorLine, int32
 from tests.events_topic import wait_until
-from tests.fix_connector import CreateLine, DeployConnector, wait_until_acknowledged
+from tests.fix_connector import Connector, CreateLine, DeployConnector, wait_until_acknowledged
 from tests.servers import PulsarServer
+
+Deploy = Callable[[ConnectorLine], Connector]
 
 
 def _letters(pulsar: PulsarServer, line: ConnectorLine, command: str = "dead-letters") -> list[dict[str, object]]:
@@ -28,12 +32,22 @@ def _letters(pulsar: PulsarServer, line: ConnectorLine, command: str = "dead-let
 
 
 @pytest.fixture
-def line(connector_line: CreateLine, deploy_connector: DeployConnector) -> ConnectorLine:
+def line(connector_line: CreateLine, deploy: Deploy) -> ConnectorLine:
     """A table with its connector, which gives up on an event at its second failure."""
     line = connector_line("id int PRIMARY KEY, a int")
-    options = {"deadLetter__topic": f"dead-{line.keyspace}", "deadLetter__maxAttempts": 2}
-    deploy_connector(line.keyspace, "t", **options)
+    deploy(line)
     return line
+
+
+@pytest.fixture
+def deploy(deploy_connector: DeployConnector) -> Deploy:
+    """The connector of the line's table, with a dead-letter topic of its own."""
+
+    def create(line: ConnectorLine) -> Connector:
+        options = {"deadLetter__topic": f"dead-{line.keyspace}", "deadLetter__maxAttempts": 2}
+        return deploy_connector(line.keyspace, "t", **options)
+
+    return create
 
 
 def test_what_cannot_be_decoded_or_read_is_set_aside_and_holds_up_nothing(
@@ -74,6 +88,27 @@ def test_a_dead_letter_that_is_sent_again_leads_to_the_row_as_it_is_by_then(
     assert (again["key"], again["place"]) == (sent["key"], sent["place"])
     assert again["message_id"] != sent["message_id"]
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+
+
+def test_what_cassandra_refuses_waits_while_the_nodes_disagree_about_the_schema(
+    connector_line: CreateLine, deploy: Deploy, pulsar: PulsarServer
+) -> None:
+    """A node that is behind may be the reason; when it has caught up, what is refused still is the event's fault."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    line.cql.execute(f"INSERT INTO system.peers (peer, schema_version) VALUES ('127.0.0.99', {uuid4()})")
+    try:
+        connector = deploy(line)
+        refused = line.writer.event(int32(9), writetime_us=1)._replace(partition_key=b"\x01\x02")
+        line.writer.send(refused)
+        line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (1, 1) USING {ts}", int32(1), columns=("a",)))
+        assert line.topic.next()[0].key == {"id": 1}
+        wait_until(lambda: connector.metric("reads_refused_in_disagreement") >= 3, "three refusals, not counted")
+        assert _letters(pulsar, line) == []
+    finally:
+        line.cql.execute("DELETE FROM system.peers WHERE peer = '127.0.0.99'")
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    (letter,) = _letters(pulsar, line)
+    assert letter["key"] == "0102"
 
 
 def test_a_message_larger_than_the_broker_takes_at_once_is_set_aside_whole(

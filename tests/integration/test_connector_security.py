@@ -13,6 +13,7 @@ from cassandra.cluster import Session
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.native_protocol import DEFAULT_LOGIN
+from schemas.mutation_event import MutationKind
 from source_connector.assembly import cassandra_options
 from source_connector.configuration.config import SourceConfig
 from source_connector.configuration.tls import tls_context
@@ -23,7 +24,13 @@ from tests.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.connector_line import int32
 from tests.events_topic import wait_until
 from tests.events_writer import EventsWriter
-from tests.fix_connector import Connector, OpenDataTopic, connector_options, data_topic_name
+from tests.fix_connector import (
+    Connector,
+    OpenDataTopic,
+    connector_options,
+    data_topic_name,
+    wait_until_acknowledged,
+)
 from tests.security_settings import node_tls
 from tests.servers import PulsarServer
 
@@ -155,4 +162,43 @@ def test_rows_come_through_and_secrets_are_shown_nowhere(
         writer.close()
 
 
+def test_a_level_that_a_guardrail_disallows_sets_no_event_aside(
+    strict: Sandbox,
+    session: Session,
+    authority: CertificateAuthority,
+    connector_archive: Path,
+    pulsar: PulsarServer,
+    open_data_topic: OpenDataTopic,
+) -> None:
+    """`read_consistency_levels_disallowed: [ALL]`: a deleted row and one of its key only are published by the next level."""
+    session.execute("CREATE KEYSPACE guarded WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    session.execute("CREATE TABLE guarded.t (id int PRIMARY KEY, a int)")
+    session.execute("GRANT SELECT ON guarded.t TO connector")
+    session.execute("INSERT INTO guarded.t (id) VALUES (2) USING TIMESTAMP 5")
+    options = _options(strict, authority, keyspace="guarded", deadLetter__maxAttempts=1)
+    writer = EventsWriter(session, pulsar.service_url, pulsar.admin_url, "guarded", "t", prefix=_EVENTS)
+    topic = open_data_topic("guarded.t")
+    connector = Connector(pulsar.admin_url, "connector-guarded")
+    _disallow(strict, "ALL")
+    try:
+        connector.create(
+            connector_archive, data_topic_name("guarded", "t"), options | {"events.topic": f"{_EVENTS}guarded.t"}
+        )
+        deleted = writer.event(int32(1), kind=MutationKind.ROW_DELETION, writetime_us=5)
+        writer.send(deleted, writer.event(int32(2), writetime_us=5))
+        assert {record.key["id"]: record.value for record in topic.next(2)} == {1: None, 2: {"a": None}}
+        wait_until_acknowledged(f"{_EVENTS}guarded.t", pulsar.admin_url)
+    finally:
+        _disallow(strict, "")
+        connector.delete()
+        writer.close()
+
+
+def _disallow(strict: Sandbox, levels: str) -> None:
+    """Of the roles that are no superusers."""
+    request = {"type": "write", "mbean": _GUARDRAILS, "attribute": "ReadConsistencyLevelsDisallowedCSV"}
+    strict.node._ask({**request, "value": levels})
+
+
+_GUARDRAILS = "org.apache.cassandra.db:type=Guardrails"
 _EVENTS = "persistent://public/default/strict-events-"

@@ -58,6 +58,7 @@ class Neighbours:
         self.current = table(table_id=OLD)
         self.number = 5
         self.is_agreed = True
+        self.versions: set[UUID] | FetchError = {UUID(int=5)}
 
     # RowFetcher, CassandraClient, TableSchemaReader, HostConnection, DeadLetterWriter, SchemaChangeTopic, Origin
 
@@ -78,6 +79,11 @@ class Neighbours:
 
     def version(self) -> UUID:
         return UUID(int=self.number)
+
+    def schema_versions(self) -> set[UUID]:
+        if isinstance(self.versions, FetchError):
+            raise self.versions
+        return self.versions
 
     def look(self) -> TableLook:
         return TableLook(self.version(), self.read(), self.is_agreed)

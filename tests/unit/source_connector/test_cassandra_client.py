@@ -9,6 +9,8 @@ import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from cassandra.auth import PlainTextAuthProvider
@@ -145,3 +147,25 @@ def test_an_error_for_which_the_driver_has_no_exception_of_its_own_is_told_as_an
     assert prepared.value.refresh_schema
     with pytest.raises(FetchError, match=r"^cannot read system_schema: ServerError: .*Unknown CF"):
         refused.system_rows("SELECT")
+
+
+def test_the_schema_versions_of_all_nodes_are_those_that_one_node_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own and its peers': the peers of another node would leave out that node's own version."""
+    own, other = UUID(int=1), UUID(int=2)
+    asked: list[object] = []
+
+    class Answer(list[dict[str, object]]):
+        response_future = SimpleNamespace(coordinator_host="node 1")
+
+    class Session:
+        def execute(self, select: str, execution_profile: str, host: object = None) -> Answer:
+            asked.append(host)
+            if "local" in select:
+                return Answer([{"schema_version": own}])
+            return Answer([{"host_id": UUID(int=9), "schema_version": other}])
+
+    asking = client(contactPoints="somewhere", loadBalancing__localDc="dc1")
+    nobody = SimpleNamespace(metadata=SimpleNamespace(all_hosts=list))
+    monkeypatch.setattr(asking, "_open_session", Session)
+    monkeypatch.setattr(asking, "_cluster", nobody)
+    assert (asking.schema_versions(), asked) == ({own, other}, [None, "node 1"])

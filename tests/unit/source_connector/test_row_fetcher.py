@@ -16,6 +16,7 @@ from source_connector.rows.cassandra_client import CassandraClient, RowRead
 from source_connector.rows.projection import Projection
 from source_connector.rows.raw_page import RawPage
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
+from source_connector.rows.refused_levels import RefusedLevels
 from source_connector.rows.row_fetcher import Answer, RowFetcher
 from tests.unit.source_connector.events import NODE, int32, table
 
@@ -139,6 +140,52 @@ def test_a_late_answer_lowers_only_what_is_more_than_needed(late: Exception) -> 
     case.answer(late)
     ((_, error),) = case.over
     assert isinstance(error, FetchError) and not error.is_outage and not error.refresh_schema
+
+
+def _refusal(level: str) -> InvalidRequest:
+    """As Cassandra 4.1 and 5.0 say it."""
+    return InvalidRequest(
+        'Error from server: code=2200 [Invalid query] message="Guardrail read_consistency_levels violated: Provided values '
+        f'[{level}] are not allowed for read consistency levels (disallowed values are: [{level}])"'
+    )
+
+
+def test_a_level_that_cassandra_refuses_is_left_out_for_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """The next one answers, which is no fallback; all keys of a group stay together; it is told once, with the guardrail's name."""
+    now = [0.0]
+    case = Case()
+    case.fetcher._refused_levels = RefusedLevels(lambda: now[0])
+    case.start((1,), (2,), level=ReadLevel.HIGHER)
+    case.answer(_refusal("ALL"))
+    case.answer(page((int32(1), int32(5), None), columns=3))
+    assert case.consistencies == ["ALL", "LOCAL_QUORUM"]
+    assert [(rows.consistency, rows.is_fallback) for _, rows in case.over if isinstance(rows, Rows)] == [
+        ("LOCAL_QUORUM", False)
+    ] * 2
+    case.start((3,), level=ReadLevel.HIGHER)
+    case.answer(TIMEOUT)  # now the level that was configured: it is kept to
+    ((_, error),) = case.over[2:]
+    assert isinstance(error, FetchError) and not error.is_invalid
+    now[0] = 61.0
+    case.start((4,), level=ReadLevel.HIGHER)
+    case.answer(_refusal("ALL"))
+    assert case.consistencies[2:] == ["LOCAL_QUORUM", "ALL", "LOCAL_QUORUM"]
+    assert [record.getMessage().count("read_consistency_levels_disallowed") for record in caplog.records] == [1]
+
+
+def test_an_event_is_never_at_fault_for_levels_that_are_all_refused() -> None:
+    """It is tried again, and the first level that is allowed answers."""
+    case = Case()
+    case.start((1,))
+    case.answer(_refusal("LOCAL_QUORUM"))
+    case.answer(_refusal("LOCAL_ONE"))
+    ((_, error),) = case.over
+    assert isinstance(error, FetchError) and error.is_outage and not error.is_invalid
+    assert "no consistency level is left" in str(error)
+    case.start((2,))
+    case.answer(page((int32(5), None), columns=2))
+    assert case.consistencies == ["LOCAL_QUORUM", "LOCAL_ONE", "LOCAL_ONE"]
+    assert case.found() == {(2,): (int32(5), None)}
 
 
 def test_a_group_that_fails_is_read_one_by_one() -> None:

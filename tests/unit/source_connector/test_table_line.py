@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import cast
+from uuid import UUID
 
 import pytest
 
@@ -12,7 +13,7 @@ from source_connector.rows.read_request import RawRow
 from source_connector.rows.row_task import Task
 from source_connector.table_line import TableLine
 from tests.unit.source_connector.events import event, int32
-from tests.unit.source_connector.table_line_case import GOOD, UNFORESEEN, UNWRITABLE, Case
+from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, UNFORESEEN, UNWRITABLE, Case
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,27 @@ def test_an_outage_is_never_an_events_fault(monkeypatch: pytest.MonkeyPatch) -> 
         case.pass_time()
     case.answer(GOOD)
     assert (case.counters["records_published"], case.around.letters) == (1, [])
+
+
+@pytest.mark.parametrize("versions", [{OLD, NEW}, FetchError("system.peers", "OperationTimedOut")])
+def test_what_cassandra_refuses_counts_only_where_the_nodes_agree_about_the_schema(
+    monkeypatch: pytest.MonkeyPatch, versions: set[UUID] | FetchError
+) -> None:
+    """A node that is behind refuses what others take: that waits. When they agree, three attempts more, then a letter."""
+    case = Case(monkeypatch)
+    case.receive(event(1))
+    refused = FetchError("ks.t", "InvalidRequest: Undefined column name a", refresh_schema=True, is_invalid=True)
+    case.around.versions = versions
+    for _ in range(20):
+        case.answer(refused)
+        case.pass_time()
+    assert (case.around.letters, case.counters["reads_refused_in_disagreement"]) == ([], 20)
+    case.around.versions = {OLD}
+    for _ in range(3):
+        assert case.around.letters == []
+        case.answer(refused)
+        case.pass_time()
+    assert len(case.around.letters) == 1
 
 
 def test_a_refused_record_is_at_fault_only_where_others_of_its_table_are_taken(

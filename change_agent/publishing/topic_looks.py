@@ -99,7 +99,9 @@ class TopicLooks:
         if entry.lost is not None:
             raise TopicLostError(topic, entry.lost)
         if entry.mark is not None and entry.mark != found.mark:
-            raise TopicLostError(topic, "its subscription was removed, or the topic deleted, and made again")
+            raise TopicLostError(
+                topic, "has another subscription than before: it was removed, or the topic was deleted, and made again"
+            )
 
     def note_lost(self, topic: str, reason: str) -> None:
         """Events of it were lost, whatever is found next."""

@@ -5,7 +5,8 @@ PySpark 4.1 and later: the data source `cassandra_cdc`. PySpark 3.5: the pulsar-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -25,7 +26,8 @@ def register(spark: SparkSession) -> None:
         raise ConfigError.of("format", reason)
     from spark_bridge.reading.data_source import CassandraCdcDataSource
 
-    spark.dataSource.register(CassandraCdcDataSource)
+    with _as_active(spark):
+        spark.dataSource.register(CassandraCdcDataSource)
 
 
 def raw_batch(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
@@ -49,3 +51,26 @@ def raw_stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
         return connector_stream(spark, BridgeOptions.from_mapping(options))
     register(spark)
     return spark.readStream.format("cassandra_cdc").options(**options).load()
+
+
+@contextmanager
+def _as_active(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one of this thread meanwhile.
+
+    Before Spark registers a source it looks up the name in the active session. What that one has and this one has not,
+    it takes for a source of Spark's own, which nobody may replace (DATA_SOURCE_ALREADY_EXISTS).
+    """
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:  # a session of Spark Connect: the server looks it up
+        yield
+        return
+    sessions = jvm.org.apache.spark.sql.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001  (PySpark has no public way)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

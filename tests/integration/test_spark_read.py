@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
-from spark_bridge import session_builder
+from spark_bridge import raw_batch, session_builder
 from spark_bridge.reading.data_source import CassandraCdcDataSource
 from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.topic_reader import read_range
@@ -46,6 +46,16 @@ def test_every_raw_column_of_a_record(spark: SparkSession, data_topic: MakeTopic
         "properties": properties,
     }
     assert row.publish_time > before
+
+
+def test_a_child_session_reads_while_another_session_is_active(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Spark looks up the name in the active session, whichever session registers it."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 2))
+    active = SparkSession.getActiveSession()
+    child = spark.newSession()
+    assert names(raw_batch(child, topic.options)) == names(read(spark, topic.options))
+    assert SparkSession.getActiveSession() == active
 
 
 def test_a_tombstone_is_op_d_with_a_null_value(spark: SparkSession, data_topic: MakeTopic) -> None:

@@ -48,7 +48,10 @@ def test_another_subscription_is_a_loss_also_for_the_next_process(tmp_path: Path
     first.note(_TOPIC, _state(10, 10), _place(100))
     first.save()
     again = _state(5, 5, mark="n")
-    with pytest.raises(TopicLostError, match="was removed, or the topic deleted, and made again"):
+    with pytest.raises(
+        TopicLostError,
+        match="has another subscription than before: it was removed, or the topic was deleted, and made again",
+    ):
         first.compare(_TOPIC, again)
     assert first.renew(_TOPIC, again) == _place(100)
     first.compare(_TOPIC, again)

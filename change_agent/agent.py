@@ -104,6 +104,7 @@ class ChangeAgent:
         self._positions: Final = InflightPositions(
             max_events=config.max_inflight_events, max_bytes=config.max_inflight_bytes
         )
+        self._positions.go_on_from(self._stored.last_place)
         self._provider: Final = self._make_provider()
         self._rotation: Final = segment_rotation(config)
         self._producers: Final = event_producers(config, self._note_lost)
@@ -362,6 +363,7 @@ class ChangeAgent:
                         if self._stopping.wait(_LOOK_S):
                             return
                     self._follower.adopt(restored)
+                    self._positions.go_on_from(restored.last_place)
                 self._copy.start()
             elif self._config.create_topics:
                 self._owner.wait()

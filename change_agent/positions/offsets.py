@@ -39,6 +39,7 @@ __all__ = [
 _NAMES: Final = ("positions-a.json", "positions-b.json")
 _FORMAT: Final = 1
 _NONE: Final = SegmentIds()
+_LAST_POSITION: Final = 2**31 - 1
 
 
 class DamagedPositionsError(CdcError):
@@ -65,6 +66,14 @@ class StoredPositions:
     segments: Mapping[int, StoredSegment] = field(default_factory=dict)
     finished: SegmentIds = _NONE
     until_ms: int = 0
+
+    @property
+    def last_place(self) -> tuple[int, int]:
+        """Segment id and position behind which nothing is done; of a finished segment the last position that one can have."""
+        ends = [(last, _LAST_POSITION) for _, last in self.finished.runs[-1:]]
+        return max(
+            [*ends, *((segment_id, each.position) for segment_id, each in self.segments.items())], default=(0, 0)
+        )
 
 
 class _StoredJson(TypedDict):

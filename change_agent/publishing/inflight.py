@@ -45,6 +45,8 @@ class InflightPositions:
         self._waits_for_room = False
         # Of the last segment that was forgotten.
         self._last_place = (0, 0)
+        # Of the positions that were stored when the agent started.
+        self._stored_place = (0, 0)
         # What `progress` said, until something changes: it is asked several times a second.
         self._progress: dict[int, SegmentProgress] | None = None
         self._read_until_ms = 0
@@ -83,10 +85,15 @@ class InflightPositions:
 
     @property
     def read_place(self) -> Place:
-        """Nothing behind it was handed over yet."""
+        """Nothing behind it was handed over yet, or it is handed over again."""
         with self._changed:
             read = [(segment_id, each.read_position) for segment_id, each in self._segments.items()]
-            return Place(*max(read, default=self._last_place), self._read_until_ms)
+            return Place(*max(self._stored_place, self._last_place, *read), self._read_until_ms)
+
+    def go_on_from(self, place: tuple[int, int]) -> None:
+        """An earlier agent was done with the log up to this segment id and position."""
+        with self._changed:
+            self._stored_place = place
 
     def note_read_until(self, time_ms: int) -> None:
         """Everything that Cassandra synced before this time (since the epoch) was read, and is tracked."""

@@ -78,6 +78,7 @@ def test_a_subscription_that_is_removed_while_the_agent_is_down_is_told_at_its_s
     table = f"{keyspace}.a"
     write(session, table, ["before"])
     topic_of(table).wait_for(1)
+    (before,) = topic_of(table).read()
     assert agent.stop() == 0
     subscription = f"{_address(servers, table)}/subscription/sub"
     rest().delete(f"{subscription}?force=true").raise_for_status()
@@ -87,6 +88,7 @@ def test_a_subscription_that_is_removed_while_the_agent_is_down_is_told_at_its_s
     wait_until(lambda: len(_gaps_of(servers, gaps, keyspace)) == 1, "the gap is told")
     (gap,) = _gaps_of(servers, gaps, keyspace)
     assert "was removed" in gap.reason
+    assert (gap.last_segment_id, gap.last_position or 0) >= (before.message.segment_id, before.event.position)
     topic_of(table).wait_for(2)
 
 

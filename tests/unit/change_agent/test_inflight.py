@@ -79,3 +79,16 @@ def test_a_batch_larger_than_all_room_travels_alone(positions: InflightPositions
     """One large mutation must not stop the node for ever."""
     assert positions.take_room(500, 5000, 0)
     assert not positions.take_room(1, 1, 0)
+
+
+def test_what_an_earlier_agent_did_was_read_before_any_segment_is_open() -> None:
+    """An events topic that was deleted between two agents is found at the start: a gap must reach to what was stored."""
+    positions = InflightPositions(max_events=10, max_bytes=1000)
+    positions.go_on_from((7, 100))
+    assert positions.read_place[:2] == (7, 100)
+    positions.open(6, 20)
+    positions.advance(6, 50)
+    assert positions.read_place[:2] == (7, 100)
+    positions.open(7, 100)
+    positions.advance(7, 120)
+    assert positions.read_place[:2] == (7, 120)

@@ -156,3 +156,16 @@ def test_a_working_directory_that_cannot_be_made_is_a_configuration_error(tmp_pa
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cdcWorkingDir: .* cannot be used \(Not a directory\); set it to"):
         OffsetStore(tmp_path / "file" / "work")
+
+
+@pytest.mark.parametrize(
+    ("stored", "place"),
+    [
+        (StoredPositions(), (0, 0)),
+        (_FIRST, (7, 100)),
+        (StoredPositions(segments={7: StoredSegment(position=100)}, finished=SegmentIds.of([5, 9])), (9, 2**31 - 1)),
+    ],
+)
+def test_the_last_place_of_stored_positions(stored: StoredPositions, place: tuple[int, int]) -> None:
+    """A finished segment counts to the last position that it can have."""
+    assert stored.last_place == place

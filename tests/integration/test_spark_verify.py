@@ -28,13 +28,14 @@ from spark_bridge.jobs.row_keys import token_of
 from spark_bridge.jobs.table_comparison import Look, TableComparison
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.jobs.verify import VerifyReport, verify
+from spark_bridge.topics.options import BridgeOptions
 from tests.events_topic import wait_until
 from tests.events_writer import EventsWriter
 from tests.fix_connector import DeployConnector, OpenEventsWriter
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver
 from tests.servers import CassandraServer, PulsarServer
 
-# the first test looks at its table some twenty times
+# the first test looks at its table eleven times
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 
 _ROWS = 300
@@ -126,14 +127,14 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
     mirror(spark, options, target)
 
     chosen = random.Random(20261121).sample(range(_ROWS), 64)
-    deleted, updated, added = chosen[:32], chosen[32:], range(_ROWS, _ROWS + 33)
+    deleted, updated, added, moving = chosen[:32], chosen[32:], range(_ROWS, _ROWS + 33), _ROWS + 33
     for number in deleted:
         cql.execute(f"DELETE FROM {table} USING TIMESTAMP {_LATER_US} {where(number)}")
     for number in updated:
         cql.execute(
             f"UPDATE {table} USING TIMESTAMP {_LATER_US} SET amount = 0.001, tags = tags + {{'planted'}} {where(number)}"
         )
-    for number in added:
+    for number in (*added, moving):
         cql.execute(insert(table, number, "planted"))
     cql.execute(f"DELETE note FROM {table} USING TIMESTAMP {_LATER_US} WHERE pk = 77")
     cql.execute(f"UPDATE {table} USING TIMESTAMP {_LATER_US} SET note = 'planted' WHERE pk = 78")
@@ -145,20 +146,30 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
         "differing": sorted([*map(key, updated), '{"pk":78}']),
     }
     assert sum(map(len, planted.values())) == 100
-    in_mirror = compare(mirror_target=target, settle_s=1, give_up_s=0)
-    few = compare(mirror_target=target, settle_s=1, max_differences=10)
-    assert (len(few.differences), few.left_out) == (10, 90)
-    part = compare(settle_s=1, sample=0.5, sample_seed=7)
-    sample = TokenSample.draw(table_metadata(access, keyspace, "planted"), 0.5, 3, seed=7)
-    assert 0 < len(part.differences) < 100
-    assert found(part) == {kind: [each for each in planted[kind] if is_in(sample, each)] for kind in planted}
+
+    def change(look: int) -> None:
+        cql.execute(f"UPDATE {table} USING TIMESTAMP {_LATER_US + look} SET name = 'look {look}' {where(moving)}")
+
+    with after_each_look(change, looks := []):
+        in_mirror = compare(mirror_target=target, settle_s=1, give_up_s=0)
+    assert (len(looks), in_mirror.unsettled) == (2, (key(moving),))
+    everywhere = {**planted, "missing": sorted([*planted["missing"], key(moving)])}
+    metadata = table_metadata(access, keyspace, "planted")
+    sample = TokenSample.draw(metadata, 0.5, 3, seed=7)
+    in_sample = {each for keys in everywhere.values() for each in keys if is_in(sample, each)}
+    comparison = TableComparison(
+        spark, BridgeOptions.from_mapping(options), access, metadata, sample.ranges, mirror=None, sample=sample
+    )
+    part = comparison.look(at_most=10)
+    assert 10 < part.differing == len(in_sample) < 100
+    assert len({(row.cassandra or row.topic).key for row in part.shown} & in_sample) == 10
     assert part.rows == sum(sample.holds(row[0]) for row in cql.execute(f"SELECT token(pk) FROM {table}"))
 
     in_topic = compare(settle_s=1, repair=True)
-    assert (in_topic.repaired, in_topic.unrepairable) == (100, ())
-    for report in (in_mirror, in_topic):
-        assert found(report) == planted
-        assert (report.rows, report.unsettled, report.left_out) == (_ROWS + 2 + 34 - 33, (), 0)
+    assert (in_topic.repaired, in_topic.unrepairable, in_topic.unsettled) == (101, (), ())
+    for report, expected in ((in_mirror, planted), (in_topic, everywhere)):
+        assert found(report) == expected
+        assert (report.rows, report.left_out) == (_ROWS + 2 + 35 - 33, 0)
         differing = [each for each in report.differences if each.kind == "differing"]
         assert {each.columns for each in differing} == {("amount", "tags"), ("note",)}
         assert {each.cassandra_writetime_us for each in differing} == {_LATER_US}
@@ -168,23 +179,10 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
 
     after = compare(settle_s=60)
     assert (after.differences, after.unsettled) == ((), ())
-    moving = added[0]
-
-    def change(look: int) -> None:
-        cql.execute(f"UPDATE {table} USING TIMESTAMP {_LATER_US + look} SET name = 'look {look}' {where(moving)}")
-
-    with after_each_look(change, looks := []):
-        changing = compare(mirror_target=target, settle_s=1, give_up_s=0)
-    assert changing.unsettled == (key(moving),)
-    assert len(changing.differences) == 99
-    assert len(looks) == 2
-    compare(settle_s=1, repair=True)
-    assert compare(settle_s=60).differences == ()
-
     with after_each_look(lambda look: mirror(spark, options, target) if look == 1 else None, looks := []):
         on_their_way = compare(mirror_target=target, settle_s=1)
     assert (on_their_way.differences, on_their_way.unsettled, len(looks)) == ((), (), 2)
-    half = compare(mirror_target=target, settle_s=1, sample=0.5, sample_seed=7)
+    half = compare(mirror_target=target, sample=0.5, sample_seed=7)
     assert half.differences == ()
     assert 0 < half.rows < after.rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import quote
 
 __all__ = [
     "DEFAULT_EVENTS_PREFIX",
@@ -10,6 +11,7 @@ __all__ = [
     "events_topic",
     "full_topic_name",
     "partition_of_token",
+    "rest_path",
     "schema_changes_topic",
 ]
 
@@ -40,6 +42,11 @@ def full_topic_name(topic: str) -> str:
     if topic.count("/") == 2:
         return f"persistent://{topic}"
     return f"persistent://public/default/{topic}"
+
+
+def rest_path(topic: str) -> str:
+    """A topic's full name as Pulsar's admin interface has it in paths: `tenant/namespace/name`, quoted."""
+    return "/".join(quote(part, safe="") for part in topic.removeprefix("persistent://").split("/"))
 
 
 def partition_of_token(token: int, partitions: int) -> int:

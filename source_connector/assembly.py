@@ -10,9 +10,11 @@ from source_connector.events.dead_letter_writer import DeadLetterWriter
 from source_connector.events.events_consumer import EventsConsumer
 from source_connector.events.mutation_cache import MutationCache
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
+from source_connector.events.pulsar_admin import PulsarAdmin
 from source_connector.events.topic_reader import Subscription
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.outbox import Outbox
+from source_connector.host.record import DataSchema
 from source_connector.metrics import Metrics
 from source_connector.rows.cassandra_client import CassandraClient, CassandraOptions
 from source_connector.rows.last_rows import LastRows
@@ -20,6 +22,7 @@ from source_connector.rows.row_fetcher import RowFetcher
 from source_connector.rows.row_task import Reading
 from source_connector.source import CassandraSource, Inbox
 from source_connector.stages import Limits, Stages
+from source_connector.tables.data_topic_policies import DataTopicPolicies
 from source_connector.tables.newest_schema import NewestSchemas
 from source_connector.tables.schema_changes import SchemaChangeTopic
 from source_connector.tables.schema_looks import SchemaLooks
@@ -37,6 +40,15 @@ def assemble(
     connection = PulsarConnection(pulsar)
     timers = Timers()
     metrics = Metrics()
+    admin = PulsarAdmin(config.pulsar_admin_url, pulsar) if config.pulsar_admin_url else None
+    policies = DataTopicPolicies(admin, config.retention_minutes)
+    newest = NewestSchemas(connection, output_topic, inbox.put)
+
+    def look_at_schema(schema: DataSchema) -> None:
+        """The registry has taken it, so the topic is there."""
+        policies.follow(schema.topic or output_topic)
+        newest.look(schema)
+
     stages = Stages(
         client=client,
         fetcher=RowFetcher(
@@ -70,7 +82,7 @@ def assemble(
             reading=Reading(proves=config.proves_reads, only_by_event_node=config.only_if_coordinator_match),
         ),
         send=host.send,
-        look_at_schema=NewestSchemas(connection, output_topic, inbox.put).look,
+        look_at_schema=look_at_schema,
         new_schema_id=itertools.count(1).__next__,
     )
     return CassandraSource(
@@ -84,6 +96,7 @@ def assemble(
         ),
         stages=stages,
         selection=config.selection,
+        policies=policies,
     )
 
 

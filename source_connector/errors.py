@@ -8,6 +8,7 @@ CdcError
 ├─ FetchError               the loop: read again after a pause; `refresh_schema` when the table has changed
 ├─ TableNotFoundError       the loop: wait until the table exists
 ├─ RowConversionError       the loop: this row only is tried again, then set aside; everything else goes on
+├─ AdminError               nobody: Pulsar does not tell its policies; asked again later
 ├─ UnexpectedError          the same, for what nobody has foreseen
 └─ DeadLettersError         the operator: the dead-letter topic cannot be read, or is another one
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 from schemas.errors import CdcError
 
 __all__ = [
+    "AdminError",
     "DeadLettersError",
     "DeploymentError",
     "EventsTopicError",
@@ -26,6 +28,14 @@ __all__ = [
     "TableNotFoundError",
     "UnexpectedError",
 ]
+
+
+class AdminError(CdcError):
+    """Pulsar's admin interface does not tell or set a topic's policy."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        self.topic = topic
+        super().__init__(f"{topic}: {reason}")
 
 
 class DeadLettersError(CdcError):

@@ -45,6 +45,7 @@ from source_connector.rows.row_fetcher import Answer
 from source_connector.rows.row_task import Task
 from source_connector.stages import Stages
 from source_connector.table_line import TableLine
+from source_connector.tables.data_topic_policies import DataTopicPolicies
 from source_connector.tables.newest_schema import SchemaLookedAt
 from source_connector.tables.schema_looks import Looked
 from source_connector.tables.table_schema import TableSchemaReader
@@ -76,12 +77,14 @@ class CassandraSource:
         consumer: EventsConsumer,
         stages: Stages,
         selection: TableSelection,
+        policies: DataTopicPolicies,
     ) -> None:
         self._inbox = inbox
         self._host = host
         self._consumer = consumer
         self._stages = stages
         self._selection = selection
+        self._policies = policies
         self._lines: dict[tuple[str, str], TableLine] = {}
         self._by_topic: dict[str, TableLine] = {}
         self._turns: deque[TableLine] = deque()
@@ -256,6 +259,8 @@ class CassandraSource:
             "tables": len(lines),
             "tables_parked": sum(line.is_parked for line in lines),
             "events_topics_refused": len(self._unreadable),
+            "data_topic_hazards": self._policies.hazards,
+            "data_topics_not_judged": self._policies.unknown,
         }
         for name, value in stages.metrics.to_tell(measured):
             self._host.send(encode_metric(name, value))

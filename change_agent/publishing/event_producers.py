@@ -20,6 +20,7 @@ from change_agent.publishing.partition_counts import PartitionCounts
 from change_agent.publishing.topic_looks import LostTopic, Place, TopicLooks
 from change_agent.publishing.topic_policies import TopicPolicies
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT
+from schemas.topic_policies import PolicyQuestions
 
 __all__ = ["EventProducer", "EventProducers", "OnResult"]
 
@@ -85,7 +86,7 @@ class EventProducers:
         self._topics: Final = topics
         self._counts: Final = counts
         self._looks: Final = looks
-        self._policies: Final = TopicPolicies(topics)
+        self._policies: Final = TopicPolicies(PolicyQuestions(topics.policy))
         self._on_lost: Final = on_lost
         # Threads that open partitions of one topic make it once.
         self._locks: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)

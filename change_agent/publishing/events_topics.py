@@ -22,6 +22,7 @@ from schemas.certificate_refusal import certificate_refusal
 from schemas.client_credentials import TokenIssueError
 from schemas.errors import ConfigError
 from schemas.redirects import RedirectError, redirected
+from schemas.topics import rest_path
 
 __all__ = ["EventsTopics"]
 
@@ -92,31 +93,15 @@ class EventsTopics:
 
     def partitions(self, topic: str) -> int:
         """The number of the topic's partitions, 0 when it has none. Raises TopicLostError when it does not exist."""
-        return int(self._call("GET", topic, f"/persistent/{_path(topic)}/partitions").json().get("partitions", 0))
+        return int(self._call("GET", topic, f"/persistent/{rest_path(topic)}/partitions").json().get("partitions", 0))
 
-    def message_ttl_s(self, topic: str) -> int:
-        """Seconds until a message of the topic is dropped unread; 0: never. Raises PublishError."""
-        return int(self._policy(topic, f"/persistent/{_path(topic)}/messageTTL?applied=true") or 0)
-
-    def backlog_quotas(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
-        """Quotas that hold for the topic, by their type. Raises PublishError."""
-        return self._policy(topic, f"/persistent/{_path(topic)}/backlogQuotaMap?applied=true") or {}
-
-    def subscription_expiration_min(self, topic: str) -> int:
-        """Minutes until a subscription without a consumer is removed; 0: never. Raises PublishError."""
-        namespace = "/".join(_path(topic).split("/")[:2])
-        minutes = self._policy(topic, f"/namespaces/{namespace}/subscriptionExpirationTime")
-        if minutes is None:
-            minutes = self._policy(topic, "/brokers/configuration/runtime").get("subscriptionExpirationTimeMinutes", 0)
-        return int(minutes)
-
-    def _policy(self, topic: str, path: str) -> Any:
-        """What is set; None for nothing, which has an empty answer."""
+    def policy(self, topic: str, path: str) -> Any:
+        """What is set there; None for nothing, which has an empty answer. Raises PublishError."""
         answer = self._call("GET", topic, path)
         return answer.json() if answer.content else None
 
     def _make(self, topic: str, partitions: int, *, is_known: bool) -> None:
-        path = _path(topic)
+        path = rest_path(topic)
         self._make_topic(topic, partitions, is_known=is_known)
         subscription = f"subscription/{quote(self._subscription, safe='')}"
         body = _EARLIEST | {"properties": {_MARK: uuid.uuid4().hex}}
@@ -124,10 +109,10 @@ class EventsTopics:
         if made.status_code == httpx.codes.CONFLICT:
             # It may be there in some partitions only.
             for name in self._without_subscription(self._stats(topic, self.partitions(topic))):
-                self._call("PUT", topic, f"/persistent/{_path(name)}/{subscription}", json=body)
+                self._call("PUT", topic, f"/persistent/{rest_path(name)}/{subscription}", json=body)
 
     def _make_topic(self, topic: str, partitions: int, *, is_known: bool) -> None:
-        path = f"/persistent/{_path(topic)}"
+        path = f"/persistent/{rest_path(topic)}"
         if partitions == 0:
             self._call("PUT", topic, path)
             return
@@ -156,7 +141,7 @@ class EventsTopics:
         subscription = quote(self._subscription, safe="")
         try:
             self._call(
-                "PUT", topic, f"/persistent/{_path(topic)}/subscription/{subscription}/properties",
+                "PUT", topic, f"/persistent/{rest_path(topic)}/subscription/{subscription}/properties",
                 json={_MARK: uuid.uuid4().hex},
             )  # fmt: skip
         except PublishError as error:
@@ -172,14 +157,14 @@ class EventsTopics:
             if partitions
             else "stats?getPreciseBacklog=true"
         )
-        found = self._call("GET", topic, f"/persistent/{_path(topic)}/{what}").json()
+        found = self._call("GET", topic, f"/persistent/{rest_path(topic)}/{what}").json()
         return dict(found["partitions"]) if partitions else {topic: found}
 
     def _ends(self, topic: str, partitions: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         """Of each partition its last entry, and how far the subscription is; empty where the broker does not tell."""
         what = "partitioned-internalStats" if partitions else "internalStats"
         try:
-            found = self._call("GET", topic, f"/persistent/{_path(topic)}/{what}").json()
+            found = self._call("GET", topic, f"/persistent/{rest_path(topic)}/{what}").json()
             each = found["partitions"] if partitions else {topic: found}
             return [
                 (
@@ -223,10 +208,6 @@ class EventsTopics:
 def _ledger_position(text: str) -> tuple[int, int]:
     ledger, _, entry = text.partition(":")
     return int(ledger), int(entry)
-
-
-def _path(topic: str) -> str:
-    return "/".join(quote(part, safe="") for part in topic.removeprefix("persistent://").split("/"))
 
 
 def _reason(response: httpx.Response) -> str:

@@ -1,65 +1,23 @@
-"""TopicPolicies: which of Pulsar's policies would drop events that nobody has read, and the commands that mend them.
-
-What holds for a topic may be set for it, for its namespace or for the broker. It is asked when a topic opens and each hour.
-"""
+"""TopicPolicies: which of Pulsar's policies would drop events that nobody has read, asked when a topic opens and each hour."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from change_agent.errors import PublishError
+from schemas.topic_policies import Audience, PolicyAnswers, hazards_of
 
-__all__ = ["PolicyAnswers", "TopicPolicies", "hazards_of"]
+__all__ = ["EVENTS", "TopicPolicies"]
 
 _log: Final = logging.getLogger(__name__)
 _INTERVAL_S: Final = 3600.0
 # After a try that failed.
 _RETRY_S: Final = 600.0
-_EVICTION: Final = "consumer_backlog_eviction"
-_LIMITS: Final = {"destination_storage": "limitSize", "message_age": "limitTime"}
-
-
-class PolicyAnswers(Protocol):
-    """What Pulsar says of the policies that are in force; each raises PublishError when it cannot be asked."""
-
-    def message_ttl_s(self, topic: str) -> int:
-        """Seconds until a message is dropped unread; 0: never."""
-
-    def backlog_quotas(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
-        """Quotas by their type."""
-
-    def subscription_expiration_min(self, topic: str) -> int:
-        """Minutes until a subscription without a consumer is removed; 0: never."""
-
-
-def hazards_of(answers: PolicyAnswers, topic: str) -> list[str]:
-    """What would drop unread events, and the command against it. Raises PublishError."""
-    found = []
-    if ttl_s := answers.message_ttl_s(topic):
-        found.append(
-            f"the message TTL drops events that were not read for {ttl_s} s; mend it by `pulsar-admin topics"
-            f" set-message-ttl {topic} --ttl 0`"
-        )
-    for kind, quota in sorted(answers.backlog_quotas(topic).items()):
-        limit = quota.get(_LIMITS.get(kind, ""), -1)
-        if quota.get("policy") == _EVICTION and limit > 0:
-            option = f"--limitTime {limit}" if kind == "message_age" else f"--limit {limit}"
-            found.append(
-                f"the backlog quota ({kind} {limit}, {_EVICTION}) drops unread events; mend it by `pulsar-admin topics"
-                f" set-backlog-quota {topic} {option} --type {kind} --policy producer_request_hold`"
-            )
-    if minutes := answers.subscription_expiration_min(topic):
-        namespace = "/".join(topic.removeprefix("persistent://").split("/")[:2])
-        found.append(
-            f"the subscription is removed when the connector is away for {minutes} minutes; mend it by `pulsar-admin"
-            f" namespaces set-subscription-expiration-time {namespace} --time 0`, or subscriptionExpirationTimeMinutes=0 in"
-            " broker.conf"
-        )
-    return found
+EVENTS: Final = Audience(messages="events", subscription="the subscription", reader="the connector")
 
 
 class TopicPolicies:
@@ -85,7 +43,7 @@ class TopicPolicies:
                 return
             self._looked_at[topic] = now
         try:
-            found = tuple(hazards_of(self._answers, topic))
+            found = tuple(hazards_of(self._answers, topic, EVENTS))
         except (PublishError, ValueError, TypeError, AttributeError) as error:
             self._looked_at[topic] = now - _INTERVAL_S + _RETRY_S
             if not self._is_unreadable:

@@ -75,6 +75,8 @@ class SourceConfig(BaseModel):
     schema_changes_topic: str = Field(default="", alias="schema.changes.topic")
     max_waiting_events: int = Field(default=4000, alias="events.maxWaiting", ge=1, le=1_000_000)
 
+    retention_minutes: int | None = Field(default=None, alias="dataTopic.retentionMinutes", ge=-1)
+
     dead_letters_name: str = Field(default="", alias="deadLetter.topic")
     max_failures: int = Field(default=8, alias="deadLetter.maxAttempts", ge=1, le=1000)
 
@@ -119,6 +121,7 @@ class SourceConfig(BaseModel):
     ssl_ciphers: _Texts = Field(default=(), alias="ssl.cipherSuites")
 
     pulsar_service_url: str = Field(default="", alias="pulsarServiceUrl")
+    pulsar_admin_url: str = Field(default="", alias="pulsarAdminUrl")
     pulsar_auth_plugin: str = Field(default="", alias="pulsarAuthPluginClassName")
     pulsar_auth_params: SecretStr = Field(default=SecretStr(""), alias="pulsarAuthParams")
     pulsar_trusted_certificates: str = Field(default="", alias="tlsTrustCertsFilePath")
@@ -278,6 +281,23 @@ def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
     if not given.get("pulsarServiceUrl"):
         reason = "is required: this Pulsar does not tell its sources the broker's address"
         yield ConfigProblem(option="pulsarServiceUrl", reason=reason)
+    yield from _admin_problems(given)
+
+
+def _admin_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
+    """Policies are asked and set by Pulsar's admin interface."""
+    admin_url, minutes = given.get("pulsarAdminUrl"), given.get("dataTopic.retentionMinutes")
+    if admin_url and not re.match(r"https?://[^/@\s?#]+/?$", str(admin_url)):
+        reason = (
+            "is the address of Pulsar's admin interface, http://HOST:PORT or https://HOST:PORT, without user and path"
+        )
+        yield ConfigProblem(option="pulsarAdminUrl", reason=reason)
+    if minutes is not None and not admin_url:
+        reason = "needs pulsarAdminUrl, by which the retention is set"
+        yield ConfigProblem(option="dataTopic.retentionMinutes", reason=reason)
+    if str(minutes) == "0":
+        reason = "is a number of minutes, or -1 for ever; leave it out and the topic's retention stays as it is"
+        yield ConfigProblem(option="dataTopic.retentionMinutes", reason=reason)
 
 
 def _table_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from change_agent.errors import PublishError
-from change_agent.publishing.topic_policies import TopicPolicies, hazards_of
+from change_agent.publishing.topic_policies import EVENTS, TopicPolicies
+from schemas.topic_policies import hazards_of
 
 _TOPIC = "persistent://tenant/ns/cdc-events-ks.t"
 # As a broker answers that nobody has configured.
@@ -40,9 +41,9 @@ class _Answers:
 def test_what_drops_nothing_is_no_hazard() -> None:
     """A quota that lets producers wait, and one of eviction without a limit."""
     answers = _Answers()
-    assert hazards_of(answers, _TOPIC) == []
+    assert hazards_of(answers, _TOPIC, EVENTS) == []
     answers.quotas = {"message_age": _DEFAULT_QUOTA | {"policy": "consumer_backlog_eviction"}}
-    assert hazards_of(answers, _TOPIC) == []
+    assert hazards_of(answers, _TOPIC, EVENTS) == []
 
 
 def test_each_hazard_has_its_command() -> None:
@@ -53,7 +54,7 @@ def test_each_hazard_has_its_command() -> None:
         "destination_storage": _DEFAULT_QUOTA | {"policy": "consumer_backlog_eviction"},
         "message_age": _DEFAULT_QUOTA | {"policy": "consumer_backlog_eviction", "limitTime": 300},
     }
-    found = hazards_of(answers, _TOPIC)
+    found = hazards_of(answers, _TOPIC, EVENTS)
     assert [each.partition("mend it by ")[2].partition("`, or")[0].strip("`") for each in found] == [
         f"pulsar-admin topics set-message-ttl {_TOPIC} --ttl 0",
         f"pulsar-admin topics set-backlog-quota {_TOPIC} --limit 10737418240 --type destination_storage --policy producer_request_hold",

@@ -1,0 +1,137 @@
+"""What Pulsar trims of the data topics: asked when a topic's schema is registered and each hour, told, and mended by option.
+
+Pulsar's default is to delete what no subscription holds. Who reads a data topic later, finds nothing of it then.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from typing import Final, Protocol
+
+from schemas.topic_policies import Ask, Audience, PolicyQuestions, Retention, hazards_of
+from schemas.topics import full_topic_name, rest_path
+from source_connector.errors import AdminError
+from source_connector.notices import Notices
+
+__all__ = ["DataTopicPolicies", "PolicyAdmin", "trimming_of"]
+
+_log: Final = logging.getLogger(__name__)
+_INTERVAL_S: Final = 3600.0
+# After a try that failed.
+_RETRY_S: Final = 600.0
+_FOR_EVER: Final = -1
+RECORDS: Final = Audience(
+    messages="records", subscription="a subscription, with the records that it held,", reader="its reader"
+)
+
+
+class PolicyAdmin(Protocol):
+    """What `source_connector.events.pulsar_admin.PulsarAdmin` is here; each raises AdminError."""
+
+    def ask(self, topic: str, path: str) -> object:
+        """What is set there."""
+
+    def set(self, topic: str, path: str, value: object) -> None:
+        """Set a policy."""
+
+
+def trimming_of(ask: Ask, topic: str, wanted_minutes: int | None) -> list[str]:
+    """What is dropped of a data topic, and the command against it; a retention that was wanted is none. Raises AdminError."""
+    questions = PolicyQuestions(ask)
+    found = hazards_of(questions, topic, RECORDS)
+    kept = questions.retention(topic)
+    if (
+        wanted_minutes is None
+        and _FOR_EVER not in (kept.minutes, kept.megabytes)
+        and not (kept.minutes and kept.megabytes)
+    ):
+        found.insert(
+            0,
+            "records that no subscription holds are deleted, for there is no retention; mend it by the option"
+            f" dataTopic.retentionMinutes or by `pulsar-admin topicPolicies set-retention {topic} --time -1 --size -1`",
+        )
+    return found
+
+
+class DataTopicPolicies:
+    """Owns a thread, which starts with the first topic. The numbers may be asked by any thread.
+
+    With `retention_minutes` each topic gets that retention, of any size; -1: for ever. Without `admin` nothing can be asked.
+    """
+
+    def __init__(self, admin: PolicyAdmin | None, retention_minutes: int | None) -> None:
+        self._admin: Final = admin
+        self._wanted: Final = retention_minutes
+        self._topics: Final[queue.SimpleQueue[str]] = queue.SimpleQueue()
+        self._due_at: Final[dict[str, float]] = {}
+        self._found: Final[dict[str, tuple[str, ...]]] = {}
+        self._notices: Final = Notices(_log)
+        self._is_running = False
+
+    @property
+    def hazards(self) -> int:
+        """Policies that drop records, over all topics."""
+        return sum(map(len, list(self._found.values())))
+
+    @property
+    def unknown(self) -> int:
+        """Topics of which nobody knows what Pulsar drops."""
+        return len(self._due_at) - len(self._found)
+
+    def follow(self, topic: str) -> None:
+        """A data topic that is there now; one that is known already is left out."""
+        topic = full_topic_name(topic)
+        if topic in self._due_at:
+            return
+        self._due_at[topic] = 0.0
+        if self._admin is None:
+            if len(self._due_at) == 1:
+                _log.warning(
+                    "what Pulsar deletes of the data topics is not known: set the option pulsarAdminUrl, and the policies that"
+                    " drop records are told here (its default keeps no record that no subscription holds)"
+                )
+            return
+        self._topics.put(topic)
+        if not self._is_running:
+            self._is_running = True
+            threading.Thread(target=self._run, args=(self._admin,), name="data-topic-policies", daemon=True).start()
+
+    def _run(self, admin: PolicyAdmin) -> None:
+        waiting: dict[str, float] = {}
+        while True:
+            timeout_s = max(0.0, min(waiting.values(), default=_INTERVAL_S) - time.monotonic()) if waiting else None
+            try:
+                waiting[self._topics.get(timeout=timeout_s)] = 0.0
+            except queue.Empty:
+                topic = min(waiting, key=lambda each: waiting[each])
+                waiting[topic] = time.monotonic() + self.look(admin, topic)
+
+    def look(self, admin: PolicyAdmin, topic: str) -> float:
+        """Ask, and tell what is dropped, for as long as it is; the seconds until the next look."""
+        try:
+            if self._wanted is not None:
+                _keep(admin, topic, self._wanted)
+            found = tuple(trimming_of(admin.ask, topic, self._wanted))
+        except (AdminError, ValueError, TypeError, AttributeError) as error:
+            self._found.pop(topic, None)
+            text = f"what Pulsar deletes of the data topics is not known, for their policies cannot be read or set: {error}"
+            self._notices.say(
+                "policies", f"{text}; grant the right to it (docs/connector.md), next attempt in 10 minutes"
+            )
+            return _RETRY_S
+        for each in found:
+            _log.error("%s: %s", topic, each)
+        self._found[topic] = found
+        return _INTERVAL_S
+
+
+def _keep(admin: PolicyAdmin, topic: str, minutes: int) -> None:
+    if PolicyQuestions(admin.ask).retention(topic) == Retention(minutes=minutes, megabytes=_FOR_EVER):
+        return
+    wanted = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": _FOR_EVER}
+    admin.set(topic, f"/persistent/{rest_path(topic)}/retention", wanted)
+    kept = "for ever" if minutes == _FOR_EVER else f"for {minutes} minutes"
+    _log.info("%s: keeps its records %s (dataTopic.retentionMinutes)", topic, kept)

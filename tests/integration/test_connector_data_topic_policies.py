@@ -1,0 +1,49 @@
+"""What Pulsar trims of a data topic: told by the connector, or mended by its option."""
+
+from __future__ import annotations
+
+from cdc.rest import rest
+from source_connector.events.pulsar_access import PulsarOptions
+from source_connector.events.pulsar_admin import PulsarAdmin
+from source_connector.tables.data_topic_policies import trimming_of
+from tests.connector_line import int32
+from tests.events_topic import wait_until
+from tests.fix_connector import CreateLine, DeployConnector, OpenDataTopic
+from tests.servers import PulsarServer
+
+
+def test_the_policies_in_force_are_read(pulsar: PulsarServer, keyspace: str, open_data_topic: OpenDataTopic) -> None:
+    """Those of the topic, and those of its namespace where the topic has none."""
+    topic = f"persistent://public/default/{open_data_topic(f'{keyspace}.t').name}"
+    url = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}"
+    admin = PulsarAdmin(pulsar.admin_url, PulsarOptions(service_url=pulsar.service_url))
+
+    def told(*words: str) -> bool:
+        found = trimming_of(admin.ask, topic, None)
+        return len(found) == len(words) and all(word in each for word, each in zip(words, found, strict=True))
+
+    rest().post(f"{url}/retention", json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
+    wait_until(told, "nothing is dropped")
+    rest().post(f"{url}/retention", json={"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}).raise_for_status()
+    rest().post(f"{url}/messageTTL?messageTTL=86400").raise_for_status()
+    quota = {"limitSize": 1_000_000_000, "limitTime": -1, "policy": "consumer_backlog_eviction"}
+    rest().post(f"{url}/backlogQuota?backlogQuotaType=destination_storage", json=quota).raise_for_status()
+    wait_until(lambda: told("there is no retention", "the message TTL", "the backlog quota"), "each is told")
+
+
+def test_the_connector_sets_the_retention_and_tells_what_else_drops_records(
+    connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
+) -> None:
+    """When the topic's schema is registered; the metric says that a policy is left that an operator has to mend."""
+    line = connector_line("id int PRIMARY KEY, a int")
+    url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{line.topic.name}"
+    rest().post(f"{url}/messageTTL?messageTTL=86400").raise_for_status()
+    wait_until(lambda: rest().get(f"{url}/messageTTL?applied=true").text == "86400", "the TTL holds")
+    connector = deploy_connector(
+        line.keyspace, "t", pulsarAdminUrl=pulsar.admin_url, dataTopic__retentionMinutes=1_000_000
+    )
+    line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (1, 1) USING {ts}", int32(1), columns=("a",)))
+    line.topic.next()
+    wanted = {"retentionTimeInMinutes": 1_000_000, "retentionSizeInMB": -1}
+    wait_until(lambda: rest().get(f"{url}/retention?applied=true").json() == wanted, "the retention is set")
+    wait_until(lambda: connector.metric("data_topic_hazards") > 0, "the TTL is told")

@@ -4,6 +4,8 @@
 
     kind             on every record: `row`, `row_deletion`, `static_row`, `partition_deletion`, `range_deletion`
     table_id         uuid of the table that the change belonged to
+    table_generation microseconds, Cassandra's write time of the table's CREATE: of the lives of a table, whatever their ids, the later
+                     one has the greater generation. Absent on records of earlier versions
     node, segpos     host id of the node, and `<segment id>:<position>` of the change in its commit log
     expires_at       seconds since the epoch: the row that the record holds goes then as a whole. Absent: it stays, or may stay
     columns_expire_at   JSON object, seconds by column, as the value's fields are called: the column is null from then on
@@ -38,6 +40,7 @@ __all__ = [
     "SEGPOS",
     "SNAPSHOT",
     "STATIC_COLUMNS",
+    "TABLE_GENERATION",
     "TABLE_ID",
     "WRITETIME",
 ]
@@ -45,6 +48,7 @@ __all__ = [
 WRITETIME: Final = "writetime"
 KIND: Final = "kind"
 TABLE_ID: Final = "table_id"
+TABLE_GENERATION: Final = "table_generation"
 NODE: Final = "node"
 SEGPOS: Final = "segpos"
 EXPIRES_AT: Final = "expires_at"

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from schemas.cql_type import CqlType
 
-__all__ = ["ColumnKind", "ColumnMetadata", "DroppedColumn", "TableMetadata", "is_earlier"]
+__all__ = ["ColumnKind", "ColumnMetadata", "DroppedColumn", "TableMetadata", "is_earlier", "is_earlier_life"]
 
 
 class ColumnKind(Enum):
@@ -48,7 +48,8 @@ class DroppedColumn:
 class TableMetadata:
     """One table (or materialized view) under one table id. Static and regular columns are ordered by name.
 
-    `flags` are those of `system_schema.tables.flags` (compound, counter, dense, super).
+    `flags` are those of `system_schema.tables.flags` (compound, counter, dense, super). `generation`: Cassandra's write time of its
+    CREATE in microseconds, where that was asked for.
     """
 
     keyspace: str
@@ -62,6 +63,7 @@ class TableMetadata:
     flags: frozenset[str] = field(default_factory=lambda: frozenset({"compound"}))
     cdc: bool = False
     is_view: bool = False
+    generation: int | None = None
 
     @property
     def primary_key(self) -> tuple[ColumnMetadata, ...]:
@@ -87,3 +89,10 @@ class TableMetadata:
 def is_earlier(table_id: UUID, other: UUID) -> bool:
     """True when the first one was certainly made before the other: ids that Cassandra makes tell their time."""
     return table_id.version == 1 == other.version and table_id.time < other.time
+
+
+def is_earlier_life(table: TableMetadata, other: TableMetadata) -> bool:
+    """True when the first one was certainly created before the other, also where an earlier id has come back (`WITH ID`)."""
+    if table.generation is not None and other.generation is not None:
+        return table.generation < other.generation
+    return is_earlier(table.table_id, other.table_id)

@@ -379,7 +379,7 @@ class TableLine:
 
     def _use_projection(self, projection: Projection, is_new_schema: bool) -> None:
         self._stages.fetcher.prepare(projection)
-        if self._life.begins_anew(projection.table.table_id, self):
+        if self._life.begins_anew(projection.table, self):
             for of_tasks in (self._to_be_retried, self._being_parked, self._taken_at_refusal):
                 of_tasks.clear()
         self._stages.changes.tell(projection.table.keyspace, projection.table.name, definition_of(projection.table))

@@ -20,7 +20,7 @@ _KINDS: Final = {kind: kind.value.lower() for kind in MutationKind}
 
 def row_properties(projection: Projection, events: Sequence[PendingEvent]) -> dict[str, str]:
     """Of a row or static row: what the newest of the events says, and the latest of their write times."""
-    properties = _common(events[-1])
+    properties = _common(projection, events[-1])
     writetimes = [pending.event.writetime_us for pending in events if pending.event.writetime_us is not None]
     if writetimes:
         properties[names.WRITETIME] = str(max(writetimes))
@@ -33,7 +33,7 @@ def survivor_properties(
     projection: Projection, pending: PendingEvent, writetime_us: int | None, *, is_static: bool = False
 ) -> dict[str, str]:
     """Of a row or static row that a deletion of many rows has left in place; its own write time, where it is known."""
-    properties = _common(pending)
+    properties = _common(projection, pending)
     properties[names.KIND] = _KINDS[MutationKind.STATIC_ROW if is_static else MutationKind.ROW]
     if is_static:
         properties[names.STATIC_COLUMNS] = _json(projection.static_names)
@@ -53,7 +53,7 @@ def gone_properties(projection: Projection, pending: PendingEvent, *, is_static:
 def marker_properties(projection: Projection, pending: PendingEvent) -> dict[str, str]:
     """Of the record that says that many rows were deleted. Raises RowConversionError."""
     event = pending.event
-    properties = _common(pending)
+    properties = _common(projection, pending)
     if event.writetime_us is not None:
         properties[names.WRITETIME] = str(event.writetime_us)
     if event.deletion_time_us is not None:
@@ -70,7 +70,7 @@ def event_time_ms(properties: dict[str, str]) -> int | None:
     return milliseconds if milliseconds > 0 else None
 
 
-def _common(pending: PendingEvent) -> dict[str, str]:
+def _common(projection: Projection, pending: PendingEvent) -> dict[str, str]:
     event, message = pending.event, pending.message
     properties = {
         names.KIND: _KINDS[event.kind],
@@ -78,6 +78,8 @@ def _common(pending: PendingEvent) -> dict[str, str]:
         names.NODE: message.node_text,
         names.SEGPOS: f"{message.segment_id}:{event.position}",
     }
+    if projection.generation_text and message.table_id_text == projection.table_id_text:
+        properties[names.TABLE_GENERATION] = projection.generation_text
     if message.segment_id == SNAPSHOT_SEGMENT_ID:
         properties[names.SNAPSHOT] = "true"
     return properties

@@ -36,6 +36,8 @@ class Projection:
         self, table: TableMetadata, columns: str = ".*", data_format: DataFormat = DataFormat.KEY_VALUE_AVRO
     ) -> None:
         self.table: Final = table
+        self.table_id_text: Final = str(table.table_id)
+        self.generation_text: Final = "" if table.generation is None else str(table.generation)
         self.column_names: Final = frozenset(each.name for each in table.primary_key + table.value_columns)
         """All columns that may be named by an event."""
         self.data_format: Final = data_format

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
-from uuid import UUID
 
 from schemas.mutation_event import MutationKind
-from schemas.table_metadata import is_earlier
+from schemas.table_metadata import TableMetadata, is_earlier_life
 from source_connector.events.events_message import EventsMessage, PendingEvent
 from source_connector.host.outbox import Outbox
 from source_connector.metrics import Metrics
@@ -35,7 +34,7 @@ class TableLife:
         self._metrics = metrics
         self._notices = notices
         self._range_deletions = range_deletions
-        self._table_id: UUID | None = None
+        self._table: TableMetadata | None = None
         self._leaving: set[Task] = set()
         self.lanes = PartitionLanes()
         """Of events that are not settled."""
@@ -45,17 +44,17 @@ class TableLife:
         """False while the broker owes an answer about a record of an earlier life."""
         return not self._leaving
 
-    def begins_anew(self, table_id: UUID, desk: Desk) -> bool:
-        """The table has this id from here on; True when that is a new life. `desk` is whose tasks they are.
+    def begins_anew(self, table: TableMetadata, desk: Desk) -> bool:
+        """The table is this one from here on; True when that is a new life. `desk` is whose tasks they are.
 
-        Where ids do not tell which table is the later one (`CREATE TABLE ... WITH ID`), or tell that it is the earlier one,
-        nothing is taken for dropped.
+        Where nothing tells which table is the later one, or that it is the earlier one, nothing is taken for dropped. Nor
+        under the same id: events of both lives wait together, and each leads to the row as it is.
         """
-        before = self._table_id
-        if before is not None and is_earlier(table_id, before):
+        before = self._table
+        if before is not None and is_earlier_life(table, before):
             return False
-        self._table_id = table_id
-        if before is None or not is_earlier(before, table_id):
+        self._table = table
+        if before is None or before.table_id == table.table_id or not is_earlier_life(before, table):
             return False
         waiting = self.lanes.waiting()
         self.lanes = PartitionLanes()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from uuid import UUID
 
 from schemas.system_schema import SELECTS, SystemSchema, tables_of
@@ -54,10 +55,22 @@ class TableSchemaReader:
             ]
             for name in _LISTS
         }
+        generation = self._generation()
         for table in tables_of(schema).values():
             if table.name == self.table and table.partition_key and self._table_id() == table.table_id:
-                return table
+                return replace(table, generation=generation)
         raise TableNotFoundError(f"{self.keyspace}.{self.table}")
+
+    def _generation(self) -> int | None:
+        """When the table was created: Cassandra writes all its columns then, and each at the table's CREATE or later.
+
+        The write time is the same on all nodes, survives restarts, and is greater than that of any DROP before, or the table would
+        not be there. `system_schema.tables` has another one after each ALTER. The smallest one stays as long as one column is left
+        as it was created: ALTER writes those that are added, renamed, or of a user type that changes.
+        """
+        select = "SELECT WRITETIME(type) AS written_us FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
+        rows = self._client.system_rows(select, (self.keyspace, self.table))
+        return min((cast("int", row["written_us"]) for row in rows), default=None)
 
     def _table_id(self) -> object:
         """The lists are read one by one: where the id is the same behind them, no DROP or CREATE came in between."""

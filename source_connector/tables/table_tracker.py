@@ -9,7 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from schemas.errors import CdcError
-from schemas.table_metadata import TableMetadata, is_earlier
+from schemas.table_metadata import TableMetadata, is_earlier, is_earlier_life
 from source_connector.errors import TableNotFoundError
 from source_connector.rows.projection import Projection
 from source_connector.rows.row_encoder import DataFormat
@@ -99,8 +99,8 @@ class TableTracker:
         self.is_there = True
         version, table, is_agreed = found
         self._expect_no_earlier(table, is_agreed)
-        if self._projection is not None and table.table_id != self._projection.table.table_id:
-            self._past_ids.add(self._projection.table.table_id)
+        if self._projection is not None:
+            self._note_past(self._projection.table, table)
         if self._projection is None or table != self._projection.table:
             projection = Projection(table, self._columns, self._data_format)
             is_new_schema = self._projection is None or not projection.schema_equals(self._projection)
@@ -169,12 +169,23 @@ class TableTracker:
 
         Where all nodes agree none lags: the earlier id has come back (`CREATE TABLE ... WITH ID`).
         """
-        known = None if self._projection is None else self._projection.table.table_id
-        if is_agreed or known is None or not is_earlier(table.table_id, known) or self._earlier_looks >= _PATIENCE:
+        known = None if self._projection is None else self._projection.table
+        if is_agreed or known is None or not is_earlier_life(table, known) or self._earlier_looks >= _PATIENCE:
             self._earlier_looks = 0
             return
         self._earlier_looks += 1
-        raise TableNotFoundError(f"{table.full_name} with id {known}")
+        raise TableNotFoundError(f"{table.full_name} with id {known.table_id}")
+
+    def _note_past(self, before: TableMetadata, table: TableMetadata) -> None:
+        if before.table_id != table.table_id:
+            self._past_ids.add(before.table_id)
+        elif is_earlier_life(before, table):
+            _log.error(
+                "%s was dropped and created again under its own id %s, or every column that it was created with was renamed or"
+                " dropped: Spark starts an empty table here, and what was written seconds ago may not be in it; publish its rows"
+                " again by `cdc spark backfill`",
+                table.full_name, table.table_id,
+            )  # fmt: skip
 
     def _is_of_before(self, table_id: UUID) -> bool:
         """Ids that Cassandra makes tell their time. Of others (`WITH ID = ...`) those are known that the table has had."""

@@ -18,7 +18,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
 
-from schemas.record_properties import TABLE_ID
 from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session
 from spark_bridge.jobs.history_table import add_versions
 from spark_bridge.jobs.lake_table import LakeTable, quoted, update_and_insert
@@ -30,12 +29,12 @@ from spark_bridge.jobs.mirror_state import (
     content_of,
     known_creations,
     not_applied,
-    uuid_time,
 )
 from spark_bridge.jobs.row_steps import ImageColumns, row_steps
 from spark_bridge.rows.conformed import conformed
 from spark_bridge.rows.folding import judged_records, merged_records, newest_records, shown_rows
 from spark_bridge.rows.key_columns import KeyColumns
+from spark_bridge.rows.table_lives import TableLife, is_of_life, newest_life
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import TopicSchemas
@@ -69,9 +68,8 @@ class _Plan:
         return self.applied.epoch + 1
 
     @property
-    def table_id(self) -> str | None:
-        known = [each for each in (self.applied.table_id, self.content.table_id) if each is not None]
-        return max(known, key=uuid_time, default=None)
+    def life(self) -> TableLife | None:
+        return newest_life(each for each in (self.applied.life, self.content.life) if each is not None)
 
     @property
     def statics(self) -> tuple[str, ...]:
@@ -129,13 +127,13 @@ class MirrorBatch:
         fit_session(batch.sparkSession, 0)
         raw = batch.where(not_applied(applied)).persist()
         try:
-            content = content_of(raw, applied.table_id)
+            content = content_of(raw, applied.life)
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
             if content.records >= FEW_RECORDS:
                 fit_session(batch.sparkSession, content.records)
             is_new_table = applied.begins_anew or bool(
-                applied.table_id and content.table_id and uuid_time(content.table_id) > uuid_time(applied.table_id)
+                applied.life and content.life and content.life.begins_behind(applied.life)
             )
             return {"records": content.records, **self._apply(raw, applied, content, is_new_table)}
         finally:
@@ -159,9 +157,8 @@ class MirrorBatch:
     def _apply(self, raw: DataFrame, applied: Applied, content: BatchContent, is_new_table: bool) -> Mapping[str, int]:
         creations = known_creations(applied, self._options)
         plan = _Plan(TopicSchemas.fetch(self._options), applied, content, is_new_table)
-        if plan.table_id is not None:
-            # A record without an id is of a time before the connector that names it.
-            raw = raw.where(F.coalesce(F.col("properties")[TABLE_ID], F.lit(plan.table_id)) == plan.table_id)
+        if plan.life is not None:
+            raw = raw.where(is_of_life(plan.life))
         self._follow_schema(plan)
         records = newest_records(raw, plan.schemas)
         if content.records < FEW_RECORDS:
@@ -187,7 +184,8 @@ class MirrorBatch:
         done = Applied(
             epoch=plan.epoch,
             clock_s=now_s,
-            table_id=plan.table_id,
+            table_id=None if plan.life is None else plan.life.table_id,
+            table_generation=None if plan.life is None else plan.life.generation,
             positions={**applied.positions, **content.positions},
             next_expiry_s=self._next_expiry(applied, soonest),
             static_columns=plan.statics,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
@@ -32,6 +31,7 @@ from spark_bridge.jobs.state_file import StateFile, newest_state
 from spark_bridge.reading.folders import FsspecFolder
 from spark_bridge.reading.planning import is_of_topic, last_of
 from spark_bridge.rows.record_places import record_place
+from spark_bridge.rows.table_lives import TableLife, generation_column, newest_life
 from spark_bridge.spark_line import iceberg_jar
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
@@ -46,7 +46,6 @@ __all__ = [
     "known_creations",
     "known_format",
     "not_applied",
-    "uuid_time",
 ]
 
 _FORGET_EVERY_S: Final = 3_600
@@ -64,6 +63,7 @@ class Applied:
     `schema_version` is that of the topic's schema which the rows follow (None: stored before this was kept). `is_expiring`: the
     next epoch takes away what is over at `clock_s`, and part of that may be written. `creations`: when Pulsar made the topic
     partitions that the positions are of, as far as it is known. `begins_anew`: the next records are those of an empty table.
+    `table_generation`: with the table id, which life of the table it is (None: no record has named it).
     """
 
     epoch: int = 0
@@ -78,23 +78,29 @@ class Applied:
     is_expiring: bool = False
     creations: Mapping[str, str] = field(default_factory=dict)
     begins_anew: bool = False
+    table_generation: int | None = None
+
+    @property
+    def life(self) -> TableLife | None:
+        """The life of the table that the rows are of; None while no record has named its table."""
+        return None if self.table_id is None else TableLife(self.table_id, self.table_generation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchContent:
-    """What a micro-batch holds: records, the last position of each topic partition, the newest table id, times.
+    """What a micro-batch holds: records, the last position of each topic partition, the latest life of the table, times.
 
     `static_columns`: all that records of the table have named, in any order.
     """
 
     records: int
     positions: Mapping[str, RecordPosition]
-    table_id: str | None
+    life: TableLife | None
     static_columns: tuple[str, ...]
     newest_publish_s: int
 
 
-NO_CONTENT: Final = BatchContent(records=0, positions={}, table_id=None, static_columns=(), newest_publish_s=0)
+NO_CONTENT: Final = BatchContent(records=0, positions={}, life=None, static_columns=(), newest_publish_s=0)
 """Of a micro-batch without records."""
 
 
@@ -248,10 +254,12 @@ def known_creations(applied: Applied, options: BridgeOptions) -> dict[str, str]:
     return found
 
 
-def content_of(raw: DataFrame, table_id: str | None) -> BatchContent:
-    """What a micro-batch of raw rows holds; one pass over it. `table_id`: of the mirror, for the batch may lag behind it."""
+def content_of(raw: DataFrame, known: TableLife | None) -> BatchContent:
+    """What a micro-batch of raw rows holds; one pass over it. `known`: the mirror's life, for the batch may lag behind it."""
     said = F.struct(
-        F.col("properties")[TABLE_ID].alias("table_id"), F.col("properties")[STATIC_COLUMNS].alias("static_columns")
+        F.col("properties")[TABLE_ID].alias("table_id"),
+        generation_column().alias("generation"),
+        F.col("properties")[STATIC_COLUMNS].alias("static_columns"),
     )
     found = (
         raw.groupBy("topic", "partition")
@@ -264,27 +272,19 @@ def content_of(raw: DataFrame, table_id: str | None) -> BatchContent:
         .collect()
     )
     all_said = [each for row in found for each in row.said]
-    ids = [each.table_id for each in all_said if each.table_id is not None]
-    newest = max([*ids, *([] if table_id is None else [table_id])], key=uuid_time, default=None)
-    lists = [each.static_columns for each in all_said if each.static_columns and each.table_id in (None, newest)]
+    lives = [TableLife(each.table_id, each.generation) for each in all_said if each.table_id is not None]
+    newest = newest_life([*lives, *([] if known is None else [known])])
+    of_newest = (None, None if newest is None else newest.table_id)
+    lists = [each.static_columns for each in all_said if each.static_columns and each.table_id in of_newest]
     return BatchContent(
         records=sum(row.records for row in found),
         positions={
             _partition_topic(row): (row["last"].ledger, row["last"].entry, row["last"]["index"]) for row in found
         },
-        table_id=max(ids, key=uuid_time, default=None),
+        life=newest_life(lives),
         static_columns=tuple(sorted({name for each in lists for name in json.loads(each)})),
         newest_publish_s=max((row.publish_s for row in found), default=0),
     )
-
-
-def uuid_time(text: str) -> tuple[bool, int]:
-    """Orders table ids, which are version 1 uuids, by the time they were made; other texts come first."""
-    try:
-        parsed = uuid.UUID(text)
-    except ValueError:
-        return False, 0
-    return parsed.version == 1, parsed.time
 
 
 def _partition_topic(row: Row) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
-from schemas.record_properties import TABLE_ID
 from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.readers import raw_batch
 from spark_bridge.reading.topic_reader import TopicRange, last_message_properties
 from spark_bridge.rows.folding import judged_records, merged_records, newest_records, shown_rows
+from spark_bridge.rows.table_lives import TableLife, is_of_life, life_of, newest_life
 from spark_bridge.rows.table_rows import table_rows
 from spark_bridge.rows.typed import typed_rows
 from spark_bridge.topics.options import BridgeOptions, option_texts
@@ -69,10 +68,9 @@ def _shown(
     static_columns: Sequence[str] | None,
     clock_s: int | None = None,
 ) -> DataFrame:
-    table_id = _newest_table_id(options)
-    if table_id is not None:
-        # A record without one is of a time before the connector that names it.
-        raw = raw.where(F.coalesce(F.col("properties")[TABLE_ID], F.lit(table_id)) == table_id)
+    life = _newest_life(options)
+    if life is not None:
+        raw = raw.where(is_of_life(life))
     now = None if clock_s is None else F.lit(clock_s)
     # divided by Cassandra partitions once, as all that follows needs them
     newest = merged_records(newest_records(raw, schemas).repartition("owner"))
@@ -91,22 +89,10 @@ def _parsed(options: Options) -> BridgeOptions:
     return BridgeOptions.from_mapping(option_texts(options))
 
 
-def _newest_table_id(options: BridgeOptions) -> str | None:
-    """The table id in the last records of the topic's partitions: a table that was created anew starts empty.
-
-    Table ids are version 1 uuids, so of several the one made last is the newest.
-    """
+def _newest_life(options: BridgeOptions) -> TableLife | None:
+    """The latest life among the last records of the topic's partitions: a table that was created anew starts empty."""
     last: dict[str, TopicRange] = {}
     for each in plan_batch(options):
         last[each.partition_topic] = each
-    said = [last_message_properties(options, each) for each in last.values()]
-    ids = [properties[TABLE_ID] for properties in said if properties and TABLE_ID in properties]
-    return max(ids, key=_uuid_time, default=None)
-
-
-def _uuid_time(text: str) -> tuple[bool, int]:
-    try:
-        parsed = uuid.UUID(text)
-    except ValueError:
-        return False, 0
-    return parsed.version == 1, parsed.time
+    said = [life_of(last_message_properties(options, each)) for each in last.values()]
+    return newest_life(each for each in said if each is not None)

@@ -215,7 +215,10 @@ def test_a_copy_is_published_when_the_first_one_could_not_be_proven(
 def test_events_of_a_dropped_table_are_acknowledged_and_those_of_its_successor_published(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """Old events are never read by the new table's key; new events wait until the new table is seen."""
+    """Old events are never read by the new table's key; new events wait until the new table is seen.
+
+    A table that comes back `WITH ID` of before is a successor, too: its generation is the later one.
+    """
     line = connector_line("id int PRIMARY KEY, a int")
     deploy_connector(line.keyspace, "t")
     old = line.change("INSERT INTO {t} (id, a) VALUES (1, 1) USING {ts}", int32(1), columns=("a",))
@@ -231,6 +234,14 @@ def test_events_of_a_dropped_table_are_acknowledged_and_those_of_its_successor_p
     (second,) = line.topic.next()
     assert first.properties["table_id"] == str(old_id)
     assert (second.properties["table_id"], second.value) == (str(line.writer.table.table_id), {"a": None, "b": "b"})
+    line.run("DROP TABLE {t}")
+    line.run(f"CREATE TABLE {{t}} (id int PRIMARY KEY, a int, b text) WITH ID = {old_id}")
+    line.writer.refresh()
+    line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (1, 3) USING {ts}", int32(1), columns=("a",)))
+    (third,) = line.topic.next()
+    assert (third.properties["table_id"], third.value) == (str(old_id), {"a": 3, "b": None})
+    lives = [int(each.properties["table_generation"]) for each in (first, second, third)]
+    assert lives == sorted(set(lives))
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
     line.topic.expect_silence(0.5)
 

@@ -154,6 +154,11 @@ def test_a_table_that_was_created_again_starts_empty(spark: SparkSession, data_t
     topic.write(*[Record(key={"id": n}, value={"name": "old"}, properties={"table_id": OLD}) for n in range(20)])
     topic.write(Record(key={"id": 3}, value={"name": "new"}, properties={"table_id": NEW}))
     assert rows_of(spark, topic) == [(3, "new", None)]
+    back = data_topic(*PLAIN)
+    for number, table_id in enumerate((OLD, NEW, OLD)):  # the last one by `WITH ID`
+        said = {"table_id": table_id, "table_generation": f"200000000000000{number}"}
+        back.write(Record(key={"id": number}, value={"name": "again"}, properties=said))
+    assert rows_of(spark, back) == [(2, "again", None)]
 
 
 def expiring(id: int, after_s: int | None, name: str | None = "x") -> Record:  # noqa: A002  (the column's name)

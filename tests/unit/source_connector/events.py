@@ -52,7 +52,7 @@ def column(
 def table(
     partition_key: Sequence[str] = ("pk",), clustering_key: Sequence[str] = (), columns: Sequence[str] = ("v",),
     *, descending: Sequence[str] = (), clustering_type: str = "int", table_id: UUID | None = None,
-    static: Sequence[str] = (),
+    static: Sequence[str] = (), generation: int | None = None,
 ) -> TableMetadata:  # fmt: skip
     """`ks.t` with int columns."""
     return TableMetadata(
@@ -68,6 +68,7 @@ def table(
         ),
         static_columns=tuple(column(name, ColumnKind.STATIC) for name in static),
         regular_columns=tuple(column(name) for name in columns),
+        generation=generation,
     )
 
 

@@ -150,3 +150,19 @@ def test_an_event_of_a_table_that_came_back_under_its_old_id_is_published(monkey
     case.pass_time()
     case.answer(GOOD, key=2)
     assert case.published == [OLD]
+
+
+def test_what_is_under_way_when_an_earlier_id_comes_back_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generations tell that the table with the earlier id is the later one; its records say so."""
+    case = Case(monkeypatch)
+    for table_id, generation in ((NEW, 20), (OLD, 30)):
+        case.around.current = table(table_id=table_id, generation=generation)
+        case.around.number += 1
+        case.line.look_at_schema()
+        case.line.work()
+        case.timers.run_due()
+        case.receive(event(generation), table_id=table_id)
+    case.answer(GOOD, key=20)
+    case.answer(GOOD, key=30)
+    assert (case.published, case.around.settled) == ([OLD], [1])
+    assert b"table_generation\x00\x00\x00\x0230" in case.around.frames[-1]

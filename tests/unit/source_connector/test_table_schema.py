@@ -31,7 +31,15 @@ class Server:
         if ".columns" in select:
             kinds = ("partition_key", "regular", "regular")
             return [
-                {**name, "column_name": column, "kind": kind, "position": 0, "clustering_order": "none", "type": "int"}
+                {
+                    **name,
+                    "column_name": column,
+                    "kind": kind,
+                    "position": 0,
+                    "clustering_order": "none",
+                    "type": "int",
+                    "written_us": ord(column),
+                }
                 for column, kind in zip(columns, kinds, strict=False)
             ]
         return []
@@ -44,7 +52,7 @@ def read(now: tuple[UUID | None, str], then: tuple[UUID | None, str], reads: int
     return table.table_id, "".join(column.name for column in columns)
 
 
-@pytest.mark.parametrize("reads", range(1, 5))
+@pytest.mark.parametrize("reads", range(1, 6))
 @pytest.mark.parametrize("then", [(None, ""), (NEW, "kw")])
 def test_a_table_that_goes_while_it_is_read_is_not_there(then: tuple[UUID | None, str], reads: int) -> None:
     """Whichever part was read when it was dropped, or created again: a table of no columns, or of another's, is none."""
@@ -58,7 +66,13 @@ def test_a_table_whose_columns_are_not_there_yet_is_not_there() -> None:
         read((NEW, ""), (NEW, "kw"), 2)
 
 
+def test_the_generation_is_the_write_time_of_the_oldest_column() -> None:
+    """Those that ALTER adds, or writes again, are later."""
+    server = cast("CassandraClient", Server((NEW, "wak"), (NEW, "wak"), 9))
+    assert TableSchemaReader(server, "ks", "t").read().generation == ord("a")
+
+
 def test_a_table_that_stays_is_read() -> None:
     """As it was before or after the change of another one."""
     assert read((None, ""), (NEW, "kw"), 0) == (NEW, "kw")
-    assert read((OLD, "kv"), (NEW, "kw"), 5) == (OLD, "kv")
+    assert read((OLD, "kv"), (NEW, "kw"), 6) == (OLD, "kv")

@@ -185,6 +185,32 @@ def test_a_node_that_shows_the_table_as_it_was_before_is_not_believed_at_once() 
     assert len(tracked.seen) == 2
 
 
+def test_a_table_that_came_back_with_a_later_generation_is_believed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Under an earlier id, although the nodes disagree; a node that still shows the one before lags."""
+    tracked = Tracked()
+    tracked.schema.change(table(table_id=NOW, generation=20))
+    tracked.refresh()
+    assert "under its own id" not in caplog.text
+    tracked.schema.change(table(table_id=OLD, generation=30))
+    tracked.refresh(is_agreed=False)
+    for before in (table(table_id=NOW, generation=20), table(table_id=OLD, generation=10)):
+        tracked.schema.change(before)
+        with pytest.raises(TableNotFoundError, match=f"with id {OLD}"):
+            tracked.refresh(is_agreed=False)
+    assert tracked.tracker.projection.table.generation == 30
+
+
+def test_a_table_that_came_back_under_its_own_id_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """For its readers start an empty table."""
+    tracked = Tracked()
+    for generation in (20, 30):
+        tracked.schema.change(table(table_id=NOW, generation=generation))
+        tracked.refresh()
+    (told,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert f"ks.t was dropped and created again under its own id {NOW}" in told.getMessage()
+    assert tracked.tracker.projection.generation_text == "30"
+
+
 def test_what_gave_reason_to_look_again_while_a_look_was_under_way_is_looked_for_once_more() -> None:
     """The look may have been answered before the column was there, and nothing else would ask for it."""
     tracked = Tracked()

@@ -1,0 +1,75 @@
+"""The lives of a table: each CREATE begins one, and of several the records of the latest one count.
+
+The connector names the table's id and the generation, which is greater in each later life, whatever its id: an operator may give a
+table the id of one before (`CREATE TABLE ... WITH ID`). Records of earlier versions have no generation; the time inside their
+table id, a version 1 uuid, stands for it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+
+from schemas.record_properties import TABLE_GENERATION, TABLE_ID
+
+__all__ = ["TableLife", "generation_column", "is_of_life", "life_of", "newest_life"]
+
+# From the beginning of uuids' time to that of Unix, in 100 ns.
+_UUID_EPOCH: Final = 0x01B21DD213814000
+
+
+class TableLife(NamedTuple):
+    """One life; the generation is None where no record of it names one."""
+
+    table_id: str
+    generation: int | None = None
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        """Orders lives: by generation in microseconds, else by the id's time; ids without a time come first."""
+        if self.generation is not None:
+            return True, self.generation
+        try:
+            parsed = uuid.UUID(self.table_id)
+        except ValueError:
+            return False, 0
+        return parsed.version == 1, (parsed.time - _UUID_EPOCH) // 10 if parsed.version == 1 else 0
+
+    def begins_behind(self, known: TableLife) -> bool:
+        """True when this is a later life than the known one, so that the table was empty in between."""
+        if self.table_id == known.table_id and None in (self.generation, known.generation):
+            return False
+        return self.order > known.order
+
+
+def life_of(properties: Mapping[str, str] | None) -> TableLife | None:
+    """What a record says of itself; None where it does not name its table."""
+    if not properties or TABLE_ID not in properties:
+        return None
+    generation = properties.get(TABLE_GENERATION, "")
+    return TableLife(properties[TABLE_ID], int(generation) if generation.isdecimal() else None)
+
+
+def newest_life(lives: Iterable[TableLife]) -> TableLife | None:
+    """The latest one. Where an id has a generation, its time says nothing: it may be a little later than that."""
+    known = list(lives)
+    named = {each.table_id for each in known if each.generation is not None}
+    told = [each for each in known if each.generation is not None or each.table_id not in named]
+    return max(told, key=lambda each: each.order, default=None)
+
+
+def generation_column() -> Column:
+    """Of raw rows; null where the record names none."""
+    return F.expr(f"try_cast(properties['{TABLE_GENERATION}'] AS bigint)")
+
+
+def is_of_life(life: TableLife) -> Column:
+    """True for raw rows of that life. A record without an id, or without a generation, is of a time before the connector names it."""
+    is_it = F.coalesce(F.col("properties")[TABLE_ID], F.lit(life.table_id)) == life.table_id
+    if life.generation is None:
+        return is_it
+    return is_it & (F.coalesce(generation_column(), F.lit(life.generation)) == life.generation)

@@ -169,17 +169,13 @@ def test_columns_and_the_table_itself_change(mirror_of: MirrorOf, data_topic: Ma
     summary = kept.run()
     assert (summary.inserted, summary.deleted) == (1, 3)
     assert kept.rows() == kept.wanted() == ['{"id":9,"size":1}']
-    back = [
-        {**ids, "table_generation": str(generation)} for generation in (2_000_000_000_000_000, 2_000_000_000_000_001)
-    ]
-    topic.write(Record(key={"id": 7}, value={"size": 2}, properties=back[0]), value_schema=dropped)
+    # That id comes back (`WITH ID`), and a record of the table in between comes late.
+    back = {**ids, "table_generation": "2000000000000000"}
+    topic.write(Record(key={"id": 7}, value={"size": 2}, properties=back), value_schema=dropped)
     topic.write(Record(key={"id": 8}, value={"size": 3}, properties=newer), value_schema=dropped)
-    kept.run()
-    assert kept.rows() == ['{"id":7,"size":2}']
-    topic.write(Record(key={"id": 6}, value={"size": 4}, properties=back[1]), value_schema=dropped)
-    topic.write(Record(key={"id": 5}, value={"size": 5}, properties=back[0]), value_schema=dropped)
     summary = kept.run()
     assert (summary.inserted, summary.deleted) == (1, 1)
+    assert kept.rows() == ['{"id":7,"size":2}']
     assert kept.replayed() == kept.open_versions() == kept.rows()
 
 

@@ -36,7 +36,7 @@ test-servers: compile ## Integration tests without Spark (part of `make test`, b
 test-spark: compile spark35 ## Integration tests with Spark, on servers of their own (part of `make test`)
 	@$(BIN)/pytest -m "integration and spark" $(PYTEST_ARGS)
 
-test-multinode: compile ## Two data centres, an upgrade in place, nodes down, repaired, replaced, joining, leaving, faults (some 15 minutes)
+test-multinode: compile ## Two data centres, an upgrade in place, nodes down, repaired, silent, replaced, joining, leaving, faults (some 20 minutes)
 	@$(BIN)/pytest --multinode $(PYTEST_ARGS)
 
 test-faults: compile ## 87 faults by a seed, every kind at least three times, every row and change compared (some 10 minutes)

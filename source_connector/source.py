@@ -59,6 +59,7 @@ _CONNECT_PAUSE_S: Final = 2.0
 _SCHEMA_LOOK_S: Final = 5.0
 _METRICS_S: Final = 5.0
 _BEAT_S: Final = 1.0
+_SLOTS_S: Final = 0.5
 _TOPIC_LOOK_S: Final = 10.0
 _HANDLED_AT_ONCE: Final = 200
 
@@ -104,6 +105,7 @@ class CassandraSource:
             self._look_for_tables()
             timers.after(_SCHEMA_LOOK_S, self._look_at_schema)
             timers.after(_METRICS_S, self._send_metrics)
+            self._look_at_slots()
             self._beat()
             while not self._is_closing:
                 self._turn()
@@ -209,6 +211,10 @@ class CassandraSource:
         if self._stages.last_rows is not None:
             self._stages.timers.after(_BEAT_S, self._beat)
             self._stages.last_rows.beat()
+
+    def _look_at_slots(self) -> None:
+        """Nothing comes while no statement is answered; `flush` sees that some have waited too long."""
+        self._stages.timers.after(_SLOTS_S, self._look_at_slots)
 
     def _look_at_schema(self) -> None:
         self._stages.timers.after(_SCHEMA_LOOK_S, self._look_at_schema)

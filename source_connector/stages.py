@@ -52,6 +52,10 @@ class Fetcher(Protocol):
         """False when enough reads wait."""
 
     @property
+    def has_bytes(self) -> bool:
+        """False when the rows that reads wait for may be too large together."""
+
+    @property
     def in_flight_limit(self) -> int:
         """How many statements may be under way now."""
 

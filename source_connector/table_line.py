@@ -19,6 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from schemas.errors import CdcError
+from schemas.mutation_event import MutationKind
 from source_connector.errors import FetchError, UnexpectedError
 from source_connector.events.dead_letters import DeadLetter
 from source_connector.events.events_message import DataStaxMessage, EventsMessage, PendingEvent
@@ -46,6 +47,8 @@ __all__ = ["TableLine"]
 _log = logging.getLogger(__name__)
 
 _OUTAGE_LOOK_S: Final = 3.0
+_ROOM_LOOK_S: Final = 0.1
+_OF_MANY_ROWS: Final = (MutationKind.RANGE_DELETION, MutationKind.PARTITION_DELETION)
 
 
 class TableLine:
@@ -90,8 +93,18 @@ class TableLine:
         return self._table.projection
 
     def read(self, task: Task, request: ReadRequest) -> None:
-        """Queue a read; the answer comes by `deliver`, with the attempt that asked."""
-        self._stages.fetcher.start((task, task.attempts), request)
+        """Queue a read; the answer comes by `deliver`, with the attempt that asked.
+
+        A page of many rows waits while the broker is behind, for all its records are handed over at once.
+        """
+        if request.kind in _OF_MANY_ROWS and not self._stages.outbox.has_room(self):
+            self._stages.timers.after(_ROOM_LOOK_S, partial(self._read_page, task, task.attempts, request))
+        else:
+            self._stages.fetcher.start((task, task.attempts), request)
+
+    def _read_page(self, task: Task, attempt: int, request: ReadRequest) -> None:
+        if attempt == task.attempts and not self._life.dismisses(task):
+            self.read(task, request)
 
     def publish(self, task: Task, record: SourceRecord) -> None:
         """Hand a record to the host."""
@@ -358,7 +371,9 @@ class TableLine:
         self._stages.timers.after(delay_s, partial(self._start_again, task))
 
     def _start_again(self, task: Task) -> None:
-        is_to_wait = self._table.is_stale or not self._registration.is_taken or task.unanswered
+        stages = self._stages
+        has_room = stages.fetcher.has_bytes and stages.outbox.has_room(self)
+        is_to_wait = self._table.is_stale or not self._registration.is_taken or task.unanswered or not has_room
         if is_to_wait and not self._life.dismisses(task):
             self._stages.timers.after(self._stages.limits.backoff_s, partial(self._start_again, task))
         else:

@@ -14,11 +14,17 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 from uuid import UUID
 
-from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest
+from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest, OperationTimedOut
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
 from cassandra.connection import ConnectionException
-from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, FallthroughRetryPolicy
+from cassandra.policies import (
+    ConstantSpeculativeExecutionPolicy,
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    FallthroughRetryPolicy,
+)
+from cassandra.pool import Host
 from cassandra.protocol import ErrorMessage, ProtocolHandler, ResultMessage
 from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
@@ -27,6 +33,7 @@ from schemas.node_errors import node_errors
 from source_connector.configuration.private_files import as_file
 from source_connector.errors import DeploymentError, FetchError
 from source_connector.rows.raw_page import RawPage
+from source_connector.rows.silent_nodes import SILENT_AFTER_S, SilentNodes
 from source_connector.rows.timeouts import Timeout, Timeouts
 
 __all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead", "reason_of"]
@@ -71,6 +78,8 @@ class RowRead:
     event_node: UUID | None
     paging_state: bytes | None = None
     page_size: int | None = None
+    may_be_asked_twice: bool = False
+    """True when another node is asked, too, while the first one leaves the statement without an answer."""
 
 
 class _Readable(Protocol):
@@ -107,13 +116,18 @@ class _RawProtocolHandler(ProtocolHandler):  # type: ignore[misc]  # the driver 
 
 
 class _EventNodeFirst(DCAwareRoundRobinPolicy):  # type: ignore[misc]  # the driver has no types
-    """Nodes of the local data center; first the one whose commit log held the event, if it is up."""
+    """Nodes of the local data center; first the one whose commit log held the event, if it is up; silent ones last."""
+
+    def __init__(self, local_dc: str, silent: SilentNodes) -> None:
+        super().__init__(local_dc)
+        self._silent = silent
 
     def make_query_plan(self, working_keyspace: str | None = None, query: object = None) -> Iterator[object]:
         plan = list(super().make_query_plan(working_keyspace, query))
         node = getattr(query, "event_node", None)
-        if node is not None:
-            plan.sort(key=lambda host: host.host_id != node)
+        plan.sort(key=lambda host: (self._silent.comes_last(host), node is not None and host.host_id != node))
+        if plan and hasattr(query, "event_node"):  # a read of rows, whose answer is heard of
+            self._silent.asked(plan[0])
         return iter(plan)
 
 
@@ -143,6 +157,7 @@ class CassandraClient:
         self._cluster: Cluster | None = None
         self._session: Session | None = None
         self._version: tuple[float, UUID] | None = None
+        self._silent = SilentNodes()
 
     def connect(self) -> None:
         """One attempt. Raises FetchError when no node answers, DeploymentError for what waiting cannot mend."""
@@ -229,17 +244,29 @@ class CassandraClient:
         statement.values = list(read.values)
         statement.event_node = read.event_node
         statement.fetch_size = read.page_size
+        statement.is_idempotent = read.may_be_asked_twice
         future: ResponseFuture = self._open_session().execute_async(statement, paging_state=read.paging_state)
         # It holds its callbacks: if they held it, only the garbage collector would free it, and the answer with it.
         asked = weakref.ref(future)
 
-        def answered(page: RawPage) -> None:
+        def who_answered() -> Host | None:
             answering = asked()
-            host = None if answering is None else answering.coordinator_host
+            host = None if answering is None else cast("Host | None", answering.coordinator_host)
+            if host is not None:
+                self._silent.heard(host)
+            return host
+
+        def answered(page: RawPage) -> None:
+            host = who_answered()
             page.coordinator = None if host is None else host.host_id
             on_page(page)
 
-        future.add_callbacks(answered, on_error)
+        def failed(error: Exception) -> None:
+            if not isinstance(error, OperationTimedOut):
+                who_answered()
+            on_error(error)
+
+        future.add_callbacks(answered, failed)
 
     def knows(self, node: UUID) -> bool:
         """True when the node with this host id is part of the cluster."""
@@ -253,12 +280,14 @@ class CassandraClient:
 
     def _new_cluster(self) -> Cluster:
         options = self._options
-        policy = _EventNodeFirst(options.local_dc)  # of a bundle, the data center of the first node
+        policy = _EventNodeFirst(options.local_dc, self._silent)  # of a bundle, the data center of the first node
         raw = ExecutionProfile(
             load_balancing_policy=policy,
             retry_policy=_NextHostOnError(),
             request_timeout=options.read_timeout_s,
             row_factory=lambda names, rows: rows,
+            # Of statements that may be asked twice only.
+            speculative_execution_policy=ConstantSpeculativeExecutionPolicy(SILENT_AFTER_S, 1),
         )
         system = ExecutionProfile(
             load_balancing_policy=policy, request_timeout=_SYSTEM_TIMEOUT_S, row_factory=dict_factory

@@ -18,6 +18,7 @@ from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.errors import DeploymentError, RowConversionError
 from source_connector.host.record import DataSchema
 from source_connector.rows.row_encoder import DataFormat, RawValues, row_encoder
+from source_connector.rows.row_sizes import RowSize
 from source_connector.rows.selection import Selection, quoted
 
 __all__ = ["Projection", "RawValues"]
@@ -41,6 +42,8 @@ class Projection:
         self.column_names: Final = frozenset(each.name for each in table.primary_key + table.value_columns)
         """All columns that may be named by an event."""
         self.data_format: Final = data_format
+        self.row_size: Final = RowSize()
+        """What answers have told of the rows."""
         wanted = re.compile(columns)
         self.value_columns: Final = tuple(each for each in table.value_columns if wanted.fullmatch(each.name))
         if table.value_columns and not self.value_columns:

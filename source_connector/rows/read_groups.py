@@ -35,13 +35,14 @@ _SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "fl
 
 @final
 class WaitingRead:
-    """A request and the caller's ticket for it."""
+    """A request, the caller's ticket for it, and what its row was taken to have when it began to wait."""
 
-    __slots__ = ("request", "ticket")
+    __slots__ = ("bytes", "request", "ticket")
 
     def __init__(self, ticket: object, request: ReadRequest) -> None:
         self.ticket = ticket
         self.request = request
+        self.bytes: float = 0.0
 
 
 def take_group(waiting: deque[WaitingRead], *, allow_product: bool, largest: int = GROUP_SIZE) -> list[WaitingRead]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -21,12 +20,14 @@ from source_connector.errors import FetchError, UnexpectedError
 from source_connector.metrics import Metrics
 from source_connector.notices import Notices
 from source_connector.rows.cassandra_client import RowRead, reason_of
-from source_connector.rows.in_flight_limit import InFlightLimit
+from source_connector.rows.level_breaker import LevelBreaker
 from source_connector.rows.projection import Projection, RawValues
 from source_connector.rows.raw_page import RawPage
 from source_connector.rows.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
+from source_connector.rows.read_lane import ReadLane, Statement
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.refused_levels import RefusedLevels, is_refusal_of_level
+from source_connector.rows.row_sizes import BUDGET_BYTES
 from source_connector.rows.selection import quoted
 
 if TYPE_CHECKING:
@@ -38,31 +39,21 @@ __all__ = ["Answer", "RowFetcher", "range_condition"]
 
 _log = logging.getLogger(__name__)
 
-_PAGE_ROWS: Final = 500
+_FIRST: Final = ReadLevel.FIRST
+_HIGHER: Final = ReadLevel.HIGHER
 _OF_MANY_ROWS: Final = (MutationKind.RANGE_DELETION, MutationKind.PARTITION_DELETION)
 # More than this many rows for each key that was asked for: products of keys cost more than they save.
 _MAX_SURPLUS: Final = 3.0
 _SURPLUS_FADES: Final = 0.98
-# Bytes that the answer of one statement may have, by the rows of the table's last answers.
-_GROUP_BYTES: Final = 256 * 1024
-_ROW_BYTES_FADE: Final = 0.98
-_UNKNOWN_ROW_BYTES: Final = _GROUP_BYTES / 20
+# Slots that were given up are looked for so often.
+_LOOK_AT_SLOTS_EVERY_S: Final = 0.25
 
 
 class Answer(NamedTuple):
-    """What the driver said to one attempt of one statement."""
+    """What the driver said to a statement."""
 
-    reads: Sequence[WaitingRead]
-    levels: tuple[str, ...]
-    """The consistency levels that may be asked for; the attempt is the place of the one that was."""
-    attempt: int
+    statement: Statement
     outcome: RawPage | Exception
-    sent_at: float = 0.0
-
-    @property
-    def consistency(self) -> str:
-        """The level that was asked for."""
-        return self.levels[self.attempt]
 
 
 class RowFetcher:
@@ -81,35 +72,37 @@ class RowFetcher:
     ) -> None:
         self._client = client
         self._post = post
-        self._limit = InFlightLimit(max_in_flight)
         self._metrics = metrics or Metrics()
-        self._in_flight = 0
         self._notices = Notices(_log)
-        self._waiting: deque[WaitingRead] = deque()
-        self._alone: deque[WaitingRead] = deque()  # of groups that failed
-        self._alone_first = 0
-        self._is_turn_of_alone = False
+        self._first, self._higher = ReadLane(max_in_flight), ReadLane(max_in_flight)
+        self._waiting_bytes = 0.0
+        self._look_at_slots_at = 0.0
+        self._breaker = LevelBreaker()
         self._statements: dict[str, dict[str, PreparedStatement]] = {}
         self._refused: dict[str, set[str]] = {}  # grouped statements
         self._surplus = 1.0
-        self._row_bytes: dict[str, float] = {}
         self._refused_levels = RefusedLevels()
         last_resort = () if fallback_consistency is None else (fallback_consistency,)
         self._levels: Final = {
-            ReadLevel.FIRST: _without_repetition(consistency, *last_resort),
-            ReadLevel.HIGHER: _without_repetition(higher_consistency, consistency, *last_resort),
+            _FIRST: _without_repetition(consistency, *last_resort),
+            _HIGHER: _without_repetition(higher_consistency, consistency, *last_resort),
         }
-        self._highest: Final = self._levels[ReadLevel.HIGHER][0]
+        self._highest: Final = self._levels[_HIGHER][0]
 
     @property
     def has_room(self) -> bool:
-        """False when enough reads wait to fill the next statements."""
-        return len(self._waiting) < 4 * GROUP_SIZE
+        """False when enough reads wait to fill the next statements, or to fill the memory."""
+        return len(self._first.waiting) < 4 * GROUP_SIZE and self.has_bytes
+
+    @property
+    def has_bytes(self) -> bool:
+        """False when the rows that reads wait for may be too large together."""
+        return self._waiting_bytes < BUDGET_BYTES
 
     @property
     def in_flight_limit(self) -> int:
-        """How many statements may be under way now."""
-        return self._limit.value
+        """How many statements may be under way now for reads at the first level."""
+        return self._first.limit.value
 
     def prepare(self, projection: Projection) -> None:
         """Prepare for a projection; forgets the statements of the table's earlier ones. Raises FetchError."""
@@ -119,104 +112,161 @@ class RowFetcher:
 
     def start(self, ticket: object, request: ReadRequest) -> None:
         """Queue a read."""
-        self._waiting.append(WaitingRead(ticket, request))
+        read = WaitingRead(ticket, request)
+        read.bytes = request.projection.row_size.value
+        self._waiting_bytes += read.bytes
+        (self._first if request.level is _FIRST else self._higher).waiting.append(read)
 
     def flush(self) -> list[tuple[object, Rows | CdcError]]:
         """Send queued reads as far as may be in flight; returns those that failed before they were sent."""
+        now = time.monotonic()
+        if now >= self._look_at_slots_at:
+            self._look_at_slots(now)
         failed: list[tuple[object, Rows | CdcError]] = []
-        while (self._waiting or self._alone) and self._in_flight < self._limit.value:
-            reads = self._take_alone() if self._is_for_alone() else self._take_group()
-            failed += self._send(reads, self._refused_levels.without(self._levels[reads[0].request.level]), 0)
+        for lane in (self._first, self._higher):
+            while lane.may_send:
+                reads = self._take(lane, now)
+                if not reads:
+                    break
+                levels, attempt = self._levels_now(lane, now)
+                if attempt:
+                    self._metrics.counters["reads_at_fallback"] += len(reads)
+                failed += self._send(Statement(reads, lane, levels, attempt, is_first=True))
         return failed
 
-    def _is_for_alone(self) -> bool:
-        """By turns: neither the keys of a bad group nor a long queue holds the others up."""
-        is_first = self._alone_first > 0 or not (self._is_turn_of_alone and self._waiting)
-        self._is_turn_of_alone = bool(self._alone) and is_first
-        return self._is_turn_of_alone
+    def _look_at_slots(self, now: float) -> None:
+        """Statements that have no answer keep no others from being sent."""
+        self._look_at_slots_at = now + _LOOK_AT_SLOTS_EVERY_S
+        for lane in (self._first, self._higher):
+            for late in lane.give_up_slots(now):
+                self._metrics.counters["slots_given_up"] += 1
+                # A page of many rows may take its time.
+                if lane is self._higher and late.reads[0].request.kind not in _OF_MANY_ROWS:
+                    self._leave_out(late, now)
 
-    def _take_alone(self) -> list[WaitingRead]:
-        self._alone_first = max(0, self._alone_first - 1)
-        return [self._alone.popleft()]
-
-    def _take_group(self) -> list[WaitingRead]:
-        table = self._waiting[0].request.projection.table.full_name
-        largest = min(GROUP_SIZE, int(_GROUP_BYTES / self._row_bytes.get(table, _UNKNOWN_ROW_BYTES)))
-        reads = take_group(self._waiting, allow_product=self._surplus < _MAX_SURPLUS, largest=largest)
+    def _take(self, lane: ReadLane, now: float) -> list[WaitingRead]:
+        """The reads of the next statement; none while what is under way may bring too many bytes."""
+        request = lane.next.request
+        size = request.projection.row_size
+        room = BUDGET_BYTES - self._first.bytes - self._higher.bytes
+        if lane is self._higher:  # it leaves the other half, whatever becomes of it
+            room = min(room, BUDGET_BYTES / 2 - lane.bytes)
+        if room < _rows_of(request) * size.value and not lane.is_idle:
+            return []
+        if lane.is_turn_of_alone:
+            return [lane.take_alone()]
+        lane.turn_of_waiting()
+        largest = min(GROUP_SIZE, size.rows_of_group(), int(room / size.value))
+        if lane is self._higher and self._breaker.is_probe_due(now):
+            largest = 1
+        reads = take_group(lane.waiting, allow_product=self._surplus < _MAX_SURPLUS, largest=largest)
         self._surplus = 1 + (self._surplus - 1) * _SURPLUS_FADES
+        for read in reads:
+            self._waiting_bytes -= read.bytes
+        if not lane.waiting and lane is self._first and not self._higher.waiting:
+            self._waiting_bytes = 0.0  # not by sums of fractions
         return reads
+
+    def _levels_now(self, lane: ReadLane, now: float) -> tuple[tuple[str, ...], int]:
+        """The levels for the lane's next statement, and the place of the one to ask for."""
+        if lane is self._first:
+            return self._refused_levels.without(self._levels[_FIRST]), 0
+        levels = self._refused_levels.without(self._levels[_HIGHER])
+        is_left_out = self._may_be_left_out(levels[0], levels) and not self._breaker.may_ask(now)
+        return levels, 1 if is_left_out else 0
+
+    def _may_be_left_out(self, level: str, levels: tuple[str, ...]) -> bool:
+        """True of what is more than the first reads need, where there is another level below it."""
+        return level == self._highest and level != self._levels[_FIRST][0] and len(levels) > 1
+
+    def _leave_out(self, late: Statement, now: float) -> None:
+        """A replica does not answer: reads at the level would only wait for their timeouts, one after the other."""
+        if late.lane is self._first or not self._may_be_left_out(late.consistency, late.levels):
+            return
+        if self._breaker.silent(now):
+            self._metrics.counters["levels_left_out"] += 1
+            self._notices.say(
+                "left out",
+                f"a read at {late.consistency} has no answer after {now - late.sent_at:.1f} s: {late.levels[1]} is asked "
+                f"instead, and {late.consistency} again with one read every {self._breaker.pause_s:.0f} s; see which node "
+                "does not answer (`nodetool status`)",
+            )
 
     def answered(self, answer: Answer) -> list[tuple[object, Rows | CdcError]]:
         """The reads that are over with this answer, by their tickets; a read that goes on is not among them."""
-        self._in_flight -= 1
-        reads, outcome = answer.reads, answer.outcome
-        self._measure(answer)
+        statement, outcome = answer
+        lane, reads = statement.lane, statement.reads
+        if not lane.over(statement):
+            return []
+        self._measure(statement, outcome)
         if isinstance(outcome, RawPage):
-            self._refused_levels.take(answer.consistency)
+            self._refused_levels.take(statement.consistency)
             try:
-                return self._deliver(answer, outcome)
+                return self._deliver(statement, outcome)
             except Exception as malformed:  # noqa: BLE001  # rows that cannot be parsed concern their reads only
-                return self._without_the_group(reads, malformed)
+                return self._without_the_group(statement, malformed)
         if is_refusal_of_level(outcome):
-            return self._without_the_level(answer, outcome)
-        if answer.attempt + 1 < len(answer.levels) and self._allows_next_level(answer, outcome):
-            lower = answer.levels[answer.attempt + 1]
+            return self._without_the_level(statement, outcome)
+        if statement.attempt + 1 < len(statement.levels) and self._allows_next_level(statement, outcome):
+            lower = statement.levels[statement.attempt + 1]
             self._metrics.counters["reads_at_fallback"] += len(reads)
             table = reads[0].request.projection.table.full_name
             self._notices.say(
-                lower, f"{table} is read at {lower} instead of {answer.consistency}: {reason_of(outcome)}"
+                lower, f"{table} is read at {lower} instead of {statement.consistency}: {reason_of(outcome)}"
             )
-            return self._send(reads, answer.levels, answer.attempt + 1)
+            return self._send(Statement(reads, lane, statement.levels, statement.attempt + 1, is_first=False))
         is_outage = isinstance(outcome, NoHostAvailable | Unavailable)
         if len(reads) > 1 and not is_outage:
-            self._alone += reads
+            lane.alone.extend(reads)
             return []
         changed = isinstance(outcome, InvalidRequest)
         table = reads[0].request.projection.table.full_name
         error = FetchError(table, reason_of(outcome), refresh_schema=changed, is_invalid=changed, is_outage=is_outage)
         return [(read.ticket, error) for read in reads]
 
-    def _without_the_level(self, answer: Answer, refusal: Exception) -> list[tuple[object, Rows | CdcError]]:
+    def _without_the_level(self, statement: Statement, refusal: Exception) -> list[tuple[object, Rows | CdcError]]:
         """The level is refused, not what is read: the next one takes its place, which is no fallback."""
-        refused, reads = answer.consistency, answer.reads
-        levels = tuple(each for each in answer.levels if each != refused)
+        refused, reads, attempt = statement.consistency, statement.reads, statement.attempt
+        levels = tuple(each for each in statement.levels if each != refused)
         self._metrics.counters["levels_refused"] += 1
         if self._refused_levels.refuse(refused):
-            instead = f"{levels[answer.attempt]} is asked for" if answer.attempt < len(levels) else "reads wait"
+            instead = f"{levels[attempt]} is asked for" if attempt < len(levels) else "reads wait"
             _log.warning(
                 "Cassandra refuses reads at %s; %s instead, and %s again each minute. To change that, take it out of "
                 "read_consistency_levels_disallowed in cassandra.yaml, or name another level by query.consistencyLevel "
                 "and query.higherConsistencyLevel (%s)",
                 refused, instead, refused, reason_of(refusal),
             )  # fmt: skip
-        if answer.attempt < len(levels):
-            return self._send(reads, levels, answer.attempt)
+        if attempt < len(levels):
+            return self._send(Statement(reads, statement.lane, levels, attempt, is_first=statement.is_first))
         table = reads[0].request.projection.table.full_name
         reason = f"no consistency level is left that Cassandra takes; {refused} is refused: {reason_of(refusal)}"
         error = FetchError(table, reason, is_outage=True)
         return [(read.ticket, error) for read in reads]
 
-    def _allows_next_level(self, answer: Answer, error: Exception) -> bool:
+    def _allows_next_level(self, statement: Statement, error: Exception) -> bool:
         """Too few live replicas always; an answer that is late or failed only where more was asked than is needed."""
         if isinstance(error, Unavailable):
             return True
-        beyond_need = answer.reads[0].request.level is ReadLevel.HIGHER and answer.consistency == self._highest
+        beyond_need = statement.lane is self._higher and statement.consistency == self._highest
         return beyond_need and isinstance(error, ReadTimeout | ReadFailure | OperationTimedOut)
 
-    def _deliver(self, answer: Answer, page: RawPage) -> list[tuple[object, Rows | CdcError]]:
-        consistency = answer.consistency
-        self._weigh(answer, page)
-        if len(answer.reads) == 1:
-            return [(answer.reads[0].ticket, _rows(answer, answer.reads[0], page.rows(), consistency, page))]
-        projection = answer.reads[0].request.projection
+    def _deliver(self, statement: Statement, page: RawPage) -> list[tuple[object, Rows | CdcError]]:
+        reads = statement.reads
+        request = reads[0].request
+        projection = request.projection
+        if request.kind is not MutationKind.STATIC_ROW:  # what it has is not in every row
+            projection.row_size.answered(page.size, len(page))
+        if len(reads) == 1:
+            return [(reads[0].ticket, _rows(statement, reads[0], page.rows(), page, page.paging_state))]
         width = len(projection.table.primary_key)
         found: dict[RawRow, RawRow] = {row[:width]: row[width:] for row in page.rows()}
         has_one_component = len(projection.table.partition_key) == 1
-        self._surplus += (len(page) / len(answer.reads) - self._surplus) * (1 - _SURPLUS_FADES)
+        self._surplus += (len(page) / len(reads) - self._surplus) * (1 - _SURPLUS_FADES)
         is_exact = is_exact_by_bytes(projection)
         over: list[tuple[object, Rows | CdcError]] = []
         alone: list[WaitingRead] = []
-        for read in answer.reads:
+        for read in reads:
             request = read.request
             if has_one_component:
                 key: RawRow = (request.partition_key, *request.clustering)
@@ -226,64 +276,61 @@ class RowFetcher:
             if row is None and not is_exact:
                 alone.append(read)  # it may be there under another form of the same clustering value
             else:
-                over.append((read.ticket, _rows(answer, read, () if row is None else (row,), consistency, None)))
-        self._alone += alone  # not before: what goes wrong here sends all of them there
+                over.append((read.ticket, _rows(statement, read, () if row is None else (row,), page, None)))
+        statement.lane.alone.extend(alone)  # not before: what goes wrong here sends all of them there
         return over
 
-    def _weigh(self, answer: Answer, page: RawPage) -> None:
-        """How large the rows of the table are: a larger one counts at once, smaller ones little by little."""
-        if len(page):
-            table = answer.reads[0].request.projection.table.full_name
-            now, before = page.size / len(page), self._row_bytes.get(table, _UNKNOWN_ROW_BYTES)
-            self._row_bytes[table] = max(1.0, now, before * _ROW_BYTES_FADE)
-
-    def _measure(self, answer: Answer) -> None:
-        """Only usual reads tell how busy Cassandra is: of rows, at the first level."""
-        request = answer.reads[0].request
-        if isinstance(answer.outcome, OperationTimedOut | ReadTimeout):
-            self._limit.overloaded()
-        elif isinstance(answer.outcome, RawPage):
-            latency_s = time.monotonic() - answer.sent_at
+    def _measure(self, statement: Statement, outcome: RawPage | Exception) -> None:
+        """Only usual reads tell how busy Cassandra is: of rows, at the level that was asked for first."""
+        lane = statement.lane
+        if isinstance(outcome, OperationTimedOut | ReadTimeout):
+            lane.limit.overloaded()
+            self._leave_out(statement, time.monotonic())
+            return
+        if statement.has_slot and lane is self._higher and statement.consistency == self._highest:
+            self._breaker.answered(time.monotonic())
+        if isinstance(outcome, RawPage):
+            latency_s = time.monotonic() - statement.sent_at
             self._metrics.observe("query_latency", latency_s * 1000)
-            if request.level is ReadLevel.FIRST and request.kind not in _OF_MANY_ROWS and answer.attempt == 0:
-                self._limit.answered(latency_s, self._in_flight)
+            if statement.is_first and statement.reads[0].request.kind not in _OF_MANY_ROWS:
+                lane.limit.answered(latency_s, lane.slots)
 
-    def _without_the_group(
-        self, reads: Sequence[WaitingRead], error: Exception
-    ) -> list[tuple[object, Rows | CdcError]]:
+    def _without_the_group(self, statement: Statement, error: Exception) -> list[tuple[object, Rows | CdcError]]:
         """One by one, in line; a single read that fails by itself has failed."""
+        reads = statement.reads
         if len(reads) > 1:
-            self._alone += reads
+            statement.lane.alone.extend(reads)
             return []
         return [(reads[0].ticket, error if isinstance(error, CdcError) else UnexpectedError(error))]
 
-    def _send(
-        self, reads: Sequence[WaitingRead], levels: tuple[str, ...], attempt: int
-    ) -> list[tuple[object, Rows | CdcError]]:
-        """One statement, or none where the server does not take the grouped form; the reads that failed before it was sent."""
+    def _send(self, statement: Statement) -> list[tuple[object, Rows | CdcError]]:
+        """Send it, unless the server does not take the grouped form; the reads that failed before it was sent."""
+        reads, lane = statement.reads, statement.lane
         request = reads[0].request
         try:
-            statement, values = self._single(request) if len(reads) == 1 else self._grouped(reads)
+            prepared, values = self._single(request) if len(reads) == 1 else self._grouped(reads)
         except Exception as error:  # noqa: BLE001  # bytes of one event must not stop the others
             # Another group may fail the same way, and take as long for it.
-            self._alone_first += len(reads) if len(reads) > 1 else 0
-            return self._without_the_group(reads, error)
+            lane.alone_first += len(reads) if len(reads) > 1 else 0
+            return self._without_the_group(statement, error)
+        is_highest = lane is self._higher and statement.consistency == self._highest
         read = RowRead(
-            statement=statement,
+            statement=prepared,
             values=values,
-            consistency=levels[attempt],
+            consistency=statement.consistency,
             # What failed by way of that node is not asked of it again: it may be the reason.
-            event_node=request.node if attempt == 0 else None,
+            event_node=request.node if statement.is_first else None,
             paging_state=request.paging_state,
-            page_size=_PAGE_ROWS if request.kind in _OF_MANY_ROWS else None,
+            page_size=request.projection.row_size.rows_of_page() if request.kind in _OF_MANY_ROWS else None,
+            may_be_asked_twice=not is_highest,
         )
 
-        sent_at = time.monotonic()
-
         def post(outcome: RawPage | Exception) -> None:
-            self._post(Answer(reads, levels, attempt, outcome, sent_at))
+            self._post(Answer(statement, outcome))
 
-        self._in_flight += 1
+        rows = _rows_of(request) if len(reads) == 1 else len(reads)
+        statement.bytes = rows * request.projection.row_size.value
+        lane.sent(statement, time.monotonic())
         self._client.read(read, post, post)
         return []
 
@@ -317,12 +364,18 @@ class RowFetcher:
         return statement
 
 
-def _rows(answer: Answer, read: WaitingRead, rows: Sequence[RawRow], consistency: str, page: RawPage | None) -> Rows:
-    outcome = answer.outcome
-    coordinator = outcome.coordinator if isinstance(outcome, RawPage) else None
-    paging_state = None if page is None else page.paging_state
-    received_s = int(time.time()) if page is None else page.received_s
-    return Rows(read.request, rows, consistency, answer.attempt > 0, coordinator, paging_state, received_s)
+def _rows_of(request: ReadRequest) -> int:
+    """How many rows the answer to one read may have."""
+    return request.projection.row_size.rows_of_page() if request.kind in _OF_MANY_ROWS else 1
+
+
+def _rows(
+    statement: Statement, read: WaitingRead, rows: Sequence[RawRow], page: RawPage, paging_state: bytes | None
+) -> Rows:
+    return Rows(
+        read.request, rows, statement.consistency, statement.attempt > 0, page.coordinator, paging_state,
+        page.received_s,
+    )  # fmt: skip
 
 
 def _condition(request: ReadRequest) -> tuple[str, RawValues]:

@@ -209,16 +209,25 @@ def test_a_replica_that_stands_still_holds_up_nothing_for_ever_and_never_silentl
         wait_until(lambda: connector.metric("reads_at_fallback") >= 1, "the fallback in the metrics")
     finally:
         lagging.resume()
-    lagging.send([second], "w", is_live=False)
-    value = topic.next()[0].value
-    assert value is not None
-    assert value["w"] is None
+
+    def is_read_at_the_higher_level() -> bool:
+        # It is left out for some seconds more.
+        lagging.send([second], "w", is_live=False)
+        value = topic.next()[0].value
+        assert value is not None
+        return value["w"] is None
+
+    wait_until(is_read_at_the_higher_level, "the higher level is asked again")
     lagging.suspend(lagging.contact)
     try:
         lagging.send([third], "v")
         assert topic.next()[0].key == {"id": third}
     finally:
         lagging.resume()
-    lagging.send([third], "v")
-    assert _values(topic, 1, "v") == {third: "new"}
+
+    def is_new_row_published() -> bool:
+        lagging.send([third], "v")
+        return _values(topic, 1, "v") == {third: "new"}
+
+    wait_until(is_new_row_published, "the higher level is asked again")
     assert connector.status()["numRestarts"] == 0

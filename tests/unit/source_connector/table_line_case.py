@@ -53,7 +53,7 @@ class Neighbours:
         self.letters: list[tuple[object, Sequence[DeadLetter]]] = []
         self.frames: list[bytes] = []
         self.settled: list[MutationEvent | int] = []
-        self.has_room = True
+        self.has_room = self.has_bytes = True
         self.topic = "dead"
         self.current = table(table_id=OLD)
         self.number = 5

@@ -20,8 +20,6 @@ from source_connector.rows.refused_levels import RefusedLevels
 from source_connector.rows.row_fetcher import Answer, RowFetcher
 from tests.unit.source_connector.events import NODE, int32, table
 
-SIMPLE = Projection(table())
-
 
 def page(*rows: RawRow, columns: int) -> RawPage:
     """Rows as they come from the wire."""
@@ -29,6 +27,9 @@ def page(*rows: RawRow, columns: int) -> RawPage:
         struct.pack(">i", -1) if each is None else struct.pack(">i", len(each)) + each for row in rows for each in row
     )
     return RawPage(data, len(rows), columns, None)
+
+
+_GROUPS_OF_20 = 256 * 1024 / 20
 
 
 class Client:
@@ -60,10 +61,11 @@ class Client:
 class Case:
     """A fetcher whose statements a test answers, in order of sending."""
 
-    def __init__(self, projection: Projection = SIMPLE, refused: str = "(never)") -> None:
+    def __init__(self, projection: Projection | None = None, refused: str = "(never)") -> None:
         self.client = Client(refused)
         self.over: list[tuple[object, Rows | Exception]] = []
-        self._projection = projection
+        self._projection = projection = projection or Projection(table())
+        projection.row_size.value = _GROUPS_OF_20
         self._answers: list[Answer] = []
         self.fetcher = RowFetcher(
             cast("CassandraClient", self.client),
@@ -188,6 +190,18 @@ def test_an_event_is_never_at_fault_for_levels_that_are_all_refused() -> None:
     assert case.found() == {(2,): (int32(5), None)}
 
 
+def test_a_second_answer_to_a_statement_is_left_out() -> None:
+    """Another node was asked while the first one was silent, and now both have answered: rows, or an error."""
+    case = Case()
+    case.start((1,))
+    again = case.client.callbacks[0]
+    case.answer(page((int32(5), None), columns=2))
+    for late in (page((int32(6), None), columns=2), TIMEOUT):
+        again(late)
+        assert case.fetcher.answered(case._answers.pop()) == []
+    assert case.found() == {(1,): (int32(5), None)}
+
+
 def test_a_group_that_fails_is_read_one_by_one() -> None:
     """One bad row does not take the others with it."""
     case = Case()
@@ -221,7 +235,8 @@ def test_the_reads_of_a_group_that_failed_and_the_others_take_turns() -> None:
     case.answer(TIMEOUT)
     while case.client.callbacks:
         case.answer(page(columns=3))
-    assert [keys_of(each) for each in case.client.reads][:8] == [20, 20, 1, 20, 1, 20, 1, 20]
+    is_alone = [keys_of(each) == 1 for each in case.client.reads]
+    assert is_alone[:8] == [False, False, True, False, True, False, True, False]
     assert len(case.over) == 100
 
 

@@ -1,0 +1,134 @@
+"""Reads of one kind, at the first level or at the higher one: their queue, and the statements that are under way for them.
+
+Each kind has slots and a limit of its own, so that a replica which is slow to answer reads at `ALL` takes nothing from the others. A
+statement that has no answer after 2 s gives up its slot; its answer counts all the same when it comes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final, final
+
+from source_connector.rows.in_flight_limit import InFlightLimit
+from source_connector.rows.read_groups import WaitingRead
+
+__all__ = ["ReadLane", "Statement"]
+
+_HAS_SLOT_FOR_S: Final = 2.0
+# Of statements without an answer, those that gave up their slots among them.
+_MOST_FOR_EACH_SLOT: Final = 4
+
+
+@final
+class Statement:
+    """One statement for some reads. `levels` may be asked for, `attempt` is the place of the one that is."""
+
+    __slots__ = ("attempt", "bytes", "has_slot", "is_first", "lane", "levels", "reads", "sent_at")
+
+    def __init__(
+        self, reads: Sequence[WaitingRead], lane: ReadLane, levels: tuple[str, ...], attempt: int, is_first: bool
+    ) -> None:
+        self.reads: Final = reads
+        self.lane: Final = lane
+        self.levels: Final = levels
+        self.attempt: Final = attempt
+        self.is_first: Final = is_first
+        """No answer to the failure of another one for these reads."""
+        self.sent_at: float = 0.0
+        self.bytes: float = 0.0
+        """What its answer is taken to have."""
+        self.has_slot: bool = True
+
+    @property
+    def consistency(self) -> str:
+        """The level that is asked for."""
+        return self.levels[self.attempt]
+
+
+@final
+class ReadLane:
+    """Owns the queue; whoever takes reads from it tells of the statements."""
+
+    __slots__ = (
+        "_longest", "_slots", "_under_way", "_was_alone", "alone", "alone_first", "bytes", "limit", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, longest: int) -> None:
+        self._longest: Final[int] = longest
+        self._slots: int = 0
+        self._under_way: dict[Statement, None] = {}
+        self._was_alone: bool = False
+        self.limit: Final = InFlightLimit(longest)
+        self.waiting: Final[deque[WaitingRead]] = deque()
+        self.alone: Final[deque[WaitingRead]] = deque()
+        """Of groups that failed."""
+        self.alone_first: int = 0
+        """So many of those go before all others."""
+        self.bytes: float = 0.0
+        """Of all statements under way."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True when no statement has a slot."""
+        return self._slots == 0
+
+    @property
+    def slots(self) -> int:
+        """How many statements have one."""
+        return self._slots
+
+    @property
+    def may_send(self) -> bool:
+        """True when a read waits and there is a slot for it."""
+        if not self.waiting and not self.alone:
+            return False
+        return self._slots < self.limit.value and len(self._under_way) < _MOST_FOR_EACH_SLOT * self._longest
+
+    @property
+    def is_turn_of_alone(self) -> bool:
+        """By turns: neither the keys of a bad group nor a long queue holds the others up."""
+        return bool(self.alone) and (self.alone_first > 0 or not (self._was_alone and self.waiting))
+
+    @property
+    def next(self) -> WaitingRead:
+        """The read whose turn it is."""
+        return self.alone[0] if self.is_turn_of_alone else self.waiting[0]
+
+    def take_alone(self) -> WaitingRead:
+        """The next read of those that go one by one."""
+        self._was_alone = True
+        self.alone_first = max(0, self.alone_first - 1)
+        return self.alone.popleft()
+
+    def turn_of_waiting(self) -> None:
+        """A group is taken from the queue."""
+        self._was_alone = False
+
+    def sent(self, statement: Statement, now_s: float) -> None:
+        """The statement is under way."""
+        statement.sent_at = now_s
+        self._under_way[statement] = None
+        self._slots += 1
+        self.bytes += statement.bytes
+
+    def over(self, statement: Statement) -> bool:
+        """The statement has its answer; False when it had one before, for two nodes may have been asked."""
+        if statement not in self._under_way:
+            return False
+        del self._under_way[statement]
+        self._slots -= statement.has_slot
+        self.bytes = self.bytes - statement.bytes if self._under_way else 0.0
+        return True
+
+    def give_up_slots(self, now_s: float) -> Iterator[Statement]:
+        """The statements that have been without an answer for too long, each of them once."""
+        late: list[Statement] = []
+        for statement in self._under_way:  # in their order
+            if now_s - statement.sent_at < _HAS_SLOT_FOR_S:
+                break
+            if statement.has_slot:
+                statement.has_slot = False
+                self._slots -= 1
+                late.append(statement)
+        return iter(late)

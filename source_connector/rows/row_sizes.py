@@ -1,0 +1,50 @@
+"""How large the rows of each table are, by its last answers, and how many bytes may be asked for at once. Pure.
+
+A row is asked for before its size is known. So a table that nothing is known of counts as one of large rows, and each answer
+brings the figure down to half at most: the first statements ask for one row each. A larger row counts at once, smaller ones
+little by little. What this cannot foresee is a table all of whose rows grow at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+__all__ = ["BUDGET_BYTES", "RowSize"]
+
+BUDGET_BYTES: Final = 24 * 1024 * 1024
+"""Rows that statements under way may bring, by what is known of their size; as many may wait to be asked for."""
+# What the answer of one statement may have.
+_GROUP_BYTES: Final = 256 * 1024
+_PAGE_BYTES: Final = 4 * 1024 * 1024
+_PAGE_ROWS: Final = 500
+_UNKNOWN_BYTES: Final = 1024.0 * 1024
+_FASTEST: Final = 0.5
+_FADE: Final = 0.98
+
+
+@final
+class RowSize:
+    """What one table's rows are taken to have; `value` in bytes."""
+
+    __slots__ = ("_is_met", "value")
+
+    def __init__(self) -> None:
+        self.value: float = _UNKNOWN_BYTES
+        self._is_met: bool = False
+
+    def answered(self, size: int, rows: int) -> None:
+        """An answer had so many bytes in so many rows. One without rows says little."""
+        if not rows:
+            self.value = max(1.0, self.value * _FADE)
+            return
+        now = max(1.0, size / rows)
+        self._is_met = self._is_met or now > self.value * _FASTEST
+        self.value = max(now, self.value * (_FADE if self._is_met else _FASTEST))
+
+    def rows_of_group(self) -> int:
+        """How many rows one statement may ask for by their keys; 0 is as good as 1."""
+        return int(_GROUP_BYTES / self.value)
+
+    def rows_of_page(self) -> int:
+        """How many rows a page may have of those in a deletion's scope."""
+        return max(1, min(_PAGE_ROWS, int(_PAGE_BYTES / self.value)))

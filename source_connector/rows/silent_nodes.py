@@ -1,0 +1,45 @@
+"""Nodes that leave statements unanswered while their connections stand: one that stands still, or whose machine is gone.
+
+The driver takes such a node for down after a minute. Until then it would be the first one asked for a third of all reads in
+a cluster of three nodes, each of which would wait for its timeout.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, final
+
+__all__ = ["SILENT_AFTER_S", "SilentNodes"]
+
+SILENT_AFTER_S: Final = 2.0
+_PROBE_EVERY_S: Final = 5.0
+
+
+@final
+class SilentNodes:
+    """What is known of the nodes by their answers. Any thread may ask and tell: each step is one of the interpreter's."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._asked_at: dict[object, float] = {}
+        self._probe_at: dict[object, float] = {}
+
+    def asked(self, node: object) -> None:
+        """A statement was sent to the node."""
+        self._asked_at.setdefault(node, self._clock())
+
+    def heard(self, node: object) -> None:
+        """The node has answered a statement."""
+        self._asked_at.pop(node, None)
+        self._probe_at.pop(node, None)
+
+    def comes_last(self, node: object) -> bool:
+        """True for a node that has said nothing for 2 s although it was asked; not for one statement each 5 s, which finds it out."""
+        now = self._clock()
+        if now - self._asked_at.get(node, now) <= SILENT_AFTER_S:
+            return False
+        if now < self._probe_at.setdefault(node, now + _PROBE_EVERY_S):
+            return True
+        self._probe_at[node] = now + _PROBE_EVERY_S
+        return False

@@ -66,7 +66,8 @@ class FetchError(CdcError):
     """Cassandra did not answer a read.
 
     `refresh_schema` is True when the statement may no longer fit the table, `is_invalid` when Cassandra says that it
-    does not or never did, `is_outage` when the cause is not this read but nodes that are down.
+    does not or never did, `is_outage` when the cause is not this read but nodes that are down, `is_of_key` when this key was
+    read alone, and its replicas failed or did not answer.
     """
 
     def __init__(
@@ -77,11 +78,13 @@ class FetchError(CdcError):
         refresh_schema: bool = False,
         is_invalid: bool = False,
         is_outage: bool = False,
+        is_of_key: bool = False,
     ) -> None:
         self.table = table
         self.refresh_schema = refresh_schema
         self.is_invalid = is_invalid
         self.is_outage = is_outage
+        self.is_of_key = is_of_key
         super().__init__(f"cannot read {table}: {reason}")
 
 

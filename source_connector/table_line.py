@@ -4,8 +4,8 @@
                                                         '-- fails again and again --> dead letters -> acknowledged
 
 Everything runs in the source's thread. What concerns Cassandra or the broker as a whole is tried for ever; what
-concerns one event only (a row that cannot be written, a key that Cassandra refuses, an exception that nobody has
-foreseen) is tried so many times, then the event is set aside as a dead letter.
+concerns one event only (a row that cannot be written, a key that Cassandra refuses or cannot read, an exception that
+nobody has foreseen) is tried so many times, then the event is set aside as a dead letter.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from source_connector.events.guessed_events import GuessedEvents, task_for
 from source_connector.host.host_protocol import SchemaRefused, SchemaTaken
 from source_connector.host.record import SourceRecord
 from source_connector.notices import Notices
+from source_connector.rows.key_faults import KeyFaults
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.projection import Projection
 from source_connector.rows.read_request import ReadRequest, Rows
-from source_connector.rows.row_task import Reading, Task
+from source_connector.rows.row_task import Reading, RowTask, Task
 from source_connector.rows.table_life import TableLife
 from source_connector.stages import Stages
 from source_connector.tables.newest_schema import SchemaLookedAt
@@ -48,6 +49,10 @@ _log = logging.getLogger(__name__)
 
 _OUTAGE_LOOK_S: Final = 3.0
 _ROOM_LOOK_S: Final = 0.1
+_OWN_FAULT: Final = (
+    "reads of other keys are answered, so it is this key's partition (too many tombstones, a damaged SSTable): when it is mended, "
+    "send the event again (`cdc connector resend`)"
+)
 _OF_MANY_ROWS: Final = (MutationKind.RANGE_DELETION, MutationKind.PARTITION_DELETION)
 
 
@@ -74,6 +79,7 @@ class TableLine:
         self._being_parked: set[Task] = set()
         self._taken = 0
         self._taken_at_refusal: dict[Task, int] = {}
+        self._faults = KeyFaults()
         self._notices = Notices(_log)
         self._life = TableLife(stages.outbox, stages.metrics, self._notices, stages.limits.range_deletions)
         self._registration = SchemaRegistration(stages.send, stages.look_at_schema, stages.timers, self._notices)
@@ -123,6 +129,7 @@ class TableLine:
         if writetime_us is not None:
             self._stages.metrics.observe("replication_latency", time.time() * 1000 - writetime_us / 1000)
         self._taken_at_refusal.pop(task, None)
+        self._faults.forget(task)
         self._life.lanes.finished(task.work)
 
     @property
@@ -197,6 +204,9 @@ class TableLine:
     def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
         """A read of the task is over; nobody waits for that of an earlier attempt."""
         if attempt == task.attempts:
+            if isinstance(outcome, Rows):
+                task.reads_answered += 1
+                self._faults.answered += 1
             self._guarded(task, partial(_take, task, outcome))
 
     def answered(self, task: Task, *, refused: bool) -> None:
@@ -285,6 +295,9 @@ class TableLine:
                 self._table.doubt()
             if error.is_invalid:
                 self._ask_whether_nodes_agree(task, str(error))
+            elif error.is_of_key and self._faults.is_fault_of(task):
+                self._stages.metrics.counters["keys_not_read"] += 1
+                self._failed(task, f"{error}; {_OWN_FAULT}")
             else:
                 self._retry(task, str(error), _OUTAGE_LOOK_S if error.is_outage else None)
         except CdcError as error:
@@ -378,6 +391,8 @@ class TableLine:
             self._stages.timers.after(self._stages.limits.backoff_s, partial(self._start_again, task))
         else:
             self._to_be_retried.discard(task)
+            if isinstance(task, RowTask) and task.work.lanes is self._life.lanes:
+                self._life.lanes.take_behind(task.work)  # one read for all that wait for it
             self._guarded(task, task.start)
 
     # The table's schema.
@@ -397,6 +412,7 @@ class TableLine:
         if self._life.begins_anew(projection.table, self):
             for of_tasks in (self._to_be_retried, self._being_parked, self._taken_at_refusal):
                 of_tasks.clear()
+            self._faults.clear()
         self._stages.changes.tell(projection.table.keyspace, projection.table.name, definition_of(projection.table))
         if is_new_schema:
             self.schema_id = self._stages.new_schema_id()

@@ -2,6 +2,7 @@
 
 Events of one key keep their order: while one is worked on, later ones wait, and what has gathered in the meantime
 is settled by a single read, for a read gives the current row anyway.
+The same holds for static events of one partition, up to the next deletion in it.
 Events of different keys go on side by side, but for those that concern a whole partition (static row, range and
 partition deletion): such an event waits for everything before it in its partition and holds back everything after.
 """
@@ -18,6 +19,7 @@ __all__ = ["PartitionLanes", "Work"]
 
 _ROW: Final = MutationKind.ROW
 _ROW_DELETION: Final = MutationKind.ROW_DELETION
+_STATIC_ROW: Final = MutationKind.STATIC_ROW
 
 
 def _is_of_one_row(pending: PendingEvent) -> bool:
@@ -74,6 +76,25 @@ class _Lane:
         self.is_exclusive = False
 
 
+def _is_static(pending: PendingEvent) -> bool:
+    """True of a static row for sure: an event of DataStax's agents may be a partition's deletion."""
+    return pending.event.kind is _STATIC_ROW and pending.message.raw is None
+
+
+def _take_static(lane: _Lane) -> list[PendingEvent]:
+    """The static events that are held back, up to the next deletion of many rows: one read settles them, in whatever order rows came."""
+    held_back = lane.held_back
+    if not held_back:
+        return []
+    taken: list[PendingEvent] = []
+    rest: deque[PendingEvent] = deque()
+    while held_back and (_is_static(held_back[0]) or _is_of_one_row(held_back[0])):
+        pending = held_back.popleft()
+        (taken if _is_static(pending) else rest).append(pending)
+    held_back.extendleft(reversed(rest))
+    return taken
+
+
 class PartitionLanes:
     """All partitions with events that are not settled; memory is bounded by whoever adds."""
 
@@ -123,11 +144,17 @@ class PartitionLanes:
         return any(each.event.digest not in digests for each in behind)
 
     def take_behind(self, work: Work) -> None:
-        """What waits for the work to be done becomes part of it, unless those events are of another kind of agent."""
-        behind = self._lanes[work.partition_key].behind[work.key]
+        """What waits for the work to be done becomes part of it, unless those events are of another kind of agent.
+
+        Of a static row that is what waits behind rows of its partition, too; not behind a deletion, whose marker erases it.
+        """
+        lane = self._lanes[work.partition_key]
+        behind = lane.behind[work.key]
         if all(each.message.raw is None for each in behind):
             work.events += behind
             behind.clear()
+        if _is_static(work.newest):
+            work.events += _take_static(lane)
 
     def finished(self, work: Work) -> None:
         """The work is settled; what waited for it may start."""
@@ -148,7 +175,10 @@ class PartitionLanes:
                     return
                 lane.is_exclusive = True
             lane.held_back.popleft()
-            self._place(lane, pending)
+            if _is_static(pending):
+                self._begin(lane, [pending, *_take_static(lane)])
+            else:
+                self._place(lane, pending)
 
     def _place(self, lane: _Lane, pending: PendingEvent) -> None:
         """Behind the work on its key, or as work of its own."""

@@ -221,7 +221,10 @@ class RowFetcher:
             return []
         changed = isinstance(outcome, InvalidRequest)
         table = reads[0].request.projection.table.full_name
-        error = FetchError(table, reason_of(outcome), refresh_schema=changed, is_invalid=changed, is_outage=is_outage)
+        of_key = len(reads) == 1 and isinstance(outcome, ReadFailure | ReadTimeout | OperationTimedOut)
+        error = FetchError(
+            table, reason_of(outcome), refresh_schema=changed, is_invalid=changed, is_outage=is_outage, is_of_key=of_key
+        )
         return [(read.ticket, error) for read in reads]
 
     def _without_the_level(self, statement: Statement, refusal: Exception) -> list[tuple[object, Rows | CdcError]]:

@@ -57,6 +57,7 @@ class Task(ABC):
         """How many have ended. What an ended one asked for is not told any more."""
         self.failures = 0
         """How many of the attempts failed for the event's own sake."""
+        self.reads_answered = 0
         self.unanswered = 0
         """Records that were handed over and neither acknowledged nor refused."""
         self.was_refused = False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Callable
 from contextlib import closing
+from typing import Final
 from uuid import uuid4
 
 import pytest
@@ -13,6 +15,8 @@ from click.testing import CliRunner
 from pulsar import Client, FileLogger, InitialPosition, LoggerLevel
 
 from cdc.main import cli
+from cdc.sandbox import Sandbox
+from schemas.mutation_event import MutationKind
 from source_connector.errors import DeadLettersError
 from source_connector.events.dead_letters import RESEND_SUBSCRIPTION
 from tests.connector_line import ConnectorLine, int32
@@ -20,7 +24,8 @@ from tests.events_topic import wait_until
 from tests.fix_connector import Connector, CreateLine, DeployConnector, wait_until_acknowledged
 from tests.servers import PulsarServer
 
-Deploy = Callable[[ConnectorLine], Connector]
+Deploy = Callable[..., Connector]
+_TOMBSTONES: Final = 100
 
 
 def _letters(pulsar: PulsarServer, line: ConnectorLine, command: str = "dead-letters") -> list[dict[str, object]]:
@@ -43,9 +48,9 @@ def line(connector_line: CreateLine, deploy: Deploy) -> ConnectorLine:
 def deploy(deploy_connector: DeployConnector) -> Deploy:
     """The connector of the line's table, with a dead-letter topic of its own."""
 
-    def create(line: ConnectorLine) -> Connector:
-        options = {"deadLetter__topic": f"dead-{line.keyspace}", "deadLetter__maxAttempts": 2}
-        return deploy_connector(line.keyspace, "t", **options)
+    def create(line: ConnectorLine, **options: object) -> Connector:
+        own = {"deadLetter__topic": f"dead-{line.keyspace}", "deadLetter__maxAttempts": 2}
+        return deploy_connector(line.keyspace, "t", **own, **options)
 
     return create
 
@@ -173,3 +178,63 @@ def test_a_record_larger_than_the_broker_takes_is_set_aside_on_a_quiet_table(
     (record,) = line.topic.next()
     assert record.value is not None
     assert (record.key, record.value["b0"], len(record.value["b2"])) == ({"id": 1}, None, 460_000)
+
+
+def test_a_partition_that_cannot_be_read_is_set_aside_while_others_are_read(
+    connector_line: CreateLine, deploy: Deploy, pulsar: PulsarServer, sandbox: Sandbox
+) -> None:
+    """Its static row lies behind more tombstones than a read may meet; all events that wait for it go with the first one."""
+    line = connector_line("p int, c int, s int STATIC, v int, PRIMARY KEY (p, c)")
+    for c in range(2 * _TOMBSTONES):
+        line.run(f"DELETE FROM {{t}} USING {{ts}} WHERE p = 1 AND c = {c}")
+    static = [
+        line.change(
+            f"UPDATE {{t}} USING {{ts}} SET s = {value} WHERE p = 1",
+            int32(1),
+            kind=MutationKind.STATIC_ROW,
+            columns=("s",),
+        )
+        for value in range(5)
+    ]
+    behind = line.change(
+        "INSERT INTO {t} (p, c, v) VALUES (1, 9999, 1) USING {ts}", int32(1), int32(9999), columns=("v",)
+    )
+    before = _tombstone_threshold(sandbox, _TOMBSTONES)
+    try:
+        deploy(line, query__maxBackoffInSec=1)
+        line.writer.send(*static[:3], behind, *static[3:])
+        others = itertools.count(2)
+
+        def is_set_aside() -> bool:
+            other = next(others)
+            insert = f"INSERT INTO {{t}} (p, c, v) VALUES ({other}, 1, 1) USING {{ts}}"
+            line.writer.send(line.change(insert, int32(other), int32(1), columns=("v",)), partition=1)
+            line.topic.wait_for(len(line.topic.records) + 1)
+            return any(record.key["p"] == 1 for record in line.topic.records)
+
+        wait_until(is_set_aside, "the row behind the events that are set aside")
+    finally:
+        _tombstone_threshold(sandbox, before)
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    letters = _letters(pulsar, line)
+    assert len(letters) == len(static)
+    assert "READ_TOO_MANY_TOMBSTONES" in str(letters[0]["reason"])
+    assert "reads of other keys are answered" in str(letters[0]["reason"])
+    _letters(pulsar, line, "resend")
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+
+    def is_published() -> bool:
+        line.topic.poll(0.5)
+        statics = [record.value for record in line.topic.records if record.key == {"p": 1, "c": None}]
+        return any(value is not None and value["s"] == 4 for value in statics)
+
+    wait_until(is_published, "the static row of the letters that were sent again")
+
+
+def _tombstone_threshold(sandbox: Sandbox, rows: int) -> int:
+    """Sets how many tombstones a read may meet; gives how many it was before."""
+    about = {"mbean": "org.apache.cassandra.db:type=StorageService", "attribute": "TombstoneFailureThreshold"}
+    before = sandbox.node._ask({"type": "read", **about})
+    sandbox.node._ask({"type": "write", "value": rows, **about})
+    assert isinstance(before, int)
+    return before

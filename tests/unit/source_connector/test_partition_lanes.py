@@ -104,3 +104,39 @@ def test_ten_thousand_changes_of_a_hundred_keys_are_a_hundred_reads_a_round() ->
         for work in works:
             lanes.finished(work)
     assert rounds == [(100, 100), (100, 9_900)]
+
+
+def test_static_events_of_a_partition_are_settled_together_up_to_the_next_deletion() -> None:
+    """One read gives the current static row for all of them; rows in between keep their places behind it."""
+    lanes = PartitionLanes()
+    add(
+        lanes, (1, None, STATIC), (1, 1, ROW), (1, None, STATIC), (1, 2, ROW), (1, None, STATIC), (1, None, PARTITION),
+        (1, None, STATIC),
+    )  # fmt: skip
+    (first,) = started(lanes)
+    assert shown([first]) == [[0]]
+    lanes.take_behind(first)  # it has failed, and is to be read again
+    assert shown([first]) == [[0, 2, 4]]
+    lanes.finished(first)
+    rows = started(lanes)
+    assert shown(rows) == [[1], [3]]
+    for work in rows:
+        lanes.finished(work)
+    (deletion,) = started(lanes)
+    lanes.finished(deletion)
+    (last,) = started(lanes)
+    assert shown([deletion, last]) == [[5], [6]]
+    lanes.finished(last)
+    assert len(lanes) == 0
+
+
+def test_static_events_that_waited_for_one_of_their_own_are_one_read() -> None:
+    """They gather while it is worked on."""
+    lanes = PartitionLanes()
+    add(lanes, (1, None, STATIC), (1, None, STATIC), (1, 1, ROW), (1, None, STATIC))
+    (first,) = started(lanes)
+    lanes.finished(first)
+    (second,) = started(lanes)
+    assert shown([first, second]) == [[0], [1, 3]]
+    lanes.finished(second)
+    assert shown(started(lanes)) == [[2]]

@@ -81,6 +81,63 @@ def test_what_cassandra_refuses_counts_only_where_the_nodes_agree_about_the_sche
     assert len(case.around.letters) == 1
 
 
+LATE = FetchError("ks.t", "ReadFailure: READ_TOO_MANY_TOMBSTONES", is_of_key=True)
+
+
+def test_a_key_that_cannot_be_read_is_set_aside_when_others_are_read_and_takes_what_waits_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its first failure tells nothing yet; three more, each with reads of other keys before it, and none that failed."""
+    case = Case(monkeypatch)
+    case.receive(event(1))
+    for number in range(4):
+        assert case.around.letters == []
+        case.receive(event(2 + number), event(1, digest=number + 1))
+        case.answer(GOOD, key=2 + number)
+        case.answer(LATE)
+        case.pass_time()
+    ((ticket, letters),) = case.around.letters
+    assert [letter.key for letter in letters] == ["00000001"] * 4
+    assert "READ_TOO_MANY_TOMBSTONES; reads of other keys are answered" in letters[0].reason
+    _, task = cast("tuple[TableLine, Task]", ticket)
+    case.line.letters_written(task)
+    case.line.work()
+    assert case.counters["events_dead_lettered"] == 4
+    case.answer(GOOD)  # what came behind the last attempt, and finds the partition mended
+    assert case.counters["records_published"] == 5
+
+
+def test_a_key_is_not_at_fault_while_as_many_reads_fail_as_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is a cluster that is overloaded."""
+    case = Case(monkeypatch)
+    case.receive(event(1), event(2))
+    for number in range(20):
+        case.receive(event(100 + number))
+        case.answer(GOOD, key=100 + number)
+        case.answer(LATE, key=2)
+        case.answer(LATE, key=1)
+        case.pass_time()
+    assert case.around.letters == []
+
+
+def test_a_key_that_was_found_at_fault_stays_so_when_it_has_held_up_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them, whose events fill what may wait: neither speaks for the other."""
+    case = Case(monkeypatch)
+    case.receive(event(1), event(2))
+    for key in (1, 2):
+        case.answer(LATE, key=key)
+    case.pass_time()
+    case.receive(event(3), event(4), event(5))
+    for key in (3, 4, 5):
+        case.answer(GOOD, key=key)
+    for _ in range(3):
+        assert case.around.letters == []
+        for key in (1, 2):
+            case.answer(LATE, key=key)
+        case.pass_time()
+    assert [letter.key for _, letters in case.around.letters for letter in letters] == ["00000001", "00000002"]
+
+
 def test_a_refused_record_is_at_fault_only_where_others_of_its_table_are_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -115,6 +172,21 @@ def test_a_deletion_whose_marker_is_refused_is_settled_once(monkeypatch: pytest.
     while any(request.partition_key == int32(1) for _, request in case.around.reads):
         case.answer(None)
     assert (case.around.settled, case.line.partitions_in_work) == ([1], 1)
+
+
+def test_a_page_of_rows_is_not_read_while_the_broker_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its records would be handed over at once, beside those that wait already."""
+    case = Case(monkeypatch)
+    case.receive(event(1, kind=MutationKind.PARTITION_DELETION))
+    outbox = case.outbox
+    before = outbox._bytes, outbox._bytes_of[case.line]
+    outbox._bytes = outbox._bytes_of[case.line] = 10**9
+    case.taken(1)
+    case.pass_time()
+    assert case.around.reads == []
+    outbox._bytes, outbox._bytes_of[case.line] = before
+    case.pass_time()
+    assert len(case.around.reads) == 1
 
 
 @pytest.mark.parametrize("wanted", [True, False])

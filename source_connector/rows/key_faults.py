@@ -1,0 +1,56 @@
+"""Whether a read that fails, or has no answer, is its key's fault: a partition of too many tombstones, a damaged SSTable.
+
+The same errors come from a cluster that is overloaded. So a failure is its key's where, since the last failure of the same
+task, more reads of other keys were answered than failed. Where nothing else was read meanwhile, the last verdict holds: a
+key that fails for its own sake may hold back all others of its topic. What was found to be a key's own fault says nothing of
+the cluster, and does not count against it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, final
+
+from source_connector.rows.row_task import Task
+
+__all__ = ["KeyFaults"]
+
+
+class _Seen(NamedTuple):
+    """What there was at a task's last failure."""
+
+    answered: int
+    own: int
+    failed: int
+    is_its_fault: bool
+
+
+@final
+class KeyFaults:
+    """Of one table."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+        """Reads that were answered; `Task.reads_answered` has a task's own."""
+        self._failed = 0
+        self._seen: dict[Task, _Seen] = {}
+
+    def is_fault_of(self, task: Task) -> bool:
+        """A read of the task has failed once more: whether that is its key's fault."""
+        before = self._seen.get(task)
+        is_its_fault = False
+        if before is not None:
+            answered = self.answered - before.answered - (task.reads_answered - before.own)
+            failed = self._failed - before.failed
+            is_its_fault = before.is_its_fault if answered == failed == 0 else answered > failed
+        self._failed += not is_its_fault
+        self._seen[task] = _Seen(self.answered, task.reads_answered, self._failed, is_its_fault)
+        return is_its_fault
+
+    def forget(self, task: Task) -> None:
+        """The task is done."""
+        if self._seen:
+            self._seen.pop(task, None)
+
+    def clear(self) -> None:
+        """The tasks are those of another table now."""
+        self._seen.clear()

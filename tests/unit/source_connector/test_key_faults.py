@@ -1,0 +1,36 @@
+"""Whose fault it is that a key is not read."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from source_connector.rows.key_faults import KeyFaults
+from source_connector.rows.row_task import Task
+
+
+class _Task:
+    reads_answered = 0
+
+
+def test_reads_of_the_key_itself_say_nothing_of_the_cluster() -> None:
+    """A page that was answered before the one that fails, or a first level before the higher one."""
+    faults, task = KeyFaults(), cast("Task", _Task())
+    verdicts = []
+    for _ in range(5):
+        verdicts.append(faults.is_fault_of(task))
+        task.reads_answered += 1
+        faults.answered += 1
+    assert verdicts == [False] * 5
+    faults.answered += 1
+    assert faults.is_fault_of(task)
+
+
+def test_a_verdict_ends_when_more_reads_fail_than_are_answered() -> None:
+    """And holds while nothing is read."""
+    faults = KeyFaults()
+    bad, sound = (cast("Task", _Task()) for _ in range(2))
+    faults.is_fault_of(bad)
+    faults.answered += 3
+    assert [faults.is_fault_of(bad) for _ in range(3)] == [True] * 3
+    assert not faults.is_fault_of(sound)
+    assert not faults.is_fault_of(bad)

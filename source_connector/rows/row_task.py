@@ -130,7 +130,7 @@ class RowTask(Task):
         self._reading: Reading
         self._read_at = self._started_at = 0.0
         self._early_reads = 0
-        self._is_unsure = self._is_second_look = False
+        self._is_unsure = self._is_second_look = self._was_late = False
         self._proven: list[PendingEvent] = []
         self._published: SourceRecord | None = None
 
@@ -141,7 +141,7 @@ class RowTask(Task):
         self._selection = self._projection.selection_for(self.work.newest.event.kind)
         self._published, self.was_refused = None, False
         self._started_at, self._early_reads = time.monotonic(), 0
-        self._is_second_look = False
+        self._is_second_look = self._was_late = False
         if not self._selection.value_columns:  # a static row, none of whose columns is wanted
             desk.settle(self, ())
             return
@@ -201,8 +201,12 @@ class RowTask(Task):
         return False
 
     def on_all_acknowledged(self) -> None:
-        """Done, but for a record whose way took so long that another instance may have published a newer row."""
-        if time.monotonic() - self._read_at > STALE_AFTER_S:
+        """Done, but for a record whose way took so long that another instance may have published a newer row.
+
+        It looks once: what changes after that has an event of its own, so a busy row over a slow topic settles too.
+        """
+        if not self._was_late and time.monotonic() - self._read_at > STALE_AFTER_S:
+            self._was_late = True
             self._read(_FIRST)
             return
         last_rows = self.desk.last_rows

@@ -224,6 +224,18 @@ def test_a_record_that_took_long_is_read_again_before_its_event_is_settled(monke
     assert case.desk.settled == [case.events]
 
 
+def test_a_busy_row_over_a_slow_topic_settles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record takes 6 s and the row is another one each time: it is looked at once more, not for ever."""
+    now = [0.0]
+    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: now[0])
+    case = Case(event())
+    for value in range(2):
+        case.answer(row(value, 10 + value))
+        now[0] += 6.0
+        case.task.on_all_acknowledged()
+    assert (len(case.desk.reads), len(case.desk.records), len(case.desk.settled)) == (2, 2, 1)
+
+
 def test_without_the_check_the_first_level_is_believed() -> None:
     """One read at the first level whatever the event is; a fallback still suppresses no copy."""
     for is_fallback in (False, True):

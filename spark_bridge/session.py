@@ -22,6 +22,12 @@ SMALL_RUNS: Final = {
 
 _SETTINGS: Final = {
     **SMALL_RUNS,
+    # Spark keeps so many pieces of compiled code. A micro-batch of a mirror has more than the 100 of its default, and the next
+    # one would compile all of them again.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+    # Otherwise PySpark tells the JVM about the line of Python of each function of a column: most of what the two say to each
+    # other while a mirror plans a micro-batch.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # What a user interface would show of earlier queries: a mirror that follows its topic has thousands, with long plans.
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",

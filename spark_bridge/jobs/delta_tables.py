@@ -20,8 +20,7 @@ class DeltaTable(LakeTable):
     def __init__(self, spark: SparkSession, path: str) -> None:
         super().__init__(spark, path, f"delta.{quoted(path)}")
 
-    def read(self) -> DataFrame | None:
-        """The table now; None when it does not exist."""
+    def _read(self) -> DataFrame | None:
         try:
             return self._spark.read.format("delta").load(self.path)
         except AnalysisException as error:
@@ -39,15 +38,18 @@ class DeltaTable(LakeTable):
         if lacking:
             columns = ", ".join(f"{quoted(each.name)} {each.dataType.simpleString()}" for each in lacking)
             self._spark.sql(f"ALTER TABLE {self._name} ADD COLUMNS ({columns})")
+            self._written()
 
     def create(self, rows: DataFrame) -> None:
         """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
         rows.write.format("delta").option("delta.columnMapping.mode", "name").save(self.path)
+        self._written()
 
     def append(self, rows: DataFrame, *, writer: str, epoch: int) -> None:
         """Add rows, once for each `epoch` of a writer; new columns are added to the table."""
         ready = rows.write.format("delta").mode("append").option("mergeSchema", "true")
         ready.option("txnAppId", writer).option("txnVersion", epoch).save(self.path)
+        self._written()
 
     def merge(self, source: DataFrame, on: str, *actions: str) -> None:
         """`MERGE` of `source` (s) into the table (t); fields that its structs lack are added."""
@@ -60,7 +62,9 @@ class DeltaTable(LakeTable):
             self._spark.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
         self._spark.sql(f"{merge} {self._name} t USING {view} s ON {on} {' '.join(actions)}")
         self._spark.catalog.dropTempView(view)
+        self._written()
 
     def compact(self) -> None:
         """`OPTIMIZE`: many small files become few."""
         self._spark.sql(f"OPTIMIZE {self._name}")
+        self._written()

@@ -44,14 +44,14 @@ class IcebergTable(LakeTable):
         for name, value in settings.items():
             spark.conf.set(f"spark.sql.catalog.{self._catalog}{name}", value)
 
-    def read(self) -> DataFrame | None:
-        """The table now; None when it does not exist."""
+    def _read(self) -> DataFrame | None:
         return self._spark.table(self._name) if self._spark.catalog.tableExists(self._name) else None
 
     def create(self, rows: DataFrame) -> None:
         """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
         # Not `write.spark.accept-any-schema`: with it Spark leaves the columns of a MERGE unresolved.
         rows.writeTo(self._name).using("iceberg").tableProperty("format-version", "2").create()
+        self._written()
 
     def ensure(self, rows: DataFrame) -> None:
         """Create the table, empty, if it does not exist; add the columns, and fields of structs, that it lacks."""
@@ -62,6 +62,7 @@ class IcebergTable(LakeTable):
         lacking = [f"{name} {kind.simpleString()}" for name, kind in _lacking(found.schema, rows.schema)]
         if lacking:
             self._spark.sql(f"ALTER TABLE {self._name} ADD COLUMNS ({', '.join(lacking)})")
+            self._written()
 
     def append(self, rows: DataFrame, *, writer: str, epoch: int) -> None:
         """Add rows, which have a column `epoch`, once for each epoch; new columns are added to the table."""
@@ -74,6 +75,7 @@ class IcebergTable(LakeTable):
         if found.where(F.col("epoch") >= epoch).isEmpty():
             # with null for what the table has and these rows lack, at any depth: columns that were dropped
             found.limit(0).unionByName(rows, allowMissingColumns=True).writeTo(self._name).append()
+            self._written()
 
     def merge(self, source: DataFrame, on: str, *actions: str) -> None:
         """`MERGE` of `source` (s) into the table (t), which `ensure` has made ready for its columns."""
@@ -81,11 +83,13 @@ class IcebergTable(LakeTable):
         source.createOrReplaceTempView(view)
         self._spark.sql(f"MERGE INTO {self._name} t USING {view} s ON {on} {' '.join(actions)}")
         self._spark.catalog.dropTempView(view)
+        self._written()
 
     def compact(self) -> None:
         """`rewrite_data_files`: many small files become few."""
         path = quoted(self.path).replace("'", "\\'")
         self._spark.sql(f"CALL {self._catalog}.system.rewrite_data_files(table => '{path}')")
+        self._written()
 
 
 def _lacking(found: StructType, wanted: StructType, path: str = "") -> Iterator[tuple[str, DataType]]:

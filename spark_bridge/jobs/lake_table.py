@@ -21,10 +21,21 @@ class LakeTable(ABC):
         self.path = path
         # as Spark SQL takes it
         self._name = name
+        self._is_read = False
+        self._found: DataFrame | None = None
+
+    def read(self) -> DataFrame | None:
+        """The table; None when it does not exist. What others write after the first call is seen by a new object only."""
+        if not self._is_read:
+            self._found, self._is_read = self._read(), True
+        return self._found
+
+    def _written(self) -> None:
+        """The table is another one now: every method that writes says so."""
+        self._is_read, self._found = False, None
 
     @abstractmethod
-    def read(self) -> DataFrame | None:
-        """The table now; None when it does not exist."""
+    def _read(self) -> DataFrame | None: ...
 
     @abstractmethod
     def create(self, rows: DataFrame) -> None:
@@ -50,14 +61,17 @@ class LakeTable(ABC):
         """`ALTER TABLE DROP COLUMNS`."""
         if names:
             self._spark.sql(f"ALTER TABLE {self._name} DROP COLUMNS ({', '.join(map(quoted, names))})")
+            self._written()
 
     def rename_column(self, old: str, new: str) -> None:
         """`ALTER TABLE RENAME COLUMN`."""
         self._spark.sql(f"ALTER TABLE {self._name} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
+        self._written()
 
     def delete(self, condition: str) -> None:
         """`DELETE FROM`."""
         self._spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
+        self._written()
 
 
 def quoted(name: str) -> str:

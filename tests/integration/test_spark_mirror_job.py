@@ -22,6 +22,9 @@ pytestmark = [
     pytest.mark.spark_line(">=4.1"),
 ]
 
+_FEW_PIECES = 25
+"""Of code that a micro-batch has of its own, for it holds the epoch and the time. In all it has some 200."""
+
 
 def test_a_mirror_follows_inserts_updates_and_deletes(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
     """Rows by key; the change log tells inserts, updates and deletes apart, with both images and times."""
@@ -138,13 +141,19 @@ def test_every_record_of_a_micro_batch_is_a_change(mirror_of: MirrorOf, data_top
 
 
 def test_a_limit_cuts_a_backlog_into_micro_batches(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
-    """One run goes through all of them, and the rows are those of the whole topic."""
+    """One run goes through all of them, and the rows are those of the whole topic.
+
+    A micro-batch runs the code that Spark compiled for the one before.
+    """
     topic = data_topic(*PLAIN)
     topic.write(*[Record(key={"id": n % 4}, value={"name": f"row {n}"}) for n in range(12)], batch=2)
     kept = mirror_of(topic, maxRowsPerTrigger="5")
-    summary = kept.run()
+    codegen = kept.spark.sparkContext._jvm.org.apache.spark.metrics.source.CodegenMetrics
+    compiled: list[int] = []
+    summary = kept.run(on_batch=lambda _: compiled.append(codegen.METRIC_COMPILATION_TIME().getCount()))
     assert (summary.batches, summary.records) == (3, 12)
     assert kept.rows() == kept.wanted()
+    assert compiled[2] - compiled[1] < _FEW_PIECES
 
 
 def test_columns_and_the_table_itself_change(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:

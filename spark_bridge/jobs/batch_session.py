@@ -10,14 +10,18 @@ from pyspark.sql import SparkSession
 
 from spark_bridge.session import SMALL_RUNS
 
-__all__ = ["FEW_RECORDS", "at_once", "fit_session"]
+__all__ = ["FEW_RECORDS", "at_once", "fit_session", "session_of_its_own"]
 
 FEW_RECORDS: Final = 100_000
 """Below it a micro-batch is work for one core, and what Spark prepares costs more than the work."""
 
+_TASK_RECORDS: Final = 25_000
+_TASK_BYTES: Final = 16 << 20
+"""Of a table's files: ten times as much in memory."""
 
-def fit_session(session: SparkSession, records: int) -> None:
-    """Set up a micro-batch's session, which is its query's own, for so many records."""
+
+def fit_session(session: SparkSession, records: int, kept_bytes: int) -> None:
+    """Set up a micro-batch's session, which is its query's own, for so many records, and tables of so many bytes beside them."""
     for name, value in SMALL_RUNS.items():
         if session.conf.get(name, None) is None:
             session.conf.set(name, value)
@@ -27,8 +31,20 @@ def fit_session(session: SparkSession, records: int) -> None:
     # tables it is too large, which Spark logs as an error): more than the work itself where there is little of it.
     for costly in ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"):
         session.conf.set(costly, str(records >= FEW_RECORDS).lower())
-    shuffled = max(session.sparkContext.defaultParallelism, records // FEW_RECORDS)
-    session.conf.set("spark.sql.shuffle.partitions", str(shuffled))
+    parallelism = session.sparkContext.defaultParallelism
+    if records >= FEW_RECORDS:
+        tasks = max(parallelism, records // FEW_RECORDS)
+        session.conf.unset("spark.sql.files.minPartitionNum")
+    else:
+        # Every task writes the code of its expressions again, to find that it is compiled already: few tasks for little work.
+        tasks = min(parallelism, 1 + records // _TASK_RECORDS + kept_bytes // _TASK_BYTES)
+        session.conf.set("spark.sql.files.minPartitionNum", str(tasks))
+    session.conf.set("spark.sql.shuffle.partitions", str(tasks))
+
+
+def session_of_its_own(spark: SparkSession) -> SparkSession:
+    """With all that the session knows, but what is set in it is not set in the other: as Spark gives micro-batches one."""
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001  (PySpark has no other way)
 
 
 def at_once(session: SparkSession, *steps: Callable[[], None]) -> None:

@@ -5,6 +5,8 @@ Columns are mapped by name (`delta.columnMapping.mode`), so that columns of any 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,8 +19,10 @@ __all__ = ["DeltaTable"]
 class DeltaTable(LakeTable):
     """One table; it need not exist yet."""
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    def __init__(self, spark: SparkSession, path: str, *, looked_up_by: Sequence[str] = ()) -> None:
+        """`looked_up_by`: Delta keeps the bounds of these columns only in each file; without, of the first 32."""
         super().__init__(spark, path, f"delta.{quoted(path)}")
+        self._looked_up_by = looked_up_by
 
     def _read(self) -> DataFrame | None:
         try:
@@ -42,7 +46,10 @@ class DeltaTable(LakeTable):
 
     def create(self, rows: DataFrame) -> None:
         """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
-        rows.write.format("delta").option("delta.columnMapping.mode", "name").save(self.path)
+        made = rows.write.format("delta").option("delta.columnMapping.mode", "name")
+        if self._looked_up_by:
+            made = made.option("delta.dataSkippingStatsColumns", ",".join(map(quoted, self._looked_up_by)))
+        made.save(self.path)
         self._written()
 
     def append(self, rows: DataFrame, *, writer: str, epoch: int) -> None:

@@ -30,6 +30,12 @@ class LakeTable(ABC):
             self._found, self._is_read = self._read(), True
         return self._found
 
+    def size_bytes(self) -> int:
+        """Of its files, as the table's own log tells; 0 when it does not exist."""
+        found = self.read()
+        # what Spark's planner goes by, which PySpark does not show
+        return 0 if found is None else int(found._jdf.queryExecution().analyzed().stats().sizeInBytes())  # noqa: SLF001
+
     def _written(self) -> None:
         """The table is another one now: every method that writes says so."""
         self._is_read, self._found = False, None

@@ -12,8 +12,10 @@ from typing import TypedDict, Unpack
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
+from spark_bridge.jobs.batch_session import session_of_its_own
 from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_batch import MirrorBatch, MirrorSettings
 from spark_bridge.jobs.mirror_state import MirrorTables
@@ -173,8 +175,10 @@ class _Steps:
 
     def expire(self, spark: SparkSession) -> None:
         with self._lock:
-            nothing = spark.createDataFrame([], RAW_SCHEMA)
-            self.totals.update(self._batch(self.tables(spark)).expire(nothing))
+            own = session_of_its_own(spark)
+            # not by createDataFrame, which would make that session the active one for all that follows
+            nothing = own.range(0).select(*[F.lit(None).cast(each.dataType).alias(each.name) for each in RAW_SCHEMA])
+            self.totals.update(self._batch(self.tables(own)).expire(nothing))
 
     def end(self, spark: SparkSession) -> None:
         self.expire(spark)

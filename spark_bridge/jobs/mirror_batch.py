@@ -124,14 +124,14 @@ class MirrorBatch:
         if applied.is_expiring:
             finished = self.expire(batch)
             return Counter(finished) + Counter(self.apply(batch))
-        fit_session(batch.sparkSession, 0)
+        kept_bytes = self._kept_bytes()
+        fit_session(batch.sparkSession, 0, kept_bytes)
         raw = batch.where(not_applied(applied)).persist()
         try:
             content = content_of(raw, applied.life)
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
-            if content.records >= FEW_RECORDS:
-                fit_session(batch.sparkSession, content.records)
+            fit_session(batch.sparkSession, content.records, kept_bytes)
             is_new_table = applied.begins_anew or bool(
                 applied.life and content.life and content.life.begins_behind(applied.life)
             )
@@ -152,6 +152,7 @@ class MirrorBatch:
                 return {}
             applied = replace(applied, clock_s=now_s, is_expiring=True)
             self._tables.save_applied(applied)
+        fit_session(batch.sparkSession, 0, self._kept_bytes())
         return self._apply(batch.where("false"), applied, NO_CONTENT, is_new_table=False)
 
     def _apply(self, raw: DataFrame, applied: Applied, content: BatchContent, is_new_table: bool) -> Mapping[str, int]:
@@ -172,7 +173,7 @@ class MirrorBatch:
         changes = told.where("op <> 'same'")
         if self._logs or self._histories:
             self._write_steps(raw, told, plan)
-        counts, soonest = _counts_and_soonest(changes, judged)
+        counts, soonest = _counts_and_soonest(told)
         if plan.is_new_table:
             self._tables.records.delete("true")
         at_once(
@@ -196,6 +197,9 @@ class MirrorBatch:
         self._tables.save_applied(done)
         return counts
 
+    def _kept_bytes(self) -> int:
+        return self._tables.rows.size_bytes() + self._tables.records.size_bytes()
+
     def _next_expiry(self, applied: Applied, new: int | None) -> int | None:
         """No later than the first row expires; asked of the rows only when what was known has passed."""
         known = applied.next_expiry_s
@@ -206,6 +210,7 @@ class MirrorBatch:
         return min((each for each in (known, new) if each is not None), default=None)
 
     def _touched_owners(self, records: DataFrame, plan: _Plan) -> DataFrame:
+        """What the tables are joined with, by left_semi: an owner may be there several times."""
         touched = records.select("owner")
         rows = self._tables.rows.read()
         expiry = plan.applied.next_expiry_s
@@ -214,6 +219,8 @@ class MirrorBatch:
         elif rows is not None and expiry is not None and expiry <= plan.applied.clock_s:
             passed = rows.where(F.col(EXPIRES_AT) <= plan.applied.clock_s)
             touched = touched.union(passed.select(F.col(OWNER).alias("owner")))
+        elif plan.content.records < FEW_RECORDS:
+            return F.broadcast(touched)  # else the tables are shuffled, whatever their size
         return touched.distinct()
 
     def _merged(self, records: DataFrame, owners: DataFrame, plan: _Plan) -> DataFrame:
@@ -227,7 +234,7 @@ class MirrorBatch:
 
     def _told(self, judged: DataFrame, owners: DataFrame, plan: _Plan) -> DataFrame:
         """Rows of the touched partitions: `op`, `_cdc_id`, `owner`, `before`, `after` (structs of the table's columns and
-        `_cdc_*`), `changed_us`; without a change log and a history only rows that changed."""
+        `_cdc_*`), `changed_us`, `expires_at`; without a change log and a history images of changed rows only."""
         identity = F.when(F.col("is_alive"), F.hex("key")).otherwise(F.concat(F.lit("static:"), F.col("owner")))
         shown = shown_rows(judged).withColumns({
             ID: identity,
@@ -237,16 +244,19 @@ class MirrorBatch:
         })  # fmt: skip
         after = table_rows(shown, plan.schemas, self._options.numbers, _OWN)
         now = after.select(ID, _whole(after.columns).alias("after"), _content(table_columns(plan.schemas)).alias("new"))
-        told = self._beside_old(now, after.schema, owners)
-        removed = judged.where(F.col("scope") == "row").select(F.hex("key").alias(ID), "removed_us")
+        is_gone = (F.col("scope") == "row") & ~F.coalesce("is_alive", F.lit(False))
+        gone = judged.where(is_gone).select(F.hex("key").alias(ID), "removed_us")
+        told = self._beside_old(now.unionByName(gone, allowMissingColumns=True), after.schema, owners)
+        told = told.where(F.col("before").isNotNull() | F.col("after").isNotNull())
         last_s = plan.content.newest_publish_s or plan.applied.clock_s
         known_us = F.when(F.col("after").isNull(), F.col("removed_us")).otherwise(F.col("after").getField(WRITETIME))
         changed = F.coalesce(known_us, F.lit(last_s * 1_000_000))
         owner = F.coalesce(F.col("after").getField(OWNER), F.col("before").getField(OWNER)).alias("owner")
-        all_told = told.join(removed, ID, "left").select(
-            _op().alias("op"), ID, owner, "before", "after", changed.alias("changed_us")
-        )
-        return all_told if self._logs or self._histories else all_told.where("op <> 'same'")
+        expires_at = F.col("after").getField(EXPIRES_AT).alias("expires_at")
+        all_told = told.select(_op().alias("op"), ID, owner, "before", "after", changed.alias("changed_us"), expires_at)
+        if self._logs or self._histories:
+            return all_told
+        return all_told.withColumns({each: F.when(F.col("op") != "same", F.col(each)) for each in ("before", "after")})
 
     def _beside_old(self, now: DataFrame, schema: StructType, owners: DataFrame) -> DataFrame:
         rows = self._tables.rows.read()
@@ -301,14 +311,11 @@ class MirrorBatch:
             self._tables.save_applied(replace(plan.applied, schema_version=newest))
 
 
-def _counts_and_soonest(changes: DataFrame, judged: DataFrame) -> tuple[dict[str, int], int | None]:
+def _counts_and_soonest(told: DataFrame) -> tuple[dict[str, int], int | None]:
     """Changed rows by `op`, and when the first row expires, of those that a failed run has merged already, too; one Spark job."""
-    nothing = F.lit(None)
-    expiring = shown_rows(judged).select(nothing.cast("string").alias("op"), "expires_at")
-    told = changes.select("op", nothing.cast("bigint").alias("expires_at")).unionByName(expiring)
     found = told.groupBy("op").agg(F.count("*").alias("rows"), F.min("expires_at").alias("soonest")).collect()
-    counts = {row.op: row["rows"] for row in found if row.op not in (None, "touch")}
-    return counts, next((row.soonest for row in found if row.op is None), None)
+    counts = {row.op: row["rows"] for row in found if row.op not in ("same", "touch")}
+    return counts, min((row.soonest for row in found if row.soonest is not None), default=None)
 
 
 def _merge_rows(table: LakeTable, changes: DataFrame, columns: Sequence[str]) -> None:

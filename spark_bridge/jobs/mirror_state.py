@@ -124,7 +124,12 @@ class MirrorTables:
             )
         made = IcebergTable if self.table_format == "iceberg" else DeltaTable
         self.rows: LakeTable = made(spark, f"{folder}/rows")
-        self.records: LakeTable = made(spark, f"{folder}/records")
+        self.records: LakeTable = (
+            made(spark, f"{folder}/records")
+            if made is IcebergTable
+            # the bounds of all that its structs hold would take longer than to write it
+            else DeltaTable(spark, f"{folder}/records", looked_up_by=("owner",))
+        )
         self.changes: LakeTable = made(spark, f"{folder}/changes")
         self.history: LakeTable = made(spark, f"{folder}/history")
 

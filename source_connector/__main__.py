@@ -84,7 +84,8 @@ def _build(request: OpenRequest, inbox: Inbox, host: HostConnection) -> Cassandr
     ssl_context = tls_context(config)
     for warning in warnings:
         _log.warning("%s", warning)
-    return assemble(config, ssl_context, inbox, host, request.instance.get("outputTopic", ""))
+    output_topic = request.instance.get("outputTopic", "")
+    return assemble(config, ssl_context, inbox, host, output_topic, has_other_instances=instances != "1")
 
 
 def _log_to_standard_error() -> None:

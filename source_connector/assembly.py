@@ -32,7 +32,13 @@ __all__ = ["assemble", "cassandra_options"]
 
 
 def assemble(
-    config: SourceConfig, ssl_context: ssl.SSLContext | None, inbox: Inbox, host: HostConnection, output_topic: str
+    config: SourceConfig,
+    ssl_context: ssl.SSLContext | None,
+    inbox: Inbox,
+    host: HostConnection,
+    output_topic: str,
+    *,
+    has_other_instances: bool = False,
 ) -> CassandraSource:
     """A source whose stages all post to the inbox; nothing is connected yet."""
     client = CassandraClient(cassandra_options(config, ssl_context))
@@ -90,7 +96,9 @@ def assemble(
         host=host,
         consumer=EventsConsumer(
             connection,
-            Subscription(name=config.subscription, datastax_type=config.subscription_type),
+            Subscription(
+                name=config.subscription, datastax_type=config.subscription_type, is_shared=has_other_instances
+            ),
             max_waiting_events=config.max_waiting_events,
             post=inbox.put,
         ),

@@ -258,6 +258,7 @@ class CassandraSource:
         self._stages.timers.after(_METRICS_S, self._send_metrics)
         lines, stages = self._turns, self._stages
         stages.metrics.counters["cache_evictions"] = stages.cache.evictions
+        stages.metrics.counters["partitions_taken_over"] = self._consumer.partitions_gotten
         measured = {
             "cache_size": len(stages.cache),
             "query_executors": stages.fetcher.in_flight_limit,

@@ -33,26 +33,34 @@ class LocalRun:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start it; it goes on by itself."""
+    def start(self, parallelism: int = 1) -> None:
+        """Start it, with so many instances; it goes on by itself."""
         environment = {**os.environ, "JAVA_HOME": str(java_home())}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=environment, start_new_session=True
+                [*self._command, "--parallelism", str(parallelism)],
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
             )
 
     def child(self) -> psutil.Process:
         """The Python process of the connector, as soon as it runs."""
+        return self.children(1)[0]
+
+    def children(self, count: int) -> list[psutil.Process]:
+        """The Python processes of its instances, as soon as so many run."""
         assert self._process is not None
         runner = psutil.Process(self._process.pid)
         found: list[psutil.Process] = []
 
         def is_there() -> bool:
             found[:] = [each for each in runner.children(recursive=True) if _is_connector(each)]
-            return bool(found)
+            return len(found) == count
 
         wait_until(is_there, f"the connector's process; log: {self._log}", _START_TIMEOUT_S)
-        return found[0]
+        return found
 
     def kill(self) -> None:
         """SIGKILL to Java; the Python process has to notice by itself."""

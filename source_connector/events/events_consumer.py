@@ -44,6 +44,11 @@ class EventsConsumer:
         )
         reader.start()
 
+    @property
+    def partitions_gotten(self) -> int:
+        """How many topic partitions this instance began to read, or got from another one."""
+        return sum(reader.partitions_gotten for reader in self._readers.values())
+
     def close(self) -> None:
         """Stop receiving, send what is acknowledged, close the connection."""
         for reader in self._readers.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, final
@@ -12,7 +13,12 @@ from source_connector.events.datastax_events import DataStaxEvent
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["DataStaxMessage", "EventsMessage", "Origin", "PendingEvent", "RawMessage", "UnreadableMessage"]
+__all__ = [
+    "STALE_AFTER_S", "DataStaxMessage", "EventsMessage", "Origin", "PendingEvent", "RawMessage", "UnreadableMessage",
+]  # fmt: skip
+
+STALE_AFTER_S: Final = 5.0
+"""From a read to the broker's answer. Pulsar does not fence a source: what an instance sends so late, another may have overtaken."""
 
 
 class Origin(Protocol):
@@ -35,13 +41,14 @@ class RawMessage:
 class EventsMessage:
     """One message; `identity` tells it from all others, `unsettled` counts the events that need something yet.
 
-    `raw` is there for a message of a DataStax agent, the kind of whose event is a guess
+    After `overtaken_after`, a time of `time.monotonic`, another instance may have worked on its events: a record that the
+    broker has later is looked after. `raw` is there for a message of a DataStax agent, the kind of whose event is a guess
     (`source_connector.events.datastax_events`).
     """
 
     __slots__ = (
-        "header", "identity", "message_id", "node_id", "node_text", "origin", "pending", "raw", "segment_id", "table_id",
-        "table_id_bytes", "table_id_text", "topic", "unsettled",
+        "header", "identity", "message_id", "node_id", "node_text", "origin", "overtaken_after", "pending", "raw", "segment_id",
+        "table_id", "table_id_bytes", "table_id_text", "topic", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +65,7 @@ class EventsMessage:
         self.message_id = message_id
         self.topic = topic
         self.origin = origin
+        self.overtaken_after = math.inf
         self.raw = raw
         self.header = content.keyspace, content.table, content.key_schema
         self.node_id = content.node_id

@@ -3,15 +3,21 @@
 What kind of events it holds is known by its schema: AVRO is ours, KEY_VALUE is what DataStax's agents write. A thread for each topic receives; it pauses while too many of the topic's own events wait, so that a table whose events
 cannot be published holds up no other. A message stays unacknowledged until every event in it is settled, and one that
 the broker delivers again while it is still held here is recognised.
+
+Where several instances share the partitions, the first messages of a partition that this one got wait, see
+`source_connector.events.takeovers`.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import heapq
+import itertools
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
@@ -22,9 +28,16 @@ import pulsar
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MalformedEventsError, decode_events
 from source_connector.errors import EventsTopicError
 from source_connector.events.datastax_events import DataStaxSchema
-from source_connector.events.events_message import DataStaxMessage, EventsMessage, RawMessage, UnreadableMessage
+from source_connector.events.events_message import (
+    STALE_AFTER_S,
+    DataStaxMessage,
+    EventsMessage,
+    RawMessage,
+    UnreadableMessage,
+)
 from source_connector.events.events_reader import read_events
 from source_connector.events.pulsar_access import PulsarConnection, schema_bytes, schema_info
+from source_connector.events.takeovers import Arrival, Takeovers
 from source_connector.notices import Notices
 
 __all__ = ["ReaderLimits", "ReceivedMessage", "Subscription", "TopicReader"]
@@ -46,10 +59,14 @@ ReceivedMessage = EventsMessage | DataStaxMessage | UnreadableMessage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Its name, and its type on topics of DataStax's agents; those of ours are read with Failover."""
+    """Its name, and its type on topics of DataStax's agents; those of ours are read with Failover.
+
+    `is_shared` when several instances of the source share the partitions.
+    """
 
     name: str
     datastax_type: str
+    is_shared: bool = False
 
 
 class ReaderLimits:
@@ -100,7 +117,12 @@ class TopicReader:
         self._of_today: set[int] = set()
         """Versions that are this program's own schema."""
         self._datastax_schemas: dict[int, DataStaxSchema] = {}
-        self._held: set[bytes] = set()
+        self._held: dict[bytes, EventsMessage | None] = {}
+        """By identity; the message where it is one of our agents."""
+        self._takeovers: Takeovers | None = None
+        self._kept_back: list[tuple[float, int, ReceivedMessage]] = []
+        """Messages of partitions that were gotten, and when they may be worked on; in the thread that receives only."""
+        self._numbers = itertools.count()
         self._waiting = 0
         self._settled = 0
         """Not counted off from those that wait; used in the owner's thread only."""
@@ -126,6 +148,11 @@ class TopicReader:
         if message.unsettled == 0:
             self._acknowledge(message)
 
+    @property
+    def partitions_gotten(self) -> int:
+        """How many partitions this instance began to read, or got from another one."""
+        return 0 if self._takeovers is None else self._takeovers.count
+
     def stop(self) -> None:
         """Receive no more; does not wait for the thread."""
         self._stopping.set()
@@ -141,6 +168,7 @@ class TopicReader:
         try:
             consumer = self._subscribe()
             while consumer is not None and not self._stopping.is_set():
+                self._post_what_is_due()
                 if self._wait_for_room():
                     self._receive(consumer)
         except Exception as error:  # noqa: BLE001  # the top of a thread: whoever owns it decides
@@ -149,19 +177,29 @@ class TopicReader:
 
     def _wait_for_room(self) -> bool:
         with self._room:
-            return self._room.wait_for(lambda: self._waiting < self._limits.max_waiting_events, timeout=1.0)
+            if self._waiting < self._limits.max_waiting_events:
+                return True
+            has_room = self._room.wait_for(lambda: self._waiting < self._limits.max_waiting_events, timeout=1.0)
+        if self._takeovers is not None:
+            self._takeovers.was_busy(time.monotonic())
+        return has_room
 
     def _receive(self, consumer: pulsar.Consumer) -> None:
         try:
-            message = consumer.receive(timeout_millis=_RECEIVE_TIMEOUT_MS)
+            message = consumer.receive(timeout_millis=self._receive_timeout_ms())
         except pulsar.Timeout:
             return
         topic, message_id = message.topic_name(), message.message_id()
         identity = topic.encode() + b" " + message_id.serialize()
+        begins_at = self._begins_at(message)
         with self._room:
             if identity in self._held:
-                return  # delivered again after a reconnection; the first copy is still being worked on
-            self._held.add(identity)
+                # Delivered again after a reconnection, and perhaps to another instance in between; the first copy is still
+                # being worked on.
+                if begins_at and (held := self._held[identity]) is not None:
+                    held.overtaken_after = 0.0
+                return
+            self._held[identity] = None
         version = message._message.int_schema_version()  # noqa: SLF001  # the wrapper leaves it out
         raw = RawMessage(data=message.data())
         if self._kind == _DATASTAX:
@@ -179,7 +217,42 @@ class TopicReader:
             return
         with self._room:
             self._waiting += received.unsettled
-        self._post(received)
+            if begins_at and isinstance(received, EventsMessage):
+                received.overtaken_after = time.monotonic() + STALE_AFTER_S
+                self._held[identity] = received
+        self._post_what_is_due()
+        if begins_at > time.monotonic():
+            heapq.heappush(self._kept_back, (begins_at, next(self._numbers), received))
+        else:
+            self._post(received)
+
+    def _begins_at(self, message: pulsar.Message) -> float:
+        """When the message may be worked on; 0 where no other instance can have had it."""
+        takeovers = self._takeovers
+        if takeovers is None:
+            return 0.0
+        message_id = message.message_id()
+        place = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
+        age_s = time.time() - message.publish_timestamp() / 1000
+        before = takeovers.count
+        begins_at = takeovers.held_until(Arrival(message.topic_name(), place, age_s, time.monotonic()))
+        if takeovers.count > before:
+            _log.info(
+                "%s: this instance reads it from here on; its events of the next %.0f s wait as long, for records of the instance "
+                "that had it before",
+                message.topic_name(), STALE_AFTER_S,
+            )  # fmt: skip
+        return begins_at
+
+    def _receive_timeout_ms(self) -> int:
+        if not self._kept_back:
+            return _RECEIVE_TIMEOUT_MS
+        due_ms = int((self._kept_back[0][0] - time.monotonic()) * 1000)
+        return min(_RECEIVE_TIMEOUT_MS, max(1, due_ms))
+
+    def _post_what_is_due(self) -> None:
+        while self._kept_back and self._kept_back[0][0] <= time.monotonic():
+            self._post(heapq.heappop(self._kept_back)[2])
 
     def _decode(
         self, raw: RawMessage, version: int, identity: bytes, message: pulsar.Message
@@ -209,7 +282,7 @@ class TopicReader:
     def _acknowledge(self, message: ReceivedMessage) -> None:
         assert self._consumer is not None
         with self._room:
-            self._held.discard(message.identity)
+            self._held.pop(message.identity, None)
         self._consumer.acknowledge(message.message_id)
 
     def _subscribe(self) -> pulsar.Consumer | None:
@@ -231,6 +304,9 @@ class TopicReader:
     def _open(self) -> None:
         size = self._limits.receiver_queue * (1 if self._kind == _OURS else _SINGLE_EVENTS)
         subscription_type = "Failover" if self._kind == _OURS else self._subscription.datastax_type
+        if subscription_type == "Failover" and self._subscription.is_shared:
+            self._takeovers = Takeovers()
+            size = 1  # what the client has fetched ahead, it has for longer than this reader knows
         self._consumer = self._client.subscribe(
             self.topic,
             self._subscription.name,

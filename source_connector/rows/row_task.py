@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from schemas.mutation_event import MutationEvent, MutationKind
-from source_connector.events.events_message import PendingEvent
+from source_connector.events.events_message import STALE_AFTER_S, PendingEvent
 from source_connector.host.publication import event_time_ms, row_properties
 from source_connector.host.record import SourceRecord
 from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outcome_of, pause_s
@@ -31,10 +31,8 @@ from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, R
 from source_connector.rows.row_expiry import add_expiry
 from source_connector.rows.selection import Selection
 
-__all__ = ["STALE_AFTER_S", "Desk", "Reading", "RowTask", "Task"]
+__all__ = ["Desk", "Reading", "RowTask", "Task", "may_be_overtaken"]
 
-STALE_AFTER_S: Final = 5.0
-"""From a read to the broker's answer. Pulsar does not fence a source: what a suspended instance sends on, another may have overtaken."""
 # Whether an event waits that would make a second read needless.
 _LOOK_S: Final = 0.2
 _FIRST: Final = ReadLevel.FIRST
@@ -201,11 +199,11 @@ class RowTask(Task):
         return False
 
     def on_all_acknowledged(self) -> None:
-        """Done, but for a record whose way took so long that another instance may have published a newer row.
+        """Done, but for a record that came so late that another instance may have published a newer row.
 
         It looks once: what changes after that has an event of its own, so a busy row over a slow topic settles too.
         """
-        if not self._was_late and time.monotonic() - self._read_at > STALE_AFTER_S:
+        if not self._was_late and may_be_overtaken(self.work, self._read_at):
             self._was_late = True
             self._read(_FIRST)
             return
@@ -279,6 +277,12 @@ class RowTask(Task):
                 return True
         is_of_all = rows.consistency == "ALL" and self.desk.knows(pending.message.node_id)
         return is_of_all and self._outcome(pending, row) is Outcome.POSSIBLE
+
+
+def may_be_overtaken(work: Work, read_at: float) -> bool:
+    """True when a record of the work that the broker has now, of a row read then, may lie behind a newer one of another instance."""
+    now = time.monotonic()
+    return now - read_at > STALE_AFTER_S or now > work.events[0].message.overtaken_after
 
 
 def is_provable(event: MutationEvent, selection: Selection) -> bool:

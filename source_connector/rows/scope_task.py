@@ -25,7 +25,7 @@ from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outco
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_expiry import add_expiry
-from source_connector.rows.row_task import STALE_AFTER_S, Desk, Task
+from source_connector.rows.row_task import Desk, Task, may_be_overtaken
 
 __all__ = ["ScopeTask"]
 
@@ -130,7 +130,7 @@ class ScopeTask(Task):
 
     def on_all_acknowledged(self) -> None:
         """The marker or the page is on the data topic: the next page, or the end, unless the page was late."""
-        is_late = time.monotonic() - self._read_at > STALE_AFTER_S
+        is_late = may_be_overtaken(self.work, self._read_at)
         if self._published is not None and is_late and not self._is_second_look:
             self._read(self._published)
         else:

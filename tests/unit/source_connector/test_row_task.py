@@ -236,6 +236,23 @@ def test_a_busy_row_over_a_slow_topic_settles(monkeypatch: pytest.MonkeyPatch) -
     assert (len(case.desk.reads), len(case.desk.records), len(case.desk.settled)) == (2, 2, 1)
 
 
+def test_a_record_of_an_event_that_another_instance_may_have_had_is_looked_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record was quick, but the event lay here so long that the partition may have been taken over meanwhile."""
+    now = [100.0]
+    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: now[0])
+    for overtaken_after, reads in ((99.0, 2), (105.0, 1)):
+        case = Case(event())
+        case.events[0].message.overtaken_after = overtaken_after
+        case.answer(row(5, 10))
+        case.task.on_all_acknowledged()
+        assert len(case.desk.reads) == reads
+        if reads == 2:
+            case.answer(row(5, 10))
+        assert (case.desk.settled, len(case.desk.records)) == ([case.events], 1)
+
+
 def test_without_the_check_the_first_level_is_believed() -> None:
     """One read at the first level whatever the event is; a fallback still suppresses no copy."""
     for is_fallback in (False, True):

@@ -22,6 +22,7 @@ from source_connector.rows.row_fetcher import RowFetcher
 from source_connector.rows.row_task import Reading
 from source_connector.source import CassandraSource, Inbox
 from source_connector.stages import Limits, Stages
+from source_connector.tables.data_partitions import DataPartitions
 from source_connector.tables.data_topic_policies import DataTopicPolicies
 from source_connector.tables.newest_schema import NewestSchemas
 from source_connector.tables.schema_changes import SchemaChangeTopic
@@ -76,6 +77,7 @@ def assemble(
         timers=timers,
         letters=DeadLetterWriter(pulsar, config.dead_letters_topic, inbox.put),
         changes=SchemaChangeTopic(connection, config.changes_topic),
+        data_partitions=DataPartitions(connection, output_topic, inbox.put),
         metrics=metrics,
         last_rows=LastRows(config.cache_max_capacity) if config.suppress_unchanged else None,
         limits=Limits(

@@ -45,6 +45,7 @@ from source_connector.rows.row_fetcher import Answer
 from source_connector.rows.row_task import Task
 from source_connector.stages import Stages
 from source_connector.table_line import TableLine
+from source_connector.tables.data_partitions import PartitionsAdded
 from source_connector.tables.data_topic_policies import DataTopicPolicies
 from source_connector.tables.newest_schema import SchemaLookedAt
 from source_connector.tables.schema_looks import Looked
@@ -63,7 +64,9 @@ _SLOTS_S: Final = 0.5
 _TOPIC_LOOK_S: Final = 10.0
 _HANDLED_AT_ONCE: Final = 200
 
-Posted = ReceivedMessage | Answer | HostFrame | SchemaLookedAt | Looked | DeadLettersWritten | Exception
+Posted = (
+    ReceivedMessage | Answer | HostFrame | SchemaLookedAt | Looked | PartitionsAdded | DeadLettersWritten | Exception
+)
 Inbox = queue.SimpleQueue[Posted]
 
 
@@ -111,6 +114,7 @@ class CassandraSource:
                 self._turn()
         finally:
             self._stages.changes.stop()
+            self._stages.data_partitions.stop()
             self._consumer.close()
             self._stages.letters.close()
             self._stages.client.close()
@@ -163,6 +167,9 @@ class CassandraSource:
             case SchemaTaken() | SchemaRefused() | SchemaLookedAt():
                 for line in self._turns:
                     line.schema_answered(item)
+            case PartitionsAdded():
+                for line in self._turns:
+                    line.partitions_added(item)
             case Looked():
                 item.tell()
             case UnreadableMessage():

@@ -22,6 +22,7 @@ from source_connector.rows.read_request import ReadRequest, Rows
 from source_connector.rows.row_encoder import DataFormat
 from source_connector.rows.row_fetcher import Answer
 from source_connector.rows.row_task import Reading
+from source_connector.tables.data_partitions import DataPartitions
 from source_connector.tables.schema_changes import SchemaChangeTopic
 from source_connector.tables.schema_looks import SchemaLooks
 from source_connector.timers import Timers
@@ -84,6 +85,7 @@ class Stages:
     timers: Timers
     letters: DeadLetterWriter
     changes: SchemaChangeTopic
+    data_partitions: DataPartitions
     metrics: Metrics
     last_rows: LastRows | None
     limits: Limits

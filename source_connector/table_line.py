@@ -35,6 +35,7 @@ from source_connector.rows.read_request import ReadRequest, Rows
 from source_connector.rows.row_task import Reading, RowTask, Task
 from source_connector.rows.table_life import TableLife
 from source_connector.stages import Stages
+from source_connector.tables.data_partitions import PartitionsAdded
 from source_connector.tables.newest_schema import SchemaLookedAt
 from source_connector.tables.schema_registration import SchemaRegistration
 from source_connector.tables.schema_watch import SchemaWatch
@@ -226,6 +227,20 @@ class TableLine:
         elif answer.schema_id == self.schema_id:
             self._taken += isinstance(answer, SchemaTaken)
             self._registration.answered(answer, self.projection.table.full_name)
+        if self._registration.is_taken:
+            self._stages.data_partitions.follow(self._destination)
+
+    def partitions_added(self, found: PartitionsAdded) -> None:
+        """A key's next record may go to another partition: what is on its way comes first."""
+        if found.destination != self._destination:
+            return
+        self._life.wait_for_records(self)
+        self._stages.metrics.counters["data_topic_partitions_added"] += found.now - found.before
+        _log.warning(
+            "%s has %d partitions now, %d before: within a minute keys may go to other partitions; records that are on their way are "
+            "waited for first. A reader of its own has to order a key's records in several partitions by the time of publication",
+            found.topic, found.now, found.before,
+        )  # fmt: skip
 
     def _set_aside(self, message: EventsMessage) -> None:
         table = ".".join(message.header[:2])

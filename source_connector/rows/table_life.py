@@ -41,7 +41,7 @@ class TableLife:
 
     @property
     def may_publish(self) -> bool:
-        """False while the broker owes an answer about a record of an earlier life."""
+        """False while the broker owes an answer about a record that is to come before all others."""
         return not self._leaving
 
     def begins_anew(self, table: TableMetadata, desk: Desk) -> bool:
@@ -62,6 +62,10 @@ class TableLife:
         self._drop(waiting)
         return True
 
+    def wait_for_records(self, desk: Desk) -> None:
+        """Nothing is published before the broker has answered for what is on its way."""
+        self._leaving |= self._outbox.tasks_of(desk)
+
     def take(self, message: EventsMessage) -> None:
         """The message's events take their places in the lanes; range deletions only where they are to be published."""
         for pending in message.take_events():
@@ -77,10 +81,10 @@ class TableLife:
 
     def dismisses(self, task: Task) -> bool:
         """To be asked at each step of a task. True when it is of an earlier life: its events are settled, it has no more steps."""
+        if self._leaving and not task.unanswered:
+            self._leaving.discard(task)
         if task.work.lanes is self.lanes:
             return False
-        if not task.unanswered:
-            self._leaving.discard(task)
         events, task.work.events = task.work.events, []
         self._drop(events)
         return True

@@ -17,7 +17,7 @@ from cdc.faults.oracle.comparison import compare
 from cdc.faults.oracle.folding import TableShape, fold
 from cdc.faults.oracle.gaps import Gap
 from cdc.faults.oracle.in_flight import InFlight
-from cdc.faults.oracle.topics import DataRecord, Event
+from cdc.faults.oracle.topics import DataRecord, Event, merged
 from cdc.faults.oracle.values import form_of_avro, form_of_driver
 
 _ID = "11111111-1111-1111-1111-111111111111"
@@ -41,6 +41,7 @@ def _record(
     *,
     table_id: str = _ID,
     segpos: str = "1:1",
+    published_ms: int = 1000,
     bounds: tuple[Mapping[str, object] | None, Mapping[str, object] | None] = (None, None),
     **properties: str,
 ) -> DataRecord:
@@ -50,9 +51,22 @@ def _record(
         value=value,
         value_bytes=None,
         properties={"kind": kind, "table_id": table_id, "node": _NODE, "segpos": segpos, **properties},
-        published_ms=1000,
+        published_ms=published_ms,
         bounds=bounds,
     )
+
+
+def test_records_of_several_partitions_are_ordered_by_their_publication() -> None:
+    """Within a partition the places count, whatever a clock says; of equal times the later write is the later record."""
+    old = [_record(segpos=name, published_ms=at) for name, at in (("1:1", 100), ("1:2", 90), ("1:4", 300))]
+    new = [
+        _record(segpos="1:3", published_ms=200),
+        _record(segpos="1:5", published_ms=300, writetime="7"),
+        _record(segpos="1:6", published_ms=250),
+    ]
+    for partitions in ([old, new], [new, old]):
+        places = [record.properties["segpos"] for record in merged(partitions)]
+        assert places == [f"1:{number}" for number in range(1, 7)]
 
 
 def _event(position: int = 10, *, kind: str = "ROW", key: bytes = b"k", **changed: Any) -> Event:

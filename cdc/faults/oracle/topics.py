@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import heapq
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, Self
 
 import fastavro
@@ -15,11 +17,12 @@ import pulsar
 
 from cdc.faults.oracle.gaps import Gap, gap_of
 
-__all__ = ["DataRecord", "Event", "TopicReader"]
+__all__ = ["DataRecord", "Event", "TopicReader", "merged"]
 
 _TIMEOUT_MS: Final = 120_000
 _OPERATION_TIMEOUT_S: Final = 120
 _HTTP_TIMEOUT_S: Final = 180
+_NEVER_WRITTEN: Final = -(1 << 63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +89,13 @@ class TopicReader:
         return sorted(answer.raise_for_status().json())
 
     def data_records(self, topic: str) -> Iterator[DataRecord]:
-        """All records of a data topic (KEY_VALUE, AVRO), in its order."""
+        """All records of a data topic (KEY_VALUE, AVRO), in its order, which is that of `merged` where it has partitions."""
+        partitions = [name for name in self.topics() if name.startswith(f"{topic}-partition-")]
+        return merged([self._data_records(topic, name) for name in partitions or [topic]])
+
+    def _data_records(self, topic: str, partition: str) -> Iterator[DataRecord]:
         schemas: dict[int, tuple[Any, Any]] = {}
-        for message in self._messages(topic):
+        for message in self._messages(partition):
             version = message._message.int_schema_version()  # noqa: SLF001  # the client tells it nowhere else
             if version not in schemas:
                 both = json.loads(self._schema(topic, version)["data"])
@@ -150,6 +157,22 @@ class TopicReader:
                 yield reader.read_next(timeout_millis=_TIMEOUT_MS)
         finally:
             reader.close()
+
+
+def merged(partitions: Sequence[Iterable[DataRecord]]) -> Iterator[DataRecord]:
+    """Records of several topic partitions in one order: within a partition that of their places, between them that of publication.
+
+    A record counts as published no earlier than those before it in its partition; of equal times the earlier write comes first.
+    """
+
+    def placed(records: Iterable[DataRecord]) -> Iterator[tuple[tuple[int, int], DataRecord]]:
+        clock_ms = 0
+        for record in records:
+            clock_ms = max(clock_ms, record.published_ms)
+            yield (clock_ms, int(record.properties.get("writetime", _NEVER_WRITTEN))), record
+
+    for _, record in heapq.merge(*map(placed, partitions), key=itemgetter(0)):
+        yield record
 
 
 def _plain(node: Any) -> Any:

@@ -28,6 +28,7 @@ from source_connector.rows.row_fetcher import RowFetcher
 from source_connector.rows.row_task import Reading, Task
 from source_connector.stages import Limits, Stages
 from source_connector.table_line import TableLine
+from source_connector.tables.data_partitions import DataPartitions
 from source_connector.tables.newest_schema import SchemaLookedAt
 from source_connector.tables.schema_changes import SchemaChangeTopic
 from source_connector.tables.schema_looks import SchemaLooks
@@ -54,13 +55,14 @@ class Neighbours:
         self.frames: list[bytes] = []
         self.settled: list[MutationEvent | int] = []
         self.has_room = self.has_bytes = True
+        self.followed: list[str] = []
         self.topic = "dead"
         self.current = table(table_id=OLD)
         self.number = 5
         self.is_agreed = True
         self.versions: set[UUID] | FetchError = {UUID(int=5)}
 
-    # RowFetcher, CassandraClient, TableSchemaReader, HostConnection, DeadLetterWriter, SchemaChangeTopic, Origin
+    # RowFetcher, CassandraClient, TableSchemaReader, HostConnection, DeadLetterWriter, SchemaChangeTopic, DataPartitions, Origin
 
     keyspace, table = "ks", "t"
 
@@ -70,6 +72,9 @@ class Neighbours:
 
     def start(self, ticket: object, request: ReadRequest) -> None:
         self.reads.append((ticket, request))
+
+    def follow(self, destination: str) -> None:
+        self.followed.append(destination)
 
     def knows(self, node: UUID) -> bool:
         return True
@@ -128,6 +133,7 @@ class Case:
             timers=self.timers,
             letters=cast("DeadLetterWriter", self.around),
             changes=cast("SchemaChangeTopic", self.around),
+            data_partitions=cast("DataPartitions", self.around),
             metrics=self.metrics,
             last_rows=None,
             limits=limits,

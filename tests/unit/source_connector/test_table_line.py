@@ -12,6 +12,7 @@ from source_connector.errors import FetchError
 from source_connector.rows.read_request import RawRow
 from source_connector.rows.row_task import Task
 from source_connector.table_line import TableLine
+from source_connector.tables.data_partitions import PartitionsAdded
 from tests.unit.source_connector.events import event, int32
 from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, UNFORESEEN, UNWRITABLE, Case
 
@@ -234,3 +235,23 @@ def test_an_answer_that_comes_when_its_event_was_set_aside_is_left_out(monkeypat
     case.line.letters_written(cast("tuple[TableLine, Task]", ticket)[1])
     case.answer_to(read, GOOD)
     assert (case.counters["records_published"], case.around.settled) == (0, [1])
+
+
+def test_what_is_on_its_way_comes_before_records_that_may_go_to_another_partition(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A data topic that was given more partitions: nothing is read before the broker has answered; other topics do not matter."""
+    case = Case(monkeypatch)
+    case.receive(event(1), event(2))
+    case.answer(GOOD)
+    case.answer(GOOD, key=2)
+    assert set(case.around.followed) == {""}
+    case.line.partitions_added(PartitionsAdded(destination="another", topic="another", before=1, now=2))
+    case.line.partitions_added(PartitionsAdded(destination="", topic="data-ks.t", before=2, now=5))
+    case.receive(event(1, digest=1), event(3))
+    case.taken(1)
+    assert case.around.reads == []
+    case.taken(2)
+    assert {request.partition_key for _, request in case.around.reads} == {int32(1), int32(3)}
+    assert case.counters["data_topic_partitions_added"] == 3
+    assert [each.message.partition(":")[0] for each in caplog.records] == ["data-ks.t has 5 partitions now, 2 before"]

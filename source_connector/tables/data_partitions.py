@@ -1,0 +1,78 @@
+"""Looks whether a data topic was given more partitions, in a thread of its own: a broker that is away takes seconds to be given up.
+
+Pulsar's producers notice a new number of partitions within a minute (`autoUpdatePartitionsInterval`), and spread keys anew from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from source_connector.events.pulsar_access import PulsarConnection
+from source_connector.notices import Notices
+
+__all__ = ["DataPartitions", "PartitionsAdded"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsAdded:
+    """The topic of this destination (empty for the source's own) has `now` partitions; it had `before`."""
+
+    destination: str
+    topic: str
+    before: int
+    now: int
+
+
+class DataPartitions:
+    """Owns the thread, which starts with the first topic. `post` gets what has changed."""
+
+    def __init__(
+        self, connection: PulsarConnection, output_topic: str, post: Callable[[PartitionsAdded], None]
+    ) -> None:
+        self._connection = connection
+        self._output_topic = output_topic
+        self._post = post
+        self._counts: dict[str, int | None] = {}
+        self._notices = Notices(_log)
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def follow(self, destination: str) -> None:
+        """Look at this topic from now on; it must exist, for a look may create one."""
+        self._counts.setdefault(destination, None)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="data-partitions", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; does not wait for the thread."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            for destination in list(self._counts):
+                self._look(destination)
+            self._stopping.wait(_LOOK_S)
+
+    def _look(self, destination: str) -> None:
+        import pulsar
+
+        topic = destination or self._output_topic
+        try:
+            names = self._connection.client().get_topic_partitions(topic)
+        except pulsar.PulsarException as error:
+            if not self._stopping.is_set():
+                self._notices.say(topic, f"{topic}: whether it was given more partitions cannot be told: {error}")
+            return
+        before, now = self._counts[destination], sum("-partition-" in name for name in names)
+        self._counts[destination] = now
+        if before is not None and now != before:
+            self._post(PartitionsAdded(destination=destination, topic=topic, before=before, now=now))

@@ -1,0 +1,33 @@
+"""A data topic that is given more partitions while the connector writes to it."""
+
+from __future__ import annotations
+
+from cdc.rest import rest
+from tests.connector_line import int32
+from tests.events_topic import wait_until
+from tests.fix_connector import CreateLine, DeployConnector, data_topic_name, wait_until_acknowledged
+from tests.servers import PulsarServer
+
+
+def test_more_partitions_are_noticed_and_told(
+    connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer, keyspace: str
+) -> None:
+    """Each table's topic by itself, within seconds; the records go on."""
+    url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{data_topic_name(keyspace, 't')}/partitions"
+    json = {"content-type": "application/json"}
+    rest().put(url, content="2", headers=json, timeout=30).raise_for_status()
+    line = connector_line("id int PRIMARY KEY, a int")
+    connector = deploy_connector(keyspace, "t")
+
+    def write(value: int) -> None:
+        insert = f"INSERT INTO {{t}} (id, a) VALUES (1, {value}) USING {{ts}}"
+        line.writer.send(line.change(insert, int32(1), columns=("a",)))
+        line.topic.next()
+
+    write(1)
+    wait_until(lambda: connector.metric("records_published") == 1, "the first record in the metrics")
+    rest().post(url, content="5", headers=json, timeout=30).raise_for_status()
+    wait_until(lambda: connector.metric("data_topic_partitions_added") == 3, "the new partitions in the metrics")
+    write(2)
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    assert [record.value for record in line.topic.records] == [{"a": 1}, {"a": 2}]

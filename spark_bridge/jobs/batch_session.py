@@ -1,16 +1,17 @@
-"""How a micro-batch uses its Spark session: set up for as many records as it has, and with steps beside each other."""
+"""How a micro-batch, or a look at a table, uses its Spark session: set up for its size, and with steps beside each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from spark_bridge.session import SMALL_RUNS
 
-__all__ = ["FEW_RECORDS", "at_once", "fit_session", "session_of_its_own"]
+__all__ = ["FEW_RECORDS", "at_once", "fit_session", "own_session", "session_of_its_own"]
 
 FEW_RECORDS: Final = 100_000
 """Below it a micro-batch is work for one core, and what Spark prepares costs more than the work."""
@@ -21,7 +22,7 @@ _TASK_BYTES: Final = 16 << 20
 
 
 def fit_session(session: SparkSession, records: int, kept_bytes: int) -> None:
-    """Set up a micro-batch's session, which is its query's own, for so many records, and tables of so many bytes beside them."""
+    """Set up a session of one's own, as a micro-batch has, for so many records, and tables of so many bytes beside them."""
     for name, value in SMALL_RUNS.items():
         if session.conf.get(name, None) is None:
             session.conf.set(name, value)
@@ -47,15 +48,24 @@ def session_of_its_own(spark: SparkSession) -> SparkSession:
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001  (PySpark has no other way)
 
 
-def at_once(session: SparkSession, *steps: Callable[[], None]) -> None:
-    """Run steps beside each other, for most of a small commit is waiting; raises the first one's error when all ended."""
+@contextmanager
+def own_session(spark: SparkSession) -> Iterator[SparkSession]:
+    """As `session_of_its_own`, for a while: afterwards the given one is the active one again."""
+    try:
+        yield session_of_its_own(spark)
+    finally:
+        spark.createDataFrame([], "nothing int")  # PySpark makes the session that does this the active one
+
+
+def at_once(session: SparkSession, *steps: Callable[[], object]) -> list[object]:
+    """Run steps beside each other, for most of a small job is waiting; raises the first one's error when all ended."""
     context = session.sparkContext._jsc.sc()  # noqa: SLF001  (PySpark's own way to it differs from version to version)
     properties = context.getLocalProperties().clone()
 
-    def run(step: Callable[[], None]) -> None:
+    def run(step: Callable[[], object]) -> object:
         context.setLocalProperties(properties)  # the query's, so that its end is the end of these jobs
-        step()
+        return step()
 
     with ThreadPoolExecutor(len(steps)) as pool:
-        for each in [pool.submit(run, step) for step in steps]:
-            each.result()
+        running = [pool.submit(run, step) for step in steps]
+        return [each.result() for each in running]

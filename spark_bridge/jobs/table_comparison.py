@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from schemas.avro_names import avro_names
 from schemas.row_record import data_key_schema, data_value_schema
 from schemas.table_metadata import TableMetadata
+from spark_bridge.jobs.batch_session import fit_session
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, TokenRange, read_rows
 from spark_bridge.jobs.mirror_batch import ID, OWNER, WRITETIME
 from spark_bridge.jobs.mirror_state import MirrorTables
@@ -22,6 +23,7 @@ from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.rows.current_table import shown_records
 from spark_bridge.rows.key_columns import with_owner
 from spark_bridge.rows.table_rows import table_columns, table_rows
+from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import AvroRecord, SchemaVersion, TopicSchemas
 
@@ -30,6 +32,8 @@ __all__ = ["ID", "Look", "TableComparison"]
 _CASSANDRA_VERSION: Final = -1
 """Stands for the table's own schema beside the versions of the topic."""
 _KEY, _PARTS = "_cdc_key", "_cdc_key_parts"
+_ROW_BYTES: Final = 50
+"""At least, as a topic or a mirror stores them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +64,12 @@ class TableComparison:
         mirror: str | None,
         sample: TokenSample | None,
     ) -> None:
-        """`ranges` of the table are read, one task each. Raises TopicError, PulsarUnreachableError."""
+        """`ranges` of the table are read, one task each. The session's settings are changed: it is the comparison's own.
+
+        Raises TopicError, PulsarUnreachableError.
+        """
         self._spark = spark
+        self._rows = 0
         self._options = options
         self._access = access
         self._table = table
@@ -81,6 +89,7 @@ class TableComparison:
 
     def look(self, among: Sequence[str] | None = None, *, at_most: int) -> Look:
         """Compare all rows, or those of the ids `among`; no more than `at_most` of those that differ come to the driver."""
+        fit_session(self._spark, max(self._rows, self._stored_bytes() // _ROW_BYTES), 0)
         cassandra, topic = self._cassandra(), self._other_side()
         if among is not None:
             ids = F.broadcast(self._spark.createDataFrame([(each,) for each in among], f"{ID} string"))
@@ -89,10 +98,18 @@ class TableComparison:
         differs = ~F.col("cassandra.content").eqNullSafe(F.col("topic.content"))
         try:
             counted = told.agg(F.count("cassandra").alias("rows"), F.count_if(differs).alias("differing")).collect()[0]
+            self._rows = max(self._rows, counted.rows)
             shown = told.where(differs).select(ID, *self._shown()).limit(at_most).collect() if counted.differing else []
             return Look(rows=counted.rows, differing=counted.differing, shown=shown)
         finally:
             told.unpersist()
+
+    def _stored_bytes(self) -> int:
+        """Of the topic, or the mirror: what there is to guess the table's size by before it is read."""
+        if self._mirror is not None:
+            return MirrorTables(self._spark, self._mirror).rows.size_bytes()
+        with PulsarAdmin(self._options) as admin:
+            return sum(each.size_bytes for topic in admin.topic_partitions() for each in admin.ledgers(topic))
 
     def _shown(self) -> list[Column]:
         """Not the rows themselves: of many wide ones they would fill the driver."""

@@ -15,6 +15,7 @@ from typing import Final, Literal, Protocol
 from pyspark.sql import Row, SparkSession
 
 from schemas.topics import DEFAULT_EVENTS_PREFIX
+from spark_bridge.jobs.batch_session import own_session
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata, token_ranges
 from spark_bridge.jobs.repair import RepairTarget
 from spark_bridge.jobs.table_comparison import ID, Look, TableComparison
@@ -109,8 +110,9 @@ def verify(
     tasks = ranges or spark.sparkContext.defaultParallelism * 2
     drawn = None if sample is None else TokenSample.draw(metadata, sample, tasks, sample_seed)
     plan = token_ranges(tasks) if drawn is None else drawn.ranges
-    comparison = TableComparison(spark, parsed, access, metadata, plan, mirror=mirror_target, sample=drawn)
-    found = settle(comparison, settle_s=settle_s, give_up_s=give_up_s, at_most=max_differences)
+    with own_session(spark) as own:
+        comparison = TableComparison(own, parsed, access, metadata, plan, mirror=mirror_target, sample=drawn)
+        found = settle(comparison, settle_s=settle_s, give_up_s=give_up_s, at_most=max_differences)
     unrepairable = () if target is None else target.send(found.differing)
     return VerifyReport(
         rows=found.rows,

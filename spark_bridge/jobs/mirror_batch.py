@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -32,7 +33,7 @@ from spark_bridge.jobs.mirror_state import (
 )
 from spark_bridge.jobs.row_steps import ImageColumns, row_steps
 from spark_bridge.rows.conformed import conformed
-from spark_bridge.rows.folding import judged_records, merged_records, newest_records, shown_rows
+from spark_bridge.rows.folding import all_records, folded, shown_rows
 from spark_bridge.rows.key_columns import KeyColumns
 from spark_bridge.rows.table_lives import TableLife, is_of_life, newest_life
 from spark_bridge.rows.table_rows import table_columns, table_rows
@@ -124,14 +125,16 @@ class MirrorBatch:
         if applied.is_expiring:
             finished = self.expire(batch)
             return Counter(finished) + Counter(self.apply(batch))
-        kept_bytes = self._kept_bytes()
-        fit_session(batch.sparkSession, 0, kept_bytes)
+        session = batch.sparkSession
+        fit_session(session, 0, 0)
         raw = batch.where(not_applied(applied)).persist()
         try:
-            content = content_of(raw, applied.life)
+            content, kept_bytes = at_once(session, lambda: content_of(raw, applied.life), self._kept_bytes)
+            assert isinstance(content, BatchContent)
+            assert isinstance(kept_bytes, int)
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
-            fit_session(batch.sparkSession, content.records, kept_bytes)
+            fit_session(session, content.records, kept_bytes)
             is_new_table = applied.begins_anew or bool(
                 applied.life and content.life and content.life.begins_behind(applied.life)
             )
@@ -161,14 +164,11 @@ class MirrorBatch:
         if plan.life is not None:
             raw = raw.where(is_of_life(plan.life))
         self._follow_schema(plan)
-        records = newest_records(raw, plan.schemas)
-        if content.records < FEW_RECORDS:
-            records = records.localCheckpoint()  # else the owners, which both tables are joined with, compute it again
+        records = all_records(raw, plan.schemas)
         owners = self._touched_owners(records, plan)
-        newest = self._merged(records, owners, plan)
-        clock = F.lit(applied.clock_s)
+        kept = self._kept(owners, plan)
         # Checkpoints and not caches: Delta's MERGE would copy what is cached, once for each table.
-        judged = judged_records(newest, plan.schemas, self._static_columns, clock).localCheckpoint()
+        judged = folded(records, kept, plan.schemas, self._static_columns, applied.clock_s).localCheckpoint()
         told = self._told(judged, owners, plan).localCheckpoint()
         changes = told.where("op <> 'same'")
         if self._logs or self._histories:
@@ -179,7 +179,7 @@ class MirrorBatch:
         at_once(
             raw.sparkSession,
             lambda: _merge_rows(self._tables.rows, changes, [*table_columns(plan.schemas), *_OWN]),
-            lambda: self._tables.save_records(judged, newest.columns, content.newest_publish_s or applied.clock_s),
+            lambda: self._tables.save_records(judged, content.newest_publish_s or applied.clock_s),
         )
         now_s = int(time.time())
         done = Applied(
@@ -198,7 +198,9 @@ class MirrorBatch:
         return counts
 
     def _kept_bytes(self) -> int:
-        return self._tables.rows.size_bytes() + self._tables.records.size_bytes()
+        tables = (self._tables.rows, self._tables.records)
+        with ThreadPoolExecutor(len(tables)) as pool:
+            return sum(pool.map(lambda each: each.size_bytes(), tables))
 
     def _next_expiry(self, applied: Applied, new: int | None) -> int | None:
         """No later than the first row expires; asked of the rows only when what was known has passed."""
@@ -223,14 +225,12 @@ class MirrorBatch:
             return F.broadcast(touched)  # else the tables are shuffled, whatever their size
         return touched.distinct()
 
-    def _merged(self, records: DataFrame, owners: DataFrame, plan: _Plan) -> DataFrame:
+    def _kept(self, owners: DataFrame, plan: _Plan) -> DataFrame | None:
+        """What the mirror has kept of the touched partitions."""
         kept = self._tables.records.read()
         if kept is None or plan.is_new_table:
-            return merged_records(records)
-        # A mirror of an earlier version lacks what was added since.
-        names = [each for each in records.columns if each in kept.columns]
-        known = kept.join(owners, "owner", "left_semi").select(*names)
-        return merged_records(records.unionByName(known, allowMissingColumns=True))
+            return None
+        return kept.join(owners, "owner", "left_semi")
 
     def _told(self, judged: DataFrame, owners: DataFrame, plan: _Plan) -> DataFrame:
         """Rows of the touched partitions: `op`, `_cdc_id`, `owner`, `before`, `after` (structs of the table's columns and
@@ -244,8 +244,7 @@ class MirrorBatch:
         })  # fmt: skip
         after = table_rows(shown, plan.schemas, self._options.numbers, _OWN)
         now = after.select(ID, _whole(after.columns).alias("after"), _content(table_columns(plan.schemas)).alias("new"))
-        is_gone = (F.col("scope") == "row") & ~F.coalesce("is_alive", F.lit(False))
-        gone = judged.where(is_gone).select(F.hex("key").alias(ID), "removed_us")
+        gone = judged.where("is_gone").select(F.hex("key").alias(ID), "removed_us")
         told = self._beside_old(now.unionByName(gone, allowMissingColumns=True), after.schema, owners)
         told = told.where(F.col("before").isNotNull() | F.col("after").isNotNull())
         last_s = plan.content.newest_publish_s or plan.applied.clock_s

@@ -30,6 +30,7 @@ from spark_bridge.jobs.lake_table import LakeTable, TableFormat, update_and_inse
 from spark_bridge.jobs.state_file import StateFile, newest_state
 from spark_bridge.reading.folders import FsspecFolder
 from spark_bridge.reading.planning import is_of_topic, last_of
+from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from spark_bridge.rows.record_places import record_place
 from spark_bridge.rows.table_lives import TableLife, generation_column, newest_life
 from spark_bridge.spark_line import iceberg_jar
@@ -167,27 +168,14 @@ class MirrorTables:
             )
         )
 
-    def save_records(self, judged: DataFrame, columns: list[str], seen_s: int) -> None:
-        """Keep what later records must meet. What was removed or has expired for good goes, unless it gives static columns;
-        what a marker has taken must not count again when the marker is forgotten."""
-        is_row, gone = F.col("scope") == "row", F.col("is_removed")
-        is_taken_static = (F.col("scope") == "static") & F.col("is_wiped")
-        flagged = F.when(gone, F.col("valued").withField("is_removed", F.lit(True))).otherwise(F.col("valued"))
-        own_expiry = F.struct(F.col("valued.expires_at").alias("expires_at"), F.col("valued.at").alias("at"))
-        kept = {
+    def save_records(self, judged: DataFrame, seen_s: int) -> None:
+        """Keep of what `spark_bridge.rows.folding.folded` gave what later records must meet."""
+        named = judged.withColumns({
             "record_id": F.concat_ws("/", "scope", F.hex("key"), F.to_json("bounds")),
-            "valued": F.when(~is_taken_static, flagged),
-            "deleted": F.when(~is_taken_static, F.col("deleted")),
-            "lasting": F.when(~gone & F.col("lasts"), F.col("lasting")),
-            "passing": F.when(~gone & F.col("passing_counts"), F.col("passing")).when(
-                ~gone & F.col("valued.expires_at").isNotNull(), own_expiry
-            ),
             "seen_s": F.lit(seen_s).cast("bigint"),
-            "is_dropped": (is_row & F.col("valued").isNull())
-            | ((gone | F.col("is_expired")) & ~F.col("is_static_source")),
-        }
-        names = ["record_id", *columns, "seen_s"]
-        source = judged.withColumns(kept).select(*names, "is_dropped")
+        })  # fmt: skip
+        names = ["record_id", *KEPT_SCHEMA.names, "seen_s"]
+        source = named.select(*names, "is_dropped")
         if self.records.read() is None:
             self.records.create(source.where("NOT is_dropped").drop("is_dropped"))
             return

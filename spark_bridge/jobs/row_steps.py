@@ -14,9 +14,10 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import DataType
 
 from spark_bridge.rows.avro_columns import Numbers
+from spark_bridge.rows.fold_batches import covered_rows
 from spark_bridge.rows.folding import all_records
-from spark_bridge.rows.key_columns import KeyColumns, comparable_key, decoded_ranges
-from spark_bridge.rows.range_scope import covers
+from spark_bridge.rows.key_columns import KeyColumns
+from spark_bridge.rows.range_scope import RangeScope
 from spark_bridge.rows.record_places import message_id_of
 from spark_bridge.rows.typed import key_decoder, value_decoder
 from spark_bridge.topics.topic_schemas import TopicSchemas
@@ -120,13 +121,11 @@ def _candidates(told: DataFrame, rows: DataFrame, schemas: TopicSchemas) -> Data
 
 def _wiped(records: DataFrame, known: DataFrame, schemas: TopicSchemas, image: DataType) -> DataFrame:
     """The deletions of many rows, each for every row that it covers."""
-    deleted = F.struct("at", "deletion_time")
-    markers = records.where("scope IN ('partition', 'range')").select(
-        "owner", "scope", "place", "changed_us", F.array(F.struct("bounds", deleted.alias("deleted"))).alias("ranges")
-    )
-    met = known.join(markers, "owner").withColumns({"ranges": decoded_ranges(schemas), "row": comparable_key(schemas)})
-    is_covered = F.exists("ranges", lambda each: covers(F.col("row"), each, KeyColumns.of(schemas).clustering))
-    return met.where((F.col("scope") == "partition") | is_covered).select(
+    markers = records.where("scope IN ('partition', 'range')").select("owner", "bounds", "place", "changed_us")
+    met = known.join(markers, "owner").select("_cdc_id", "key", "key_version", "bounds", "place", "changed_us")
+    scope = RangeScope([(each.version, each.key) for each in schemas.versions])
+    covered = met.mapInArrow(covered_rows(scope), met.schema)
+    return covered.select(
         "_cdc_id", F.lit(_DURING).alias("phase"), "place", _cells(F.lit(None).cast(image)), "changed_us"
     )
 

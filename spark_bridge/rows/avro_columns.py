@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_bridge.rows.avro_types import bare_type, named_records
 from spark_bridge.spark_line import try_cast
 from spark_bridge.topics.topic_schemas import AvroRecord
 
@@ -65,9 +66,8 @@ class AvroColumns:
 
     def __init__(self, schema: AvroRecord, numbers: Numbers) -> None:
         self._numbers: Numbers = numbers
-        self._named: dict[str, Mapping[str, object]] = {}
         self._fields = [(cast("str", each["name"]), each["type"]) for each in _fields(schema)]
-        self._collect(schema)
+        self._named = named_records(schema)
 
     @property
     def names(self) -> list[str]:
@@ -86,7 +86,7 @@ class AvroColumns:
             return column
         if self._numbers == "string":
             return F.udf(self._text_converter(avro_type), self._spark_type(avro_type), useArrow=True)(column)
-        return self._decimals(column, self._bare(avro_type), name)
+        return self._decimals(column, bare_type(avro_type, self._named), name)
 
     def _decimals(self, column: Column, avro_type: AvroType, name: str) -> Column:
         match avro_type:
@@ -95,12 +95,14 @@ class AvroColumns:
             case {"logicalType": "cql_decimal"}:
                 return _decimal(column, name)
             case {"type": "array", "items": items} if self._has_number(items):
-                return F.transform(column, lambda each: self._decimals(each, self._bare(items), name))
+                return F.transform(column, lambda each: self._decimals(each, bare_type(items, self._named), name))
             case {"type": "map", "values": values} if self._has_number(values):
-                return F.transform_values(column, lambda _, each: self._decimals(each, self._bare(values), name))
+                return F.transform_values(
+                    column, lambda _, each: self._decimals(each, bare_type(values, self._named), name)
+                )
             case {"type": "record"} as record if self._has_number(record):
                 fields = [
-                    self._decimals(column.getField(field), self._bare(each), f"{name}.{field}").alias(field)
+                    self._decimals(column.getField(field), bare_type(each, self._named), f"{name}.{field}").alias(field)
                     for field, each in _named_fields(record)
                 ]
                 return F.when(column.isNotNull(), F.struct(*fields))
@@ -109,7 +111,7 @@ class AvroColumns:
 
     def _text_converter(self, avro_type: AvroType) -> Converter:
         """A function from what a Python UDF is given to text for every number in it; it must pickle, hence closures."""
-        avro_type = self._bare(avro_type)
+        avro_type = bare_type(avro_type, self._named)
         match avro_type:
             case {"logicalType": "cql_varint"}:
                 return _nullable(_varint_text)
@@ -132,7 +134,7 @@ class AvroColumns:
                 return _same
 
     def _spark_type(self, avro_type: AvroType) -> DataType:
-        avro_type = self._bare(avro_type)
+        avro_type = bare_type(avro_type, self._named)
         match avro_type:
             case {"logicalType": "cql_varint" | "cql_decimal"}:
                 return StringType()
@@ -150,7 +152,7 @@ class AvroColumns:
                 return _PRIMITIVES[cast("str", avro_type)]
 
     def _has_number(self, avro_type: AvroType) -> bool:
-        match self._bare(avro_type):
+        match bare_type(avro_type, self._named):
             case {"logicalType": "cql_decimal" | "cql_varint"}:
                 return True
             case {"type": "array", "items": inner} | {"type": "map", "values": inner}:
@@ -159,28 +161,6 @@ class AvroColumns:
                 return any(self._has_number(each) for _, each in _named_fields(record))
             case _:
                 return False
-
-    def _bare(self, avro_type: AvroType) -> AvroType:
-        """Without a union with null, and with the definition in place of a name."""
-        if isinstance(avro_type, list):
-            (avro_type,) = [each for each in avro_type if each != "null"]
-        if isinstance(avro_type, str) and avro_type not in _PRIMITIVES:
-            return self._named[avro_type.rpartition(".")[2]]
-        return avro_type
-
-    def _collect(self, avro_type: AvroType) -> None:
-        if isinstance(avro_type, list):
-            for each in avro_type:
-                self._collect(each)
-        elif isinstance(avro_type, dict):
-            if avro_type.get("type") == "record":
-                self._named[cast("str", avro_type["name"]).rpartition(".")[2]] = avro_type
-            for part in (
-                avro_type.get("items"),
-                avro_type.get("values"),
-                *[each["type"] for each in _fields(avro_type)],
-            ):
-                self._collect(part)
 
 
 def _integer(data: Column, name: str, shown: Column) -> Column:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.readers import raw_batch
 from spark_bridge.reading.topic_reader import TopicRange, last_message_properties
-from spark_bridge.rows.folding import judged_records, merged_records, newest_records, shown_rows
+from spark_bridge.rows.folding import all_records, folded, shown_rows
 from spark_bridge.rows.table_lives import TableLife, is_of_life, life_of, newest_life
 from spark_bridge.rows.table_rows import table_rows
 from spark_bridge.rows.typed import typed_rows
@@ -71,10 +70,7 @@ def _shown(
     life = _newest_life(options)
     if life is not None:
         raw = raw.where(is_of_life(life))
-    now = None if clock_s is None else F.lit(clock_s)
-    # divided by Cassandra partitions once, as all that follows needs them
-    newest = merged_records(newest_records(raw, schemas).repartition("owner"))
-    return shown_rows(judged_records(newest, schemas, static_columns, now))
+    return shown_rows(folded(all_records(raw, schemas), None, schemas, static_columns, clock_s))
 
 
 def _raw(spark: SparkSession, options: Options) -> DataFrame:

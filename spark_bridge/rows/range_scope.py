@@ -6,58 +6,175 @@ inclusive start lies before all rows with that prefix, an exclusive one after th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, cast
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+import fastavro
 
-__all__ = ["ClusteringColumn", "covers"]
+from spark_bridge.rows.avro_types import bare_type, named_records
+from spark_bridge.rows.fold import Bounds
+from spark_bridge.topics.topic_schemas import AvroRecord
 
-ClusteringColumn = tuple[str, bool]
-"""Name, and whether its values are uuids."""
+__all__ = ["KeySchemas", "RangeScope"]
 
+KeySchemas = Sequence[tuple[int, AvroRecord]]
+"""Schemas of a topic's keys by version."""
 
-def covers(row: Column, scope: Column, columns: Sequence[ClusteringColumn]) -> Column:
-    """True when the scope covers the row.
+_Values = Sequence[object]
+_Comparable = Callable[[object], object]
 
-    `row` is the row's key as a struct. `scope` is a struct of `start` and `end` (keys whose clustering columns after
-    the bound's prefix are null; null: open), `start_inclusive`, `end_inclusive` and `reversed` (names of descending
-    columns).
-    """
-    reversed_columns = scope.getField("reversed")
-    after_start = _within(
-        row, scope.getField("start"), scope.getField("start_inclusive"), reversed_columns, columns, True
-    )
-    before_end = _within(row, scope.getField("end"), scope.getField("end_inclusive"), reversed_columns, columns, False)
-    return after_start & before_end
-
-
-def _within(
-    row: Column,
-    bound: Column,
-    inclusive: Column,
-    reversed_columns: Column,
-    columns: Sequence[ClusteringColumn],
-    is_start: bool,
-) -> Column:
-    """The comparison, column by column from the last: equal so far, the next column decides."""
-    decision = inclusive
-    for name, is_uuid in reversed(columns):
-        value, limit = row.getField(name), bound.getField(name)
-        left, right = (_uuid_order(value), _uuid_order(limit)) if is_uuid else (value, limit)
-        is_above = F.when(F.array_contains(reversed_columns, name), left < right).otherwise(left > right)
-        beyond = is_above if is_start else ~is_above
-        decision = F.when(limit.isNull(), inclusive).when(value == limit, decision).otherwise(beyond)
-    return bound.isNull() | decision
+# fastavro's name for a table called like one of Avro's types
+_ROOT: Final = "cdc_key"
 
 
-def _uuid_order(text: Column) -> Column:
-    """A text that sorts as Cassandra's uuid and timeuuid do: by version, version 1 by its time, then by bytes.
+class RangeScope:
+    """Tells whether a range covers a row, for the keys of one topic."""
+
+    def __init__(self, schemas: KeySchemas) -> None:
+        self._schemas = dict(schemas)
+        # made where they are used, which is in another process
+        self._readers: dict[int, _KeyReader] = {}
+        self._known: dict[Bounds, _Range] = {}
+
+    def __call__(self, bounds: Bounds, key: bytes, key_version: int) -> bool:
+        """True when the range holds the row of that key, in Avro by the schema version.
+
+        Raises KeyError for a version that is not known, and what fastavro raises for bytes that are no such key.
+        """
+        known = self._known.get(bounds)
+        if known is None:
+            known = self._known[bounds] = self._range(bounds)
+        return known.holds(self._reader(key_version).clustering(key))
+
+    def _reader(self, version: int) -> _KeyReader:
+        if version not in self._readers:
+            self._readers[version] = _KeyReader(self._schemas[version])
+        return self._readers[version]
+
+    def _range(self, bounds: Bounds) -> _Range:
+        reader = self._reader(bounds.schema_version)
+        backwards = json.loads(bounds.range_reversed or "[]")
+
+        def bound(text: str | None) -> _Values | None:
+            return None if text is None else reader.clustering(base64.b64decode(text))
+
+        return _Range(
+            start=bound(bounds.range_start),
+            end=bound(bounds.range_end),
+            has_start=bounds.range_start_inclusive == "true",
+            has_end=bounds.range_end_inclusive == "true",
+            reversed=tuple(each in backwards for each in reader.clustering_names),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Range:
+    """Values of clustering columns, None behind the bound's prefix; no values where that end is open."""
+
+    start: _Values | None
+    end: _Values | None
+    has_start: bool
+    has_end: bool
+    reversed: Sequence[bool]
+
+    def holds(self, row: _Values) -> bool:
+        after_start = self.start is None or self._within(row, self.start, self.has_start, 1)
+        return after_start and (self.end is None or self._within(row, self.end, self.has_end, -1))
+
+    def _within(self, row: _Values, bound: _Values, is_inclusive: bool, side: int) -> bool:
+        """Whether the row lies on that side of the bound: the first column that differs decides."""
+        for value, limit, is_reversed in zip(row, bound, self.reversed, strict=True):
+            if limit is None:
+                break
+            if value == limit:
+                continue
+            is_above = cast("str", value) > cast("str", limit)
+            return (is_above != is_reversed) == (side > 0)
+        return is_inclusive
+
+
+class _KeyReader:
+    """Keys of one schema version."""
+
+    def __init__(self, schema: AvroRecord) -> None:
+        fields = cast("Sequence[Mapping[str, object]]", schema["fields"])
+        self._named = named_records(schema)
+        self._schema = fastavro.parse_schema(cast("dict[str, object]", {**_plain(schema), "name": _ROOT}))
+        # clustering columns are unions with null
+        clustering = [each for each in fields if isinstance(each["type"], list)]
+        self.clustering_names = [cast("str", each["name"]) for each in clustering]
+        self._comparables = [self._comparable(each["type"]) for each in clustering]
+
+    def clustering(self, key: bytes) -> _Values:
+        """Values of the clustering columns in a form that compares as in Cassandra."""
+        found = cast("Mapping[str, object]", fastavro.schemaless_reader(io.BytesIO(key), self._schema, None))
+        return [
+            None if found[name] is None else comparable(found[name])
+            for name, comparable in zip(self.clustering_names, self._comparables, strict=True)
+        ]
+
+    def _comparable(self, avro_type: object) -> _Comparable:
+        match bare_type(avro_type, self._named):
+            case {"logicalType": "uuid"}:
+                return lambda value: _uuid_order(cast("str", value))
+            case {"logicalType": "cql_varint"}:
+                return lambda value: int.from_bytes(cast("bytes", value), "big", signed=True)
+            case {"logicalType": "cql_decimal"}:
+                return lambda value: _decimal(cast("Mapping[str, object]", value))
+            case {"type": "float" | "double"} | "float" | "double":
+                return lambda value: _float_order(cast("float", value))
+            case {"type": "array", "items": items}:
+                element = self._comparable(items)
+                return lambda values: [element(each) for each in cast("Sequence[object]", values)]
+            case {"type": "map", "values": inner}:
+                entry = self._comparable(inner)
+                return lambda values: [
+                    (name, entry(each)) for name, each in cast("Mapping[str, object]", values).items()
+                ]
+            case {"type": "record", "fields": fields}:
+                parts = [(each["name"], self._comparable(each["type"])) for each in fields]
+                return lambda values: _fields_order(cast("Mapping[str, object]", values), parts)
+            case _:
+                return lambda value: value
+
+
+def _fields_order(values: Mapping[str, object], parts: Sequence[tuple[str, _Comparable]]) -> list[tuple[object, ...]]:
+    """Of a tuple or a user type: field by field, null first."""
+    return [() if values[name] is None else (comparable(values[name]),) for name, comparable in parts]
+
+
+def _uuid_order(text: str) -> tuple[str, str, str]:
+    """As Cassandra's uuid and timeuuid sort: by version, version 1 by its time, then by bytes.
 
     Cassandra source: o.a.c.db.marshal.UUIDType.compare, TimeUUIDType.
     """
-    version = F.substr(text, F.lit(15), F.lit(1))
-    time = F.concat(
-        F.substr(text, F.lit(16), F.lit(3)), F.substr(text, F.lit(10), F.lit(4)), F.substr(text, F.lit(1), F.lit(8))
-    )
-    return F.concat(version, F.when(version == "1", F.concat(time, F.substr(text, F.lit(19)))).otherwise(text))
+    version = text[14]
+    time = text[15:18] + text[9:13] + text[:8] if version == "1" else ""
+    return version, time, text[18:] if version == "1" else text
+
+
+def _float_order(value: float) -> tuple[bool, float, float]:
+    """As Java's Double.compare: -0.0 before 0.0, NaN behind all."""
+    is_nan = math.isnan(value)
+    return is_nan, 0.0 if is_nan else value, math.copysign(1.0, value) if value == 0 else 0.0
+
+
+def _decimal(value: Mapping[str, object]) -> Decimal:
+    unscaled = int.from_bytes(cast("bytes", value["bigint"]), "big", signed=True)
+    return Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -cast("int", value["scale"])))
+
+
+def _plain(avro_type: object) -> dict[str, object]:
+    """Without logical types: fastavro's own forms of times cannot hold all that Cassandra has."""
+
+    def without(each: dict[str, object]) -> dict[str, object]:
+        return {name: value for name, value in each.items() if name != "logicalType"}
+
+    plain: dict[str, object] = json.loads(json.dumps(avro_type), object_hook=without)
+    return plain

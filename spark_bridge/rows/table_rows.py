@@ -82,16 +82,16 @@ def _with_static_columns(
         value.finish(F.col("value")).alias("value"),
         value.finish(F.col("static")).alias("static"),
     )
-    clustering = {name for name, _ in KeyColumns.of(schemas).clustering}
+    clustering = set(KeyColumns.of(schemas).clustering)
     keys = [
         F.when(F.col("is_alive"), column).alias(name) if name in clustering else column.alias(name)
         for name, column in zip(key.names, _fields("key", key.names), strict=True)
     ]
     values = [
-        F.when(F.array_contains("static_names", name), _field("static", name)).otherwise(_living(name)).alias(name)
+        F.when(F.array_contains("static_names", name), _living(name, "static")).otherwise(_living(name)).alias(name)
         for name in _value_names(key, value)
     ]
-    statics = [F.array_contains("static_names", name) & _field("static", name).isNotNull() for name in value.names]
+    statics = [F.array_contains("static_names", name) & _living(name, "static").isNotNull() for name in value.names]
     has_static = F.lit(False)
     for each in statics:
         has_static |= each
@@ -112,9 +112,9 @@ def _value_names(key: RecordDecoder, value: RecordDecoder) -> list[str]:
     return [name for name in value.names if name not in key.names]
 
 
-def _living(name: str) -> Column:
+def _living(name: str, struct: str = "value") -> Column:
     """A value, or null when its time is over."""
-    return F.when(~F.array_contains("gone_columns", name), _field("value", name))
+    return F.when(~F.array_contains("gone_columns", name), _field(struct, name))
 
 
 def _field(struct: str, name: str) -> Column:

@@ -1,0 +1,502 @@
+"""The folding rules: from the records of a Cassandra partition to what its rows are. Plain values, no Spark.
+
+The newest record of a key wins; a marker removes the earlier rows of its scope; the newest record of a Cassandra partition that
+has a value gives its static columns; a row whose data has expired is gone, and so is a column by itself.
+
+Within a topic partition the position tells which of two records is the later one. Ledgers of two topic partitions tell nothing
+of each other: between them the time of publication tells, which counts as no earlier than that of any earlier record of the
+same key in the same topic partition (another producer's clock may lag); of equal times the write time tells, and then the number
+of the topic partition. A key has records in several topic partitions after their number was raised.
+
+What was folded is folded again with the records that came since, in any steps, with the same result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+__all__ = [
+    "PARTITION",
+    "RANGE",
+    "ROW",
+    "STATIC",
+    "Bounds",
+    "Covers",
+    "Deleted",
+    "FoldedKey",
+    "Going",
+    "KeyRecords",
+    "Passing",
+    "Place",
+    "Rules",
+    "StaticSource",
+    "Valued",
+]
+
+ROW: Final = "row"
+STATIC: Final = "static"
+PARTITION: Final = "partition"
+RANGE: Final = "range"
+"""What a record speaks about: a row, a partition's static row, all rows of a partition, or a range of them."""
+
+_Order = tuple[int, tuple[int, int, int]]
+"""By the time of publication, then by position."""
+
+_FEW: Final = 64
+_EARLIEST: Final = -(1 << 63)
+_BEFORE_ALL: Final[_Order] = (_EARLIEST, (-1, -1, -1))
+_SECOND_US: Final = 1_000_000
+
+
+class Place(NamedTuple):
+    """Where a record stands: ledger, entry and index in the batch (-1 without one) within a topic partition.
+
+    `clock` is the time of publication in microseconds (None where the topic has no partitions, so that positions tell all);
+    `writetime_us` is None where the record does not know it.
+    """
+
+    position: tuple[int, int, int]
+    partition: int
+    clock: int | None
+    writetime_us: int | None
+
+    @property
+    def by_clock(self) -> tuple[int, int, int]:
+        """Orders places of different topic partitions. A record that does not know when it was written comes first."""
+        clock = _EARLIEST if self.clock is None else self.clock
+        return clock, _EARLIEST if self.writetime_us is None else self.writetime_us, self.partition
+
+    @property
+    def by_clock_and_position(self) -> _Order:
+        """Orders what the records of a Cassandra partition say of it, which are mostly in one topic partition."""
+        return (_EARLIEST if self.clock is None else self.clock), self.position
+
+    def is_behind(self, other: Place) -> bool:
+        """True when this record of the same key is the later one."""
+        if self.partition == other.partition:
+            return self.position > other.position
+        return self.by_clock > other.by_clock
+
+    @property
+    def message_id(self) -> str:
+        """As the raw rows show it."""
+        ledger, entry, index = self.position
+        text = f"{ledger}:{entry}:{self.partition}"
+        return text if index < 0 else f"{text}:{index}"
+
+
+class Going(NamedTuple):
+    """What a record says of its row's expiry: seconds by column as JSON, when its last cell goes, and whether the row goes with it."""
+
+    columns_expire_at: str | None = None
+    cells_expire_at: int | None = None
+    is_sure: bool = False
+
+
+class Valued(NamedTuple):
+    """A record with a value. `is_removed`: a deletion that is forgotten since took it."""
+
+    at: Place
+    value: bytes
+    schema_version: int
+    expires_at: int | None
+    going: Going
+    is_removed: bool = False
+
+
+class Deleted(NamedTuple):
+    """A record without a value; the time is in microseconds."""
+
+    at: Place
+    deletion_time: int | None
+
+
+class Passing(NamedTuple):
+    """A record with a TTL: of all of a key the one whose time is over last."""
+
+    expires_at: int
+    at: Place
+
+
+class _Lasting(NamedTuple):
+    at: Place
+
+
+class Bounds(NamedTuple):
+    """What a range deletion says of its range: keys of Avro as base64 by the schema version, and names as JSON."""
+
+    range_start: str | None
+    range_end: str | None
+    range_start_inclusive: str | None
+    range_end_inclusive: str | None
+    range_reversed: str | None
+    schema_version: int
+
+
+_Record = TypeVar("_Record", Valued, Deleted, _Lasting)
+
+
+@dataclass(slots=True)
+class KeyRecords:
+    """What is known of one key in one scope (and of one range): candidates, of which the newest of each kind counts.
+
+    `static_columns`: lists of names as JSON, each with its place; the last one counts, for ALTER TABLE makes it longer or shorter.
+    """
+
+    key: bytes
+    scope: str
+    bounds: Bounds | None = None
+    key_version: int = 0
+    valued: list[Valued] = field(default_factory=list)
+    deleted: list[Deleted] = field(default_factory=list)
+    lasting: list[_Lasting] = field(default_factory=list)
+    passing: Passing | None = None
+    static_columns: tuple[_Order, str] | None = None
+
+    def add_value(self, record: Valued) -> None:
+        """A record with a value, which is no marker."""
+        _add(self.valued, record)
+        if record.expires_at is not None:
+            self.add_passing(Passing(record.expires_at, record.at))
+        elif record.going.cells_expire_at is None:
+            # what may or may not go with its last cell tells nothing of what came before
+            self.add_lasting(record.at)
+
+    def add_kept_value(self, record: Valued) -> None:
+        """As a fold has kept it, beside what it has kept of the record's expiry."""
+        _add(self.valued, record)
+
+    def add_deletion(self, record: Deleted) -> None:
+        """A record without a value."""
+        _add(self.deleted, record)
+
+    def add_lasting(self, at: Place) -> None:
+        """A record whose row has no TTL stands there."""
+        _add(self.lasting, _Lasting(at))
+
+    def add_passing(self, passing: Passing) -> None:
+        """A record whose row has a TTL."""
+        if self.passing is None or passing > self.passing:
+            self.passing = passing
+
+    def name_statics(self, names: str, at: Place | None) -> None:
+        """A record that stands there names the table's static columns. None: one that a marker took, earlier than all others."""
+        named = _BEFORE_ALL if at is None else at.by_clock_and_position, names
+        if self.static_columns is None or named > self.static_columns:
+            self.static_columns = named
+
+
+class StaticSource(NamedTuple):
+    """What gives a partition's static columns."""
+
+    value: bytes
+    version: int
+    writetime_us: int | None
+    going: Going
+
+
+class _Seconds(NamedTuple):
+    """When columns go by themselves: names of those that have gone, when the last of them went, and when the next one goes."""
+
+    gone: Sequence[str]
+    last_gone_us: int | None
+    next_s: int | None
+
+    @classmethod
+    def of(
+        cls, going: Going, now_s: int, *, only: Sequence[str] | None = None, without: Sequence[str] = ()
+    ) -> _Seconds:
+        """Of all that a record tells, or of some columns."""
+        if going.columns_expire_at is None:
+            return _NONE_GOES
+        told = _json_object(going.columns_expire_at)
+        seconds = {
+            name: second for name, second in told.items() if (only is None or name in only) and name not in without
+        }
+        gone = {name: second for name, second in seconds.items() if second <= now_s}
+        last_s = _latest(gone.values())
+        later = [second for second in seconds.values() if second > now_s]
+        return cls(tuple(gone), None if last_s is None else last_s * _SECOND_US, _soonest(later))
+
+
+_NONE_GOES: Final = _Seconds((), None, None)
+
+
+@dataclass(slots=True)
+class FoldedKey:
+    """One key in one scope, judged. What is kept for later records, and what the table's rows are made of.
+
+    `is_alive`: it is a row of the table. `is_gone`: it is a key of rows, and there is no such row; `removed_us` tells since when, where
+    that is known. `is_static_only`: it stands for a partition that has static columns and no rows. `is_dropped`: later records
+    need not meet it. `expires_at`: when the row or one of its columns goes next, in seconds (None: all of it stays);
+    `gone_columns`: values that are over. `place` is the message id of the value.
+    """
+
+    key: bytes
+    key_version: int
+    scope: str
+    bounds: Bounds | None
+    valued: Valued | None
+    deleted: Deleted | None
+    lasting: Place | None
+    passing: Passing | None
+    static_columns: str | None
+    is_alive: bool = False
+    is_gone: bool = False
+    is_dropped: bool = False
+    is_static_only: bool = False
+    removed_us: int | None = None
+    writetime_us: int | None = None
+    expires_at: int | None = None
+    gone_columns: Sequence[str] = ()
+    static_source: StaticSource | None = None
+    static_names: Sequence[str] = ()
+
+    @property
+    def place(self) -> str:
+        """Of the value, or of what is known instead."""
+        known = self.valued or self.deleted
+        return "" if known is None else known.at.message_id
+
+    def show_statics(self, names: Sequence[str], given: StaticSource | None, going: _Seconds) -> None:
+        """The partition's static columns beside the row's own: what goes of them goes for the row, too."""
+        self.static_source, self.static_names = given, names
+        if given is not None:
+            self.gone_columns = (*self.gone_columns, *going.gone)
+            self.writetime_us = _latest([self.writetime_us, given.writetime_us, going.last_gone_us])
+            self.expires_at = _soonest([self.expires_at, going.next_s])
+
+
+class Covers(Protocol):
+    """Tells whether a range covers a row."""
+
+    def __call__(self, bounds: Bounds, key: bytes, key_version: int) -> bool:
+        """The key is the row's, in Avro by the schema version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a table folds. `static_names` are those of its static columns (None: as the records say)."""
+
+    has_clustering: bool
+    static_names: Sequence[str] | None
+    covers: Covers
+
+    def fold(self, records: Iterable[KeyRecords], now_s: int) -> list[FoldedKey]:
+        """Judge all that is known of one Cassandra partition, at a time in seconds since the epoch."""
+        known = [_Judgement(each) for each in records]
+        wiped, names = None, tuple[str, ...]()
+        if self.has_clustering:
+            names = _static_names(known) if self.static_names is None else tuple(self.static_names)
+            of_partition = [each.folded.deleted for each in known if each.folded.scope == PARTITION]
+            wiped = max((each for each in of_partition if each), key=lambda each: each.at.position, default=None)
+        ranges = [each.folded for each in known if each.folded.scope == RANGE]
+        for each in known:
+            if each.folded.scope == ROW:
+                each.judge([*([wiped] if wiped else []), *self._covering(ranges, each.folded)], names, now_s)
+        if self.has_clustering:
+            _add_statics(known, names, wiped, now_s)
+        return [each.folded for each in known]
+
+    def _covering(self, ranges: Iterable[FoldedKey], row: FoldedKey) -> list[Deleted]:
+        return [
+            each.deleted
+            for each in ranges
+            if each.deleted and each.bounds and self.covers(each.bounds, row.key, row.key_version)
+        ]
+
+
+class _Judgement:
+    """One key while its partition is judged."""
+
+    def __init__(self, records: KeyRecords) -> None:
+        lasting = newest(records.lasting)
+        self.named = records.static_columns
+        self.folded = FoldedKey(
+            key=records.key,
+            key_version=records.key_version,
+            scope=records.scope,
+            bounds=records.bounds,
+            valued=newest(records.valued),
+            deleted=newest(records.deleted),
+            lasting=None if lasting is None else lasting.at,
+            passing=records.passing,
+            static_columns=None if records.static_columns is None else records.static_columns[1],
+        )
+
+    def judge(self, markers: Sequence[Deleted], static_names: Sequence[str], now_s: int) -> None:
+        """Whether there is a row, what it loses by its TTLs, and what is kept of it. The markers are those that cover it.
+
+        A row has expired when its newest record says so for sure; otherwise when everything written since its last removal had
+        a TTL and the latest of these is over.
+        """
+        one, valued = self.folded, self.folded.valued
+        deleted_us = _latest([self._deletion_time(), *[each.deletion_time for each in markers]])
+        if valued is None:
+            one.is_gone, one.is_dropped, one.removed_us = True, True, deleted_us
+            return
+        is_sure = valued.going.is_sure
+        is_removed = valued.is_removed or self._is_removed(valued.at, markers)
+        passing = None if one.passing is None or self._is_removed(one.passing.at, markers) else one.passing
+        lasts = one.lasting is not None and not self._is_removed(one.lasting, markers) and not is_sure
+        over_s = valued.expires_at
+        if not is_sure:
+            over_s = passing.expires_at if passing is not None else over_s
+            over_s = None if over_s is None else _latest([over_s, valued.going.cells_expire_at])
+        is_over = not lasts and over_s is not None and over_s <= now_s
+        one.is_alive = not is_removed and not is_over
+        one.is_gone = one.is_dropped = not one.is_alive
+        if one.is_alive:
+            self._show(valued, _Seconds.of(valued.going, now_s, without=static_names), None if lasts else over_s)
+        else:
+            one.removed_us = deleted_us if is_removed or over_s is None else over_s * _SECOND_US
+        self._keep(valued, passing, is_removed=is_removed, lasts=lasts)
+
+    def _show(self, valued: Valued, going: _Seconds, over_s: int | None) -> None:
+        one = self.folded
+        one.gone_columns = tuple(going.gone)
+        one.writetime_us = _latest([valued.at.writetime_us, going.last_gone_us])
+        one.expires_at = _soonest([over_s, going.next_s])
+
+    def _keep(self, valued: Valued, passing: Passing | None, *, is_removed: bool, lasts: bool) -> None:
+        """What a deletion has taken must not count again when the deletion is forgotten."""
+        one = self.folded
+        if is_removed:
+            one.valued = valued._replace(is_removed=True)
+            one.lasting = one.passing = None
+            return
+        if not lasts:
+            one.lasting = None
+        if passing is None and one.passing is not None:
+            one.passing = None if valued.expires_at is None else Passing(valued.expires_at, valued.at)
+
+    def _is_removed(self, at: Place, markers: Iterable[Deleted]) -> bool:
+        """True when a later record of the same key, or a later marker, says that there is no row."""
+        deleted = self.folded.deleted
+        return (deleted is not None and deleted.at.is_behind(at)) or any(_is_later(each, at) for each in markers)
+
+    def _deletion_time(self) -> int | None:
+        deleted = self.folded.deleted
+        if deleted is None:
+            return None
+        return deleted.at.writetime_us if deleted.deletion_time is None else deleted.deletion_time
+
+    def _is_cleared(self) -> bool:
+        """True for a static row whose newest record says that it has no columns any more."""
+        one = self.folded
+        if one.scope != STATIC or one.deleted is None:
+            return False
+        return one.valued is None or one.deleted.at.is_behind(one.valued.at)
+
+    @property
+    def static_place(self) -> Place | None:
+        """Where it speaks of static columns, if it does."""
+        one = self.folded
+        told = one.deleted if self._is_cleared() else one.valued
+        return told.at if told is not None and one.scope in (ROW, STATIC) else None
+
+    @property
+    def static_source(self) -> StaticSource | None:
+        """What it says of static columns; None: that there are none."""
+        valued = self.folded.valued
+        if valued is None or self._is_cleared():
+            return None
+        return StaticSource(valued.value, valued.schema_version, valued.at.writetime_us, valued.going)
+
+
+def _static_names(known: Sequence[_Judgement]) -> tuple[str, ...]:
+    """The list that stands last among those of a partition."""
+    named = max((each.named for each in known if each.named is not None), default=None)
+    return () if named is None else _json_names(named[1])
+
+
+def _add_statics(known: Sequence[_Judgement], names: Sequence[str], wiped: Deleted | None, now_s: int) -> None:
+    """What a partition's static columns are, and which key stands for a partition that has no rows besides."""
+    speaking: list[tuple[_Order, _Judgement]] = []
+    for each in known:
+        at = each.static_place
+        if at is not None and wiped is not None and _is_later(wiped, at):
+            if each.folded.scope == STATIC:
+                each.folded.valued = each.folded.deleted = None  # it must not count again when the marker is forgotten
+        elif at is not None and names:
+            speaking.append((at.by_clock_and_position, each))
+    source = max(speaking, key=lambda each: each[0])[1] if speaking else None
+    given = None if source is None else source.static_source
+    if source is not None and given is not None:
+        source.folded.is_dropped = False
+    going = _NONE_GOES if given is None else _Seconds.of(given.going, now_s, only=names)
+    has_rows = False
+    for each in known:
+        has_rows |= each.folded.is_alive
+        each.folded.show_statics(names, given, going)
+    if given is not None and not has_rows:
+        min((each.folded for each in known), key=lambda each: (each.key, each.scope)).is_static_only = True
+
+
+def newest(records: Sequence[_Record]) -> _Record | None:
+    """Of records of one key the one that comes last, with the clock that it counts by."""
+    if len(records) < 2:
+        return records[0] if records else None
+    return max(_newest_of_each(records), key=lambda each: each.at.by_clock)
+
+
+def _newest_of_each(records: Iterable[_Record]) -> list[_Record]:
+    """The last one of each topic partition: what follows there is no earlier, whatever the clock of its producer says."""
+    found: dict[int, _Record] = {}
+    for each in records:
+        known = found.get(each.at.partition)
+        if known is None:
+            found[each.at.partition] = each
+            continue
+        later, earlier = (each, known) if each.at.position > known.at.position else (known, each)
+        if earlier.at.clock is not None and later.at.clock is not None and earlier.at.clock > later.at.clock:
+            later = later._replace(at=later.at._replace(clock=earlier.at.clock))
+        found[each.at.partition] = later
+    return list(found.values())
+
+
+def _add(records: list[_Record], record: _Record) -> None:
+    records.append(record)
+    if len(records) >= _FEW:
+        records[:] = _newest_of_each(records)
+
+
+def _is_later(marker: Deleted, at: Place) -> bool:
+    """True when the marker came after a record of another key."""
+    mine = marker.at
+    if mine.partition == at.partition:
+        return mine.position > at.position
+    if mine.clock is None or at.clock is None:
+        return False
+    if mine.clock != at.clock:
+        return mine.clock > at.clock
+    times = at.writetime_us, marker.deletion_time
+    return times[0] is not None and times[1] is not None and times[0] <= times[1]
+
+
+def _latest(times: Iterable[int | None]) -> int | None:
+    return max((each for each in times if each is not None), default=None)
+
+
+def _soonest(times: Iterable[int | None]) -> int | None:
+    return min((each for each in times if each is not None), default=None)
+
+
+def _json_object(text: str | None) -> Mapping[str, int]:
+    """What a property holds; nothing where it is another producer's, and no such JSON."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _json_names(text: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return ()
+    return tuple(found) if isinstance(found, list) else ()

@@ -1,0 +1,285 @@
+"""The folding rules beside a dictionary that follows the records one by one, through the Arrow batches that Spark's workers get."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from schemas.row_record import record_writer
+from spark_bridge.rows.fold import PARTITION, RANGE, ROW, STATIC, Going, Place, Rules, Valued, newest
+from spark_bridge.rows.fold_batches import BOUNDS, FOLDED_SCHEMA, KEPT_SCHEMA, TOLD_COLUMNS, fold_batches
+from spark_bridge.rows.range_scope import RangeScope
+from spark_bridge.topics.topic_schemas import AvroRecord
+from tests.fix_spark import table_schemas
+
+KEY, VALUE = table_schemas(
+    partition_key={"pk": "text"}, clustering={"a": "int", "b": "text"}, regular={"v": "int"}, static={"s": "int"}
+)
+VERSION: Final = 3
+NOW_S: Final = 1_000
+WRITE_KEY, WRITE_VALUE = record_writer(KEY), record_writer(VALUE)
+KEPT: Final = to_arrow_schema(KEPT_SCHEMA)
+KEPT_PARTS: Final = [each for each in KEPT if each.name not in ("owner", "key", "scope", "bounds", "key_version")]
+NUMBERS: Final = {
+    "key_version": pa.int64(), "ledger": pa.int64(), "entry": pa.int64(), "batch_index": pa.int32(), "partition": pa.int32(),
+    "clock_us": pa.int64(), "writetime": pa.int64(), "expires_at": pa.int64(), "cells_expire_at": pa.int64(),
+    "deletion_time": pa.int64(),
+}  # fmt: skip
+OTHERS: Final = {
+    "owner": pa.string(), "key": pa.binary(), "scope": pa.string(), "bounds": KEPT.field("bounds").type, "value": pa.binary(),
+    "columns_expire_at": pa.string(), "is_sure": pa.bool_(), "static_columns": pa.string(), "kept": pa.struct(KEPT_PARTS),
+}  # fmt: skip
+TOLD: Final = pa.schema([(name, {**NUMBERS, **OTHERS}[name]) for name in TOLD_COLUMNS])
+Told = dict[str, object]
+
+
+class Row(NamedTuple):
+    """The partition has this row from now on, and these static columns."""
+
+    a: int
+    b: str
+    v: int
+    s: int | None
+
+
+class Delete(NamedTuple):
+    """Of one row."""
+
+    a: int
+    b: str
+
+
+class DeleteRange(NamedTuple):
+    """Of rows between two prefixes of clustering columns; an empty one is open."""
+
+    start: tuple[int | str, ...]
+    end: tuple[int | str, ...]
+    has_start: bool
+    has_end: bool
+
+
+class Static(NamedTuple):
+    """The static column by itself; None: it is deleted."""
+
+    s: int | None
+
+
+class DeletePartition(NamedTuple):
+    """All that there is."""
+
+
+Change = Row | Delete | DeleteRange | Static | DeletePartition
+PREFIXES: Final = st.one_of(
+    st.just(()), st.tuples(st.integers(-2, 2)), st.tuples(st.integers(-2, 2), st.sampled_from(["", "a", "b", "é"]))
+)
+CHANGES: Final = st.one_of(
+    st.builds(
+        Row, st.integers(-2, 2), st.sampled_from(["", "a", "b", "é"]), st.integers(0, 9), st.none() | st.integers(0, 9)
+    ),
+    st.builds(Delete, st.integers(-2, 2), st.sampled_from(["", "a", "b", "é"])),
+    st.builds(DeleteRange, PREFIXES, PREFIXES, st.booleans(), st.booleans()),
+    st.builds(Static, st.none() | st.integers(0, 9)),
+    st.builds(DeletePartition),
+)
+
+
+class Model:
+    """The partition as Cassandra would have it."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, str], int] = {}
+        self.static: int | None = None
+
+    def apply(self, change: Change) -> None:
+        """The next change."""
+        match change:
+            case Row(a, b, v, s):
+                self.rows[a, b], self.static = v, s
+            case Delete(a, b):
+                self.rows.pop((a, b), None)
+            case DeleteRange():
+                self.rows = {key: v for key, v in self.rows.items() if not _covers(change, key)}
+            case Static(s):
+                self.static = s
+            case DeletePartition():
+                self.rows, self.static = {}, None
+
+
+def _covers(change: DeleteRange, key: tuple[int, str]) -> bool:
+    start, end = key[: len(change.start)], key[: len(change.end)]
+    is_behind = not change.start or start > change.start or (start == change.start and change.has_start)
+    return is_behind and (not change.end or end < change.end or (end == change.end and change.has_end))
+
+
+def told_of(change: Change, position: int) -> Told:
+    """As the data topic has it."""
+    given: Told = dict.fromkeys(TOLD_COLUMNS)
+    given.update(owner="p", ledger=position // 7, entry=position % 7, batch_index=-1, partition=0, key_version=VERSION)
+    given.update(clock_us=position // 3, writetime=position, is_sure=False, scope=ROW)
+    match change:
+        case Row(a, b, v, s):
+            given.update(key=key_of(a, b), value=WRITE_VALUE({"v": v, "s": s}))
+        case Delete(a, b):
+            given.update(key=key_of(a, b))
+        case DeleteRange(start, end, has_start, has_end):
+            bounds = [
+                *map(bound_of, (start, end)),
+                *[str(each).lower() for each in (has_start, has_end)],
+                None,
+                VERSION,
+            ]
+            given.update(scope=RANGE, key=key_of(), bounds=dict(zip(BOUNDS, bounds, strict=True)))
+            given.update(deletion_time=position)
+        case Static(s):
+            value = None if s is None else WRITE_VALUE({"v": None, "s": s})
+            given.update(scope=STATIC, key=key_of(), value=value)
+        case DeletePartition():
+            given.update(scope=PARTITION, key=key_of(), deletion_time=position)
+    return given
+
+
+def key_of(*clustering: int | str) -> bytes:
+    return WRITE_KEY({"pk": "p", **dict(zip(("a", "b"), (*clustering, None, None), strict=False))})
+
+
+def bound_of(prefix: Sequence[int | str]) -> str | None:
+    return base64.b64encode(key_of(*prefix)).decode() if prefix else None
+
+
+def fold(told: Sequence[Told], rules: Rules, now_s: int = NOW_S) -> list[dict[str, Any]]:
+    """Folded, in batches of three rows."""
+    batches = [pa.RecordBatch.from_pylist(list(told[at : at + 3]), schema=TOLD) for at in range(0, len(told), 3)]
+    folded = list(fold_batches(rules, now_s)(batches))
+    assert all(each.schema == to_arrow_schema(FOLDED_SCHEMA) for each in folded)
+    return [row for each in folded for row in each.to_pylist()]
+
+
+def rules_of(static_names: Sequence[str] | None) -> Rules:
+    return Rules(True, static_names, RangeScope([(VERSION, cast("AvroRecord", KEY))]))
+
+
+def kept_of(folded: Sequence[dict[str, Any]]) -> list[Told]:
+    """What later folds are given of an earlier one."""
+    names = [each.name for each in KEPT_PARTS]
+    return [
+        {**dict.fromkeys(TOLD_COLUMNS), **{each: row[each] for each in ("owner", "key", "scope", "bounds", "key_version")},
+         "kept": {name: row[name] for name in names}}
+        for row in folded
+        if not row["is_dropped"]
+    ]  # fmt: skip
+
+
+def read(data: bytes, schema: object) -> dict[str, Any]:
+    return cast(
+        "dict[str, Any]",
+        fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(cast("dict[str, object]", schema)), None),
+    )
+
+
+def shown(folded: Sequence[dict[str, Any]]) -> tuple[dict[tuple[int, str], int], int | None]:
+    """The rows, and the static column that each of them, or the partition alone, shows."""
+    rows, statics = {}, set()
+    for each in folded:
+        if each["is_alive"]:
+            key = read(each["key"], KEY)
+            rows[key["a"], key["b"]] = read(each["valued"]["value"], VALUE)["v"]
+        if each["is_alive"] or each["is_static_only"]:
+            assert each["static_names"] == ["s"]
+            statics.add(None if each["static_value"] is None else read(each["static_value"], VALUE)["s"])
+    assert len(statics) <= 1
+    return rows, next(iter(statics), None)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(CHANGES, st.booleans()), max_size=30), st.randoms(use_true_random=False))
+def test_in_whatever_steps_records_come_the_rows_are_those_of_a_dictionary(
+    changes: Sequence[tuple[Change, bool]], random: Any
+) -> None:
+    """After each change that ends a step. Within a step the records come in any order; the next one starts from what was kept."""
+    rules = rules_of(["s"])
+    model, step, kept = Model(), list[Told](), list[Told]()
+    for position, (change, ends_step) in enumerate([*changes, (Static(5), True)]):
+        model.apply(change)
+        step.append(told_of(change, position))
+        if not ends_step:
+            continue
+        told = [*step, *kept]
+        random.shuffle(told)
+        folded = fold(told, rules)
+        rows, static = shown(folded)
+        assert rows == model.rows
+        assert static == model.static
+        step, kept = [], kept_of(folded)
+
+
+LAST: Final = (
+    ("within a partition the position tells", ((5, 0, 100, 9), (6, 0, 90, 1))),
+    ("between partitions the clock tells", ((6, 0, 90, 9), (5, 1, 100, 1))),
+    ("of equal clocks the write time tells", ((6, 0, 100, None), (7, 2, 100, 1), (5, 1, 100, 2))),
+    ("what follows in a partition is no earlier", ((7, 1, 95, 1), (5, 0, 100, 1), (6, 0, 90, 1))),
+    ("a topic without partitions", ((5, -1, None, 9), (6, -1, None, 1))),
+)
+
+
+@pytest.mark.parametrize(("case", "places"), LAST)
+def test_positions_order_a_partition_and_clocks_order_partitions(
+    case: str, places: Sequence[tuple[int, int, int | None, int | None]]
+) -> None:
+    """The last of each case is the newest one, in whatever order the records come. Ledger, topic partition, clock, write time."""
+    records = [
+        Valued(Place((ledger, 0, -1), partition, clock, writetime), str(number).encode(), 1, None, Going())
+        for number, (ledger, partition, clock, writetime) in enumerate(places)
+    ]
+    for order in itertools.permutations(records):
+        found = newest(order)
+        assert found is not None, case
+        assert found.value == records[-1].value, case
+
+
+def test_a_static_column_goes_by_itself_in_every_row_of_its_partition() -> None:
+    """The row's own columns go by what its newest record says, the static ones by what the newest record of the partition says."""
+    rules = rules_of(["s"])
+    first = told_of(Row(1, "a", 1, 1), 1)
+    first.update(columns_expire_at=json.dumps({"v": NOW_S + 50, "s": NOW_S - 7}))
+    second = told_of(Row(2, "a", 2, 2), 2)
+    second.update(columns_expire_at=json.dumps({"v": NOW_S - 3, "s": NOW_S + 20}))
+    found = {each["key"]: each for each in fold([first, second], rules)}
+    one, two = found[key_of(1, "a")], found[key_of(2, "a")]
+    assert (one["gone_columns"], one["next_expiry_s"]) == ([], NOW_S + 20)
+    assert (two["gone_columns"], two["next_expiry_s"]) == (["v"], NOW_S + 20)
+    later = {each["key"]: each["gone_columns"] for each in fold([first, second], rules, NOW_S + 20)}
+    assert later == {key_of(1, "a"): ["s"], key_of(2, "a"): ["v", "s"]}
+    assert found[key_of(2, "a")]["writetime_us"] == (NOW_S - 3) * 1_000_000
+
+
+def test_the_names_of_static_columns_outlive_the_record_that_a_marker_took() -> None:
+    """They are all that is known of which columns are static, until another record names them."""
+    rules = rules_of(None)
+    told = told_of(Static(1), 1)
+    told.update(static_columns='["s"]')
+    kept = kept_of(fold([told, told_of(DeletePartition(), 2), told_of(Row(1, "a", 1, 3), 3)], rules))
+    for _ in range(2):
+        folded = fold([told_of(Row(2, "a", 2, 4), 4), *kept], rules)
+        assert [(each["static_names"], each["gone_columns"]) for each in folded if each["is_alive"]] == [
+            (["s"], [])
+        ] * 2
+        kept = kept_of(folded)
+
+
+def test_another_producers_properties_are_taken_as_nothing() -> None:
+    """They are text, and need not be the JSON that ours is."""
+    told = told_of(Row(1, "a", 1, 1), 1)
+    told.update(columns_expire_at="soon", static_columns="s, t")
+    (found,) = fold([told], rules_of(None))
+    assert (found["is_alive"], found["gone_columns"], found["static_names"]) == (True, [], [])

@@ -1,0 +1,115 @@
+"""Ranges of clustering values, compared as Cassandra compares them; keys are the connector's Avro."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import pytest
+
+from schemas.cql_value import AvroValue
+from schemas.row_record import record_writer
+from spark_bridge.rows.fold import Bounds
+from spark_bridge.rows.range_scope import RangeScope
+from spark_bridge.topics.topic_schemas import AvroRecord
+from tests.fix_spark import table_schemas
+
+VERSION = 7
+# type, and values in Cassandra's order
+ORDERS: Sequence[tuple[str, Sequence[object]]] = (
+    ("int", (-(1 << 31), -1, 0, 5)),
+    ("bigint", (-(1 << 63), -1, 0, 1 << 40)),
+    ("text", ("", "Z", "a", "é", "\U0001f600")),
+    ("blob", (b"", b"\x00", b"\x7f", b"\x80", b"\xff")),
+    ("boolean", (False, True)),
+    ("double", (float("-inf"), -1.5, -0.0, 0.0, 2.0, float("inf"), float("nan"))),
+    ("timestamp", (-(1 << 62), -1, 0, 1 << 62)),  # further than Python's own times reach
+    ("date", (-719_529, 0, 3_000_000)),
+    ("varint", tuple(each.to_bytes(9, "big", signed=True) for each in (-(1 << 70), -1, 0, 255, 1 << 70))),
+    (
+        "decimal",
+        tuple(
+            {"bigint": unscaled.to_bytes(4, "big", signed=True), "scale": scale}
+            for unscaled, scale in ((-12, 1), (-1, 0), (0, 3), (99, 2), (1, 0), (1, -9))
+        ),
+    ),
+    (
+        "timeuuid",  # by time, whose lowest bits stand first
+        (
+            "ffffffff-0000-1000-8000-000000000000",
+            "00000000-0001-1000-8000-000000000000",
+            "00000000-0001-1000-8000-000000000001",
+            "00000000-0000-1001-8000-000000000000",
+        ),
+    ),
+    (
+        "uuid",  # by version first
+        (
+            "ffffffff-ffff-1fff-bfff-ffffffffffff",
+            "00000000-0000-4000-8000-000000000000",
+            "00000000-0000-4000-9000-000000000000",
+        ),
+    ),
+    ("frozen<list<int>>", ([], [1], [1, 2], [2])),
+    ("frozen<map<text, int>>", ({}, {"a": 1}, {"a": 1, "b": 0}, {"a": 2}, {"b": 0})),
+    ("frozen<tuple<int, text>>", ({"index_0": None, "index_1": "z"}, {"index_0": 1, "index_1": None}, {"index_0": 1, "index_1": "a"})),
+)  # fmt: skip
+
+
+class Table:
+    """Keys of one partition."""
+
+    def __init__(self, **clustering: str) -> None:
+        schema, _ = table_schemas(partition_key={"pk": "text"}, clustering=clustering, regular={"v": "int"})
+        self._write = record_writer(schema)
+        self.covers = RangeScope([(VERSION, cast("AvroRecord", schema))])
+
+    def key(self, values: Mapping[str, object]) -> bytes:
+        """With null for what is not given."""
+        return self._write(cast("Mapping[str, AvroValue]", {"pk": "p", **values}))
+
+    def bounds(
+        self,
+        start: Mapping[str, object],
+        end: Mapping[str, object],
+        *,
+        closed: tuple[bool, bool],
+        reversed_: str = "[]",
+    ) -> Bounds:
+        first, last = (base64.b64encode(self.key(each)).decode() if each else None for each in (start, end))
+        has_first, has_last = (str(each).lower() for each in closed)
+        return Bounds(first, last, has_first, has_last, reversed_, VERSION)
+
+
+@pytest.mark.parametrize(("cql_type", "values"), ORDERS)
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_values_compare_as_in_cassandra(cql_type: str, values: Sequence[object], is_reversed: bool) -> None:
+    table = Table(c=cql_type)
+    ordered = list(reversed(values)) if is_reversed else list(values)
+    names = '["c"]' if is_reversed else "[]"
+    for at, value in enumerate(ordered):
+        for closed in (False, True):
+            behind = table.bounds({"c": value}, {}, closed=(closed, False), reversed_=names)
+            before = table.bounds({}, {"c": value}, closed=(False, closed), reversed_=names)
+            keys = [table.key({"c": each}) for each in ordered]
+            first, last = at + (not closed), at + closed
+            assert [table.covers(behind, each, VERSION) for each in keys] == [n >= first for n in range(len(keys))]
+            assert [table.covers(before, each, VERSION) for each in keys] == [n < last for n in range(len(keys))]
+
+
+def test_a_bound_may_be_a_prefix() -> None:
+    """All rows of a prefix lie between its inclusive bounds, none between exclusive ones."""
+    table = Table(a="int", b="text")
+    keys = [table.key({"a": a, "b": b}) for a in (1, 2, 3) for b in ("", "x")]
+
+    def covered(start: Mapping[str, object], end: Mapping[str, object], *closed: bool) -> list[int]:
+        bounds = table.bounds(start, end, closed=(closed[0], closed[1]))
+        return [at for at, key in enumerate(keys) if table.covers(bounds, key, VERSION)]
+
+    assert covered({"a": 2}, {"a": 2}, True, True) == [2, 3]
+    assert covered({"a": 2}, {"a": 2}, False, True) == []
+    assert covered({"a": 1}, {"a": 3}, False, False) == [2, 3]
+    assert covered({"a": 1, "b": ""}, {"a": 3, "b": "x"}, False, False) == [1, 2, 3, 4]
+    assert covered({}, {"a": 1}, False, True) == [0, 1]
+    assert covered({}, {}, False, False) == [0, 1, 2, 3, 4, 5]

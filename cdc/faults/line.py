@@ -24,7 +24,7 @@ from cdc.faults.disks import folder_on_another_disk
 from cdc.faults.errors import FaultRunError
 from cdc.faults.oracle.topics import Event
 from cdc.faults.proxy import Proxy
-from cdc.faults.tables import KEYSPACE, RECREATED
+from cdc.faults.tables import KEYSPACE, PARTITIONED, RECREATED
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.cassandra_node import CassandraNode
@@ -167,7 +167,7 @@ class FaultLine:
         return agent
 
     def prepare_topics(self) -> None:
-        """Everything stays on the topics, for the oracle reads them at the end; RECREATED's takes any schema.
+        """Everything stays on the topics, for the oracle reads them at the end; some have partitions, RECREATED's takes any schema.
 
         Where a table comes back with other types, Pulsar's default strategy would refuse them, and the table would be
         parked until somebody sets another.
@@ -177,9 +177,10 @@ class FaultLine:
             json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
             timeout=_ADMIN_TIMEOUT_S,
         ).raise_for_status()
-        topic = f"{self.sandbox.pulsar.admin_url}/admin/v2/persistent/public/default/data-{KEYSPACE}.{RECREATED}"
-        rest().put(topic, timeout=_ADMIN_TIMEOUT_S).raise_for_status()
-        policy = f"{topic}/schemaCompatibilityStrategy"
+        topics = f"{self.sandbox.pulsar.admin_url}/admin/v2/persistent/public/default/data-{KEYSPACE}."
+        for table in PARTITIONED:
+            rest().put(f"{topics}{table}/partitions", json=1, timeout=_ADMIN_TIMEOUT_S).raise_for_status()
+        policy = f"{topics}{RECREATED}/schemaCompatibilityStrategy"
         rest().put(policy, json="ALWAYS_COMPATIBLE", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
 
     def deploy_source(self) -> None:

@@ -24,8 +24,13 @@ TEST_COUNTS: Final[Mapping[FaultKind, int]] = {
 """What `make test` strikes. A restart of everything kills Pulsar, Cassandra and the agent once, too."""
 
 # What a fault of each lane costs in seconds on two cores, its recovery included; the slowest lane decides.
-_SECONDS_PER_FAULT: Final = 3.0
-_SLOW_SECONDS: Final = 30.0
+_SECONDS: Final[Mapping[str, float]] = {
+    "agent": 3.0,
+    "connector": 12.0,
+    "conditions": 3.0,
+    "topics": 30.0,
+    "servers": 30.0,
+}
 
 ALL_TARGETS: Final = ("agent", "child", "host", "pulsar", "cassandra")
 """What can be stopped by SIGSTOP."""
@@ -57,14 +62,11 @@ class Fault:
 
 def counts_for_minutes(minutes: float, kinds: Sequence[FaultKind]) -> dict[FaultKind, int]:
     """How many of each kind fit into a run of so many minutes: the cheap ones often, those that restart servers seldom."""
-    seconds = minutes * 60
-    slow = [kind for kind in kinds if LANES[kind] == "servers"]
-    counts = {kind: max(1, round(seconds / (_SLOW_SECONDS * len(slow)))) for kind in slow}
-    for lane in ("agent", "connector", "conditions"):
+    counts = {}
+    for lane, each_s in _SECONDS.items():
         members = [kind for kind in kinds if LANES[kind] == lane]
         for kind in members:
-            each_s = _SECONDS_PER_FAULT * (4 if lane == "connector" else 1)
-            counts[kind] = max(1, round(seconds / (each_s * len(members))))
+            counts[kind] = max(1, round(minutes * 60 / (each_s * len(members))))
     return counts
 
 

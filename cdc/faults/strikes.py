@@ -13,6 +13,7 @@ from typing import Final
 import psutil
 
 from cdc.agent_process import AgentProcess
+from cdc.faults.data_topic import DataTopicAdmin
 from cdc.faults.disks import HALF_A_SEGMENT, NO_BYTES, cdc_raw_filled, failed_moves, files_limited, fill_segments
 from cdc.faults.events_topic import EventsTopicAdmin
 from cdc.faults.index_files import disturb_index
@@ -20,7 +21,7 @@ from cdc.faults.kinds import FaultKind
 from cdc.faults.line import FaultLine, wait_for
 from cdc.faults.plan import Fault
 from cdc.faults.sessions import session_of
-from cdc.faults.tables import RECREATED, TRACKED
+from cdc.faults.tables import PARTITIONED, RECREATED, TRACKED
 from cdc.sandbox import SandboxError
 
 __all__ = ["Strikes"]
@@ -37,6 +38,10 @@ _SPILL_S: Final = 30.0
 
 # Longer than the Cassandra driver leaves a connection idle.
 _CUT_S: Final = 40.0
+
+# Pulsar's producers look once a minute how many partitions a topic has.
+_NOTICED_S: Final = 150.0
+_MOST_ADDED: Final = 3
 
 Strike = Callable[[Fault], int | None]
 
@@ -82,6 +87,7 @@ class Strikes:
             FaultKind.TWO_AGENTS: self._two_agents,
             FaultKind.SUBSCRIPTION_REMOVED: self._remove_subscription,
             FaultKind.TOPIC_DELETED: self._delete_topic,
+            FaultKind.PARTITIONS_ADDED: self._add_partitions,
             FaultKind.RESTART_ALL: self._restart_all,
         }
 
@@ -335,6 +341,15 @@ class Strikes:
         self._line.deleted.setdefault(topic.table, []).extend(kept)
         topic.delete()
         topic.wait_until_whole()
+
+    def _add_partitions(self, fault: Fault) -> int:
+        """From when the producers notice it, later records of a key may stand in another partition than earlier ones."""
+        topic = DataTopicAdmin(self._line, PARTITIONED[int(fault.choice * len(PARTITIONED))])
+        before = topic.partitions()
+        after = before + 1 + int(fault.choice * 100 % 1 * _MOST_ADDED)
+        self._struck(fault, f"{topic.table}: {before} become {after}")
+        topic.set_partitions(after)
+        return topic.wait_for_records(range(before, after), _NOTICED_S)
 
     def _end_connector(self, fault: Fault) -> None:
         """Half of the time the topic goes while the connector is down."""

@@ -9,6 +9,7 @@ from cdc.faults.literals import NATIVE_TYPES
 __all__ = [
     "ALL_TYPES",
     "KEYSPACE",
+    "PARTITIONED",
     "RECREATED",
     "RECREATED_FORMS",
     "TRACKED",
@@ -50,6 +51,9 @@ TRACKED: Final = (
     "mixed",
 )
 """Tables with `cdc = true`."""
+
+PARTITIONED: Final = ("everything", "keyed", "clustered", "short_lived", RECREATED)
+"""Tables whose data topic has partitions: one at first. The others' are as Pulsar makes them by itself."""
 
 UNTRACKED: Final = "untracked"
 """A table without, which is written in batches together with `clustered`."""

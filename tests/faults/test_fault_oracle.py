@@ -14,14 +14,15 @@ import pytest
 from cdc.faults.oracle.cassandra_rows import Stored
 from cdc.faults.oracle.changes import Judged, compare_events, order_problems
 from cdc.faults.oracle.comparison import compare
-from cdc.faults.oracle.folding import TableShape, fold
+from cdc.faults.oracle.folding import TableShape, fold, newest
 from cdc.faults.oracle.gaps import Gap
 from cdc.faults.oracle.in_flight import InFlight
-from cdc.faults.oracle.topics import DataRecord, Event, merged
+from cdc.faults.oracle.topics import DataRecord, Event
 from cdc.faults.oracle.values import form_of_avro, form_of_driver
 
 _ID = "11111111-1111-1111-1111-111111111111"
 _OLD_ID = "22222222-2222-2222-2222-222222222222"
+_GENERATIONS = {_ID: "2", _OLD_ID: "1"}
 _NODE = "33333333-3333-3333-3333-333333333333"
 _COLUMNS = {"t": {"v", "w"}}
 _SHAPE = TableShape(
@@ -42,6 +43,7 @@ def _record(
     table_id: str = _ID,
     segpos: str = "1:1",
     published_ms: int = 1000,
+    at: tuple[int, int] = (0, 0),
     bounds: tuple[Mapping[str, object] | None, Mapping[str, object] | None] = (None, None),
     **properties: str,
 ) -> DataRecord:
@@ -50,23 +52,76 @@ def _record(
         key={"pk": key[0], "c1": key[1], "c2": key[2]},
         value=value,
         value_bytes=None,
-        properties={"kind": kind, "table_id": table_id, "node": _NODE, "segpos": segpos, **properties},
+        properties={
+            "kind": kind,
+            "table_id": table_id,
+            "table_generation": _GENERATIONS[table_id],
+            "node": _NODE,
+            "segpos": segpos,
+            **properties,
+        },
         published_ms=published_ms,
+        partition=at[0],
+        place=at[1],
         bounds=bounds,
     )
 
 
-def test_records_of_several_partitions_are_ordered_by_their_publication() -> None:
-    """Within a partition the places count, whatever a clock says; of equal times the later write is the later record."""
-    old = [_record(segpos=name, published_ms=at) for name, at in (("1:1", 100), ("1:2", 90), ("1:4", 300))]
-    new = [
-        _record(segpos="1:3", published_ms=200),
-        _record(segpos="1:5", published_ms=300, writetime="7"),
-        _record(segpos="1:6", published_ms=250),
+def _in_a_row(*records: DataRecord) -> list[DataRecord]:
+    """Those of each topic partition stand one behind the other."""
+    return [replace(record, place=place) for place, record in enumerate(records)]
+
+
+def test_in_a_topic_partition_the_record_behind_the_others_is_the_newest() -> None:
+    """Whatever the clocks of its producers say."""
+    records = [_record(segpos=name, published_ms=at) for name, at in (("1:1", 100), ("1:2", 90))]
+    assert newest(_in_a_row(*records)).properties["segpos"] == "1:2"
+
+
+def test_in_two_topic_partitions_the_record_that_was_published_later_is_the_newest() -> None:
+    """Of equal times the later write; a record counts as published no earlier than those of its key before it."""
+    old = [_record(segpos=f"1:{n}", published_ms=at, at=(0, n)) for n, at in ((1, 300), (2, 90))]
+    for published_ms, writetime, expected in (
+        (200, "9", "1:2"),
+        (300, "9", "1:3"),
+        (301, "1", "1:3"),
+        (300, "1", "1:2"),
+    ):
+        moved = _record(segpos="1:3", published_ms=published_ms, at=(1, 0), writetime=writetime)
+        records = [replace(each, properties={**each.properties, "writetime": "5"}) for each in old]
+        assert newest([*records, moved]).properties["segpos"] == expected
+        assert newest([moved, *records]).properties["segpos"] == expected
+
+
+@pytest.mark.parametrize(
+    ("marker", "is_there"),
+    [
+        ({"at": (0, 1), "published_ms": 1}, False),
+        ({"at": (1, 0), "published_ms": 999}, True),
+        ({"at": (1, 0), "published_ms": 1001}, False),
+        ({"at": (1, 0), "published_ms": 1000, "deletion_time": "4"}, True),
+        ({"at": (1, 0), "published_ms": 1000, "deletion_time": "5"}, False),
+    ],
+)
+def test_a_marker_removes_rows_before_it_in_any_topic_partition(marker: dict[str, Any], is_there: bool) -> None:
+    """Its key is another than theirs, so it may stand in another one for good."""
+    deletion = _record("partition_deletion", (1, None, None), **marker)
+    folded = fold(_SHAPE, [_record(value=_VALUE, writetime="5"), deletion])
+    assert (folded.rows[1,] != {}, folded.statics.get((1,)) is not None) == (is_there, is_there)
+
+
+def test_a_life_counts_by_its_generation() -> None:
+    """Behind it in its topic partition nothing of an earlier one may stand; with two instances it may."""
+    records = [
+        _record(value=_VALUE, at=(0, 0)),
+        _record(value=None, table_id=_OLD_ID, at=(1, 0)),
+        _record(value={**_VALUE, "v": "of the life before"}, table_id=_OLD_ID, at=(0, 1)),
     ]
-    for partitions in ([old, new], [new, old]):
-        places = [record.properties["segpos"] for record in merged(partitions)]
-        assert places == [f"1:{number}" for number in range(1, 7)]
+    stored = _stored({(1, "a"): _ROW}, {"s": None})
+    assert compare(_SHAPE, stored, fold(_SHAPE, records[:2])).differences == []
+    assert compare(_SHAPE, stored, fold(_SHAPE, records, instances=2)).differences == []
+    (behind,) = compare(_SHAPE, stored, fold(_SHAPE, records)).differences
+    assert f"table id {_OLD_ID} stands behind one of {_ID}" in behind
 
 
 def _event(position: int = 10, *, kind: str = "ROW", key: bytes = b"k", **changed: Any) -> Event:
@@ -93,7 +148,7 @@ _ROW = {"v": "x", "w": 1}
 
 
 def _differences(stored: Stored, *records: DataRecord) -> list[str]:
-    return compare(_SHAPE, stored, fold(_SHAPE, records)).differences
+    return compare(_SHAPE, stored, fold(_SHAPE, _in_a_row(*records))).differences
 
 
 def test_equal_sides_have_no_difference() -> None:
@@ -124,7 +179,7 @@ def test_equal_sides_have_no_difference() -> None:
         pytest.param(
             {(1, "a"): _ROW},
             [_record(value=_VALUE, table_id=_OLD_ID)],
-            "ends with table id",
+            "latest table id is",
             id="only of the old table",
         ),
         pytest.param(
@@ -175,7 +230,7 @@ def test_a_range_takes_the_rows_between_its_bounds(
         range_end_inclusive="true",
         range_reversed='["c1"]',
     )
-    folded = fold(_SHAPE, [*(_record(key=(1, *row), value=_VALUE) for row in rows), marker])
+    folded = fold(_SHAPE, _in_a_row(*(_record(key=(1, *row), value=_VALUE) for row in rows), marker))
     assert list(folded.rows[1,]) == left
 
 

@@ -29,6 +29,8 @@ class InFlight:
         told: dict[bytes, list[int]] = defaultdict(list)
         for record in records:
             told[record.key_bytes].append(record.published_ms)
+        for times in told.values():
+            times.sort()
         seen: set[tuple[str, int, int, int]] = set()
         for event in events:
             if event.place in seen:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import heapq
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, Final, Self
 
 import fastavro
@@ -17,17 +15,19 @@ import pulsar
 
 from cdc.faults.oracle.gaps import Gap, gap_of
 
-__all__ = ["DataRecord", "Event", "TopicReader", "merged"]
+__all__ = ["DataRecord", "Event", "TopicReader"]
 
 _TIMEOUT_MS: Final = 120_000
 _OPERATION_TIMEOUT_S: Final = 120
 _HTTP_TIMEOUT_S: Final = 180
-_NEVER_WRITTEN: Final = -(1 << 63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRecord:
-    """One message of a data topic. `key` and `value` are by Avro names, without logical types; no value: null."""
+    """One message of a data topic. `key` and `value` are by Avro names, without logical types; no value: null.
+
+    `place` is its number in its topic partition.
+    """
 
     key_bytes: bytes
     key: Mapping[str, object]
@@ -35,6 +35,8 @@ class DataRecord:
     value_bytes: bytes | None
     properties: Mapping[str, str]
     published_ms: int
+    partition: int = 0
+    place: int = 0
     bounds: tuple[Mapping[str, object] | None, Mapping[str, object] | None] = (None, None)
     """Of a range deletion: start and end, as keys with nulls behind the bound's prefix; None where that end is open."""
 
@@ -89,13 +91,18 @@ class TopicReader:
         return sorted(answer.raise_for_status().json())
 
     def data_records(self, topic: str) -> Iterator[DataRecord]:
-        """All records of a data topic (KEY_VALUE, AVRO), in its order, which is that of `merged` where it has partitions."""
-        partitions = [name for name in self.topics() if name.startswith(f"{topic}-partition-")]
-        return merged([self._data_records(topic, name) for name in partitions or [topic]])
+        """All records of a data topic (KEY_VALUE, AVRO): topic partition by topic partition, each in its order."""
+        partitions = sorted(
+            (int(name.rpartition("-partition-")[2]), name)
+            for name in self.topics()
+            if name.startswith(f"{topic}-partition-")
+        )
+        for number, name in partitions or [(0, topic)]:
+            yield from self._data_records(topic, name, number)
 
-    def _data_records(self, topic: str, partition: str) -> Iterator[DataRecord]:
+    def _data_records(self, topic: str, name: str, partition: int) -> Iterator[DataRecord]:
         schemas: dict[int, tuple[Any, Any]] = {}
-        for message in self._messages(partition):
+        for place, message in enumerate(self._messages(name)):
             version = message._message.int_schema_version()  # noqa: SLF001  # the client tells it nowhere else
             if version not in schemas:
                 both = json.loads(self._schema(topic, version)["data"])
@@ -113,6 +120,8 @@ class TopicReader:
                 value_bytes=value,
                 properties=properties,
                 published_ms=message.publish_timestamp(),
+                partition=partition,
+                place=place,
                 bounds=(decoded[0], decoded[1]),
             )
 
@@ -157,22 +166,6 @@ class TopicReader:
                 yield reader.read_next(timeout_millis=_TIMEOUT_MS)
         finally:
             reader.close()
-
-
-def merged(partitions: Sequence[Iterable[DataRecord]]) -> Iterator[DataRecord]:
-    """Records of several topic partitions in one order: within a partition that of their places, between them that of publication.
-
-    A record counts as published no earlier than those before it in its partition; of equal times the earlier write comes first.
-    """
-
-    def placed(records: Iterable[DataRecord]) -> Iterator[tuple[tuple[int, int], DataRecord]]:
-        clock_ms = 0
-        for record in records:
-            clock_ms = max(clock_ms, record.published_ms)
-            yield (clock_ms, int(record.properties.get("writetime", _NEVER_WRITTEN))), record
-
-    for _, record in heapq.merge(*map(placed, partitions), key=itemgetter(0)):
-        yield record
 
 
 def _plain(node: Any) -> Any:

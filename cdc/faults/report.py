@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, field
 
 from cdc.faults.kinds import COUNTED, FaultKind
 from cdc.faults.oracle.comparison import TableComparison
+from cdc.faults.oracle.gaps import Gap
 from cdc.faults.plan import Fault
 
-__all__ = ["Report", "Struck"]
+__all__ = ["Report", "ReportedGap", "Struck"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,6 +41,24 @@ class Struck:
         return f"{self.fault}{': ' if self.text else ''}{self.text} [{broken}{flight}; load {self.load_average:.1f}]"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedGap:
+    """A gap of the node of this number: how many of its changes it covers, and how many of these are on no events topic."""
+
+    gap: Gap
+    node: int
+    changes: int
+    missing: int
+
+    def line(self) -> str:
+        """One line for the report."""
+        first, last = (f"{segment}:{position}" for segment, position in (self.gap.first, self.gap.last))
+        return (
+            f"{self.gap.table} of node {self.node}, behind {first} up to {last}: {self.changes:,} changes,"
+            f" {self.missing:,} of them on no events topic ({self.gap.reason})"
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class Report:
     """Figures and findings. `failure` is set when the run itself could not be finished.
@@ -61,7 +80,7 @@ class Report:
     events: int = 0
     events_distinct: int = 0
     judged_changes: int = 0
-    gaps: int = 0
+    gaps: list[ReportedGap] = field(default_factory=list)
     judge_notes: list[str] = field(default_factory=list)
     tables: list[TableComparison] = field(default_factory=list)
     event_differences: list[str] = field(default_factory=list)
@@ -112,8 +131,12 @@ class Report:
         ]
 
     def _gap_lines(self) -> list[str]:
+        if not self.gaps:
+            return []
         excused = sum(table.excused for table in self.tables)
-        return [f"{self.gaps} gaps were reported; {excused} rows differ by what is lost in them"] if self.gaps else []
+        gaps = "1 gap was reported" if len(self.gaps) == 1 else f"{len(self.gaps)} gaps were reported"
+        lines = [f"  {each.line()}" for each in self.gaps]
+        return [f"{gaps}; {excused} rows differ by what is lost in them", *lines]
 
     def _broken_lines(self) -> list[str]:
         """What strikes met that may meet nothing, and which of them did."""

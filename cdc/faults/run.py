@@ -23,14 +23,14 @@ from cdc.faults.keeper import SegmentKeeper
 from cdc.faults.kinds import COUNTED, LANES, FaultKind
 from cdc.faults.line import FaultLine
 from cdc.faults.oracle.cassandra_rows import select_all, table_shape
-from cdc.faults.oracle.changes import Judged, compare_events, order_problems
+from cdc.faults.oracle.changes import Judged, compare_events, covered, order_problems
 from cdc.faults.oracle.comparison import TableComparison, compare
 from cdc.faults.oracle.folding import fold
 from cdc.faults.oracle.gaps import Gap
 from cdc.faults.oracle.in_flight import InFlight
 from cdc.faults.oracle.topics import DataRecord, Event, TopicReader
 from cdc.faults.plan import Fault, draw_plan
-from cdc.faults.report import Report, Struck
+from cdc.faults.report import Report, ReportedGap, Struck
 from cdc.faults.sessions import host_id, session_of
 from cdc.faults.settle import settle
 from cdc.faults.statements import GIVEN_TIME_MARK_US, SHORT_TTL_S, StatementWriter
@@ -250,10 +250,9 @@ class _Run:
             ]
             for gap in self.gaps:
                 if gap.node == node_id:
-                    touched[gap.table] |= {
-                        each[4] for each in judged.changes if each[2] == gap.table_id and gap.has(each[:2])
-                    }
-        report.gaps = len(self.gaps)
+                    inside, missing = covered(gap, judged, self.events[gap.table])
+                    touched[gap.table] |= {each[4] for each in inside}
+                    report.gaps.append(ReportedGap(gap=gap, node=node.number, changes=len(inside), missing=missing))
         for found in report.tables:
             partitions = {event.key: event.partition_key for event in self.events[found.table]}
             found.judge(partitions, touched[found.table])

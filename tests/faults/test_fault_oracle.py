@@ -12,13 +12,14 @@ from uuid import UUID
 import pytest
 
 from cdc.faults.oracle.cassandra_rows import Stored
-from cdc.faults.oracle.changes import Judged, compare_events, order_problems
+from cdc.faults.oracle.changes import Judged, compare_events, covered, order_problems
 from cdc.faults.oracle.comparison import compare
 from cdc.faults.oracle.folding import TableShape, fold, newest
 from cdc.faults.oracle.gaps import Gap
 from cdc.faults.oracle.in_flight import InFlight
 from cdc.faults.oracle.topics import DataRecord, Event
 from cdc.faults.oracle.values import form_of_avro, form_of_driver
+from cdc.faults.report import Report, ReportedGap
 
 _ID = "11111111-1111-1111-1111-111111111111"
 _OLD_ID = "22222222-2222-2222-2222-222222222222"
@@ -326,6 +327,19 @@ def test_only_what_a_gap_announces_may_be_missing() -> None:
         replace(gap, node=str(UUID(int=1))),
     ):
         assert len(compare_events(_NODE, judged, [], _COLUMNS, [other])) == 2
+
+
+def test_the_report_tells_what_each_gap_covers() -> None:
+    """Its node and table, from where to where, how many changes, and how many of them are lost."""
+    judged = _judged(_line("02", "03"), _line("04", position=11))
+    gap = Gap(node=_NODE, table="t", table_id=_ID, first=(1, 5), last=(1, 10), reason="it was deleted")
+    inside, missing = covered(gap, judged, [_event(), _event(11, clustering=("04",))])
+    assert ({each[5] for each in inside}, missing) == ({("02",), ("03",)}, 1)
+    reported = ReportedGap(gap=gap, node=2, changes=len(inside), missing=missing)
+    report = Report(seed=1, nodes=2, cassandra="5.0", plan=[], replay="", gaps=[reported])
+    assert "  t of node 2, behind 1:5 up to 1:10: 2 changes, 1 of them on no events topic (it was deleted)" in (
+        report.lines()
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any, Final
 from cdc.faults.oracle.gaps import Gap, in_a_gap
 from cdc.faults.oracle.topics import Event
 
-__all__ = ["Change", "Judged", "compare_events", "order_problems"]
+__all__ = ["Change", "Judged", "compare_events", "covered", "order_problems"]
 
 _SHOWN: Final = 20
 
@@ -97,6 +97,13 @@ def compare_events(
     lines += [f"{len(invented):,} events are of no change that Cassandra reads"] if invented else []
     lines += [f"is an event, and no change that Cassandra reads: {found[change]}" for change in invented[:_SHOWN]]
     return lines
+
+
+def covered(gap: Gap, judged: Judged, events: Iterable[Event]) -> tuple[set[Change], int]:
+    """The changes of its node that a gap covers, and how many of them are on no events topic. `events`: those of all nodes."""
+    inside = {each for each in judged.changes if each[2] == gap.table_id and gap.has(each[:2])}
+    published = {_change(event) for event in events if event.node == gap.node and event.table_id == gap.table_id}
+    return inside, len(inside - judged.optional - published)
 
 
 def _is_dropped(event: Event, columns: Mapping[str, set[str]]) -> bool:

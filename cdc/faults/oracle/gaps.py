@@ -13,13 +13,15 @@ _END = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A window of one node's commit log, in which changes of a table may be lost: behind `first`, up to `last`."""
+    """A window of one node's commit log, in which changes of a table may be lost: behind `first`, up to `last`. `reason`: for
+    people."""
 
     node: str
     table: str
     table_id: str
     first: tuple[int, int]
     last: tuple[int, int]
+    reason: str = ""
 
     def has(self, place: tuple[int, int]) -> bool:
         """Whether a change at this segment and position may be missing."""
@@ -35,6 +37,7 @@ def gap_of(record: Mapping[str, Any]) -> Gap:
         table_id=record["table_id"],
         first=(record["first_segment_id"], record["first_position"]),
         last=(record["last_segment_id"], _END if end is None else end),
+        reason=record["reason"],
     )
 
 

@@ -31,6 +31,7 @@ class FaultKind(StrEnum):
     TWO_AGENTS = "two-agents"
     SUBSCRIPTION_REMOVED = "subscription-removed"
     TOPIC_DELETED = "topic-deleted"
+    BUNDLE_UNLOADED = "bundle-unloaded"
     PARTITIONS_ADDED = "partitions-added"
     RESTART_ALL = "restart-all"
 
@@ -56,6 +57,7 @@ DESCRIPTIONS: Final[dict[FaultKind, str]] = {
     FaultKind.TWO_AGENTS: "a second agent of the same node, in the same working directory or in one of its own: it is kept out",
     FaultKind.SUBSCRIPTION_REMOVED: "an events topic's subscription is removed, while the connector runs or just ended",
     FaultKind.TOPIC_DELETED: "an events topic is deleted by force, while the connector runs or just ended",
+    FaultKind.BUNDLE_UNLOADED: "Pulsar unloads bundles and partitions of events topics; the connector has two instances then",
     FaultKind.PARTITIONS_ADDED: "a data topic is given more partitions; it lasts until a record is in one of them",
     FaultKind.RESTART_ALL: "everything is killed, and started in a drawn order",
 }
@@ -64,6 +66,7 @@ DESCRIPTIONS: Final[dict[FaultKind, str]] = {
 COUNTED: Final[dict[FaultKind, str]] = {
     FaultKind.NETWORK_CUT: "connections cut in mid-frame",
     FaultKind.DISK_SPILL: "moves to the spill folder failed",
+    FaultKind.BUNDLE_UNLOADED: "unloads of bundles and partitions",
     FaultKind.PARTITIONS_ADDED: "new partitions have records",
 }
 """What a strike of these kinds counts, for it may meet nothing that it could break."""
@@ -79,6 +82,7 @@ LANES: Final[dict[FaultKind, str]] = {
     FaultKind.DISK_SPILL: "conditions",
     FaultKind.CHILD_KILL: "connector",
     FaultKind.HOST_KILL: "connector",
+    FaultKind.BUNDLE_UNLOADED: "connector",
     FaultKind.PARTITIONS_ADDED: "topics",
     FaultKind.PULSAR_KILL: "servers",
     FaultKind.CASSANDRA_KILL: "servers",

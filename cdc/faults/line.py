@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -62,9 +62,11 @@ class FaultLine:
 
     def __init__(
         self, *, nodes: int, cassandra: str, folder: Path, on_progress: Progress,
-        commitlog: CommitLogEncoding = CommitLogEncoding.PLAIN,
+        commitlog: CommitLogEncoding = CommitLogEncoding.PLAIN, instances: int = 1,
     ) -> None:  # fmt: skip
+        """`instances`: how many of the connector share the partitions of all tables (`parallelism`)."""
         self.folder: Final = folder
+        self.instances: Final = instances
         self._commitlog: Final = commitlog
         self._options = SandboxOptions(
             cassandra=cassandra,
@@ -198,7 +200,7 @@ class FaultLine:
         }
         config = {
             "tenant": "public", "namespace": "default", "name": _SOURCE, "topicName": _SOURCE,
-            "configs": configs, "parallelism": 1,
+            "configs": configs, "parallelism": self.instances,
         }  # fmt: skip
         with self._archive.open("rb") as file:
             answer = rest().post(
@@ -232,30 +234,33 @@ class FaultLine:
         while not self._care_stop.wait(_CARE_S):
             with suppress(httpx.HTTPError, KeyError, ValueError, IndexError):
                 answer = rest().get(f"{self._source_url}/status", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
-                status = answer.json()["instances"][0]["status"]
+                running = [each["status"]["running"] for each in answer.json()["instances"]]
+                is_whole = len(running) == self.instances and all(running)
                 # A worker that starts just when Pulsar is killed again may forget an instance: then there is no host, either.
-                missed = 1 if self.host() is not None else 3
-                dead = 0 if status["running"] or self.child() is not None else dead + missed
+                missed = 1 if len(self.hosts()) >= self.instances else 3
+                dead = 0 if is_whole or len(self.children()) >= self.instances else dead + missed
                 if dead >= 45:  # half a minute without a host, or more than a minute of starts that come to nothing
                     self.source_restarts += 1
                     self._on_progress("source: restarted, for its instance could not start", "ready")
                     rest().post(f"{self._source_url}/restart", timeout=_ADMIN_TIMEOUT_S)
                     dead = 0
 
-    def host(self) -> psutil.Process | None:
-        """The connector's Java host, if it runs."""
-        return next(self._below_pulsar(lambda command: any("JavaInstanceMain" in each for each in command)), None)
+    def hosts(self) -> list[psutil.Process]:
+        """The connector's Java hosts that run, one an instance, in the order of their starts."""
+        return self._below_pulsar(lambda command: any("JavaInstanceMain" in each for each in command))
 
-    def child(self) -> psutil.Process | None:
-        """The connector's Python process, if it runs."""
-        return next(self._below_pulsar(lambda command: "-I" in command and "-c" not in command), None)
+    def children(self) -> list[psutil.Process]:
+        """The connector's Python processes that run, one an instance, in the order of their starts."""
+        return self._below_pulsar(lambda command: "-I" in command and "-c" not in command)
 
-    def _below_pulsar(self, is_wanted: Callable[[list[str]], bool]) -> Iterator[psutil.Process]:
+    def _below_pulsar(self, is_wanted: Callable[[list[str]], bool]) -> list[psutil.Process]:
+        found: list[psutil.Process] = []
         with suppress(psutil.Error):
             for process in psutil.Process(self.sandbox.pulsar.pid).children(recursive=True):
                 with suppress(psutil.Error, IndexError):
                     if is_wanted(process.cmdline()):
-                        yield process
+                        found.append(process)
+        return sorted(found, key=lambda each: each.pid)
 
     def signal(self, pid: int, number: signal.Signals) -> None:
         """Sends a signal to a process that may have ended."""

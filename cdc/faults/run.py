@@ -48,6 +48,7 @@ _COMPARISONS: Final = 4
 _ANSWERS: Final = 20
 _UNDER_WAY_S: Final = 120.0
 _WARM_UP_S: Final = 4.0
+_INSTANCES_TO_UNLOAD: Final = 2
 
 Say = Callable[[str], None]
 
@@ -74,6 +75,8 @@ def run_faults(options: RunOptions, *, say: Say, on_progress: Progress) -> Repor
     plan = draw_plan(options.seed, options.counts, nodes=options.nodes, pace_s=options.pace_s)
     replay = options.replay or f"cdc faults run --seed {options.seed} --nodes {options.nodes}"
     report = Report(seed=options.seed, nodes=options.nodes, cassandra=options.cassandra, plan=plan, replay=replay)
+    if any(fault.kind is FaultKind.BUNDLE_UNLOADED for fault in plan):
+        report.instances = _INSTANCES_TO_UNLOAD
     folder = options.folder
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -101,7 +104,7 @@ class _Run:
     gaps: list[Gap] = field(default_factory=list)
 
     def run(self) -> None:
-        options = self.options
+        options, report = self.options, self.report
         has_vectors = options.cassandra == "5.0"
         line = FaultLine(
             nodes=options.nodes,
@@ -109,10 +112,11 @@ class _Run:
             commitlog=options.commitlog,
             folder=options.folder,
             on_progress=self.on_progress,
+            instances=report.instances,
         )
         with self._stage("start"):
             line.__enter__()
-        self.report.spill_is_on_another_disk = line.spill is not None
+        report.spill_is_on_another_disk = line.spill is not None
         try:
             keeper = SegmentKeeper(
                 {node.number: (node.cdc_raw, node.data_dir) for node in line.sandbox.nodes}, options.folder / "kept"
@@ -220,7 +224,7 @@ class _Run:
         )
         stored = select_all(session, KEYSPACE, shape)
         has_gaps = any(gap.table == table for gap in self.gaps)
-        return compare(shape, stored, fold(shape, records), has_gaps=has_gaps)
+        return compare(shape, stored, fold(shape, records, instances=line.instances), has_gaps=has_gaps)
 
     def _judge(self, line: FaultLine, keeper: SegmentKeeper) -> None:
         """Cassandra's own reader against the events topics, node by node; the order of each key."""

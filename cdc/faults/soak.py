@@ -153,8 +153,8 @@ def _watch(
 def _samples(line: FaultLine, at_s: float) -> list[Sample]:
     processes: dict[str, psutil.Process | None] = {
         "agent": _process(line.agents[0].pid),
-        "connector child": line.child(),
-        "connector host": line.host(),
+        "connector child": next(iter(line.children()), None),
+        "connector host": next(iter(line.hosts()), None),
         "Cassandra": _process(line.sandbox.node.pid),
         "Pulsar": _process(line.sandbox.pulsar.pid),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import threading
 import time
@@ -22,6 +23,7 @@ from cdc.faults.line import FaultLine, wait_for
 from cdc.faults.plan import Fault
 from cdc.faults.sessions import session_of
 from cdc.faults.tables import PARTITIONED, RECREATED, TRACKED
+from cdc.faults.unloads import unload_something
 from cdc.sandbox import SandboxError
 
 __all__ = ["Strikes"]
@@ -42,6 +44,8 @@ _CUT_S: Final = 40.0
 # Pulsar's producers look once a minute how many partitions a topic has.
 _NOTICED_S: Final = 150.0
 _MOST_ADDED: Final = 3
+
+_UNLOADS: Final = 4
 
 Strike = Callable[[Fault], int | None]
 
@@ -69,8 +73,8 @@ class Strikes:
         self._strikes: Final[dict[FaultKind, Strike]] = {
             FaultKind.AGENT_KILL: self._kill_agent,
             FaultKind.AGENT_RESTART: self._restart_agent,
-            FaultKind.CHILD_KILL: lambda fault: self._kill_connector(fault, self._line.child),
-            FaultKind.HOST_KILL: lambda fault: self._kill_connector(fault, self._line.host),
+            FaultKind.CHILD_KILL: lambda fault: self._kill_connector(fault, self._line.children),
+            FaultKind.HOST_KILL: lambda fault: self._kill_connector(fault, self._line.hosts),
             FaultKind.PULSAR_KILL: self._kill_pulsar,
             FaultKind.CASSANDRA_KILL: self._kill_cassandra,
             FaultKind.STANDSTILL: self._stand_still,
@@ -87,6 +91,7 @@ class Strikes:
             FaultKind.TWO_AGENTS: self._two_agents,
             FaultKind.SUBSCRIPTION_REMOVED: self._remove_subscription,
             FaultKind.TOPIC_DELETED: self._delete_topic,
+            FaultKind.BUNDLE_UNLOADED: self._unload,
             FaultKind.PARTITIONS_ADDED: self._add_partitions,
             FaultKind.RESTART_ALL: self._restart_all,
         }
@@ -130,13 +135,12 @@ class Strikes:
         if code not in {0, -signal.SIGTERM, -signal.SIGKILL}:  # the signal may have come before it was ready for it
             raise SandboxError(f"an agent ended with exit code {code} at SIGTERM:\n{agent.log_tail()}")
 
-    def _kill_connector(self, fault: Fault, find: Callable[[], psutil.Process | None]) -> None:
+    def _kill_connector(self, fault: Fault, find: Callable[[], list[psutil.Process]]) -> None:
         with self._connector_lock:
             found: list[psutil.Process] = []
 
             def is_there() -> bool:
-                process = find()
-                found[:] = [] if process is None else [process]
+                found[:] = _drawn(fault, find())
                 return bool(found)
 
             wait_for(is_there, f"{fault.kind}: the process is there", _START_S)
@@ -227,8 +231,8 @@ class Strikes:
         found: list[int] = []
 
         def is_there() -> bool:
-            process = line.child() if fault.target == "child" else line.host()
-            found[:] = [] if process is None else [process.pid]
+            processes = line.children() if fault.target == "child" else line.hosts()
+            found[:] = [each.pid for each in _drawn(fault, processes)]
             return bool(found)
 
         wait_for(is_there, f"{fault.kind}: the {fault.target} is there", _START_S)
@@ -342,6 +346,17 @@ class Strikes:
         topic.delete()
         topic.wait_until_whole()
 
+    def _unload(self, fault: Fault) -> int:
+        """At random moments, each time a bundle or a partition of an events topic. How often Pulsar did it."""
+        drawn = random.Random(fault.choice)
+        with self._connector_lock:
+            self._struck(fault)
+            unloaded = 0
+            for _ in range(_UNLOADS):
+                time.sleep(drawn.uniform(0.0, 2 * fault.length_s / _UNLOADS))
+                unloaded += unload_something(self._line, drawn)
+            return unloaded
+
     def _add_partitions(self, fault: Fault) -> int:
         """From when the producers notice it, later records of a key may stand in another partition than earlier ones."""
         topic = DataTopicAdmin(self._line, PARTITIONED[int(fault.choice * len(PARTITIONED))])
@@ -354,8 +369,7 @@ class Strikes:
     def _end_connector(self, fault: Fault) -> None:
         """Half of the time the topic goes while the connector is down."""
         if fault.choice * 100 % 1 < 0.5:
-            host = self._line.host()
-            if host is not None:
+            for host in self._line.hosts():
                 with suppress(psutil.NoSuchProcess):
                     host.kill()
 
@@ -381,6 +395,11 @@ class Strikes:
                 second.kill()
             if not agent.running:
                 raise SandboxError(f"an agent ended beside a second one:\n{agent.log_tail()}")
+
+
+def _drawn(fault: Fault, processes: list[psutil.Process]) -> list[psutil.Process]:
+    """The one of several instances that the fault strikes; none where there is none."""
+    return [processes[int(fault.choice * len(processes))]] if processes else []
 
 
 def _waits(agent: AgentProcess) -> bool:

@@ -7,6 +7,10 @@ so long itself (`activeConsumerFailoverDelayTimeMillis`).
 
 The other instance may still have records on their way. It sees to those itself that reach the data topic later than
 `STALE_AFTER_S`; for the others the instance that got the partition waits so long before it works on events there.
+
+That time counts from when the client fetched the event's message, for the partition may be another instance's since. The client does
+not tell when that was. It cannot have been before the message that stood so many places ahead was taken from the client's queue,
+nor before the queue was last empty.
 """
 
 from __future__ import annotations
@@ -29,10 +33,12 @@ Place = tuple[int, int, int]
 class _Partition:
     """What was received of one partition."""
 
-    __slots__ = ("held_until", "highest", "received_at")
+    __slots__ = ("held_until", "highest", "received_at", "taken_at")
 
-    def __init__(self) -> None:
+    def __init__(self, fetched_ahead: int) -> None:
         self.highest: Place = (-1, -1, -1)
+        self.taken_at: deque[float] = deque(maxlen=fetched_ahead)
+        """Of the last messages."""
         self.received_at = 0.0
         self.held_until = 0.0
 
@@ -47,9 +53,14 @@ class Arrival(NamedTuple):
 
 
 class Takeovers:
-    """All partitions of an events topic, in an instance that shares them with others."""
+    """All partitions of an events topic, in an instance that shares them with others.
 
-    def __init__(self) -> None:
+    `fetched_ahead`: how many messages of a partition the client's queue has at most. `now`: a time of `time.monotonic`.
+    """
+
+    def __init__(self, fetched_ahead: int, now: float) -> None:
+        self._fetched_ahead = fetched_ahead
+        self._empty_at = now
         self._partitions: dict[str, _Partition] = {}
         self._ages: deque[float] = deque(maxlen=_AGES)
         self._waits_since = 0.0
@@ -60,18 +71,30 @@ class Takeovers:
         """Until now this instance took no messages."""
         self._waits_since = now
 
+    def was_empty(self, now: float) -> None:
+        """The client's queue had no message."""
+        self._empty_at = now
+
+    def fetched_after(self, arrival: Arrival) -> float:
+        """The client has the message since that time at most; to be asked before `held_until`."""
+        partition = self._partitions.get(arrival.topic)
+        if partition is None or len(partition.taken_at) < self._fetched_ahead:
+            return self._empty_at
+        return max(self._empty_at, partition.taken_at[0])
+
     def held_until(self, arrival: Arrival) -> float:
         """When the work on a message may begin; in the past for one that need not wait."""
         partition = self._partitions.get(arrival.topic)
         is_new = partition is None
         if partition is None:
-            partition = self._partitions[arrival.topic] = _Partition()
+            partition = self._partitions[arrival.topic] = _Partition(self._fetched_ahead)
         is_again = arrival.place <= partition.highest
         if arrival.now >= partition.held_until and (is_new or is_again or self._was_kept_back(partition, arrival)):
             partition.held_until = arrival.now + STALE_AFTER_S
             self.count += 1
         partition.highest = max(partition.highest, arrival.place)
         partition.received_at = arrival.now
+        partition.taken_at.append(arrival.now)
         self._ages.append(arrival.age_s)
         return partition.held_until
 

@@ -188,10 +188,12 @@ class TopicReader:
         try:
             message = consumer.receive(timeout_millis=self._receive_timeout_ms())
         except pulsar.Timeout:
+            if self._takeovers is not None:
+                self._takeovers.was_empty(time.monotonic())
             return
         topic, message_id = message.topic_name(), message.message_id()
         identity = topic.encode() + b" " + message_id.serialize()
-        begins_at = self._begins_at(message)
+        begins_at, overtaken_after = self._times(message)
         with self._room:
             if identity in self._held:
                 # Delivered again after a reconnection, and perhaps to another instance in between; the first copy is still
@@ -218,7 +220,7 @@ class TopicReader:
         with self._room:
             self._waiting += received.unsettled
             if begins_at and isinstance(received, EventsMessage):
-                received.overtaken_after = time.monotonic() + STALE_AFTER_S
+                received.overtaken_after = overtaken_after
                 self._held[identity] = received
         self._post_what_is_due()
         if begins_at > time.monotonic():
@@ -226,23 +228,25 @@ class TopicReader:
         else:
             self._post(received)
 
-    def _begins_at(self, message: pulsar.Message) -> float:
-        """When the message may be worked on; 0 where no other instance can have had it."""
+    def _times(self, message: pulsar.Message) -> tuple[float, float]:
+        """When the message may be worked on, and when another instance may have it; 0 where no other can have had it."""
         takeovers = self._takeovers
         if takeovers is None:
-            return 0.0
+            return 0.0, 0.0
         message_id = message.message_id()
         place = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
         age_s = time.time() - message.publish_timestamp() / 1000
         before = takeovers.count
-        begins_at = takeovers.held_until(Arrival(message.topic_name(), place, age_s, time.monotonic()))
+        arrival = Arrival(message.topic_name(), place, age_s, time.monotonic())
+        overtaken_after = takeovers.fetched_after(arrival) + STALE_AFTER_S
+        begins_at = takeovers.held_until(arrival)
         if takeovers.count > before:
             _log.info(
                 "%s: this instance reads it from here on; its events of the next %.0f s wait as long, for records of the instance "
                 "that had it before",
                 message.topic_name(), STALE_AFTER_S,
             )  # fmt: skip
-        return begins_at
+        return begins_at, overtaken_after
 
     def _receive_timeout_ms(self) -> int:
         if not self._kept_back:
@@ -305,8 +309,8 @@ class TopicReader:
         size = self._limits.receiver_queue * (1 if self._kind == _OURS else _SINGLE_EVENTS)
         subscription_type = "Failover" if self._kind == _OURS else self._subscription.datastax_type
         if subscription_type == "Failover" and self._subscription.is_shared:
-            self._takeovers = Takeovers()
-            size = 1  # what the client has fetched ahead, it has for longer than this reader knows
+            # twice: where a topic moves, the client asks for a whole queue again before the old one is taken
+            self._takeovers = Takeovers(2 * size, time.monotonic())
         self._consumer = self._client.subscribe(
             self.topic,
             self._subscription.name,

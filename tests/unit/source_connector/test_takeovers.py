@@ -13,7 +13,7 @@ def _arrival(now: float, entry: int, topic: str = _P0, age_s: float = 0.01) -> A
 
 def test_the_first_messages_of_each_partition_wait_for_five_seconds() -> None:
     """All that come in that time begin at its end, so that their order stays."""
-    takeovers = Takeovers()
+    takeovers = Takeovers(4, 90)
     assert [takeovers.held_until(_arrival(now, entry)) for entry, now in enumerate((100, 103, 104.9))] == [105] * 3
     assert takeovers.held_until(_arrival(104.9, 0, _P1)) == 109.9
     assert takeovers.held_until(_arrival(105.1, 3)) <= 105.1
@@ -22,7 +22,7 @@ def test_the_first_messages_of_each_partition_wait_for_five_seconds() -> None:
 
 def test_messages_that_come_again_wait() -> None:
     """The broker begins again behind what is acknowledged: another instance may have had them."""
-    takeovers = Takeovers()
+    takeovers = Takeovers(4, 90)
     for entry in range(5):
         takeovers.held_until(_arrival(100, entry))
     assert takeovers.held_until(_arrival(200, 5)) <= 200
@@ -33,7 +33,7 @@ def test_messages_that_come_again_wait() -> None:
 
 def test_a_message_that_the_broker_kept_for_a_second_waits() -> None:
     """A partition that came back with nothing that was known: its messages are old although this instance waited for some."""
-    takeovers = Takeovers()
+    takeovers = Takeovers(4, 90)
     takeovers.held_until(_arrival(100, 0))
     assert takeovers.held_until(_arrival(200, 1)) <= 200
     assert takeovers.held_until(_arrival(300, 2, age_s=1.1)) == 305
@@ -41,7 +41,7 @@ def test_a_message_that_the_broker_kept_for_a_second_waits() -> None:
 
 def test_a_quiet_partition_a_wrong_clock_and_a_busy_instance_are_no_takeover() -> None:
     """Silence alone tells nothing, nor does the age of messages that waited for this instance."""
-    takeovers = Takeovers()
+    takeovers = Takeovers(4, 90)
     for now in (100, 110, 120):  # the agent's clock is 30 s behind
         last = takeovers.held_until(_arrival(now, now, age_s=30))
     assert last <= 120
@@ -49,3 +49,17 @@ def test_a_quiet_partition_a_wrong_clock_and_a_busy_instance_are_no_takeover() -
     assert takeovers.held_until(_arrival(130.1, 130, age_s=33)) <= 130.1
     assert takeovers.held_until(_arrival(130.2, 131, age_s=33)) <= 130.2
     assert takeovers.count == 1
+
+
+def test_a_message_may_have_been_in_the_clients_queue_since_it_was_empty() -> None:
+    """Or since the message was taken that stood as many places ahead as the queue is long."""
+    takeovers = Takeovers(2, 90)
+    assert takeovers.fetched_after(_arrival(100, 0)) == 90
+    takeovers.was_empty(99)
+    for entry, now in enumerate((100, 101, 102)):
+        assert takeovers.fetched_after(_arrival(now, entry)) == (99, 99, 100)[entry]
+        takeovers.held_until(_arrival(now, entry))
+    assert takeovers.fetched_after(_arrival(110, 0, _P1)) == 99
+    assert takeovers.fetched_after(_arrival(110, 3)) == 101
+    takeovers.was_empty(120)
+    assert takeovers.fetched_after(_arrival(121, 3)) == 120

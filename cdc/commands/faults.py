@@ -10,7 +10,7 @@ import click
 
 from cdc.faults.commitlog import CommitLogEncoding
 from cdc.faults.kinds import DESCRIPTIONS, FaultKind
-from cdc.faults.plan import TEST_COUNTS, counts_for_minutes, draw_plan
+from cdc.faults.plan import TEST_COUNTS, counts_for_minutes, draw_plan, fitting
 from cdc.faults.run import RunOptions, run_faults
 from cdc.faults.soak import SoakOptions, run_soak
 from cdc.faults.soak_plot import plot_soak
@@ -67,8 +67,9 @@ def run(
     seed = secrets.randbelow(10**6) if seed is None else seed
     counts = _counts(_kinds(names), minutes, count)
     if only_plan:
-        for fault in draw_plan(seed, counts, nodes=nodes, pace_s=0.4):
-            click.echo(fault)
+        fit, left_out = fitting(counts, nodes=nodes, cassandra=cassandra)
+        for line in (*left_out, *draw_plan(seed, fit, nodes=nodes, pace_s=0.4)):
+            click.echo(line)
         return
     options = RunOptions(
         seed=seed,

@@ -33,6 +33,8 @@ class FaultKind(StrEnum):
     TOPIC_DELETED = "topic-deleted"
     BUNDLE_UNLOADED = "bundle-unloaded"
     PARTITIONS_ADDED = "partitions-added"
+    LEVEL_DISALLOWED = "level-disallowed"
+    REPLICA_STOPPED = "replica-stopped"
     RESTART_ALL = "restart-all"
 
 
@@ -59,6 +61,8 @@ DESCRIPTIONS: Final[dict[FaultKind, str]] = {
     FaultKind.TOPIC_DELETED: "an events topic is deleted by force, while the connector runs or just ended",
     FaultKind.BUNDLE_UNLOADED: "Pulsar unloads bundles and partitions of events topics; the connector has two instances then",
     FaultKind.PARTITIONS_ADDED: "a data topic is given more partitions; it lasts until a record is in one of them",
+    FaultKind.LEVEL_DISALLOWED: "a guardrail of Cassandra refuses reads at levels that the connector uses (one node, 4.1 or later)",
+    FaultKind.REPLICA_STOPPED: "SIGSTOP of one of several Cassandra nodes for a quarter of a minute or more",
     FaultKind.RESTART_ALL: "everything is killed, and started in a drawn order",
 }
 """One line each, for users."""
@@ -66,6 +70,7 @@ DESCRIPTIONS: Final[dict[FaultKind, str]] = {
 COUNTED: Final[dict[FaultKind, str]] = {
     FaultKind.NETWORK_CUT: "connections cut in mid-frame",
     FaultKind.DISK_SPILL: "moves to the spill folder failed",
+    FaultKind.LEVEL_DISALLOWED: "reads refused for their level",
     FaultKind.BUNDLE_UNLOADED: "unloads of bundles and partitions",
     FaultKind.PARTITIONS_ADDED: "new partitions have records",
 }
@@ -84,6 +89,8 @@ LANES: Final[dict[FaultKind, str]] = {
     FaultKind.HOST_KILL: "connector",
     FaultKind.BUNDLE_UNLOADED: "connector",
     FaultKind.PARTITIONS_ADDED: "topics",
+    FaultKind.LEVEL_DISALLOWED: "levels",
+    FaultKind.REPLICA_STOPPED: "servers",
     FaultKind.PULSAR_KILL: "servers",
     FaultKind.CASSANDRA_KILL: "servers",
     FaultKind.RESTART_ALL: "servers",

@@ -20,6 +20,7 @@ import psutil
 from cdc.agent_process import AgentProcess
 from cdc.faults.clock import SteppedClock
 from cdc.faults.commitlog import CommitLogEncoding, commitlog_settings
+from cdc.faults.contact import CONNECTOR_LOGIN, Contact
 from cdc.faults.disks import folder_on_another_disk
 from cdc.faults.errors import FaultRunError
 from cdc.faults.oracle.topics import Event
@@ -28,6 +29,7 @@ from cdc.faults.tables import KEYSPACE, PARTITIONED, RECREATED
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.cassandra_node import CassandraNode
+from cdc.sandbox.native_protocol import DEFAULT_LOGIN
 from cdc.sandbox.sandbox import Progress
 from source_connector.nar_build import build_nar
 
@@ -39,8 +41,11 @@ _AGENT_START_S: Final = 600.0
 _CARE_S: Final = 2.0
 _LOOK_S: Final = 0.1
 _TOPICS_CHECK_MS: Final = 1_000
+_USER_METRIC: Final = "pulsar_source_user_metric_"
 # An instance that is not asked for three times as long ends itself: shorter is no more than a busy machine can keep.
 _SHORT_LIVENESS_MS: Final = 6_000
+# Each connection checks one; Cassandra's default makes that take a tenth of a second.
+_CHEAP_PASSWORDS: Final = ("-Dcassandra.auth_bcrypt_gensalt_log2_rounds=4",)
 # Addresses in the sandbox's block; with three digits as Pulsar's own has, for the proxy writes one over the other.
 _PULSAR_FOR_AGENTS: Final = 101
 _PULSAR_FOR_CONNECTOR: Final = 102
@@ -63,8 +68,11 @@ class FaultLine:
     def __init__(
         self, *, nodes: int, cassandra: str, folder: Path, on_progress: Progress,
         commitlog: CommitLogEncoding = CommitLogEncoding.PLAIN, instances: int = 1,
+        asks_for_passwords: bool = False,
     ) -> None:  # fmt: skip
-        """`instances`: how many of the connector share the partitions of all tables (`parallelism`)."""
+        """`instances`: how many of the connector share the partitions of all tables (`parallelism`). `asks_for_passwords`: of nodes; agents and connector are a role then that
+        may read the tables, and has to be made."""
+        self.asks_for_passwords: Final = asks_for_passwords
         self.folder: Final = folder
         self.instances: Final = instances
         self._commitlog: Final = commitlog
@@ -73,6 +81,8 @@ class FaultLine:
             nodes=nodes,
             # What is read is synced: otherwise Cassandra itself forgets at kill -9 what it had answered, and shown.
             cassandra_settings=commitlog_settings(commitlog, folder),
+            cassandra_passwords=asks_for_passwords,
+            cassandra_jvm_options=_CHEAP_PASSWORDS if asks_for_passwords else (),
             functions_worker_settings={"instanceLivenessCheckFreqMs": _SHORT_LIVENESS_MS},
         )
         self._on_progress = on_progress
@@ -110,9 +120,13 @@ class FaultLine:
         self._exit.close()
 
     @property
-    def contact(self) -> tuple[list[str], int]:
-        """Where clients reach Cassandra."""
-        return [node.address for node in self.sandbox.nodes], self.sandbox.node.native_port
+    def contact(self) -> Contact:
+        """Where clients reach Cassandra, as its superuser."""
+        return Contact(
+            addresses=[node.address for node in self.sandbox.nodes],
+            port=self.sandbox.node.native_port,
+            login=DEFAULT_LOGIN if self.asks_for_passwords else None,
+        )
 
     def _open_proxies(self, exit_stack: ExitStack) -> dict[str, list[Proxy]]:
         pulsar = self.sandbox.pulsar
@@ -155,6 +169,8 @@ class FaultLine:
         to_node = self.proxies["agent-cassandra"][node.number - 1]
         if self._commitlog is CommitLogEncoding.ENCRYPTED:
             options["cassandraYaml"] = str(node.cassandra_yaml)
+        if self.asks_for_passwords:
+            options["username"], options["password"] = CONNECTOR_LOGIN
         agent = AgentProcess.for_node(
             node,
             self.sandbox.pulsar,
@@ -198,6 +214,9 @@ class FaultLine:
             "query.maxBackoffInSec": 2,
             "python": str(self.clock.python),
         }
+        if self.asks_for_passwords:
+            name, password = CONNECTOR_LOGIN
+            configs |= {"auth.provider": "PLAIN", "auth.username": name, "auth.password": password}
         config = {
             "tenant": "public", "namespace": "default", "name": _SOURCE, "topicName": _SOURCE,
             "configs": configs, "parallelism": self.instances,
@@ -244,6 +263,16 @@ class FaultLine:
                     self._on_progress("source: restarted, for its instance could not start", "ready")
                     rest().post(f"{self._source_url}/restart", timeout=_ADMIN_TIMEOUT_S)
                     dead = 0
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric of the connector, over its instances since their starts. Raises httpx.HTTPError."""
+        page = rest().get(f"{self.sandbox.pulsar.admin_url}/metrics/", follow_redirects=True, timeout=_ADMIN_TIMEOUT_S)
+        found = 0.0
+        for line in page.raise_for_status().text.splitlines():
+            labels, _, value = line.rpartition("}")
+            if line.startswith(_USER_METRIC) and "_sum{" in line and f'metric="{name}"' in labels:
+                found += float(value.split()[0])
+        return found
 
     def hosts(self) -> list[psutil.Process]:
         """The connector's Java hosts that run, one an instance, in the order of their starts."""

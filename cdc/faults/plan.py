@@ -9,7 +9,7 @@ from typing import Final
 
 from cdc.faults.kinds import LANES, FaultKind
 
-__all__ = ["ALL_TARGETS", "TEST_COUNTS", "Fault", "counts_for_minutes", "draw_plan"]
+__all__ = ["ALL_TARGETS", "TEST_COUNTS", "Fault", "counts_for_minutes", "draw_plan", "fitting"]
 
 TEST_COUNTS: Final[Mapping[FaultKind, int]] = {
     **dict.fromkeys(FaultKind, 3),
@@ -29,6 +29,7 @@ _SECONDS: Final[Mapping[str, float]] = {
     "connector": 12.0,
     "conditions": 3.0,
     "topics": 30.0,
+    "levels": 30.0,
     "servers": 30.0,
 }
 
@@ -68,6 +69,23 @@ def counts_for_minutes(minutes: float, kinds: Sequence[FaultKind]) -> dict[Fault
         for kind in members:
             counts[kind] = max(1, round(minutes * 60 / (each_s * len(members))))
     return counts
+
+
+def fitting(counts: Mapping[FaultKind, int], *, nodes: int, cassandra: str) -> tuple[dict[FaultKind, int], list[str]]:
+    """The faults that such a cluster can be struck by; and which kinds are left out, and why."""
+    reasons = {
+        FaultKind.REPLICA_STOPPED: "there is one node, and it needs two" if nodes == 1 else "",
+        FaultKind.LEVEL_DISALLOWED: _why_no_guardrail(nodes, cassandra),
+    }
+    left_out = [f"{kind} is left out: {reason}" for kind, reason in reasons.items() if reason and counts.get(kind)]
+    return {kind: count for kind, count in counts.items() if not reasons.get(kind)}, left_out
+
+
+def _why_no_guardrail(nodes: int, cassandra: str) -> str:
+    """It binds roles that are no superusers only, so nodes have to ask for passwords, and one node that starts alone cannot."""
+    if cassandra in {"3.11", "4.0"}:
+        return f"Cassandra {cassandra} has no such guardrail"
+    return "" if nodes == 1 else "a node that starts while the other one is down lets nobody log in"
 
 
 def draw_plan(seed: int, counts: Mapping[FaultKind, int], *, nodes: int, pace_s: float = 1.0) -> list[Fault]:
@@ -120,4 +138,4 @@ def _length_s(kind: FaultKind, rng: random.Random) -> float:
         return rng.choice([0.0, rng.uniform(0.0, 1.5)])
     if kind in {FaultKind.CHILD_KILL, FaultKind.HOST_KILL, FaultKind.PULSAR_KILL, FaultKind.CASSANDRA_KILL}:
         return rng.uniform(0.0, 2.0)
-    return rng.uniform(1.0, 5.0)
+    return rng.uniform(12.0, 25.0) if kind is FaultKind.REPLICA_STOPPED else rng.uniform(1.0, 5.0)

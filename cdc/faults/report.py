@@ -63,7 +63,7 @@ class ReportedGap:
 class Report:
     """Figures and findings. `failure` is set when the run itself could not be finished.
 
-    `instances`: how many the connector has. `source_restarts`: how often `sources restart` was needed, for Pulsar gave the instance up or its port was taken.
+    `left_out`: which kinds this cluster cannot be struck by, and why. `instances`: how many the connector has. `source_restarts`: how often `sources restart` was needed, for Pulsar gave the instance up or its port was taken.
     """
 
     seed: int
@@ -75,6 +75,7 @@ class Report:
     statements: int = 0
     statements_failed: int = 0
     schema_changes: int = 0
+    left_out: list[str] = field(default_factory=list)
     instances: int = 1
     source_restarts: int = 0
     spill_is_on_another_disk: bool = True
@@ -120,6 +121,7 @@ class Report:
         expired = sum(table.expired_rows + table.expired_columns for table in self.tables)
         return [
             f"seed {self.seed}: {len(self.struck)} of {len(self.plan)} faults, of which met changes in flight: {told}",
+            *self.left_out,
             f"the connector has {self.instances} instance{'s' if self.instances > 1 else ''}",
             *self._broken_lines(),
             f"{self.statements:,} statements ({self.statements_failed:,} not answered), {self.schema_changes} schema changes,"

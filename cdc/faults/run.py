@@ -17,6 +17,7 @@ from typing import Final
 from cassandra.cluster import Session
 
 from cdc.faults.commitlog import CommitLogEncoding
+from cdc.faults.contact import CONNECTOR_LOGIN
 from cdc.faults.errors import FaultRunError
 from cdc.faults.judge import judged_lines
 from cdc.faults.keeper import SegmentKeeper
@@ -29,13 +30,13 @@ from cdc.faults.oracle.folding import fold
 from cdc.faults.oracle.gaps import Gap
 from cdc.faults.oracle.in_flight import InFlight
 from cdc.faults.oracle.topics import DataRecord, Event, TopicReader
-from cdc.faults.plan import Fault, draw_plan
+from cdc.faults.plan import Fault, draw_plan, fitting
 from cdc.faults.report import Report, ReportedGap, Struck
 from cdc.faults.sessions import host_id, session_of
 from cdc.faults.settle import settle
 from cdc.faults.statements import GIVEN_TIME_MARK_US, SHORT_TTL_S, StatementWriter
 from cdc.faults.strikes import Strikes
-from cdc.faults.tables import KEYSPACE, TRACKED, schema_statements
+from cdc.faults.tables import KEYSPACE, TRACKED, role_statements, schema_statements
 from cdc.faults.workload import Workload
 from cdc.sandbox.sandbox import Progress
 from schemas.errors import CdcError
@@ -72,9 +73,13 @@ class RunOptions:
 
 def run_faults(options: RunOptions, *, say: Say, on_progress: Progress) -> Report:
     """Run it all. What goes wrong is in the report; the run's folder is kept then, and says everything."""
-    plan = draw_plan(options.seed, options.counts, nodes=options.nodes, pace_s=options.pace_s)
+    counts, left_out = fitting(options.counts, nodes=options.nodes, cassandra=options.cassandra)
+    for reason in left_out:
+        say(reason)
+    plan = draw_plan(options.seed, counts, nodes=options.nodes, pace_s=options.pace_s)
     replay = options.replay or f"cdc faults run --seed {options.seed} --nodes {options.nodes}"
     report = Report(seed=options.seed, nodes=options.nodes, cassandra=options.cassandra, plan=plan, replay=replay)
+    report.left_out = left_out
     if any(fault.kind is FaultKind.BUNDLE_UNLOADED for fault in plan):
         report.instances = _INSTANCES_TO_UNLOAD
     folder = options.folder
@@ -105,6 +110,7 @@ class _Run:
 
     def run(self) -> None:
         options, report = self.options, self.report
+        kinds = {fault.kind for fault in report.plan}
         has_vectors = options.cassandra == "5.0"
         line = FaultLine(
             nodes=options.nodes,
@@ -113,6 +119,7 @@ class _Run:
             folder=options.folder,
             on_progress=self.on_progress,
             instances=report.instances,
+            asks_for_passwords=FaultKind.LEVEL_DISALLOWED in kinds,
         )
         with self._stage("start"):
             line.__enter__()
@@ -130,6 +137,8 @@ class _Run:
         line.prepare_topics()
         with session_of(line) as session:
             for statement in schema_statements(self.options.nodes, has_vectors=has_vectors):
+                session.execute(statement, timeout=240)
+            for statement in role_statements(*CONNECTOR_LOGIN) if line.asks_for_passwords else ():
                 session.execute(statement, timeout=240)
         for agent in line.agents:
             agent.launch()
@@ -244,7 +253,7 @@ class _Run:
                 judged.add(lines, KEYSPACE, TRACKED, columns)
                 report.judge_notes += errors
             report.judged_changes += len(judged.changes)
-            node_id = host_id(node)
+            node_id = host_id(line, node)
             report.event_differences += compare_events(node_id, judged, events, columns, self.gaps)
             report.event_differences += [
                 f"{table}: its events topic was deleted, and node {node_id} reported no gap"

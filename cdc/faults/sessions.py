@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cassandra import DriverException
+from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.policies import ConstantReconnectionPolicy, WhiteListRoundRobinPolicy
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from cdc.faults.contact import Contact
 from cdc.faults.line import FaultLine
 from cdc.sandbox.cassandra_node import CassandraNode
 
@@ -24,12 +27,12 @@ _CONNECT_S: Final = 300.0
 
 
 @contextmanager
-def open_session(contact: tuple[list[str], int], profile: ExecutionProfile) -> Iterator[Session]:
+def open_session(contact: Contact, profile: ExecutionProfile) -> Iterator[Session]:
     """A session that is waited for: a node that has just come back may be slow to answer on a busy machine."""
-    addresses, port = contact
     cluster = Cluster(
-        addresses,
-        port=port,
+        contact.addresses,
+        port=contact.port,
+        auth_provider=None if contact.login is None else PlainTextAuthProvider(*contact.login),
         connect_timeout=_TIMEOUT_S,
         control_connection_timeout=_TIMEOUT_S,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
@@ -58,9 +61,9 @@ def session_of(line: FaultLine) -> Iterator[Session]:
         yield session
 
 
-def host_id(node: CassandraNode) -> str:
+def host_id(line: FaultLine, node: CassandraNode) -> str:
     """How agents name the node."""
     policy = WhiteListRoundRobinPolicy([node.address])
     profile = ExecutionProfile(load_balancing_policy=policy, request_timeout=_TIMEOUT_S)
-    with open_session(([node.address], node.native_port), profile) as session:
+    with open_session(replace(line.contact, addresses=[node.address]), profile) as session:
         return str(session.execute("SELECT host_id FROM system.local").one().host_id)

@@ -6,11 +6,12 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import httpx
 import psutil
 
 from cdc.agent_process import AgentProcess
@@ -46,6 +47,9 @@ _NOTICED_S: Final = 150.0
 _MOST_ADDED: Final = 3
 
 _UNLOADS: Final = 4
+
+# The connector asks for a level that was refused again after a minute; what it counts is told every 5 s.
+_REFUSED_S: Final = 90.0
 
 Strike = Callable[[Fault], int | None]
 
@@ -93,6 +97,8 @@ class Strikes:
             FaultKind.TOPIC_DELETED: self._delete_topic,
             FaultKind.BUNDLE_UNLOADED: self._unload,
             FaultKind.PARTITIONS_ADDED: self._add_partitions,
+            FaultKind.LEVEL_DISALLOWED: self._disallow_levels,
+            FaultKind.REPLICA_STOPPED: self._stop_replica,
             FaultKind.RESTART_ALL: self._restart_all,
         }
 
@@ -365,6 +371,43 @@ class Strikes:
         self._struck(fault, f"{topic.table}: {before} become {after}")
         topic.set_partitions(after)
         return topic.wait_for_records(range(before, after), _NOTICED_S)
+
+    def _disallow_levels(self, fault: Fault) -> int:
+        """Half of the time the higher level only, half of the time that of all other reads too. What is refused is left out for a
+        minute, so that it may take so long until it is asked for."""
+        levels = ("ALL",) if fault.choice < 0.5 else ("ALL", "LOCAL_QUORUM")
+        self._struck(fault, ", ".join(levels))
+        known, refused = self._refused(), 0.0
+        deadline = time.monotonic() + _REFUSED_S
+        while not refused and time.monotonic() < deadline:
+            self._set_disallowed(fault, levels)  # again: a node that was started anew has forgotten it
+            time.sleep(fault.length_s)
+            before, known = known, self._refused()
+            refused += max(0.0, known - before)  # it is less than before where an instance was started anew
+        wait_for(lambda: self._set_disallowed(fault, ()), f"{', '.join(levels)}: allowed again", _START_S)
+        return int(refused)
+
+    def _refused(self) -> float:
+        try:
+            return self._line.metric("levels_refused")
+        except httpx.HTTPError:
+            return 0.0
+
+    def _set_disallowed(self, fault: Fault, levels: Sequence[str]) -> bool:
+        """False where the node is away."""
+        try:
+            self._line.sandbox.nodes[fault.node - 1].disallow_read_levels(*levels)
+        except SandboxError:
+            return False
+        return True
+
+    def _stop_replica(self, fault: Fault) -> None:
+        """Longer than the others take it for alive."""
+        pid = self._line.sandbox.nodes[fault.node - 1].pid
+        self._struck(fault)
+        self._line.signal(pid, signal.SIGSTOP)
+        time.sleep(fault.length_s)
+        self._line.signal(pid, signal.SIGCONT)
 
     def _end_connector(self, fault: Fault) -> None:
         """Half of the time the topic goes while the connector is down."""

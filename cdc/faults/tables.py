@@ -15,6 +15,7 @@ __all__ = [
     "TRACKED",
     "UNTRACKED",
     "create_recreated",
+    "role_statements",
     "schema_statements",
 ]
 
@@ -87,6 +88,14 @@ def schema_statements(nodes: int, *, has_vectors: bool) -> list[str]:
         " PRIMARY KEY (pk, ck)) WITH cdc = true",
         *(f"CREATE TABLE {KEYSPACE}.{name} ({form}" for name, form in _FORMS.items()),
         create_recreated(0),
+    ]
+
+
+def role_statements(name: str, password: str) -> list[str]:
+    """CQL that lets a role read the keyspace, and nothing more."""
+    return [
+        f"CREATE ROLE {name} WITH LOGIN = true AND PASSWORD = '{password}'",
+        f"GRANT SELECT ON KEYSPACE {KEYSPACE} TO {name}",
     ]
 
 

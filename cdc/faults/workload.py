@@ -16,6 +16,7 @@ from cassandra.policies import FallthroughRetryPolicy
 from cassandra.pool import NoConnectionsAvailable
 from cassandra.protocol import ErrorMessage
 
+from cdc.faults.contact import Contact
 from cdc.faults.sessions import open_session
 from cdc.faults.statements import Statement, StatementWriter
 
@@ -46,7 +47,7 @@ class Workload:
 
     def __init__(
         self,
-        contact: tuple[list[str], int],
+        contact: Contact,
         writer: StatementWriter,
         *,
         rate: float,
@@ -176,7 +177,7 @@ class Workload:
                 return
 
 
-def _session(contact: tuple[list[str], int]) -> AbstractContextManager[Session]:
+def _session(contact: Contact) -> AbstractContextManager[Session]:
     return open_session(
         contact,
         ExecutionProfile(

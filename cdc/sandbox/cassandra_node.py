@@ -25,6 +25,7 @@ from cdc.sandbox.versions import cassandra_release
 __all__ = ["CassandraNode"]
 
 _STORAGE_SERVICE: Final = "org.apache.cassandra.db:type=StorageService"
+_GUARDRAILS: Final = "org.apache.cassandra.db:type=Guardrails"
 _JOLOKIA_USER: Final = "sandbox"
 _HALF_A_TABLE: Final = b"No partition columns found for table"
 _PAST_HALF_TABLES: Final = "-Dcassandra.ignore_corrupted_schema_tables=true"
@@ -119,6 +120,11 @@ class CassandraNode(Server):
             time.sleep(_REPAIR_LOOK_S)
         if status[0] == "FAILED":
             raise SandboxError(f"{self.name} could not repair {keyspace}: {status}")
+
+    def disallow_read_levels(self, *levels: str) -> None:
+        """Sets the guardrail `read_consistency_levels_disallowed` (4.1 and later) until the next start. Superusers may read on."""
+        guardrail: dict[str, Json] = {"mbean": _GUARDRAILS, "attribute": "ReadConsistencyLevelsDisallowedCSV"}
+        self._ask({"type": "write", **guardrail, "value": ",".join(levels)})
 
     def live_nodes(self) -> frozenset[str]:
         """The addresses of the nodes that this one holds for alive, itself included."""

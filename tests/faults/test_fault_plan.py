@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from cdc.faults.kinds import DESCRIPTIONS, LANES, FaultKind
-from cdc.faults.plan import TEST_COUNTS, counts_for_minutes, draw_plan
+from cdc.faults.plan import TEST_COUNTS, counts_for_minutes, draw_plan, fitting
 from cdc.faults.statements import StatementWriter
 
 
@@ -35,6 +37,24 @@ def test_the_plan_of_the_suite_kills_each_part_often_enough() -> None:
     assert TEST_COUNTS[FaultKind.HOST_KILL] >= 5
     assert TEST_COUNTS[FaultKind.CHILD_KILL] >= 10
     assert min(TEST_COUNTS[kind] for kind in FaultKind if kind is not FaultKind.PULSAR_KILL) >= 3
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cassandra", "missing"),
+    [
+        (1, "5.0", {FaultKind.REPLICA_STOPPED}),
+        (1, "4.0", {FaultKind.REPLICA_STOPPED, FaultKind.LEVEL_DISALLOWED}),
+        (2, "5.0", {FaultKind.LEVEL_DISALLOWED}),
+    ],
+)
+def test_what_a_cluster_cannot_be_struck_by_is_left_out_and_told(
+    nodes: int, cassandra: str, missing: set[FaultKind]
+) -> None:
+    """A silent node needs a second one that answers; guardrails came with 4.1, and bind roles."""
+    counts, left_out = fitting(TEST_COUNTS, nodes=nodes, cassandra=cassandra)
+    assert counts == {kind: count for kind, count in TEST_COUNTS.items() if kind not in missing}
+    assert {line.partition(" is left out: ")[0] for line in left_out} == {kind.value for kind in missing}
+    assert fitting({FaultKind.AGENT_KILL: 1}, nodes=nodes, cassandra=cassandra)[1] == []
 
 
 def test_every_kind_has_a_lane_and_a_description() -> None:

@@ -179,7 +179,7 @@ def test_a_level_that_a_guardrail_disallows_sets_no_event_aside(
     writer = EventsWriter(session, pulsar.service_url, pulsar.admin_url, "guarded", "t", prefix=_EVENTS)
     topic = open_data_topic("guarded.t")
     connector = Connector(pulsar.admin_url, "connector-guarded")
-    _disallow(strict, "ALL")
+    strict.node.disallow_read_levels("ALL")
     try:
         connector.create(
             connector_archive, data_topic_name("guarded", "t"), options | {"events.topic": f"{_EVENTS}guarded.t"}
@@ -189,16 +189,9 @@ def test_a_level_that_a_guardrail_disallows_sets_no_event_aside(
         assert {record.key["id"]: record.value for record in topic.next(2)} == {1: None, 2: {"a": None}}
         wait_until_acknowledged(f"{_EVENTS}guarded.t", pulsar.admin_url)
     finally:
-        _disallow(strict, "")
+        strict.node.disallow_read_levels()
         connector.delete()
         writer.close()
 
 
-def _disallow(strict: Sandbox, levels: str) -> None:
-    """Of the roles that are no superusers."""
-    request = {"type": "write", "mbean": _GUARDRAILS, "attribute": "ReadConsistencyLevelsDisallowedCSV"}
-    strict.node._ask({**request, "value": levels})
-
-
-_GUARDRAILS = "org.apache.cassandra.db:type=Guardrails"
 _EVENTS = "persistent://public/default/strict-events-"

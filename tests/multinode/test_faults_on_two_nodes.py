@@ -21,6 +21,7 @@ _COUNTS = {
     FaultKind.DISK_SPILL: 1,
     FaultKind.NETWORK_CUT: 1,
     FaultKind.IDX_TORN: 1,
+    FaultKind.REPLICA_STOPPED: 1,
 }
 
 

@@ -60,7 +60,7 @@ def run(
     seed: int | None, minutes: float | None, count: int | None, names: str, nodes: int, cassandra: str,
     commitlog: str, rate: float, folder: Path | None, keep: bool, only_plan: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write, break, and compare. Without --minutes and --faults it strikes 81 faults (some minutes on a quiet machine).
+    """Write, break, and compare. Without --minutes and --faults it strikes 87 faults (some minutes on a quiet machine).
 
     The exit code is 1 when something was lost, invented or out of order, or when the line did not recover.
     """

@@ -13,11 +13,11 @@ __all__ = ["ALL_TARGETS", "TEST_COUNTS", "Fault", "counts_for_minutes", "draw_pl
 
 TEST_COUNTS: Final[Mapping[FaultKind, int]] = {
     **dict.fromkeys(FaultKind, 3),
-    FaultKind.AGENT_KILL: 17,
-    FaultKind.CHILD_KILL: 10,
-    FaultKind.HOST_KILL: 5,
+    FaultKind.AGENT_KILL: 12,
+    FaultKind.CHILD_KILL: 8,
+    FaultKind.HOST_KILL: 4,
     FaultKind.PULSAR_KILL: 1,
-    FaultKind.CASSANDRA_KILL: 4,
+    FaultKind.CASSANDRA_KILL: 3,
     FaultKind.STANDSTILL: 5,
     FaultKind.RESTART_ALL: 3,
 }

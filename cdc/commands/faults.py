@@ -30,7 +30,7 @@ def faults() -> None:
 def kinds() -> None:
     """List the kinds of faults."""
     for kind, text in DESCRIPTIONS.items():
-        click.echo(f"{kind:16} {text}")
+        click.echo(f"{kind:20} {text}")
 
 
 @faults.command()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-import fsspec
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
@@ -30,8 +29,11 @@ class FsspecFolder:
 
     def __init__(self, folder: str) -> None:
         """Raises OSError when there is no library for it."""
+        # here, for of Spark's Python processes only those that look at a folder need it
+        from fsspec.core import url_to_fs
+
         try:
-            self._files, self._path = fsspec.core.url_to_fs(folder)
+            self._files, self._path = url_to_fs(folder)
         except (ImportError, ValueError) as error:
             raise OSError(str(error)) from None
 

@@ -44,15 +44,21 @@ class PulsarAdmin:
         self._http = httpx.Client(
             base_url=f"{options.admin_url}/admin/v2",
             headers=dict(http_headers(options, patience_s=patience_s)),
-            verify=_verification(options),
+            # without https no certificates are loaded: that takes longer than to ask
+            verify=_verification(options)
+            if _is_encrypted(options.admin_url)
+            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             timeout=httpx.Timeout(options.operation_timeout_seconds, connect=min(5, options.operation_timeout_seconds)),
         )
+        self._encrypted: httpx.Client | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._http.close()
+        if self._encrypted is not None:
+            self._encrypted.close()
 
     def topics(self) -> list[str]:
         """The topics that the options name; with a pattern, those that there are now, by name."""
@@ -181,7 +187,7 @@ class PulsarAdmin:
         """Ask again while nobody answers or the broker is starting or handing the topic over."""
 
         def ask() -> httpx.Response:
-            return redirected(lambda address: self._http.request(method, address, json=body), path)
+            return redirected(lambda address: self._client(address).request(method, address, json=body), path)
 
         try:
             return patiently(ask, self._patience_s)
@@ -189,6 +195,16 @@ class PulsarAdmin:
             raise PulsarUnreachableError(self._url, str(error)) from None
         except httpx.TransportError as error:
             raise self._no_answer(error) from None
+
+    def _client(self, address: str) -> httpx.Client:
+        """Another one where an admin service in the clear redirects to an encrypted one."""
+        if _is_encrypted(self._url) or not _is_encrypted(address):
+            return self._http
+        if self._encrypted is None:
+            self._encrypted = httpx.Client(
+                headers=self._http.headers, verify=_verification(self._options), timeout=self._http.timeout
+            )
+        return self._encrypted
 
     def _no_answer(self, error: httpx.TransportError) -> PulsarUnreachableError:
         refusal = certificate_refusal(str(error))
@@ -213,9 +229,11 @@ def _reason(response: httpx.Response) -> str:
         return f"HTTP {response.status_code}"
 
 
-def _verification(options: BridgeOptions) -> ssl.SSLContext | bool:
-    if not options.admin_url.startswith("https://"):
-        return True
+def _is_encrypted(address: str) -> bool:
+    return address.startswith("https://")
+
+
+def _verification(options: BridgeOptions) -> ssl.SSLContext:
     context = trusting(options)
     context.check_hostname = options.tls_hostname_verification_enable and not options.tls_allow_insecure_connection
     if options.tls_allow_insecure_connection:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from spark_bridge.errors import PulsarUnreachableError, TopicError
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import TOKEN_PLUGIN, BridgeOptions
 from spark_bridge.topics.positions import Position
+from tests.certificates import CertificateAuthority
 from tests.http_brokers import Answering, Broker, Request, broker, owner_of_all, redirects_to
 
 
@@ -53,7 +56,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[AnsweringServer]:
         thread.join()
 
 
-def options(server: AnsweringServer | Broker) -> BridgeOptions:
+def options(server: AnsweringServer | Broker, **more: str) -> BridgeOptions:
     return BridgeOptions.from_mapping(
         {
             "serviceUrl": "pulsar://h:6650",
@@ -61,6 +64,7 @@ def options(server: AnsweringServer | Broker) -> BridgeOptions:
             "topic": "t",
             "authPluginClassName": TOKEN_PLUGIN,
             "authParams": "token:tell-nobody",
+            **more,
         }
     )
 
@@ -129,6 +133,27 @@ def test_the_broker_that_owns_a_topic_is_asked() -> None:
             Request("PUT", f"{path}/subscription/s", {"ledgerId": -1, "entryId": -1}, "Bearer tell-nobody"),
             Request("POST", f"{path}/subscription/s/resetcursor", moved, "Bearer tell-nobody"),
         ]
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_an_encrypted_owner_is_asked_with_the_certificates_that_are_trusted(tmp_path: Path, is_trusted: bool) -> None:
+    """Although the first broker is not encrypted."""
+    authority = CertificateAuthority(tmp_path)
+    authority.issue("broker", "127.0.0.1")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(tmp_path / "broker.pem", tmp_path / "broker.key")
+    trusted = {"tlsTrustCertsFilePath": str(authority.trusted)} if is_trusted else {}
+    with (
+        broker(owner_of_all(STORAGE), tls) as owner,
+        broker(redirects_to(owner.url)) as first,
+        PulsarAdmin(options(first, **trusted), patience_s=0.1) as admin,
+    ):
+        if is_trusted:
+            assert admin.storage(TOPIC)[1] == {"s": Position(7, 1)}
+        else:
+            with pytest.raises(PulsarUnreachableError, match=r"certificate verify failed.*check tlsTrustCertsFilePath"):
+                admin.storage(TOPIC)
+        assert [each.authorization for each in owner.asked] == ["Bearer tell-nobody"] * is_trusted
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import LakeTable
 from spark_bridge.jobs.mirror import MirrorSummary, mirror
-from spark_bridge.jobs.mirror_state import MirrorTables
+from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 from tests.fix_spark import DataTopic, json_lines
 
 Rows = list[str]
@@ -33,17 +33,27 @@ def texts(rows: DataFrame) -> Rows:
 class Mirror:
     """A mirror of one topic with all it can keep, and what the tests look at."""
 
-    def __init__(self, spark: SparkSession, topic: DataTopic, folder: Path, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        topic: DataTopic,
+        folder: Path,
+        options: Mapping[str, str],
+        *,
+        target: str | None = None,
+    ) -> None:
+        """`target`: what the job calls the folder, if not by its path."""
         self.spark = spark
         self._topic = topic
         self.folder = folder
+        self._target = target or str(folder)
         self._options = {**topic.options, **options}
 
     def run(self, **more: object) -> MirrorSummary:
         return mirror(
             self.spark,
             self._options,
-            str(self.folder),
+            self._target,
             **{"changelog": True, "history": True, **more},  # type: ignore[arg-type]
         )
 
@@ -52,9 +62,9 @@ class Mirror:
         assert found is not None
         return found
 
-    def has_rows(self) -> bool:
-        """Whether there is a table of them by now."""
-        return MirrorTables(self.spark, str(self.folder)).rows.read() is not None
+    def applied(self) -> Applied:
+        """How far it has come: one small file, where a look at a table takes seconds."""
+        return MirrorTables(self.spark, str(self.folder)).applied()
 
     def wanted(self) -> Rows:
         return texts(current_table(self.spark, self._topic.options))
@@ -64,11 +74,13 @@ class Mirror:
 
     def replayed(self) -> Rows:
         """The rows that the change log leaves when it is run from the start."""
+        names = [each for each in self.table("rows").columns if not each.startswith("_cdc")]
+        changes = self.table("changes")
+        images = {field.name for field in changes.schema["after"].dataType.fields}  # type: ignore[attr-defined]
+        row = ", ".join(f"after.`{each}` AS `{each}`" for each in names if each in images)
         rows: dict[str, str] = {}
-        log = self.table("changes").selectExpr(
-            "epoch", "step", "op", "_cdc_id", "to_json(before) old", "to_json(after) new"
-        )
-        for each in log.orderBy("epoch", "step").collect():
+        log = changes.selectExpr("epoch", "step", "op", "_cdc_id", f"to_json(struct({row})) AS row")
+        for each in sorted(log.collect(), key=lambda each: (each.epoch, each.step)):
             match each.op:
                 case "insert":
                     assert each._cdc_id not in rows
@@ -76,11 +88,8 @@ class Mirror:
                     assert each._cdc_id in rows
             rows.pop(each._cdc_id, None)
             if each.op != "delete":
-                rows[each._cdc_id] = each.new
-        frame = self.spark.read.schema(self.table("rows").schema).json(
-            self.spark.sparkContext.parallelize(list(rows.values()))
-        )
-        return texts(frame)
+                rows[each._cdc_id] = each.row
+        return sorted(rows.values())
 
     def open_versions(self) -> Rows:
         return texts(self.table("history").where("valid_to IS NULL"))

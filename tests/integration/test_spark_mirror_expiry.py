@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 from pyspark.sql import SparkSession
@@ -24,8 +23,8 @@ pytestmark = [
 ]
 
 
-def _clock(later_s: int) -> float:
-    return time.time_ns() / 1e9 + later_s
+def _set_clock(monkeypatch: pytest.MonkeyPatch, later_s: int) -> None:
+    monkeypatch.setattr(time, "time", lambda: time.time_ns() / 1e9 + later_s)
 
 
 def _until(is_so: Callable[[], bool]) -> None:
@@ -35,69 +34,51 @@ def _until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize("table", ["history", "rows"])
-def test_an_expiry_that_failed_midway_is_finished_before_the_next_records(
-    mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, table: str
-) -> None:
-    """They have another epoch in change log and history: none of them is taken for what the expiry has written."""
-    topic = data_topic(*PLAIN)
-    kept = mirror_of(topic)
-    passing = {"expires_at": str(int(time.time()) + 3_600), "writetime": "5"}
-    topic.write(
-        Record(key={"id": 1}, value={"name": "stays"}, properties={"writetime": "5"}),
-        Record(key={"id": 2}, value={"name": "goes"}, properties=passing),
-    )
-    kept.run()
-    monkeypatch.setattr(time, "time", lambda: time.time_ns() / 1e9 + 7_200)
-    with stopped_after(table):
-        kept.run()
-    topic.write(
-        Record(key={"id": 3}, value={"name": "new"}, properties={"writetime": "6"}),
-        Record(key={"id": 1}, value={"name": "changed"}, properties={"writetime": "6"}),
-    )
-    kept.run()
-    assert kept.rows() == ['{"id":1,"name":"changed"}', '{"id":3,"name":"new"}']
-    assert kept.replayed() == kept.open_versions() == kept.rows()
-    gone = kept.table("changes").where("op = 'delete'").selectExpr("before.name").collect()
-    assert [each.name for each in gone] == ["goes"]
-
-
-def test_rows_expire_whose_batch_failed_midway(
+def test_rows_and_columns_expire_once_whatever_fails_midway(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When they are merged already the batch, run again, changes none of them; when they expire must not be forgotten."""
-    topic = data_topic(*PLAIN)
-    kept = mirror_of(topic)
-    passing = {"expires_at": str(int(time.time()) + 3_600)}
-    topic.write(Record(key={"id": 1}, value={"name": "goes"}, properties=passing))
-    with stopped_after("records"):
-        kept.run()
-    kept.run()
-    assert kept.rows() == ['{"id":1,"name":"goes"}']
-    monkeypatch.setattr(time, "time", lambda: time.time_ns() / 1e9 + 7_200)
-    kept.run()
-    assert kept.rows() == kept.replayed() == kept.open_versions() == []
+    """A failed run is finished before the next records, and when rows expire is not forgotten.
 
-
-def test_a_column_goes_by_itself_and_the_row_with_its_last(
-    mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a record: the change log and the history tell of both."""
+    The batch that brought the rows fails after its last table, one expiry after the history, the next after the rows. Records
+    that come behind an expiry have another epoch in change log and history: none of them is taken for what it has written.
+    A column goes by itself, and its row with its last.
+    """
     topic = data_topic(*PLAIN)
     kept = mirror_of(topic)
     now_s = int(time.time())
-    columns = {"columns_expire_at": json.dumps({"name": now_s + 3_600}), "writetime": "5"}
-    row = {"expires_at": str(now_s + 9_000), "cells_expire_at": str(now_s + 9_000), "row_marker": "expires"}
+    said = {"writetime": "5"}
+    passing, later = ({**said, "expires_at": str(now_s + time_s)} for time_s in (3_600, 9_000))
+    column = {**said, "columns_expire_at": json.dumps({"name": now_s + 3_600})}
+    with_row = {**column, **later, "cells_expire_at": str(now_s + 9_000), "row_marker": "expires"}
     topic.write(
-        Record(key={"id": 1}, value={"name": "goes"}, properties=columns),
-        Record(key={"id": 2}, value={"name": "goes"}, properties={**columns, **row}),
+        Record(key={"id": 1}, value={"name": "stays"}, properties=said),
+        Record(key={"id": 2}, value={"name": "goes"}, properties=passing),
+        Record(key={"id": 3}, value={"name": "column goes"}, properties=column),
+        Record(key={"id": 4}, value={"name": "row goes later"}, properties=with_row),
+        Record(key={"id": 5}, value={"name": "goes later"}, properties=later),
     )
-    kept.run()
-    assert kept.rows() == ['{"id":1,"name":"goes"}', '{"id":2,"name":"goes"}']
-    for later_s, rows in ((7_200, ['{"id":1}', '{"id":2}']), (10_000, ['{"id":1}'])):
-        monkeypatch.setattr(time, "time", partial(_clock, later_s))
+    with stopped_after("records"):
         kept.run()
-        assert kept.rows() == kept.replayed() == kept.open_versions() == rows
+    kept.run()
+    names = ["stays", "goes", "column goes", "row goes later", "goes later"]
+    assert kept.rows() == [f'{{"id":{number},"name":"{name}"}}' for number, name in enumerate(names, start=1)]
+    for later_s, table, new, rows in (
+        (7_200, "history", 6, ['{"id":3}', '{"id":4}', '{"id":5,"name":"goes later"}', '{"id":6,"name":"new"}']),
+        (10_000, "rows", 7, ['{"id":3}', '{"id":6,"name":"new"}', '{"id":7,"name":"new"}']),
+    ):
+        _set_clock(monkeypatch, later_s)
+        with stopped_after(table):
+            kept.run()
+        changed = f"changed after {later_s}"
+        topic.write(
+            Record(key={"id": new}, value={"name": "new"}, properties={"writetime": "6"}),
+            Record(key={"id": 1}, value={"name": changed}, properties={"writetime": str(later_s)}),
+        )
+        kept.run()
+        assert kept.rows() == [f'{{"id":1,"name":"{changed}"}}', *rows]
+        assert kept.replayed() == kept.open_versions() == kept.rows()
+    gone = kept.table("changes").where("op = 'delete'").selectExpr("before.id", "before.name").collect()
+    assert sorted(map(tuple, gone)) == [(2, "goes"), (4, None), (5, "goes later")]
 
 
 def test_rows_expire_while_a_followed_topic_is_silent(
@@ -115,9 +96,11 @@ def test_rows_expire_while_a_followed_topic_is_silent(
     job = threading.Thread(target=kept.run, kwargs={"follow_interval_s": 1})
     job.start()
     try:
-        _until(lambda: kept.has_rows() and kept.rows() == ['{"id":1,"name":"stays"}', '{"id":2,"name":"goes"}'])
-        monkeypatch.setattr(time, "time", lambda: time.time_ns() / 1e9 + 7_200)
-        _until(lambda: kept.rows() == ['{"id":1,"name":"stays"}'])
+        _until(lambda: kept.applied().next_expiry_s is not None)
+        assert kept.rows() == ['{"id":1,"name":"stays"}', '{"id":2,"name":"goes"}']
+        _set_clock(monkeypatch, 7_200)
+        _until(lambda: kept.applied().next_expiry_s is None)
+        assert kept.rows() == ['{"id":1,"name":"stays"}']
     finally:
         _until(lambda: any(query.id not in known for query in spark.streams.active))
         for query in spark.streams.active:

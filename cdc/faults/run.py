@@ -27,7 +27,7 @@ from cdc.faults.oracle.cassandra_rows import select_all, table_shape
 from cdc.faults.oracle.changes import Judged, compare_events, covered, order_problems
 from cdc.faults.oracle.comparison import TableComparison, compare
 from cdc.faults.oracle.folding import fold
-from cdc.faults.oracle.gaps import Gap
+from cdc.faults.oracle.gaps import Gap, unexplained
 from cdc.faults.oracle.in_flight import InFlight
 from cdc.faults.oracle.topics import DataRecord, Event, TopicReader
 from cdc.faults.plan import Fault, draw_plan, fitting
@@ -35,7 +35,7 @@ from cdc.faults.report import Report, ReportedGap, Struck
 from cdc.faults.sessions import host_id, session_of
 from cdc.faults.settle import settle
 from cdc.faults.statements import GIVEN_TIME_MARK_US, SHORT_TTL_S, StatementWriter
-from cdc.faults.strikes import Strikes
+from cdc.faults.strikes import Strikes, table_of
 from cdc.faults.tables import KEYSPACE, TRACKED, role_statements, schema_statements
 from cdc.faults.workload import Workload
 from cdc.sandbox.sandbox import Progress
@@ -107,6 +107,12 @@ class _Run:
     events: dict[str, list[Event]] = field(default_factory=dict)
     records: dict[str, list[DataRecord]] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def _taken_away(self) -> set[str]:
+        """The tables whose events topic, or its subscription, was taken away."""
+        kinds = {FaultKind.SUBSCRIPTION_REMOVED, FaultKind.TOPIC_DELETED}
+        return {table_of(each.fault) for each in self.report.struck if each.fault.kind in kinds}
 
     def run(self) -> None:
         options, report = self.options, self.report
@@ -239,6 +245,7 @@ class _Run:
         """Cassandra's own reader against the events topics, node by node; the order of each key."""
         report = self.report
         events = [event for table in TRACKED for event in self.events[table]]
+        report.event_differences += unexplained(self.gaps, self._taken_away)
         for table in TRACKED:
             report.event_differences += order_problems(self.events[table])
         with session_of(line) as session:

@@ -27,7 +27,7 @@ from cdc.faults.tables import PARTITIONED, RECREATED, TRACKED
 from cdc.faults.unloads import unload_something
 from cdc.sandbox import SandboxError
 
-__all__ = ["Strikes"]
+__all__ = ["Strikes", "table_of"]
 
 _START_S: Final = 600.0
 _STOP_S: Final = 180.0
@@ -54,8 +54,8 @@ _REFUSED_S: Final = 90.0
 Strike = Callable[[Fault], int | None]
 
 
-def _table_of(fault: Fault) -> str:
-    """Not the one that is dropped and created again: a gap names the table by the id that it has then."""
+def table_of(fault: Fault) -> str:
+    """Whose events topic is struck. Not the one that is dropped and created again: a gap names the table by the id that it has then."""
     tables = [table for table in TRACKED if table != RECREATED]
     return tables[int(fault.choice * len(tables))]
 
@@ -334,7 +334,7 @@ class Strikes:
             self._line.clock.step(0.0)
 
     def _remove_subscription(self, fault: Fault) -> None:
-        topic = EventsTopicAdmin(self._line, _table_of(fault))
+        topic = EventsTopicAdmin(self._line, table_of(fault))
         topic.wait_until_whole()
         self._end_connector(fault)
         self._struck(fault, f"of {topic.table}")
@@ -343,7 +343,7 @@ class Strikes:
 
     def _delete_topic(self, fault: Fault) -> None:
         """What it has is kept for the oracle; what comes to it between that and the deletion is lost, as a gap must say."""
-        topic = EventsTopicAdmin(self._line, _table_of(fault))
+        topic = EventsTopicAdmin(self._line, table_of(fault))
         topic.wait_until_whole()
         self._end_connector(fault)
         kept = topic.events()

@@ -82,10 +82,11 @@ class EventsTopics:
         if missing or len(stats) < max(1, partitions):
             raise TopicLostError(topic, f"has no subscription {self._subscription!r}{self._hint}")
         found = [each["subscriptions"][self._subscription] for each in stats.values()]
-        marks = {(each.get("subscriptionProperties") or {}).get(_MARK) for each in found}
+        marks = {(each.get("subscriptionProperties") or {}).get(_MARK, "") for each in found}
         return TopicState(
             partitions=partitions,
-            mark=marks.pop() if len(marks) == 1 else None,
+            # Agents that make the subscription at the same time make it in some of the partitions each.
+            mark=",".join(sorted(marks)) if all(marks) else None,
             ends=tuple(end for end, _ in ends),
             consumed=tuple(consumed for _, consumed in ends),
             is_drained=all(each.get("msgBacklog") == 0 for each in found),

@@ -15,7 +15,7 @@ from cdc.faults.oracle.cassandra_rows import Stored
 from cdc.faults.oracle.changes import Judged, compare_events, covered, order_problems
 from cdc.faults.oracle.comparison import compare
 from cdc.faults.oracle.folding import TableShape, fold, newest
-from cdc.faults.oracle.gaps import Gap
+from cdc.faults.oracle.gaps import Gap, unexplained
 from cdc.faults.oracle.in_flight import InFlight
 from cdc.faults.oracle.topics import DataRecord, Event
 from cdc.faults.oracle.values import form_of_avro, form_of_driver
@@ -327,6 +327,14 @@ def test_only_what_a_gap_announces_may_be_missing() -> None:
         replace(gap, node=str(UUID(int=1))),
     ):
         assert len(compare_events(_NODE, judged, [], _COLUMNS, [other])) == 2
+
+
+def test_a_gap_that_nothing_explains_is_a_difference() -> None:
+    """Else the kit would excuse with it what it covers."""
+    gap = Gap(node=_NODE, table="t", table_id=_ID, first=(1, 5), last=(1, 10), reason="it has another subscription")
+    (found,) = unexplained([gap], {"another"})
+    assert "no strike took its events topic away: it has another subscription" in found
+    assert unexplained([gap], {"t"}) == []
 
 
 def test_the_report_tells_what_each_gap_covers() -> None:

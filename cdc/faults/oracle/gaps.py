@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Gap", "gap_of", "in_a_gap"]
+__all__ = ["Gap", "gap_of", "in_a_gap", "unexplained"]
 
 _END = 2**31
 
@@ -44,3 +44,12 @@ def gap_of(record: Mapping[str, Any]) -> Gap:
 def in_a_gap(gaps: Iterable[Gap], node: str, table_id: str, place: tuple[int, int]) -> bool:
     """Whether one of the gaps says that this change may be missing."""
     return any(gap.node == node and gap.table_id == table_id and gap.has(place) for gap in gaps)
+
+
+def unexplained(gaps: Iterable[Gap], taken_away: Collection[str]) -> list[str]:
+    """Gaps of tables whose events topic, with its subscription, nothing took away, in words."""
+    return [
+        f"{gap.table}: node {gap.node} reported a gap, and no strike took its events topic away: {gap.reason}"
+        for gap in gaps
+        if gap.table not in taken_away
+    ]

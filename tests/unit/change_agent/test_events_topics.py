@@ -125,6 +125,22 @@ def test_what_is_there_already_is_taken_as_it_is(server: _Server) -> None:
     assert _topics(server).ensure(_TOPIC).partitions == 7
 
 
+def test_a_subscription_that_two_agents_made_together_keeps_its_marks(server: _Server) -> None:
+    """Each made it in some partitions. To give it another mark would look like another subscription to the other agent."""
+    status, both = _stats(3, "sub", mark="b")
+    assert isinstance(both, dict)
+    other = {"subscriptionProperties": {"cdc-subscription": "a"}, "msgBacklog": 0}
+    both["partitions"][f"{_TOPIC}-partition-1"] = {"subscriptions": {"sub": other}}
+    server.answers = {
+        ("PUT", f"{_PATH}/partitions"): (409, {"reason": "This topic already exists"}),
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 3}),
+        ("PUT", f"{_PATH}/subscription/sub"): (409, {"reason": "Subscription already exists"}),
+        ("GET", _STATS): (status, both),
+    }
+    assert _topics(server).ensure(_TOPIC).mark == "a,b"
+    assert not [path for _, path, _ in server.requests if path.endswith("/properties")]
+
+
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [

@@ -37,10 +37,10 @@ _LOOK_S: Final = 0.1
 # More than what the agent begins to off-load at, and Cassandra still takes writes.
 _NEARLY_FULL: Final = 0.8
 _FINISHED_SEGMENTS: Final = 3
-_SPILL_S: Final = 30.0
+_SPILL_S: Final = 60.0
 
-# Longer than the Cassandra driver leaves a connection idle.
-_CUT_S: Final = 40.0
+# Longer than the Cassandra driver leaves a connection idle, and than an instance takes to start on a busy machine.
+_CUT_S: Final = 90.0
 
 # Pulsar's producers look once a minute how many partitions a topic has.
 _NOTICED_S: Final = 150.0
@@ -49,7 +49,7 @@ _MOST_ADDED: Final = 3
 _UNLOADS: Final = 4
 
 # The connector asks for a level that was refused again after a minute; what it counts is told every 5 s.
-_REFUSED_S: Final = 90.0
+_REFUSED_S: Final = 120.0
 
 Strike = Callable[[Fault], int | None]
 

@@ -225,6 +225,7 @@ class ChangeAgent:
             config.http_port,
             {
                 "/metrics": lambda: (True, page.render(), CONTENT_TYPE),
+                "/status": self._report.last,
                 "/healthz": self._report.health,
                 "/readyz": self._report.readiness,
             },

@@ -197,19 +197,16 @@ class AgentConfig(BaseModel):
     @classmethod
     def load(cls, path: Path | None, environment: Mapping[str, str] | None = None) -> Self:
         """Read a configuration file, or the environment alone. Raises ConfigError with all problems."""
-        if path is None:
-            return cls.from_mapping({}, environment)
-        try:
-            loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError.of(str(path), f"cannot be read ({error.strerror}); give the agent's file") from error
-        except YAML_ERRORS as error:
-            raise ConfigError.of(str(path), f"is not YAML ({yaml_problem(error)})") from None
-        if loaded is None:
-            loaded = {}
-        if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
-            raise ConfigError.of(str(path), "must hold options by name, such as `pulsarServiceUrl: pulsar://...`")
-        return cls.from_mapping(loaded, environment)
+        return cls.from_mapping(_read(path), environment)
+
+    @classmethod
+    def working_dir_of(cls, path: Path | None, environment: Mapping[str, str] | None = None) -> Path:
+        """`cdcWorkingDir` alone, for those who may look at an agent and do not have its rights. Raises ConfigError."""
+        from_environment, _ = _from_environment(os.environ if environment is None else environment)
+        found = (from_environment | dict(_read(path))).get("cdcWorkingDir")
+        if not isinstance(found, str):
+            raise ConfigError.of("cdcWorkingDir", "is missing; set it, or give --working-dir")
+        return Path(found)
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Self:
@@ -236,6 +233,23 @@ class AgentConfig(BaseModel):
             raise ConfigError(problems)
         config._notes, config._segment_options = (*foreign_notes, *notes), segment_options  # noqa: SLF001  # its own class
         return config
+
+
+def _read(path: Path | None) -> Mapping[str, object]:
+    """Options of a file; none without one. Raises ConfigError."""
+    if path is None:
+        return {}
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError.of(str(path), f"cannot be read ({error.strerror}); give the agent's file") from error
+    except YAML_ERRORS as error:
+        raise ConfigError.of(str(path), f"is not YAML ({yaml_problem(error)})") from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
+        raise ConfigError.of(str(path), "must hold options by name, such as `pulsarServiceUrl: pulsar://...`")
+    return loaded
 
 
 def _problem(option: str, reason: str) -> ConfigProblem:

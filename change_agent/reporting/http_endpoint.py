@@ -1,4 +1,4 @@
-"""HttpEndpoint: `/metrics`, `/healthz` and `/readyz` over HTTP, on loopback unless told otherwise."""
+"""HttpEndpoint: `/metrics`, `/status`, `/healthz` and `/readyz` over HTTP, on loopback unless told otherwise."""
 
 from __future__ import annotations
 

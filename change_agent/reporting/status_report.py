@@ -26,6 +26,7 @@ __all__ = ["StatusReport"]
 
 _CONNECT_TIMEOUT_S: Final = 1.0
 _JSON: Final = "application/json"
+_NOTHING_YET: Final = "{}\n"
 
 
 class NodeState(Protocol):
@@ -68,6 +69,7 @@ class StatusReport:
         self.unhealthy_after_s = 60.0
         self.http_address: str | None = None
         self.extra: Mapping[str, object] = {}
+        self._last = ""
 
     def look(self) -> None:
         """Measure, and replace the status file."""
@@ -100,7 +102,12 @@ class StatusReport:
             "metrics": metrics.as_dict(),
             **self.extra,
         }
-        _replace(self._path, json.dumps(status, indent=1) + "\n")
+        self._last = json.dumps(status, indent=1) + "\n"
+        _replace(self._path, self._last)
+
+    def last(self) -> tuple[bool, bytes, str]:
+        """What the status file says, for who cannot read it."""
+        return bool(self._last), (self._last or _NOTHING_YET).encode(), _JSON
 
     def health(self) -> tuple[bool, bytes, str]:
         """Red when there has been something to do for long and the position did not move."""

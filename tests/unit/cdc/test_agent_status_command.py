@@ -23,7 +23,7 @@ _STATUS: dict[str, object] = {
     "topics": {
         "shop.orders": {"is_usable": True, "problem": None, "waiting_events": 0, "held_bytes": 0},
         "shop.log": {
-            "is_usable": False, "problem": "no producer for cdc-events-shop.log: IncompatibleSchema " + "x" * 100,
+            "is_usable": False, "problem": "no producer for cdc-events-shop.log: IncompatibleSchema" + " refused" * 20,
             "waiting_events": 12_345, "held_bytes": 2048,
         },
     },
@@ -40,34 +40,80 @@ def _run(directory: Path, *arguments: str, age_s: float = 0.0, **changed: object
     return CliRunner().invoke(cli, ["agent", "status", "--working-dir", str(directory), *arguments])
 
 
+def _utc(age_s: float) -> str:
+    return datetime.fromtimestamp(time.time() - age_s, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _metrics(**changed: int) -> dict[str, object]:
+    found = _STATUS["metrics"]
+    assert isinstance(found, dict)
+    return {**found, **changed}
+
+
 def test_the_screen_says_what_an_operator_asks(tmp_path: Path) -> None:
-    """Position, lag, rates, trouble, disk and topics, each on its line, none wider than a terminal."""
+    """Position, lag, rates, disk, topics, and behind each trouble what to do; nothing is wider than a terminal."""
     done = _run(tmp_path)
-    assert done.exit_code == 0
+    assert done.exit_code == 1
     lines = done.output.splitlines()
-    assert lines == [
+    parked = lines.index("trouble    3:")
+    assert lines[:parked] == [
         "agent      runs, pid 4711, since 2026-01-02 03:04 UTC",
         "node       00000000-0000-0000-0000-000000000001",
         "position   1795219249195:94628, 1795219249196:0",
         "lag        5.0 MiB, 2 min",
         "rates      1,234 events/s, 2.0 KiB/s read; 1,000,000 events since the start",
-        "trouble    3 parked (cdc parked)",
-        "cdc_raw    1.0 MiB of 4.0 MiB, ! full in 4 min",
+        "cdc_raw    1.0 MiB of 4.0 MiB, full in 4 min",
         "topics     1 of 2 usable",
-        "  ! shop.log: 12,345 wait, 2.0 KiB held",
-        "      no producer for cdc-events-shop.log: IncompatibleSchema " + "x" * 18,
-        "http       http://127.0.0.1:9465/metrics  /healthz  /readyz",
+        "http       http://127.0.0.1:9465/metrics  /status  /healthz  /readyz",
     ]
-    assert max(map(len, lines)) == 80
+    said = " ".join(" ".join(lines[parked:]).split())
+    assert "! 3 mutations are parked: they cannot be decoded yet -> cdc parked --working-dir" in said
+    assert "X cdc_raw is full in 4 min at the rate of the last minute -> see why events are not sent" in said
+    # A reason is broken between words, never cut.
+    assert (
+        f"X shop.log cannot be published (no producer for cdc-events-shop.log: IncompatibleSchema{' refused' * 20});"
+        in said
+    )
+    assert "12,345 events wait, 2.0 KiB are held on disk" in said
+    assert max(map(len, lines)) <= 80
 
 
-def test_an_agent_that_does_not_run_is_told_and_the_exit_code_is_1(tmp_path: Path) -> None:
-    """Its last status is shown all the same."""
+def test_an_agent_without_trouble_is_well(tmp_path: Path) -> None:
+    """Exit code 0. A forecast of years is none, and no topic is no "0 of 0"."""
+    done = _run(tmp_path, topics={}, metrics=_metrics(parked=0, cdc_raw_seconds_to_full=1_507_603 * 3600))
+    assert done.exit_code == 0
+    assert "cdc_raw    1.0 MiB of 4.0 MiB, not filling up" in done.output
+    assert "topics     none opened, for no event was published since the start" in done.output
+    assert done.output.splitlines()[-1] == "trouble    none"
+
+
+def test_of_an_agent_that_does_not_run_nothing_is_shown_as_now(tmp_path: Path) -> None:
+    """No lag, no rates, no usable topics: these were true when it said so. The exit code is 1."""
     done = _run(tmp_path, age_s=600)
     assert done.exit_code == 1
-    assert done.output.splitlines()[0] == (
-        "agent      DOES NOT RUN, seen 10 min ago, pid 4711, since 2026-01-02 03:04 UTC"
-    )
+    said = done.output
+    assert said.splitlines()[0] == "agent      DOES NOT RUN"
+    assert "process 4711 was there 10 min ago" in said
+    assert "start it" in said
+    assert not any(word in said for word in ("lag ", "rates ", "usable", "none"))
+    assert done.output.splitlines()[2] == f"position   1795219249195:94628, 1795219249196:0, at {_utc(600)} UTC"
+
+
+def test_a_cassandra_that_is_away_is_trouble(tmp_path: Path) -> None:
+    """With the whole reason, and exit code 1."""
+    reason = "Cassandra at 127.36.118.1 port 9042: Tried connecting to [('127.36.118.1', 9042)]. Last error: refused"
+    done = _run(tmp_path, cassandra_problem=reason)
+    assert done.exit_code == 1
+    assert reason in " ".join(done.output.split())
+
+
+def test_who_may_only_read_the_configuration_may_look(tmp_path: Path) -> None:
+    """cdc_raw is another user's, or not there at all: it is not looked at."""
+    config = tmp_path / "agent.yaml"
+    config.write_text(f"cdcRawDirectory: /nowhere\ncdcWorkingDir: {tmp_path}\n")
+    _run(tmp_path)
+    done = CliRunner().invoke(cli, ["agent", "status", "--config", str(config)])
+    assert "position   1795219249195:94628" in done.output
 
 
 def test_json_is_the_file(tmp_path: Path) -> None:

@@ -1,0 +1,220 @@
+"""AgentStatus: what an agent said of itself last, and what that says of the agent now.
+
+An agent writes its status each second. One that is older than that tells what was, and nothing of it is shown as now.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Self, cast
+
+import httpx
+import psutil
+
+from cdc.health.findings import Finding, Level, as_bytes, as_duration, failure, ok, warning
+from schemas.errors import CdcError
+
+__all__ = ["AgentStatus", "NoStatusError"]
+
+STALE_S: Final = 10.0
+_STUCK_S: Final = 60.0
+_SOON_S: Final = 300
+# A forecast by the last minute says nothing about next week.
+_IN_SIGHT_S: Final = 86_400
+_NEARLY: Final = 0.9
+_LITTLE_DISK: Final = 64 * 1024 * 1024
+_TIMEOUT_S: Final = 3.0
+_MOST_TOPICS: Final = 8
+
+
+class NoStatusError(CdcError):
+    """No agent has written a status there, or none can be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """`place` is where it was found: a working directory or a URL."""
+
+    place: str
+    content: Mapping[str, object]
+
+    @classmethod
+    def of_folder(cls, directory: Path) -> Self:
+        """Of a working directory on this machine, which need not be writable. Raises NoStatusError."""
+        path = directory / "status.json"
+        try:
+            return cls(str(directory), cast("Mapping[str, object]", json.loads(path.read_text(encoding="utf-8"))))
+        except FileNotFoundError as error:
+            raise NoStatusError(f"{path} is not there: no agent ever ran with this working directory") from error
+        except (OSError, ValueError) as error:
+            raise NoStatusError(f"{path} cannot be read ({error})") from error
+
+    @classmethod
+    def of_url(cls, url: str) -> Self:
+        """Of an agent's HTTP endpoint. Raises NoStatusError."""
+        try:
+            answer = httpx.get(f"{url.rstrip('/')}/status", timeout=_TIMEOUT_S, trust_env=False)
+            if answer.status_code == httpx.codes.NOT_FOUND:
+                raise NoStatusError(
+                    f"{url} has no /status: it waits for the end of another agent, or is of an earlier version ({url}/readyz tells)"
+                )
+            return cls(url, cast("Mapping[str, object]", answer.raise_for_status().json()))
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise NoStatusError(f"{url} does not answer ({str(error) or type(error).__name__})") from error
+
+    @property
+    def node_id(self) -> str | None:
+        """The host id of its node; None when it never knew it."""
+        return cast("str | None", self.content["node_id"])
+
+    @property
+    def topics(self) -> Mapping[str, Mapping[str, object]]:
+        """By table."""
+        return cast("Mapping[str, Mapping[str, object]]", self.content["topics"])
+
+    def number(self, name: str) -> float:
+        """One of its metrics; 0 for one that an older agent does not have."""
+        return _number(self._part("metrics").get(name, 0))
+
+    def progress(self, name: str) -> float:
+        """One number of its progress."""
+        return _number(self._part("progress").get(name, 0))
+
+    def age_s(self, now_s: float) -> float:
+        """For how long it has said nothing."""
+        return now_s - datetime.fromisoformat(str(self.content["time"])).timestamp()
+
+    def is_current(self, now_s: float) -> bool:
+        """Whether it tells of now."""
+        return self.age_s(now_s) <= STALE_S
+
+    def findings(self, now_s: float) -> Iterator[Finding]:
+        """How the agent is: one finding when all is well, else one for each trouble."""
+        if not self.is_current(now_s):
+            yield self._stale(now_s)
+            return
+        found = [*self._stages(), *self._losses(), *self._disk(), *self._topics()]
+        if not any(each.level is Level.FAILURE for each in found):
+            yield ok(self.place, self.summary(), **self._facts())
+        yield from found
+
+    def summary(self) -> str:
+        """Lag and rates, in one line; of a status that is current."""
+        return (
+            f"runs, lag {as_bytes(self.progress('lag_bytes'))}, {as_duration(self.progress('lag_s'))};"
+            f" {self.progress('events_per_s'):,.0f} events/s"
+        )
+
+    def _facts(self) -> dict[str, object]:
+        return {"node_id": self.node_id, "progress": self._part("progress"), "metrics": self._part("metrics")}
+
+    def _stale(self, now_s: float) -> Finding:
+        pid, age = int(_number(self.content["pid"])), as_duration(self.age_s(now_s))
+        if not Path(self.place).is_dir() or not _is_agent(pid):
+            text = f"does not run; process {pid} was there {age} ago"
+            return failure(
+                self.place, text, "start it (systemctl start cassandra-cdc-agent); its log says why it ended"
+            )
+        room = shutil.disk_usage(self.place).free
+        if room < _LITTLE_DISK:
+            text = f"process {pid} has not written its status for {age}: its disk is full, {as_bytes(room)} are free"
+            return failure(self.place, text, f"make room on the disk of {self.place}; it goes on by itself")
+        text = f"process {pid} is there, and has not written its status for {age}"
+        return failure(self.place, text, "see its log; stopped by a signal it goes on at SIGCONT, else restart it")
+
+    def _stages(self) -> Iterator[Finding]:
+        if problem := self.content["cassandra_problem"]:
+            remedy = "start Cassandra, or look at its log; the agent goes on by itself"
+            yield failure(self.place, f"its node does not answer: {problem}", remedy)
+        elif self.node_id is None and not self.number("standby"):
+            yield warning(
+                self.place, "it has not read the schema of its node yet", "wait; its log says what it waits for"
+            )
+        if self.number("standby"):
+            remedy = "nothing, if one of the two is a spare; else stop one of them"
+            yield warning(self.place, "it waits: another agent publishes the changes of this node", remedy)
+        if (stuck_s := self.progress("stuck_s")) > _STUCK_S:
+            text = f"the log moved and its position did not for {as_duration(stuck_s)}; {self.summary()}"
+            yield failure(self.place, text, "see its topics here, and whether Pulsar answers: cdc doctor")
+        if self.number("cdc_raw_unlocked"):
+            remedy = "see to it that there is one agent for the node"
+            yield warning(self.place, "cdc_raw cannot be locked: a second agent would not be kept out", remedy)
+
+    def _losses(self) -> Iterator[Finding]:
+        if lost := self.number("segments_gone_unread"):
+            text = f"{lost:,.0f} segments went from cdc_raw unread: changes are lost"
+            yield failure(
+                self.place, text, "the records of the gaps topic name tables and times: `cdc spark backfill` them"
+            )
+        if broken := self.number("segments_unreadable"):
+            text = f"{broken:,.0f} segments could not be read; they are in error/"
+            yield failure(self.place, text, "see its log, then `cdc agent reprocess`, or `cdc spark verify` the tables")
+        if wrong := self.number("corrupt_entries"):
+            text = f"{wrong:,.0f} entries of the commit log have a wrong checksum"
+            yield failure(self.place, text, "look at the node's disk, and `cdc spark verify` its tables")
+        if parked := self.number("parked"):
+            text = f"{parked:,.0f} mutations are parked: they cannot be decoded yet"
+            yield warning(self.place, text, f"cdc parked --working-dir {self.place} tells why; they are tried again")
+        if large := self.number("events_too_large"):
+            text = f"{large:,.0f} events were larger than the broker takes, and are kept on disk"
+            yield warning(self.place, text, "raise maxMessageSize of Pulsar, then restart the agent")
+        if failed := self.number("write_failures"):
+            text = f"{failed:,.0f} writes to its working directory failed since its start"
+            yield warning(self.place, text, f"look at the disk of {self.place}; each is tried again")
+
+    def _disk(self) -> Iterator[Finding]:
+        used, limit = self.number("cdc_raw_bytes"), self.number("cdc_raw_limit_bytes")
+        seconds = self.number("cdc_raw_seconds_to_full")
+        remedy = "see why events are not sent (its topics, Pulsar), or raise cdc_total_space in cassandra.yaml"
+        if limit and used >= _NEARLY * limit:
+            text = f"cdc_raw holds {as_bytes(used)} of {as_bytes(limit)}: Cassandra refuses writes when it is full"
+            yield failure(self.place, text, remedy)
+        elif 0 <= seconds < _IN_SIGHT_S:
+            make = failure if seconds < _SOON_S else warning
+            yield make(self.place, f"cdc_raw is full in {as_duration(seconds)} at the rate of the last minute", remedy)
+        if self.number("spill_failures"):
+            text = f"{self.number('spill_failures'):,.0f} times a segment could not be moved out of cdc_raw"
+            yield warning(self.place, text, "make room in spillDir, and look at its rights")
+
+    def _topics(self) -> Iterator[Finding]:
+        failing = {table: each for table, each in self.topics.items() if not each["is_usable"] or each["problem"]}
+        for table, each in list(failing.items())[:_MOST_TOPICS]:
+            text = (
+                f"{table} cannot be published ({each['problem'] or 'its topic is being opened'});"
+                f" {_number(each['waiting_events']):,.0f} events wait, {as_bytes(_number(each['held_bytes']))} are held on disk"
+            )
+            remedy = "mend what Pulsar says; the events are kept, and sent by themselves"
+            yield (failure if each["problem"] else warning)(self.place, text, remedy)
+        if len(failing) > _MOST_TOPICS:
+            yield failure(self.place, f"and {len(failing) - _MOST_TOPICS} tables more", "--json lists all")
+        for hazard in sorted({str(hazard) for each in self.topics.values() for hazard in _list(each.get("hazards"))}):
+            text, _, remedy = hazard.partition("; mend it by ")
+            yield warning(self.place, f"Pulsar: {text}", remedy)
+
+    def _part(self, name: str) -> Mapping[str, object]:
+        return cast("Mapping[str, object]", self.content[name])
+
+
+def _is_agent(pid: int) -> bool:
+    """Whether the process is there, and not another one that got its number."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and any("agent" in each for each in process.cmdline())
+    except psutil.AccessDenied:
+        return True
+    except psutil.Error:
+        return False
+
+
+def _list(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int | float)
+    return value

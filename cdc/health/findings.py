@@ -1,0 +1,86 @@
+"""Finding: one thing that was looked at, how it is, and what to do. `cdc status` and `cdc doctor` consist of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["Finding", "Level", "Section", "as_bytes", "as_duration", "failure", "level_of", "ok", "warning"]
+
+
+class Level(StrEnum):
+    """How it is. A failure is trouble now; a warning is no trouble yet, or cannot be told."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+_ORDER: Final = tuple(Level)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`subject` is what was looked at, `text` how it is, `remedy` what to do, empty where nothing is to be done."""
+
+    level: Level
+    subject: str
+    text: str
+    remedy: str = ""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """The numbers, for programs."""
+
+    def as_object(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "level": self.level.value, "subject": self.subject, "text": self.text, "remedy": self.remedy,
+            **({"facts": dict(self.facts)} if self.facts else {}),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Findings of one kind, with a heading."""
+
+    title: str
+    findings: Sequence[Finding]
+
+
+def ok(subject: str, text: str, **facts: object) -> Finding:
+    """All is well with it."""
+    return Finding(level=Level.OK, subject=subject, text=text, facts=facts)
+
+
+def warning(subject: str, text: str, remedy: str, **facts: object) -> Finding:
+    """No trouble yet, or it cannot be told."""
+    return Finding(level=Level.WARNING, subject=subject, text=text, remedy=remedy, facts=facts)
+
+
+def failure(subject: str, text: str, remedy: str, **facts: object) -> Finding:
+    """Trouble now."""
+    return Finding(level=Level.FAILURE, subject=subject, text=text, remedy=remedy, facts=facts)
+
+
+def level_of(findings: Iterable[Finding]) -> Level:
+    """The worst of them."""
+    return max((each.level for each in findings), key=_ORDER.index, default=Level.OK)
+
+
+def as_bytes(count: float) -> str:
+    """`5.0 MiB`."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"
+
+
+def as_duration(seconds: float) -> str:
+    """`4 min`."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    if seconds < 6_000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"

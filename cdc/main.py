@@ -25,9 +25,11 @@ _COMMANDS: Final = {
     "connector": ("cdc.commands.connector", "connector", "List a connector's dead letters, and send them again."),
     "decode": ("cdc.commands.decode", "decode", "Print what a commit log segment holds."),
     "demo": ("cdc.commands.demo", "demo", "Run the whole line on the sandbox and check every row."),
+    "doctor": ("cdc.commands.doctor", "doctor", "Check every link of a line, and say what to do."),
     "faults": ("cdc.commands.faults", "faults", "Break every part on purpose, and prove that nothing was lost."),
     "parked": ("cdc.commands.parked", "parked", "List the mutations that an agent could not decode."),
     "sandbox": ("cdc.commands.sandbox", "sandbox", "Start real Cassandra and Pulsar servers without Docker."),
+    "status": ("cdc.commands.status", "status", "Say how a whole line is, and what to do."),
     "spark": ("cdc.commands.spark", "spark", "Keep tables in a lakehouse by data topics."),
 }
 

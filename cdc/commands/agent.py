@@ -19,8 +19,9 @@ __all__ = ["agent"]
 @config_option
 @click.option("--parent", type=int, hidden=True, help="Stop when this process is not the parent any more.")
 @click.option("--check", is_flag=True, help="Check the configuration, say what is wrong, and start nothing.")
+@click.option("--connect", is_flag=True, help="With --check: look at Cassandra and Pulsar, too, with its credentials.")
 @click.pass_context
-def agent(context: click.Context, path: Path | None, parent: int | None, check: bool) -> None:
+def agent(context: click.Context, path: Path | None, parent: int | None, check: bool, connect: bool) -> None:
     """Read a node's cdc_raw and publish its changes to Pulsar, until SIGTERM or Ctrl-C (docs/agent.md)."""
     if context.invoked_subcommand is not None:
         return
@@ -29,9 +30,22 @@ def agent(context: click.Context, path: Path | None, parent: int | None, check: 
         for note in config.notes:
             click.echo(f"cdc: {note}")
         click.echo(f"{path or 'environment'}: no problems found")
+        if connect:
+            _connect(config)
         return
     run_agent(config, path=path, parent=parent)
     leave(0)
+
+
+def _connect(config: AgentConfig) -> None:
+    from cdc.health.doctor import agent_checks
+    from cdc.health.findings import Level, level_of
+    from cdc.health.screen import console, print_sections
+
+    sections = agent_checks(config)
+    print_sections(console(), sections)
+    if level_of(each for section in sections for each in section.findings) is Level.FAILURE:
+        raise click.exceptions.Exit(1)
 
 
 agent.add_command(status)

@@ -1,14 +1,21 @@
-"""`cdc connector`: what a connector has set aside, and how it gets it again."""
+"""`cdc connector`: what a connector has set aside, and how it gets it again; the watch over its instances."""
 
 from __future__ import annotations
 
 import json
+import signal
+import threading
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 import click
 
+from cdc.health.pulsar_service import PulsarService
+from cdc.health.source_keeper import SourceKeeper
+from cdc.health.this_line import line_of, line_option
+from cdc.health.turns import Turns
 from schemas.topics import full_topic_name
 from source_connector.events.dead_letters import DeadLetter, dead_letters, resend
 from source_connector.events.pulsar_access import PulsarOptions
@@ -43,7 +50,7 @@ def _connection(command: Callable[_P, _R]) -> Callable[_P, _R]:
 
 @click.group(name="connector")
 def connector() -> None:
-    """What a source connector has set aside: changes that it could not publish (docs/connector.md)."""
+    """What a source connector could not publish, and the watch over sources (docs/connector.md)."""
 
 
 @connector.command(name="dead-letters")
@@ -70,6 +77,35 @@ def resend_letters(service_url: str, topic: str, auth_plugin: str, auth_params: 
             click.echo(json.dumps(_as_object(letter), ensure_ascii=False))
             count += 1
     click.echo(f"{count} sent again", err=True)
+
+
+@connector.command(name="watch")
+@line_option
+@click.option("--interval", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Look so often: seconds.")
+@click.option(
+    "--patience", default=90.0, show_default=True, type=click.FloatRange(1), help="Leave a start so much time: seconds."
+)
+@click.option("--once", is_flag=True, help="Look once and end, restarting at once what is down.")
+def watch(path: Path | None, interval: float, patience: float, once: bool) -> None:
+    """Restart sources whose instances do not run, and say so, until SIGTERM or Ctrl-C.
+
+    Pulsar's functions worker tries a failed start once and gives the source up. Sources that somebody stopped stay so. One
+    watch is enough for a cluster; several do no harm.
+    """
+    config = line_of(path)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signum, frame: stopping.set())
+    with PulsarService(config) as service:
+        keeper = SourceKeeper(
+            service, Turns(config).turn, patience_s=0.0 if once else patience, stopping=stopping
+        )  # fmt: skip
+        click.echo(f"watching the sources of {config.namespace} at {config.pulsar_admin_url}")
+        while True:
+            for line in keeper.look():
+                click.echo(line)
+            if once or stopping.wait(interval):
+                return
 
 
 def _options(service_url: str, auth_plugin: str, auth_params: str, trust_certs: str) -> PulsarOptions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, cast
 from uuid import UUID
 
@@ -26,7 +27,7 @@ from schemas.errors import CdcError
 from schemas.node_errors import node_errors, one_line
 from schemas.system_schema import SELECTS, Row
 
-__all__ = ["NodeConnection", "NodeUnavailableError", "token_of"]
+__all__ = ["Node", "NodeConnection", "NodeUnavailableError", "token_of"]
 
 # Exceptions by which the driver says that the node does not answer (now).
 _UNAVAILABLE: Final = (
@@ -45,6 +46,16 @@ token_of: Final = cast("Callable[[bytes], int]", murmur3)
 
 class NodeUnavailableError(CdcError):
     """The node does not answer; it may later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node of the cluster, as another one knows it."""
+
+    host_id: UUID
+    address: str
+    version: str
+    data_center: str
 
 
 class _Session(Protocol):
@@ -96,6 +107,27 @@ class NodeConnection:
             f"Cassandra at {', '.join(self._contact_points)} port {self._port}: its schema changed {_READS} times while it was"
             " read; trying again"
         )
+
+    def clock_s(self) -> float:
+        """What time it is there, in seconds of the epoch. Raises NodeUnavailableError."""
+        [local] = self._ask("SELECT toUnixTimestamp(now()) AS now FROM system.local WHERE key = 'local'")
+        return cast("int", local["now"]) / 1000
+
+    def nodes(self) -> list[Node]:
+        """This node, and the others of its cluster as it knows them. Raises NodeUnavailableError."""
+        asked = "host_id, release_version, data_center"
+        [local] = self._ask(f"SELECT {asked}, rpc_address FROM system.local WHERE key = 'local'")
+        peers = self._ask(f"SELECT {asked}, rpc_address FROM system.peers")
+        return [
+            Node(
+                host_id=cast("UUID", each["host_id"]),
+                address=str(each["rpc_address"]),
+                version=str(each["release_version"]),
+                data_center=str(each["data_center"]),
+            )
+            for each in (local, *peers)
+            if each["host_id"] is not None  # a node that is joining
+        ]
 
     def _lists(self, names: Iterable[str]) -> dict[str, list[dict[str, object]]]:
         return {name: [_plain_row(row) for row in self._ask(_dated(name))] for name in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -36,8 +37,8 @@ class PulsarOptions:
         return f"PulsarOptions(service_url={self.service_url!r}, auth_plugin={self.auth_plugin!r}, ...)"
 
 
-def new_client(options: PulsarOptions) -> pulsar.Client:
-    """A client; it connects when it is used."""
+def new_client(options: PulsarOptions, *, is_quiet: bool = False, timeout_s: int = 30) -> pulsar.Client:
+    """A client; it connects when it is used. `is_quiet`: its own words are not wanted."""
     import pulsar
 
     authentication = None
@@ -47,10 +48,12 @@ def new_client(options: PulsarOptions) -> pulsar.Client:
     return pulsar.Client(
         options.service_url,
         authentication=authentication,
-        operation_timeout_seconds=30,
+        operation_timeout_seconds=timeout_s,
         # Lines of the native client go to standard output, which is standard error in this process. A Python logger
         # would be called from its threads, which has been seen to hang at exit.
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn),
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+        if is_quiet
+        else pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn),
         tls_trust_certs_file_path=options.trusted_certificates or None,
         tls_allow_insecure_connection=options.allow_insecure,
         tls_validate_hostname=options.hostname_validation,

@@ -54,6 +54,21 @@ def test_the_unit_starts_a_command_that_there_is(command: str) -> None:
     assert (values["path"], rest) == ("/etc/cassandra-cdc/agent.yaml", [])
 
 
+def test_the_unit_of_the_watch_starts_a_command_that_there_is() -> None:
+    """The installed program with options that it takes; a wrong configuration is not repeated there, either."""
+    text = (_ROOT / "deploy" / "cassandra-cdc-connector-watch.service").read_text(encoding="utf-8")
+    [command] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    program, *words = shlex.split(command)
+    assert program == "/opt/cassandra-cdc/bin/cdc"
+    group = cli.get_command(click.Context(cli), words[0])
+    assert isinstance(group, click.Group)
+    found = group.get_command(click.Context(group), words[1])
+    assert found is not None
+    values, rest, _ = found.make_parser(click.Context(found)).parse_args(words[2:])
+    assert (values["path"], rest) == ("/etc/cassandra-cdc/line.yaml", [])
+    assert "RestartPreventExitStatus=2" in text
+
+
 def test_the_unit_gives_the_agent_time_to_drain_and_does_not_repeat_a_wrong_configuration() -> None:
     """SIGTERM ends it within 5 s; SIGHUP reloads; exit code 2 is the configuration's."""
     assert _values("KillSignal") == ["SIGTERM"]

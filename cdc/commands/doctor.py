@@ -1,0 +1,37 @@
+"""`cdc doctor`: whether a line can work, link by link, with a remedy for what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cdc.commands.status import report
+from cdc.health.doctor import doctor as look
+from cdc.health.findings import Level, level_of
+from cdc.health.pulsar_service import PulsarService
+from cdc.health.source_keeper import SourceKeeper
+from cdc.health.this_line import line_of, line_option
+from cdc.health.turns import Turns
+
+__all__ = ["doctor"]
+
+
+@click.command(name="doctor")
+@line_option
+@click.option("--fix", is_flag=True, help="Restart sources that the functions worker gave up, once.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.pass_context
+def doctor(context: click.Context, path: Path | None, fix: bool, as_json: bool) -> None:
+    """Check servers, rights, tables, topics, sources, clocks and disks; changes nothing without --fix.
+
+    Exit code 0: nothing fails, 1: something does, 2: wrong configuration.
+    """
+    config = line_of(path)
+    if fix:
+        with PulsarService(config) as service:
+            for line in SourceKeeper(service, Turns(config).turn, patience_s=0.0).look():
+                click.echo(line, err=as_json)
+    sections = look(config)
+    report(sections, as_json=as_json)
+    context.exit(int(level_of(each for section in sections for each in section.findings) is Level.FAILURE))

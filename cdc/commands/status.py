@@ -1,0 +1,62 @@
+"""`cdc status`: one screen for a whole line."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from cdc.health.findings import Level, Section, level_of
+from cdc.health.line_status import line_status
+from cdc.health.screen import console, print_sections, verdict
+from cdc.health.this_line import line_of, line_option
+
+__all__ = ["report", "status"]
+
+
+@click.command(name="status")
+@line_option
+@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("--interval", default=5.0, show_default=True, type=click.FloatRange(0.5), help="With --watch: seconds.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.pass_context
+def status(context: click.Context, path: Path | None, watch: bool, interval: float, as_json: bool) -> None:
+    """Say how the whole line is: servers, agents, sources, tables, dead letters, gaps, mirrors, and what to do.
+
+    Exit code 0: all is well, or a warning at most; 1: there is trouble.
+    """
+    config = line_of(path)
+    while True:
+        sections = line_status(config)
+        if watch and not as_json:
+            click.clear()
+        report(sections, as_json=as_json)
+        if not watch:
+            break
+        time.sleep(interval)
+        config = line_of(path)  # agents of this machine come and go
+    context.exit(int(level_of(each for section in sections for each in section.findings) is Level.FAILURE))
+
+
+def report(sections: list[Section], *, as_json: bool) -> None:
+    """Print what was found: verdict and time, then every section."""
+    every = [each for section in sections for each in section.findings]
+    moment = datetime.now(UTC)
+    if as_json:
+        listed = [
+            {"title": section.title, "findings": [each.as_object() for each in section.findings]}
+            for section in sections
+        ]
+        click.echo(
+            json.dumps(
+                {"time": moment.isoformat(timespec="seconds"), "level": level_of(every).value, "sections": listed}
+            )
+        )
+        return
+    target = console()
+    target.print(verdict(every).append(f"  ({moment:%Y-%m-%d %H:%M:%S} UTC)", style="dim"))
+    target.print()
+    print_sections(target, sections)

@@ -1,0 +1,319 @@
+"""What `cdc doctor` looks at: whether a line can work, before it runs and while it does."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+import pulsar
+
+from cdc.health.findings import Finding, Level, Section, as_bytes, as_duration, failure, ok, warning
+from cdc.health.line_config import LineConfig
+from cdc.health.nodes import connection_of
+from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
+from cdc.health.sources import sources_of
+from cdc.health.tables import events_tables
+from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
+from change_agent.cdc_raw.space import cdc_space_of
+from change_agent.configuration.config import AgentConfig
+from change_agent.publishing.topic_policies import EVENTS
+from change_agent.schema.node_connection import NodeUnavailableError
+from schemas.errors import ConfigError
+from schemas.topic_policies import PolicyQuestions, hazards_of
+from source_connector.events.pulsar_access import new_client
+from source_connector.tables.data_topic_policies import trimming_of
+
+__all__ = ["agent_checks", "doctor"]
+
+_SETTINGS: Final = (
+    "cdc_enabled", "cdc_block_writes", "commitlog_sync", "commitlog_sync_period", "commitlog_sync_period_in_ms",
+    "cdc_total_space", "cdc_total_space_in_mb", "commitlog_segment_size", "commitlog_segment_size_in_mb",
+)  # fmt: skip
+_SLOW_SYNC_MS: Final = 1_000
+_APART_S: Final = 2.0
+_MOST_TABLES: Final = 20
+_LITTLE_DISK: Final = 1024 * 1024 * 1024
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000}
+_SYSTEM: Final = re.compile(r"system(_.*)?|cdc_agent_rotation")
+
+
+def doctor(config: LineConfig) -> list[Section]:
+    """All sections. Raises ConfigError."""
+    with PulsarService(config) as service, ThreadPoolExecutor(4) as pool:
+        asked_cassandra = pool.submit(lambda: list(_cassandra(config)))
+        asked_broker = pool.submit(lambda: list(_broker(config)))
+        pulsar_findings = list(_pulsar(service))
+        if pulsar_findings[0].level is Level.FAILURE:
+            topics = workers = [warning("", "not looked at", "see Pulsar above")]
+        else:
+            topics = _topics(service, config) or [ok("", "none is there yet")]
+            workers = list(_functions_worker(service, config))
+        agents = [finding for place in config.agents for finding in agent_machine(place)]
+        return [
+            Section(title="Cassandra", findings=asked_cassandra.result()),
+            Section(title="Pulsar", findings=[*pulsar_findings, *asked_broker.result()]),
+            Section(title="topics", findings=topics),
+            Section(title="functions worker", findings=workers),
+            Section(title="agents' machine", findings=agents or [ok("", "no agent of this machine is named")]),
+        ]
+
+
+def agent_checks(config: AgentConfig) -> list[Section]:
+    """What `cdc agent --check --connect` looks at: the links of one agent, with its own credentials. Raises ConfigError."""
+    shared = {
+        field.alias: getattr(config, name)
+        for name, field in AgentConfig.model_fields.items()
+        if name in LineConfig.model_fields and not name.endswith("_file") and getattr(config, name) is not None
+    }
+    line = LineConfig.model_validate(shared)
+    with PulsarService(line) as service:
+        return [
+            Section(title="Cassandra", findings=list(_cassandra(line))),
+            Section(title="Pulsar", findings=[*_pulsar(service), *_broker(line)]),
+            Section(title="this machine", findings=list(_machine(config))),
+        ]
+
+
+def _cassandra(config: LineConfig) -> Iterator[Finding]:
+    for address in config.contact_points:
+        connection = connection_of(config.model_copy(update={"contact_points": (address,)}))
+        subject = f"node {address}"
+        try:
+            [version, *_] = [node.version for node in connection.nodes()]
+            settings = connection.settings(_SETTINGS)
+            apart_s = time.time() - connection.clock_s()
+            schema = connection.read_schema().schema if address == config.contact_points[0] else {}
+        except NodeUnavailableError as error:
+            remedy = "start it, or correct contactPoints, port and credentials"
+            yield failure(subject, f"does not answer: {error}", remedy)
+            continue
+        finally:
+            connection.close()
+        yield _version(subject, "Cassandra", version, tuple(CASSANDRA_VERSIONS.values()))
+        yield from _settings(subject, settings)
+        yield _clock(subject, apart_s)
+        yield from _captured(schema, config.tables)
+
+
+def _version(subject: str, product: str, version: str, tested: Sequence[str]) -> Finding:
+    lines = {each.rpartition(".")[0] for each in tested}
+    if version.rpartition(".")[0] in lines:
+        return ok(subject, f"answers, {product} {version}")
+    text = f"{product} {version} was not tested; {', '.join(tested)} were"
+    return warning(subject, text, "try it on a cluster that may fail")
+
+
+def _settings(subject: str, settings: Mapping[str, str]) -> Iterator[Finding]:
+    if "cdc_enabled" not in settings:
+        yield warning(
+            subject, "Cassandra 3.11 does not tell its settings", "see to cdc_enabled: true in cassandra.yaml"
+        )
+        return
+    if settings["cdc_enabled"].lower() != "true":
+        yield failure(
+            subject, "cdc_enabled is false: nothing is captured", "set cdc_enabled: true in cassandra.yaml, and restart"
+        )
+    else:
+        yield ok(subject, "cdc_enabled is true")
+    if settings.get("cdc_block_writes", "true").lower() == "false":
+        text = "cdc_block_writes is false: when cdc_raw is full Cassandra deletes changes that nobody has read"
+        yield warning(subject, text, "set cdc_block_writes: true, or watch the gaps of cdc status")
+    period_ms = _period_ms(settings)
+    if settings.get("commitlog_sync") == "periodic" and period_ms is not None:
+        text = f"the commit log is synced every {as_duration(period_ms / 1000)}: changes are seen no earlier"
+        if period_ms > _SLOW_SYNC_MS:
+            yield warning(subject, text, "set commitlog_sync_period: 1000ms (or less) in cassandra.yaml")
+        else:
+            yield ok(subject, text)
+
+
+def _period_ms(settings: Mapping[str, str]) -> int | None:
+    old = settings.get("commitlog_sync_period_in_ms", "")
+    if old.isdigit():
+        return int(old)
+    found = re.fullmatch(r"(\d+)(ms|s|m)", settings.get("commitlog_sync_period", ""))
+    return int(found[1]) * _UNITS_MS[found[2]] if found else None
+
+
+def _clock(subject: str, apart_s: float) -> Finding:
+    if abs(apart_s) < _APART_S:
+        return ok(subject, "its clock and this one agree")
+    text = f"its clock is {as_duration(abs(apart_s))} {'behind' if apart_s > 0 else 'before'} that of this machine"
+    return warning(subject, text, "synchronize the clocks (chrony, ntp): rows that are read too early are told by them")
+
+
+def _captured(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted: Sequence[str]) -> Iterator[Finding]:
+    """Which tables have CDC, and the statement for each that has not."""
+    found: dict[str, bool] = {}
+    for row in schema.get("tables", ()):
+        if not _SYSTEM.fullmatch(str(row["keyspace_name"])):
+            found[f"{row['keyspace_name']}.{row['table_name']}"] = bool(row.get("cdc"))
+    if not schema:
+        return
+    captured = sorted(table for table, has_cdc in found.items() if has_cdc)
+    others = sorted(table for table, has_cdc in found.items() if not has_cdc)
+    if captured:
+        names = ", ".join(captured[:_MOST_TABLES]) + (", ..." if len(captured) > _MOST_TABLES else "")
+        yield ok("tables", f"{len(captured)} with cdc = true: {names}")
+    else:
+        yield failure("tables", "no table has cdc = true: nothing is captured", "ALTER TABLE ks.table WITH cdc = true;")
+    for table in others[:_MOST_TABLES]:
+        is_wanted = any(fnmatchcase(table, pattern) for pattern in wanted)
+        keyspace, _, name = table.partition(".")
+        statement = f"ALTER TABLE {_quoted(keyspace)}.{_quoted(name)} WITH cdc = true;"
+        if is_wanted:
+            yield failure(table, "has cdc = false: its changes are not captured", statement)
+        elif not wanted:
+            yield warning(table, "has cdc = false: its changes are not captured", f"if they are wanted: {statement}")
+    if len(others) > _MOST_TABLES and not wanted:
+        yield warning(
+            "tables",
+            f"and {len(others) - _MOST_TABLES} tables more without cdc",
+            "name those you want: tables in line.yaml",
+        )
+    for pattern in wanted:
+        if not any(fnmatchcase(table, pattern) for table in found):
+            yield failure(pattern, "no table is called so", "create it, or correct tables in line.yaml")
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[a-z][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
+
+
+def _pulsar(service: PulsarService) -> Iterator[Finding]:
+    try:
+        version = service.version()
+        apart_s = time.time() - service.clock_s()
+    except PulsarServiceError as error:
+        remedy = "start it, or correct pulsarAdminUrl and credentials"
+        yield failure("admin service", str(error), remedy)
+        return
+    yield _version("admin service", "Pulsar", version, (PULSAR_VERSION,))
+    yield _clock("admin service", apart_s)
+    try:
+        service.topics(service.namespace)
+    except PulsarServiceError as error:
+        remedy = f"create the namespace {service.namespace}, or grant the right to list its topics"
+        yield failure("admin service", str(error), remedy)
+
+
+def _broker(config: LineConfig) -> Iterator[Finding]:
+    """The broker's own protocol, by a question that makes no topic."""
+    client = new_client(config.pulsar_options, is_quiet=True, timeout_s=10)
+    try:
+        client.get_topic_partitions(f"persistent://{config.namespace}/cdc-doctor")
+        yield ok("broker", f"answers at {config.pulsar_service_url}")
+    except (pulsar.AuthenticationError, pulsar.AuthorizationError) as error:
+        yield failure("broker", f"refuses these credentials ({error})", "correct pulsarAuthParams, or grant the rights")
+    except pulsar.PulsarException as error:
+        text = f"{config.pulsar_service_url} does not answer ({error})"
+        yield failure("broker", text, "start it, or correct pulsarServiceUrl, TLS and credentials")
+    finally:
+        client.shutdown()
+
+
+def _topics(service: PulsarService, config: LineConfig) -> list[Finding]:
+    namespace = config.topic_prefix.removeprefix("persistent://").rpartition("/")[0] or "public/default"
+    try:
+        names = service.topics(namespace)
+    except PulsarServiceError as error:
+        return [failure("", str(error), f"grant the right to list topics of {namespace}")]
+    events = events_tables(names, config.topic_prefix)
+    data = [name for name in names if name.rpartition("/")[2].startswith("data-")]
+
+    def look(topic: str) -> list[Finding]:
+        return list(_topic(service, topic, is_data=topic in data))
+
+    with ThreadPoolExecutor(8) as pool:
+        return [finding for found in pool.map(look, [*sorted(events.values()), *data]) for finding in found]
+
+
+def _topic(service: PulsarService, topic: str, *, is_data: bool) -> Iterator[Finding]:
+    short = topic.rpartition("/")[2]
+    try:
+        partitions = service.partitions(topic)
+        questions = PolicyQuestions(service.ask_of_topic)
+        hazards = trimming_of(service.ask_of_topic, topic, None) if is_data else hazards_of(questions, topic, EVENTS)
+    except NotThereError:
+        return
+    except PulsarServiceError as error:
+        yield warning(short, f"its policies cannot be read: {error}", "grant the right to read them")
+        return
+    for hazard in hazards:
+        text, _, remedy = hazard.partition("; mend it by ")
+        yield warning(short, text, remedy)
+    if not hazards:
+        count = f"{partitions} partitions" if partitions else "no partitions"
+        yield ok(short, f"{count}, no policy drops what is unread")
+
+
+def _functions_worker(service: PulsarService, config: LineConfig) -> Iterator[Finding]:
+    try:
+        workers = service.ask("/v2/worker/cluster")
+        service.ask("/v2/worker/cluster/leader/ready")
+        views = sources_of(service, config.sources)
+        packages = set(service.ask(f"/v3/packages/source/{config.namespace}") or ())
+    except PulsarServiceError as error:
+        remedy = "set functionsWorkerEnabled=true in broker.conf (or start a worker), and wait until it is ready"
+        yield failure("", str(error), remedy)
+        return
+    yield ok("", f"{len(workers)} worker{'' if len(workers) == 1 else 's'}, ready")
+    for view in views:
+        yield from view.findings(config.functions_log_dir, time.time())
+    for name in sorted(packages - set(service.sources())):
+        text = "was deleted and its package is still there: sources create refuses it (metadata already exists)"
+        remedy = f"before you create it again: pulsar-admin packages delete source://{config.namespace}/{name}@0"
+        yield warning(name, text, remedy)
+
+
+def agent_machine(place: str) -> Iterator[Finding]:
+    """Folders and disks of an agent of this machine, by its agent.yaml or working directory."""
+    path = Path(place)
+    if path.is_dir():
+        yield from _disk(path)
+    elif path.is_file():
+        try:
+            config = AgentConfig.load(path)
+        except ConfigError as error:
+            for problem in error.problems:
+                yield failure(place, str(problem), "correct it there, or look as the agent's user")
+            return
+        yield from _machine(config)
+
+
+def _machine(config: AgentConfig) -> Iterator[Finding]:
+    raw = config.cdc_raw_directory
+    used = sum(map(_size, raw.iterdir()))
+    limit = config.cdc_total_space_bytes or cdc_space_of({}, shutil.disk_usage(raw).total).total_bytes
+    text = f"{as_bytes(used)} of {as_bytes(limit)}"
+    if used > limit // 2:
+        yield warning(str(raw), f"holds {text}", "see why events are not sent (cdc status), or raise cdc_total_space")
+    else:
+        yield ok(str(raw), f"can be read and written, holds {text}")
+    folder = config.cdc_working_dir
+    if folder.exists():
+        yield from _disk(folder)
+
+
+def _size(path: Path) -> int:
+    """0 for a file that goes just now."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
+def _disk(folder: Path) -> Iterator[Finding]:
+    free = shutil.disk_usage(folder).free
+    if free < _LITTLE_DISK:
+        yield warning(
+            str(folder), f"{as_bytes(free)} are free on its disk", "make room: positions and held events go there"
+        )
+    else:
+        yield ok(str(folder), f"{as_bytes(free)} are free on its disk")

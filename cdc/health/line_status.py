@@ -1,0 +1,145 @@
+"""The state of a whole line now: every part is asked at the same time, and what does not answer is told as that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.health.agent_status import AgentStatus
+from cdc.health.findings import Finding, Section, failure, ok, warning
+from cdc.health.line_config import LineConfig
+from cdc.health.mirrors import mirror_finding
+from cdc.health.nodes import agents, nodes_of, nodes_without_agent
+from cdc.health.pulsar_service import PulsarService, PulsarServiceError
+from cdc.health.sources import SourceView, sources_of
+from cdc.health.tables import dead_letters, gaps, tables
+from change_agent.schema.node_connection import Node, NodeUnavailableError
+
+__all__ = ["line_status"]
+
+_UNKNOWN: Final = "not known, for Pulsar does not tell"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What Pulsar told, or why it did not."""
+
+    topics: Sequence[str]
+    sources: Sequence[SourceView]
+    problem: str | None
+    sources_problem: str | None
+
+
+def line_status(config: LineConfig) -> list[Section]:
+    """All sections of the screen. Takes as long as the slowest part, at most some 20 s."""
+    now_s = time.time()
+    with PulsarService(config) as service, ThreadPoolExecutor(4) as pool:
+        asked_nodes = pool.submit(_nodes, config)
+        asked_agents = pool.submit(agents, config, now_s)
+        pulsar = _pulsar(service, config)
+        agent_findings, statuses = asked_agents.result()
+        nodes, node_findings = asked_nodes.result()
+        return [
+            Section(title="servers", findings=[*node_findings, _broker(config, pulsar)]),
+            Section(
+                title="agents",
+                findings=[*agent_findings, *_uncovered(service, config, pulsar, nodes, statuses, now_s)]
+                or [warning("", "none is known", "start cdc agent, or name it under agents in line.yaml")],
+            ),
+            Section(title="sources", findings=_sources(config, pulsar, now_s)),
+            Section(title="tables", findings=_known(pulsar, lambda: _tables(service, config, pulsar, now_s))),
+            Section(
+                title="dead letters",
+                findings=_known(pulsar, lambda: dead_letters(service, config, pulsar.sources, now_s)),
+            ),
+            Section(title="gaps", findings=_known(pulsar, lambda: gaps(service, config, now_s))),
+            *_mirrors(service, config, now_s),
+        ]
+
+
+def _nodes(config: LineConfig) -> tuple[list[Node], list[Finding]]:
+    try:
+        nodes = nodes_of(config)
+    except NodeUnavailableError as error:
+        remedy = "start it, or correct contactPoints, port and credentials in line.yaml"
+        return [], [failure("Cassandra", f"does not answer: {error}", remedy)]
+    versions = ", ".join(sorted({node.version for node in nodes}))
+    return nodes, [ok("Cassandra", f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}, {versions}")]
+
+
+def _pulsar(service: PulsarService, config: LineConfig) -> _Answer:
+    namespace = config.topic_prefix.removeprefix("persistent://").rpartition("/")[0] or "public/default"
+    try:
+        topics = [topic for each in dict.fromkeys([namespace, config.namespace]) for topic in service.topics(each)]
+    except PulsarServiceError as error:
+        return _Answer([], [], str(error), str(error))
+    try:
+        return _Answer(topics, sources_of(service, config.sources), None, None)
+    except PulsarServiceError as error:
+        return _Answer(topics, [], None, str(error))
+
+
+def _broker(config: LineConfig, pulsar: _Answer) -> Finding:
+    if pulsar.problem is not None:
+        return failure("Pulsar", pulsar.problem, "start it, or correct pulsarAdminUrl and credentials in line.yaml")
+    return ok("Pulsar", f"answers at {config.pulsar_admin_url}")
+
+
+def _known(pulsar: _Answer, look: Callable[[], list[Finding]]) -> list[Finding]:
+    if pulsar.problem is not None:
+        return [warning("", _UNKNOWN, "see Pulsar above")]
+    try:
+        return look()
+    except PulsarServiceError as error:
+        return [failure("", str(error), "cdc doctor looks at Pulsar's rights and state")]
+
+
+def _uncovered(
+    service: PulsarService,
+    config: LineConfig,
+    pulsar: _Answer,
+    nodes: Sequence[Node],
+    statuses: Sequence[AgentStatus],
+    now_s: float,
+) -> list[Finding]:
+    if pulsar.problem is not None or not nodes:
+        return []
+    return _known(pulsar, lambda: list(nodes_without_agent(service, config, nodes, statuses, now_s)))
+
+
+def _sources(config: LineConfig, pulsar: _Answer, now_s: float) -> list[Finding]:
+    if pulsar.problem is None and pulsar.sources_problem is not None:
+        remedy = "is the functions worker enabled, and has its start ended? cdc doctor looks"
+        return [failure("functions worker", pulsar.sources_problem, remedy)]
+
+    def look() -> list[Finding]:
+        found = [each for view in pulsar.sources for each in view.findings(config.functions_log_dir, now_s)]
+        missing = [name for name in config.sources if name not in {view.name for view in pulsar.sources}]
+        found += [
+            failure(name, "is not deployed", "pulsar-admin sources create (docs/connector.md)") for name in missing
+        ]
+        return found or [failure("", "none is deployed", "pulsar-admin sources create (docs/connector.md)")]
+
+    return _known(pulsar, look)
+
+
+def _tables(service: PulsarService, config: LineConfig, pulsar: _Answer, now_s: float) -> list[Finding]:
+    found = tables(service, config, pulsar.topics, pulsar.sources, now_s)
+    return found or [
+        ok("", "no events topic yet: no table with cdc was written to; cdc doctor lists tables without cdc")
+    ]
+
+
+def _mirrors(service: PulsarService, config: LineConfig, now_s: float) -> list[Section]:
+    if not config.mirrors:
+        return []
+    found = []
+    for target in config.mirrors:
+        try:
+            found.append(mirror_finding(service, target, now_s))
+        except PulsarServiceError as error:
+            found.append(warning(target, f"{_UNKNOWN}: {error}", "see Pulsar above"))
+    return [Section(title="mirrors", findings=found)]

@@ -1,0 +1,82 @@
+"""What Cassandra's nodes say of themselves, and whether each has its agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from cdc.health.agent_status import AgentStatus, NoStatusError
+from cdc.health.findings import Finding, failure
+from cdc.health.line_config import LineConfig
+from cdc.health.pulsar_service import NotThereError, PulsarService
+from change_agent.configuration.config import AgentConfig
+from change_agent.schema.node_connection import Node, NodeConnection
+from schemas.errors import ConfigError
+from schemas.topics import full_topic_name
+
+__all__ = ["agents", "connection_of", "nodes_of", "nodes_without_agent"]
+
+_HINT: Final = "start `cdc agent` beside it; one with createTopics: false has to be named under agents in line.yaml"
+
+
+def agents(config: LineConfig, now_s: float) -> tuple[list[Finding], list[AgentStatus]]:
+    """How the agents of the configuration are, and what they said."""
+    with ThreadPoolExecutor(8) as pool:
+        looked = list(pool.map(_status, config.agents))
+    findings: list[Finding] = []
+    for place, status in zip(config.agents, looked, strict=True):
+        if isinstance(status, AgentStatus):
+            findings += status.findings(now_s)
+        else:
+            findings.append(failure(place, status, "start it, or correct agents in line.yaml"))
+    return findings, [each for each in looked if isinstance(each, AgentStatus)]
+
+
+def _status(place: str) -> AgentStatus | str:
+    try:
+        if place.startswith(("http://", "https://")):
+            return AgentStatus.of_url(place)
+        path = Path(place)
+        return AgentStatus.of_folder(AgentConfig.working_dir_of(path) if path.is_file() else path)
+    except (NoStatusError, ConfigError) as error:
+        return str(error)
+
+
+def nodes_of(config: LineConfig) -> list[Node]:
+    """All nodes of the cluster, as the first contact point that answers knows them. Raises NodeUnavailableError."""
+    connection = connection_of(config)
+    try:
+        return connection.nodes()
+    finally:
+        connection.close()
+
+
+def nodes_without_agent(
+    service: PulsarService, config: LineConfig, nodes: Sequence[Node], statuses: Sequence[AgentStatus], now_s: float
+) -> Iterator[Finding]:
+    """A finding for each node whose changes nobody publishes: no agent says so, and the broker knows none."""
+    named = {each.node_id for each in statuses}
+    for node in nodes:
+        if str(node.host_id) in named:
+            continue  # told already, running or not
+        try:
+            topic = full_topic_name(f"{config.topic_prefix}agent-{node.host_id}")
+            is_there = bool(service.stats(topic).get("publishers"))
+        except NotThereError:
+            is_there = False
+        if not is_there:
+            text = f"no agent publishes the changes of this node (host id {node.host_id})"
+            yield failure(f"node {node.address}", text, _HINT)
+
+
+def connection_of(config: LineConfig) -> NodeConnection:
+    """A connection to the cluster; it connects when it is asked something. Raises ConfigError."""
+    return NodeConnection(
+        contact_points=config.contact_points,
+        port=config.port,
+        username=config.username,
+        password=None if config.password is None else config.password.get_secret_value(),
+        tls=config.cassandra_context,
+    )

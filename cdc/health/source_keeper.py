@@ -1,0 +1,144 @@
+"""SourceKeeper: restarts sources whose instances do not run, for Pulsar's functions worker gives some of them up.
+
+The worker tries a start once. When that met a server that was not up yet, or a port that somebody else has by now, the
+instance stays down, and `sources restart` is what mends it. A source that somebody has stopped is left alone.
+
+    RUNS ── an instance is down ──> DOWN ── for longer than the patience ──> restart, and wait twice as long for the next
+     ^──────────────── all instances run ────┘
+
+Several keepers may look after one line: who restarts holds a topic as its exclusive producer until the source runs or had
+time to, and others leave the source alone meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
+from cdc.health.sources import SourceView, sources_of
+
+__all__ = ["SourceKeeper"]
+
+_LOOK_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 600.0
+# What has run for so long has recovered: the next restart need not wait.
+_WELL_AFTER_S: Final = 300.0
+
+Turn = Callable[[], AbstractContextManager[bool]]
+"""Whether this keeper may restart a source now; the context's end gives the turn back."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is remembered of a source, all by the keeper's clock. `down_since_s`: None while it runs."""
+
+    down_since_s: float | None = None
+    up_since_s: float = 0.0
+    restarted_at_s: float | None = None
+    pause_s: float = 0.0
+    is_told: bool = False
+
+
+class SourceKeeper:
+    """`look` again and again, by one thread; it gives the lines to be said."""
+
+    def __init__(
+        self,
+        service: PulsarService,
+        turn: Turn,
+        *,
+        patience_s: float,
+        start_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        stopping: threading.Event | None = None,
+    ) -> None:
+        """`start_s`: so long a restarted source has to run, before another keeper may try. `stopping` ends that wait."""
+        self._service: Final = service
+        self._turn: Final = turn
+        self._patience_s: Final = patience_s
+        self._start_s: Final = start_s
+        self._clock: Final = clock
+        self._stopping: Final = stopping or threading.Event()
+        self._watched: Final[dict[str, _Watched]] = {}
+        self._is_away = False
+        self.restarts = 0
+
+    def look(self) -> Iterator[str]:
+        """Look at all sources once, restart what has been down for long, and say so."""
+        try:
+            views = sources_of(self._service)
+        except PulsarServiceError as error:
+            # Nothing is known of what happened meanwhile: all sources get their time again.
+            self._watched.clear()
+            if not self._is_away:
+                yield f"waiting for Pulsar: {error}"
+            self._is_away = True
+            return
+        if self._is_away:
+            yield f"Pulsar at {self._service.url} answers again"
+        self._is_away = False
+        for gone in self._watched.keys() - {view.name for view in views}:
+            del self._watched[gone]
+        for view in views:
+            yield from self._look_at(view)
+
+    def _look_at(self, view: SourceView) -> Iterator[str]:
+        now_s = self._clock()
+        watched = self._watched.setdefault(view.name, _Watched(up_since_s=now_s))
+        if not view.is_down:
+            if watched.is_told:
+                yield f"source {view.name} runs"
+            if watched.down_since_s is not None:
+                watched.up_since_s = now_s
+            watched.down_since_s, watched.is_told = None, False
+            if now_s - watched.up_since_s >= _WELL_AFTER_S:
+                watched.pause_s = 0.0
+            return
+        if watched.down_since_s is None:
+            # Keepers that began together do not knock together.
+            watched.down_since_s = now_s + random.uniform(0, self._patience_s / 4)
+        due_s = watched.down_since_s + self._patience_s
+        if watched.restarted_at_s is not None:
+            due_s = max(due_s, watched.restarted_at_s + watched.pause_s)
+        if now_s >= due_s:
+            yield from self._restart(view, watched)
+
+    def _restart(self, view: SourceView, watched: _Watched) -> Iterator[str]:
+        down_s = self._clock() - (watched.down_since_s or 0.0)
+        try:
+            with self._turn() as is_ours:
+                if not is_ours:
+                    watched.down_since_s = None  # somebody restarts it: it gets its time again
+                    return
+                if not self._is_down(view.name):
+                    return
+                self._service.restart_source(view.name)
+                self.restarts += 1
+                watched.pause_s = min(_LONGEST_PAUSE_S, max(self._patience_s, watched.pause_s * 2))
+                watched.restarted_at_s, watched.is_told = self._clock(), True
+                reason = f": {view.error}" if view.error else ""
+                yield (
+                    f"source {view.name} restarted, for it did not run for {down_s:.0f} s{reason};"
+                    f" next attempt in {watched.pause_s:.0f} s unless it runs"
+                )
+                self._wait_until_it_runs(view.name)
+        except PulsarServiceError as error:
+            yield f"source {view.name} could not be restarted: {error}"
+
+    def _wait_until_it_runs(self, name: str) -> None:
+        deadline_s = self._clock() + self._start_s
+        while self._clock() < deadline_s and self._is_down(name):
+            if self._stopping.wait(_LOOK_S):
+                return
+
+    def _is_down(self, name: str) -> bool:
+        try:
+            return SourceView.of(name, {}, self._service.source_status(name)).is_down
+        except NotThereError:
+            return False

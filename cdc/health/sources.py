@@ -1,0 +1,163 @@
+"""SourceView: what Pulsar's functions worker says of one source, in our words."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from cdc.health.findings import Finding, as_duration, failure, ok, warning
+from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
+from schemas.topics import full_topic_name
+
+__all__ = ["SOURCE_CLASS", "SourceView", "sources_of"]
+
+SOURCE_CLASS: Final = "org.cassandracdc.source.CassandraSource"
+_RECENT_S: Final = 600.0
+_LOG_LINES: Final = 400
+_BAD_LINE: Final = re.compile(r" (ERROR|FATAL) |Exception: |error: ")
+_MOST_SHOWN: Final = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceView:
+    """One instance. `last_exception` is the latest that Pulsar noted, with its time in seconds of the epoch."""
+
+    number: int
+    is_running: bool
+    error: str
+    restarts: int
+    last_exception: str
+    last_exception_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceView:
+    """A source that is deployed. `options` are its --source-config; `is_stopped`: by somebody, on purpose."""
+
+    name: str
+    topic: str
+    options: Mapping[str, Any]
+    wanted: int
+    instances: Sequence[InstanceView]
+    is_stopped: bool
+
+    @classmethod
+    def of(cls, name: str, config: Mapping[str, Any], status: Mapping[str, Any]) -> Self:
+        """From the JSON of the admin service."""
+        return cls(
+            name=name,
+            topic=full_topic_name(str(config.get("topicName") or "")) if config.get("topicName") else "",
+            options=config.get("configs") or {},
+            wanted=int(status["numInstances"]),
+            instances=[_instance(each["instanceId"], each["status"]) for each in status["instances"]],
+            is_stopped=bool(status["instances"]) and all(_is_stopped(each["status"]) for each in status["instances"]),
+        )
+
+    @property
+    def running(self) -> int:
+        """How many instances run."""
+        return sum(each.is_running for each in self.instances)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether an instance does not run that should."""
+        return self.running < max(1, self.wanted) and not self.is_stopped
+
+    @property
+    def error(self) -> str:
+        """Why an instance does not run, in one line; empty when nobody knows."""
+        for each in self.instances:
+            if not each.is_running and (each.error or each.last_exception):
+                return _one_line(each.error or each.last_exception)
+        return ""
+
+    def findings(self, logs: Path | None, now_s: float) -> Iterator[Finding]:
+        """How it is. `logs` is the folder of the worker's instance logs, where this machine has it."""
+        count = f"{self.running} of {max(1, self.wanted)} instances run"
+        restarts = sum(each.restarts for each in self.instances)
+        facts = {"running": self.running, "wanted": self.wanted, "restarts": restarts, "error": self.error}
+        if self.is_stopped:
+            remedy = f"pulsar-admin sources start --name {self.name}"
+            yield failure(self.name, f"is stopped: {count}", remedy, **facts)
+            return
+        if self.is_down:
+            yield self._down(count, logs, facts)
+            return
+        recent = [each for each in self.instances if now_s - each.last_exception_s < _RECENT_S and each.last_exception]
+        if recent:
+            age = as_duration(now_s - recent[0].last_exception_s)
+            text = f"{count}, started again {restarts} times; {age} ago: {_one_line(recent[0].last_exception)}"
+            yield warning(self.name, text, "if it goes on: see the instance's log", **facts)
+        else:
+            yield ok(self.name, f"{count}, started again {restarts} times" if restarts else count, **facts)
+
+    def _down(self, count: str, logs: Path | None, facts: Mapping[str, object]) -> Finding:
+        said = _last_error_of_log(logs, self.name) if logs is not None else ""
+        why = self.error or "the functions worker gives no reason"
+        text = f"is not running: {count} ({why})" + (f"; its log says: {said}" if said and said not in why else "")
+        if re.search(r"IllegalArgumentException|is no(t an)? option|cannot be used", f"{why} {said}"):
+            return failure(self.name, text, "mend its --source-config by pulsar-admin sources update", **facts)
+        remedy = f"pulsar-admin sources restart --name {self.name}, or `cdc doctor --fix`; `cdc connector watch` does it by itself"
+        return failure(self.name, text, remedy, **facts)
+
+
+def sources_of(service: PulsarService, wanted: Sequence[str] = ()) -> list[SourceView]:
+    """All sources of ours in the line's namespace, and those that are wanted by name. Raises PulsarServiceError."""
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda name: _view(service, name, is_wanted=name in wanted), service.sources())
+        return [each for each in found if each is not None]
+
+
+def _view(service: PulsarService, name: str, *, is_wanted: bool) -> SourceView | None:
+    """None for somebody else's, and for one that was deleted just now."""
+    try:
+        config = service.source(name)
+        if not is_wanted and config.get("className") not in (SOURCE_CLASS, None, ""):
+            return None
+        return SourceView.of(name, config, service.source_status(name))
+    except NotThereError:
+        return None
+    except (KeyError, TypeError, ValueError) as error:
+        raise PulsarServiceError(f"what the functions worker says of {name} is not understood ({error!r})") from error
+
+
+def _is_stopped(status: Mapping[str, Any]) -> bool:
+    """Whether somebody stopped it. The worker has no list of exceptions for an instance that it never started, and says why when it tried."""
+    return not status["running"] and not status.get("error") and "latestSystemExceptions" not in status
+
+
+def _instance(number: int, status: Mapping[str, Any]) -> InstanceView:
+    noted = [*(status.get("latestSystemExceptions") or ()), *(status.get("latestSourceExceptions") or ())]
+    last: Mapping[str, Any] = max(noted, key=lambda each: int(each.get("timestampMs") or 0), default={})
+    return InstanceView(
+        number=number,
+        is_running=bool(status["running"]),
+        error=str(status.get("error") or ""),
+        restarts=int(status.get("numRestarts") or 0),
+        last_exception=str(last.get("exceptionString") or ""),
+        last_exception_s=int(last.get("timestampMs") or 0) / 1000,
+    )
+
+
+def _last_error_of_log(logs: Path, name: str) -> str:
+    """The last line of an instance's log that tells of an error; empty when there is none."""
+    found = ""
+    for path in sorted(logs.glob(f"*/*/{name}/{name}-*.log")):
+        try:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                lines = deque(file, _LOG_LINES)
+        except OSError:
+            continue
+        found = next((_one_line(line) for line in reversed(lines) if _BAD_LINE.search(line)), found)
+    return found
+
+
+def _one_line(text: str) -> str:
+    """The first line of an exception, without the frames behind it."""
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return first if len(first) <= _MOST_SHOWN else f"{first[:_MOST_SHOWN]}..."

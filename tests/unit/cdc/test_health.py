@@ -1,0 +1,219 @@
+"""What `cdc status` and `cdc doctor` make of what servers said; the bodies were recorded from real ones (tests/golden/health)."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cdc.health.agent_status import AgentStatus, NoStatusError
+from cdc.health.findings import Finding, Level, Section, failure, level_of, ok, warning
+from cdc.health.line_config import LineConfig
+from cdc.health.mirrors import judged_mirror
+from cdc.health.screen import print_sections, verdict
+from cdc.health.sources import SourceView
+from cdc.health.tables import Backlog, events_tables
+from change_agent.reporting.http_endpoint import HttpEndpoint
+from schemas.errors import ConfigError
+
+_GOLDEN = Path(__file__).parent.parent.parent / "golden" / "health"
+_NOW_S = 1_795_453_200.0
+
+
+def _recorded(name: str) -> Any:
+    return json.loads((_GOLDEN / f"{name}.json").read_text())
+
+
+def _source(name: str, logs: Path | None = None) -> tuple[SourceView, Finding]:
+    view = SourceView.of("shop", _recorded("source"), _recorded(f"source-{name}"))
+    [finding] = view.findings(logs, _NOW_S)
+    return view, finding
+
+
+def test_a_source_that_runs_is_well() -> None:
+    """Its data topic has its full name."""
+    view, finding = _source("running")
+    assert (finding.level, view.is_down, view.is_stopped) == (Level.OK, False, False)
+    assert view.topic == "persistent://public/default/data-shop.orders"
+
+
+def test_a_source_that_the_worker_gave_up_is_told_with_the_command() -> None:
+    """The worker's reason, and who mends it."""
+    view, finding = _source("given-up")
+    assert (finding.level, view.is_down) == (Level.FAILURE, True)
+    assert "is not running: 0 of 1 instances run (HTTP 503 Service Unavailable)" in finding.text
+    assert "pulsar-admin sources restart --name shop" in finding.remedy
+    assert "cdc connector watch" in finding.remedy
+
+
+def test_a_source_that_somebody_stopped_is_not_down() -> None:
+    """The watch leaves it alone; the screen says how it is started."""
+    view, finding = _source("stopped")
+    assert (view.is_stopped, view.is_down) == (True, False)
+    assert finding.remedy == "pulsar-admin sources start --name shop"
+
+
+def test_a_source_that_starts_is_not_called_stopped() -> None:
+    """Its JVM does not answer yet."""
+    view, finding = _source("starting")
+    assert (view.is_stopped, view.is_down) == (False, True)
+    assert "UNAVAILABLE: io exception" in finding.text
+
+
+def test_a_wrong_option_is_taken_from_the_instances_log(tmp_path: Path) -> None:
+    """Where the worker says nothing; the remedy is another then."""
+    folder = tmp_path / "public" / "default" / "shop"
+    folder.mkdir(parents=True)
+    reason = "java.lang.IllegalArgumentException: events.maxWaitng: is not an option of this connector; did you mean events.maxWaiting?"
+    (folder / "shop-0.log").write_text(
+        "2026-11-23T16:58:35,600+0000 [public/default/shop-0] ERROR JavaInstanceRunnable - Uncaught exception\n"
+        f"{reason}\n\tat org.cassandracdc.source.CassandraSource.open(CassandraSource.java:44)\n"
+        "2026-11-23T16:58:35,788+0000 [public/default/shop-0] INFO  JavaInstanceRunnable - Closing instance\n"
+    )
+    _, finding = _source("starting", tmp_path)
+    assert reason in finding.text
+    assert "sources update" in finding.remedy
+
+
+def test_an_events_topic_without_its_subscription_has_no_backlog() -> None:
+    """Of a topic whose four partitions all had a reader."""
+    stats = _recorded("events-stats")
+    found = Backlog.of(stats, "sub", _NOW_S)
+    assert found is not None
+    assert (found.messages, found.consumers, found.text()) == (0, 4, "nothing waits")
+    assert Backlog.of(stats, "other", _NOW_S) is None
+
+
+def test_what_waits_has_the_age_of_its_oldest_message() -> None:
+    """Over partitions; one without a backlog has no age."""
+    stats = _recorded("events-stats")
+    parts = list(stats["partitions"].values())
+    for part, backlog, since_s in zip(parts[:2], (2, 3), (30, 90), strict=True):
+        part["subscriptions"]["sub"]["msgBacklog"] = backlog
+        part["subscriptions"]["sub"]["earliestMsgPublishTimeInBacklog"] = int((_NOW_S - since_s) * 1000)
+    found = Backlog.of(stats, "sub", _NOW_S)
+    assert found is not None
+    assert found.text() == "5 messages wait, the oldest for 90.0 s"
+
+
+def test_the_lines_own_topics_are_no_tables() -> None:
+    """Gaps, claims of agents and changes of schemas have no dot behind the prefix."""
+    prefix = "persistent://public/default/cdc-events-"
+    names = [f"{prefix}{name}" for name in ("shop.orders", "gaps", "schema-changes", "agent-66cdeb07")]
+    assert events_tables(names, prefix) == {"shop.orders": f"{prefix}shop.orders"}
+
+
+def _agent(age_s: float, place: str = "/nowhere", **changed: object) -> list[Finding]:
+    content = {**_recorded("agent-status"), **changed}
+    now_s = datetime.fromisoformat(content["time"]).timestamp() + age_s
+    return list(AgentStatus(place, content).findings(now_s))
+
+
+def test_an_agent_that_speaks_is_well() -> None:
+    """With its lag."""
+    [finding] = _agent(1)
+    assert (finding.level, finding.text) == (Level.OK, "runs, lag 0 B, 0.0 s; 0 events/s")
+
+
+def test_of_an_agent_that_is_silent_nothing_else_is_told(tmp_path: Path) -> None:
+    """Its last words were that all was well; its process is another one by now, or none."""
+    [finding] = _agent(600, str(tmp_path), pid=1)
+    assert (finding.level, finding.text) == (Level.FAILURE, "does not run; process 1 was there 10 min ago")
+    assert "lag" not in finding.text
+
+
+def test_two_troubles_of_an_agent_are_two_findings() -> None:
+    """Each with its remedy, and none of them "ok"."""
+    metrics = {**_recorded("agent-status")["metrics"], "segments_gone_unread": 3}
+    found = _agent(1, cassandra_problem="Cassandra at 127.0.0.1 port 9042: refused", metrics=metrics)
+    assert [each.level for each in found] == [Level.FAILURE, Level.FAILURE]
+    assert all(each.remedy for each in found)
+
+
+def test_an_agent_may_be_asked_over_http() -> None:
+    """What it says is what its status file says; one without that page is told as such."""
+    body = (_GOLDEN / "agent-status.json").read_bytes()
+    endpoint = HttpEndpoint("127.0.0.1", 0, {"/status": lambda: (True, body, "application/json")})
+    other = HttpEndpoint("127.0.0.1", 0, {"/readyz": lambda: (True, b"", "text/plain")})
+    endpoint.start()
+    other.start()
+    try:
+        assert AgentStatus.of_url(f"http://{endpoint.address}/").content == _recorded("agent-status")
+        with pytest.raises(NoStatusError, match="has no /status"):
+            AgentStatus.of_url(f"http://{other.address}")
+    finally:
+        endpoint.stop()
+        other.stop()
+    with pytest.raises(NoStatusError, match="does not answer"):
+        AgentStatus.of_url(f"http://{endpoint.address}")
+
+
+def test_a_mirror_is_judged_by_the_ends_of_its_topic() -> None:
+    """Behind for long is a warning; behind for a moment, as every mirror is, is none."""
+    state = {"epoch": 7, "clock_s": _NOW_S - 5, "positions": {"a": [5, 9, -1], "b": [6, 2, 0]}}
+    ends = {"a": (5, 9), "b": (6, 3)}
+    assert judged_mirror("/m", state, ends.get, _NOW_S).level is Level.OK
+    late = judged_mirror("/m", state, ends.get, _NOW_S + 3600)
+    assert (late.level, late.text) == (
+        Level.WARNING, "lacks records of 1 of 2 topic partitions; its last micro-batch was 60 min ago",
+    )  # fmt: skip
+    assert judged_mirror("/m", state, {"a": (5, 9), "b": (6, 2)}.get, _NOW_S + 3600).level is Level.OK
+
+
+_SECTIONS = [
+    Section(title="servers", findings=[ok("Cassandra", "1 node, 5.0.9"), ok("Pulsar", "answers")]),
+    Section(
+        title="sources",
+        findings=[
+            failure("shop", "is not running: 0 of 1 instances run (HTTP 503 Service Unavailable)", "restart it, " * 12),
+            warning("/a/very/long/path/of/a/working/directory/that/fits/no/column", "is late", "wait"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("width", [34, 48, 80, 200])
+def test_the_screen_fits_every_width(width: int) -> None:
+    """Words are broken between lines only where one is longer than a line; every remedy is there."""
+    console = Console(width=width, record=True, file=io.StringIO(), soft_wrap=True)
+    print_sections(console, _SECTIONS)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    said = " ".join(" ".join(lines).split())
+    assert "HTTP 503 Service Unavailable)" in said
+    assert said.count("restart it,") == 12
+    assert "-> wait" in said
+
+
+def test_the_verdict_counts() -> None:
+    """A failure is trouble, a warning alone is none."""
+    every = [each for section in _SECTIONS for each in section.findings]
+    assert verdict(every).plain == "TROUBLE: 1 failure, 1 warning"
+    assert verdict([ok("a", "b"), warning("a", "b", "c")]).plain == "it works: 1 warning"
+    assert level_of([]) is Level.OK
+
+
+def test_every_mistake_of_a_line_is_told_at_once(tmp_path: Path) -> None:
+    """Names with the one that was meant, values with what they may be."""
+    path = tmp_path / "line.yaml"
+    path.write_text("contactPoint: 10.0.0.1\npulsarAdminUrl: localhost\nport: 0\n")
+    with pytest.raises(ConfigError) as error:
+        LineConfig.load(path)
+    assert sorted(problem.option for problem in error.value.problems) == ["contactPoint", "port", "pulsarAdminUrl"]
+    assert "did you mean contactPoints?" in str(error.value)
+
+
+def test_a_secret_of_a_line_is_not_printed(tmp_path: Path) -> None:
+    """It may stand in a file of its own."""
+    (tmp_path / "token").write_text("token:sesame\n")
+    config = LineConfig.from_mapping(
+        {"pulsarAuthPluginClassName": "token", "pulsarAuthParamsFile": str(tmp_path / "token")}
+    )
+    assert config.pulsar_options.auth_params == "token:sesame"
+    assert "sesame" not in repr(config)
+    assert "sesame" not in repr(config.pulsar_options)

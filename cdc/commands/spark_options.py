@@ -129,13 +129,21 @@ def may_be_iceberg(target: str) -> bool:
 
 
 def open_session(jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False) -> SparkSession:
-    """A session with Delta Lake, and Iceberg if asked; under spark-submit the master is what that says."""
+    """A session with Delta Lake, and Iceberg if asked; under spark-submit the master is what that says. Raises SparkJobError."""
+    from pyspark.errors import PySparkRuntimeError
+
     from spark_bridge import session_builder
 
     builder = session_builder(jars, delta=True, iceberg=iceberg).config("spark.ui.showConsoleProgress", "false")
     if master or "SPARK_ENV_LOADED" not in os.environ:  # spark-submit has set the master
         builder = builder.master(master or "local[*]")
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        java = os.environ.get("JAVA_HOME")
+        where = f"JAVA_HOME is {java}" if java else "JAVA_HOME is not set"
+        text = f"Spark's Java did not start ({where}); install a JDK 17, or set JAVA_HOME to one: {reason(str(error))}"
+        raise SparkJobError(text) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
 

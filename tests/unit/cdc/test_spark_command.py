@@ -103,3 +103,13 @@ def test_iceberg_tables_in_a_session_without_iceberg_are_one_line(tmp_path: Path
     (line,) = [each for each in done.stderr.splitlines() if each.startswith("cdc: ")]
     assert f"format: the tables below {tmp_path} are Iceberg's, and this session has no Iceberg" in line
     assert "Traceback" not in done.stderr
+
+
+def test_without_a_java_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No traceback, and what to install."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    done = cdc("latest", *PULSAR, "--topic", "t")
+    assert done.returncode == 1
+    (line,) = [each for each in done.stderr.splitlines() if each.startswith("cdc: ")]
+    assert "Spark's Java did not start (JAVA_HOME is /nowhere); install a JDK 17" in line
+    assert "Traceback" not in done.stderr

@@ -9,9 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
-from spark_bridge.jobs.mirror import mirror
-from spark_bridge.jobs.mirror_state import MirrorTables
-from tests.fix_mirror import MirrorOf, texts
+from tests.fix_mirror import Mirror, MirrorOf
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
 from tests.table_records import OLD, PLAIN, WIDE, partition_deletion, range_deletion, row, row_deletion, static_row
 
@@ -26,32 +24,53 @@ _FEW_PIECES = 25
 """Of code that a micro-batch has of its own, for it holds the epoch and the time. In all it has some 200."""
 
 
-def test_a_mirror_follows_inserts_updates_and_deletes(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
-    """Rows by key; the change log tells inserts, updates and deletes apart, with both images and times."""
+def said(time_us: int) -> Mapping[str, str]:
+    return {"writetime": str(time_us)}
+
+
+def test_a_mirror_follows_what_happens_to_rows(spark: SparkSession, data_topic: MakeTopic, tmp_path: Path) -> None:
+    """Rows by key; the change log tells inserts, updates and deletes apart, with both images and times.
+
+    A change log and a history that are switched on later begin with the rows that the mirror has. Records without a write time
+    count from their publication, and their versions are closed: within a micro-batch, in a later one, and where the history
+    begins later. The target is where only Spark can look: Hadoop's ViewFs stands for s3a:// where there is no s3fs, and Python
+    cannot read the checkpoint.
+    """
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.viewfs.mounttable.only-spark.link./lake", tmp_path.as_uri())
     topic = data_topic(*PLAIN)
-    kept = mirror_of(topic)
-
-    def said(time_us: int) -> Mapping[str, str]:
-        return {"writetime": str(time_us)}
-
+    kept = Mirror(spark, topic, tmp_path / "mirror", {}, target="viewfs://only-spark/lake/mirror")
+    topic.write(
+        Record(key={"id": 10}, value={"name": "a"}),
+        Record(key={"id": 20}, value={"name": "there before"}, properties=said(1)),
+    )
+    first = kept.run(changelog=False, history=False)
+    assert (first.batches, first.records, first.inserted, first.updated, first.deleted) == (1, 2, 2, 0, 0)
     topic.write(
         Record(key={"id": 1}, value={"name": "a"}, properties=said(10)),
         Record(key={"id": 2}, value={"name": "b"}, properties=said(11)),
         Record(key={"id": 3}, properties=said(12)),
+        Record(key={"id": 10}, value={"name": "b"}),
+        Record(key={"id": 10}, value={"name": "c"}),
     )
-    first = kept.run()
-    assert (first.records, first.inserted, first.updated, first.deleted) == (3, 2, 0, 0)
+    second = kept.run()
+    assert (second.batches, second.records, second.inserted, second.updated, second.deleted) == (1, 5, 2, 1, 0)
     topic.write(
         Record(key={"id": 1}, value={"name": "a2"}, properties=said(20)),
         Record(key={"id": 2}, properties=said(21)),
         Record(key={"id": 4}, value={"name": "d"}, properties=said(22)),
         Record(key={"id": 4}, properties=said(23)),
+        Record(key={"id": 10}, value={"name": "d"}),
     )
-    second = kept.run()
-    assert (second.records, second.inserted, second.updated, second.deleted) == (4, 0, 1, 1)
-    assert kept.rows() == kept.wanted() == ['{"id":1,"name":"a2"}']
-    log = kept.table("changes").selectExpr("op", "before.name", "after.name", "writetime").collect()
-    assert sorted(map(tuple, log), key=lambda each: each[3]) == [
+    third = kept.run()
+    assert (third.batches, third.records, third.inserted, third.updated, third.deleted) == (1, 5, 0, 2, 1)
+    rows = ['{"id":1,"name":"a2"}', '{"id":10,"name":"d"}', '{"id":20,"name":"there before"}']
+    assert kept.replayed() == kept.open_versions() == kept.rows() == kept.wanted() == rows
+    log = kept.table("changes").selectExpr(
+        "coalesce(after.id, before.id) id", "op", "before.name", "after.name", "writetime"
+    )
+    told = [tuple(each) for each in log.orderBy("epoch", "step").collect()]
+    assert sorted((each[1:] for each in told if each[0] < 10), key=lambda each: each[3]) == [
         ("insert", None, "a", 10),
         ("insert", None, "b", 11),
         ("update", "a", "a2", 20),
@@ -59,31 +78,27 @@ def test_a_mirror_follows_inserts_updates_and_deletes(mirror_of: MirrorOf, data_
         ("insert", None, "d", 22),
         ("delete", "d", None, 23),
     ]
-    versions = kept.table("history").select("id", "name", "valid_from", "valid_to").collect()
-    assert sorted(map(tuple, versions), key=str) == [
+    assert [each[1:4] for each in told if each[0] == 10] == [
+        ("insert", None, "a"),
+        ("update", "a", "b"),
+        ("update", "b", "c"),
+        ("update", "c", "d"),
+    ]
+    found = [tuple(each) for each in kept.table("history").select("id", "name", "valid_from", "valid_to").collect()]
+    assert sorted((each for each in found if each[0] != 10), key=str) == [
         (1, "a", 10, 20),
         (1, "a2", 20, None),
         (2, "b", 11, 21),
+        (20, "there before", 1, None),
         (4, "d", 22, 23),
     ]
+    # two came at one time, in this order
+    closed = (each[1:] for each in found if each[0] == 10 and each[3] is not None)
+    versions = sorted(closed, key=lambda each: each[1:])
+    assert [each[0] for each in versions] == ["a", "b", "c"]
+    assert all(since <= until for _, since, until in versions)
     again = kept.run()
     assert (again.records, again.inserted, again.updated, again.deleted) == (0, 0, 0, 0)
-
-
-def test_versions_of_records_without_a_write_time_are_closed(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
-    """They count from their publication: within a micro-batch, in a later one, and where the history begins later."""
-    topic = data_topic(*PLAIN)
-    kept = mirror_of(topic)
-    topic.write(Record(key={"id": 1}, value={"name": "a"}))
-    kept.run(history=False)
-    topic.write(Record(key={"id": 1}, value={"name": "b"}), Record(key={"id": 1}, value={"name": "c"}))
-    kept.run()
-    topic.write(Record(key={"id": 1}, value={"name": "d"}))
-    kept.run()
-    versions = kept.table("history").orderBy("valid_from", "valid_to").collect()  # two came at one time, in this order
-    assert [each.name for each in versions] == ["a", "b", "c", "d"]
-    assert all(each.valid_from <= each.valid_to for each in versions[:-1])
-    assert kept.open_versions() == kept.rows() == ['{"id":1,"name":"d"}']
 
 
 def test_every_record_of_a_micro_batch_is_a_change(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
@@ -186,17 +201,3 @@ def test_columns_and_the_table_itself_change(mirror_of: MirrorOf, data_topic: Ma
     assert (summary.inserted, summary.deleted) == (1, 1)
     assert kept.rows() == ['{"id":7,"size":2}']
     assert kept.replayed() == kept.open_versions() == kept.rows()
-
-
-def test_a_target_may_be_where_only_spark_can_look(spark: SparkSession, data_topic: MakeTopic, tmp_path: Path) -> None:
-    """Hadoop's ViewFs stands for s3a:// where there is no s3fs: Python cannot read the checkpoint."""
-    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-    hadoop.set("fs.viewfs.mounttable.only-spark.link./lake", tmp_path.as_uri())
-    topic = data_topic(*PLAIN)
-    for name in "ab":
-        topic.write(Record(key={"id": 1}, value={"name": name}))
-        summary = mirror(spark, topic.options, "viewfs://only-spark/lake/mirror")
-        assert (summary.batches, summary.records) == (1, 1)
-    rows = MirrorTables(spark, str(tmp_path / "mirror")).rows.read()
-    assert rows is not None
-    assert texts(rows) == ['{"id":1,"name":"b"}']

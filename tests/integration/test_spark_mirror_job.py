@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from tests.fix_mirror import Mirror, MirrorOf
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
-from tests.table_records import OLD, PLAIN, WIDE, partition_deletion, range_deletion, row, row_deletion, static_row
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.table_records import PLAIN, WIDE, partition_deletion, range_deletion, row, row_deletion, static_row
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [
@@ -169,35 +169,3 @@ def test_a_limit_cuts_a_backlog_into_micro_batches(mirror_of: MirrorOf, data_top
     assert (summary.batches, summary.records) == (3, 12)
     assert kept.rows() == kept.wanted()
     assert compiled[2] - compiled[1] < _FEW_PIECES
-
-
-def test_columns_and_the_table_itself_change(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
-    """ALTER TABLE ADD and DROP in mid-stream; DROP and CREATE TABLE empties the mirror, also `WITH ID` of before."""
-    topic = data_topic(*PLAIN)
-    kept = mirror_of(topic)
-    ids = {"table_id": OLD, "writetime": "5"}
-    topic.write(Record(key={"id": 1}, value={"name": "a"}, properties=ids))
-    kept.run()
-    _, added = table_schemas(partition_key={"id": "int"}, regular={"name": "text", "price": "decimal", "size": "int"})
-    topic.write(Record(key={"id": 2}, value={"name": "b", "size": 7}, properties=ids), value_schema=added)
-    kept.run()
-    assert kept.rows() == kept.wanted() == ['{"id":1,"name":"a"}', '{"id":2,"name":"b","size":7}']
-    _, dropped = table_schemas(partition_key={"id": "int"}, regular={"price": "decimal", "size": "int"})
-    topic.write(Record(key={"id": 3}, value={"size": 8}, properties=ids), value_schema=dropped)
-    kept.run()
-    assert "name" not in kept.table("rows").columns
-    assert kept.rows() == kept.wanted() == ['{"id":1}', '{"id":2,"size":7}', '{"id":3,"size":8}']
-    assert kept.open_versions() == kept.rows()
-    newer = {"table_id": "b5559b20-e53e-11f1-a9d7-973e92e688cb", "writetime": "6"}
-    topic.write(Record(key={"id": 9}, value={"size": 1}, properties=newer), value_schema=dropped)
-    summary = kept.run()
-    assert (summary.inserted, summary.deleted) == (1, 3)
-    assert kept.rows() == kept.wanted() == ['{"id":9,"size":1}']
-    # That id comes back (`WITH ID`), and a record of the table in between comes late.
-    back = {**ids, "table_generation": "2000000000000000"}
-    topic.write(Record(key={"id": 7}, value={"size": 2}, properties=back), value_schema=dropped)
-    topic.write(Record(key={"id": 8}, value={"size": 3}, properties=newer), value_schema=dropped)
-    summary = kept.run()
-    assert (summary.inserted, summary.deleted) == (1, 1)
-    assert kept.rows() == ['{"id":7,"size":2}']
-    assert kept.replayed() == kept.open_versions() == kept.rows()

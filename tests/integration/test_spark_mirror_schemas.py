@@ -4,92 +4,129 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from schemas.cql_type import NativeType, UserType
 from schemas.cql_value import AvroValue
 from schemas.row_record import AvroSchema
-from tests.fix_mirror import Mirror, stopped_after
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
-from tests.table_records import OLD
+from tests.fix_mirror import Mirror, MirrorOf, Rows, stopped_after
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, table_schemas
+from tests.table_records import NEW, OLD
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 
 
-def test_what_is_added_to_a_table_and_its_types_changes_no_row(
-    spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
-) -> None:
-    """ALTER TABLE ADD, and ALTER TYPE ADD of a type in lists and maps: rows that were not written since are not updated."""
-    columns = {"home": "place", "places": "frozen<list<frozen<place>>>", "by_name": "map<text, frozen<place>>"}
+_STREET = {"street": "text"}
+_KEPT = {"home": "place", "places": "frozen<list<frozen<place>>>", "by_name": "map<text, frozen<place>>"}
+_IDS = {"table_id": OLD, "writetime": "5"}
 
-    def schemas(fields: Mapping[str, str], **more: str) -> tuple[AvroSchema, AvroSchema]:
-        place = UserType("shop", "place", tuple(fields), tuple(map(NativeType, fields.values())))
-        key: Mapping[str, Mapping[str, str]] = {"partition_key": {"pk": "text"}, "clustering": {"a": "int"}}
-        return table_schemas(**key, regular={**columns, **more}, user_types={"place": place})
 
-    def written(a: int, place: Mapping[str, AvroValue], **more: AvroValue) -> Record:
-        value = {"home": place, "places": [place], "by_name": {"x": place}, **more}
-        return Record(key={"pk": "p", "a": a}, value=value, properties={"table_id": OLD, "writetime": "5"})
+def schemas(fields: Mapping[str, str], **columns: str) -> tuple[AvroSchema, AvroSchema]:
+    """Of a table with these columns, besides those of a type with these fields."""
+    place = UserType("shop", "place", tuple(fields), tuple(map(NativeType, fields.values())))
+    key: Mapping[str, Mapping[str, str]] = {"partition_key": {"pk": "text"}, "clustering": {"a": "int"}}
+    return table_schemas(**key, regular={**_KEPT, **columns}, user_types={"place": place})
 
-    topic = data_topic(*schemas({"street": "text"}))
-    kept = Mirror(spark, topic, tmp_path / "mirror", {})
-    topic.write(written(1, {"street": "Elm"}), written(2, {"street": "Oak"}))
+
+def written(pk: str, a: int, ids: Mapping[str, str] = _IDS, /, **value: AvroValue) -> Record:
+    return Record(key={"pk": pk, "a": a}, value=value, properties=ids)
+
+
+def placed(place: Mapping[str, AvroValue]) -> dict[str, AvroValue]:
+    """Values of the columns of the type."""
+    return {"home": place, "places": [place], "by_name": {"x": place}}
+
+
+def parsed(rows: Rows) -> list[Mapping[str, object]]:
+    """Columns that were added later come last in the mirror, so texts differ."""
+    return [json.loads(each) for each in rows]
+
+
+def test_a_mirror_follows_what_becomes_of_its_table(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
+    """In mid-stream: ALTER TABLE ADD, ALTER TYPE ADD of a type in lists and maps, ALTER TABLE DROP, of one column with ADD of
+    its name behind it, DROP and CREATE TABLE, CREATE TABLE ... WITH ID of before."""
+    topic = data_topic(*schemas(_STREET, name="text", gone="text"))
+    kept = mirror_of(topic)
+    topic.write(written("p", 1, name="old", gone="x", **placed({"street": "Elm"})))
+    topic.write(written("p", 2, name="old", **placed({"street": "Oak"})), written("q", 1, name="old"))
     kept.run()
-    _, wider = schemas({"street": "text", "number": "int"}, size="int")
-    topic.write(written(2, {"street": "Oak", "number": 7}, size=3), value_schema=wider)
+    _check_what_is_added(kept, topic)
+    rows = _check_what_is_dropped(kept, topic)
+    _check_other_lives(kept, topic, len(rows))
+
+
+def _check_what_is_added(kept: Mirror, topic: DataTopic) -> None:
+    """Rows that were not written since are not updated."""
+    _, wider = schemas({**_STREET, "number": "int"}, name="text", gone="text", size="int")
+    oak_7 = placed({"street": "Oak", "number": 7})
+    topic.write(written("p", 2, name="old", size=3, **oak_7), written("q", 2, size=4), value_schema=wider)
     kept.run()
     elm, oak = '{"street":"Elm"}', '{"street":"Oak","number":7}'
-    assert kept.rows() == kept.wanted() == [
-        f'{{"pk":"p","a":1,"by_name":{{"x":{elm}}},"home":{elm},"places":[{elm}]}}',
-        f'{{"pk":"p","a":2,"by_name":{{"x":{oak}}},"home":{oak},"places":[{oak}],"size":3}}',
-    ]  # fmt: skip
-    log = kept.table("changes").selectExpr("op", "after.a", "before.places.number", "after.places.number")
-    assert sorted(map(tuple, log.collect())) == [
-        ("insert", 1, None, [None]),
-        ("insert", 2, None, [None]),
-        ("update", 2, [None], [7]),
+    assert kept.rows() == [
+        f'{{"pk":"p","a":1,"by_name":{{"x":{elm}}},"gone":"x","home":{elm},"name":"old","places":[{elm}]}}',
+        f'{{"pk":"p","a":2,"by_name":{{"x":{oak}}},"home":{oak},"name":"old","places":[{oak}],"size":3}}',
+        '{"pk":"q","a":1,"name":"old"}',
+        '{"pk":"q","a":2,"size":4}',
     ]
-    assert kept.replayed() == kept.open_versions() == kept.rows()
+    assert kept.replayed() == kept.open_versions() == kept.rows() == kept.wanted()
+    log = kept.table("changes").selectExpr("op", "after.pk", "after.a", "before.places.number", "after.places.number")
+    assert sorted(map(tuple, log.collect()), key=str) == [
+        ("insert", "p", 1, None, [None]),
+        ("insert", "p", 2, None, [None]),
+        ("insert", "q", 1, None, None),
+        ("insert", "q", 2, None, None),
+        ("update", "p", 2, [None], [7]),
+    ]
 
 
-def test_a_column_that_was_dropped_and_added_again_is_empty_in_the_rows_of_before(
-    spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
-) -> None:
-    """Both in one micro-batch, which failed midway: of the old values nothing is left, in rows that it touches and in others,
-    and of the new ones nothing is lost."""
-    key: Mapping[str, Mapping[str, str]] = {"partition_key": {"pk": "text"}, "clustering": {"a": "int"}}
-    ids = {"table_id": OLD, "writetime": "5"}
-
-    def written(pk: str, a: int, **value: AvroValue) -> Record:
-        return Record(key={"pk": pk, "a": a}, value=value, properties=ids)
-
-    topic = data_topic(*table_schemas(**key, regular={"name": "text", "size": "int"}))
-    kept = Mirror(spark, topic, tmp_path / "mirror", {})
-    topic.write(written("p", 1, name="old", size=1), written("q", 1, name="old", size=2))
-    kept.run()
-    _, dropped = table_schemas(**key, regular={"size": "int"})
-    again = topic.value_schema
+def _check_what_is_dropped(kept: Mirror, topic: DataTopic) -> list[Mapping[str, object]]:
+    """DROP and ADD in one micro-batch, which failed midway: of the old values nothing is left, in rows that it touches and in
+    others, and of the new ones nothing is lost."""
+    fields = {**_STREET, "number": "int"}
+    _, before = schemas(fields, name="text", gone="text", size="int")
+    _, dropped = schemas(fields, size="int")
+    _, again = schemas(fields, name="text", size="int")
     assert isinstance(again, dict)
-    topic.write(written("p", 2, name="old", size=3))
-    topic.write(written("p", 3, size=4), value_schema=dropped)
-    topic.write(written("p", 4, name="new", size=5), value_schema={**again, "cql_registration": 1})
+    again = {**again, "cql_registration": 1}
+    topic.write(written("p", 3, name="old", gone="x", size=5), value_schema=before)
+    topic.write(written("p", 4, size=6), value_schema=dropped)
+    topic.write(written("p", 5, name="new", size=7), value_schema=again)
     with stopped_after("history"):
         kept.run()
     kept.run()
-    # The column comes last in the mirror, so texts differ.
-    rows = [json.loads(each) for each in kept.rows()]
-    assert rows == [json.loads(each) for each in kept.wanted()] == [
-        {"pk": "p", "a": 1, "size": 1},
-        {"pk": "p", "a": 2, "size": 3},
-        {"pk": "p", "a": 3, "size": 4},
-        {"pk": "p", "a": 4, "size": 5, "name": "new"},
-        {"pk": "q", "a": 1, "size": 2},
-    ]  # fmt: skip
-    assert [json.loads(each) for each in kept.open_versions()] == rows
-    topic.write(written("q", 2, name="new"), value_schema={**again, "cql_registration": 1})
+    assert "gone" not in kept.table("rows").columns
+    elm, oak = placed({"street": "Elm"}), placed({"street": "Oak", "number": 7})
+    rows: list[Mapping[str, object]] = [
+        {"pk": "p", "a": 1, **elm},
+        {"pk": "p", "a": 2, **oak, "size": 3},
+        {"pk": "p", "a": 3, "size": 5},
+        {"pk": "p", "a": 4, "size": 6},
+        {"pk": "p", "a": 5, "size": 7, "name": "new"},
+        {"pk": "q", "a": 1},
+        {"pk": "q", "a": 2, "size": 4},
+    ]
+    assert parsed(kept.rows()) == parsed(kept.wanted()) == parsed(kept.open_versions()) == rows
+    topic.write(written("q", 3, name="new"), value_schema=again)
     kept.run()
-    assert [json.loads(each) for each in kept.rows()] == [*rows, {"pk": "q", "a": 2, "name": "new"}]
+    rows.append({"pk": "q", "a": 3, "name": "new"})
+    assert parsed(kept.rows()) == parsed(kept.open_versions()) == rows
+    return rows
+
+
+def _check_other_lives(kept: Mirror, topic: DataTopic, there: int) -> None:
+    """DROP and CREATE TABLE empties the mirror, also `WITH ID` of before."""
+    _, value_schema = schemas(_STREET, size="int")
+    newer = {"table_id": NEW, "writetime": "6"}
+    topic.write(written("r", 9, newer, size=1), value_schema=value_schema)
+    summary = kept.run()
+    assert (summary.inserted, summary.deleted) == (1, there)
+    assert kept.rows() == kept.wanted() == ['{"pk":"r","a":9,"size":1}']
+    # That id comes back (`WITH ID`), and a record of the table in between comes late.
+    back = {**_IDS, "table_generation": "2000000000000000"}
+    topic.write(written("r", 7, back, size=2), written("r", 8, newer, size=3), value_schema=value_schema)
+    summary = kept.run()
+    assert (summary.inserted, summary.deleted) == (1, 1)
+    assert kept.rows() == ['{"pk":"r","a":7,"size":2}']
+    assert kept.replayed() == kept.open_versions() == kept.rows()

@@ -18,22 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_bridge import current_table, raw_batch, raw_stream, session_builder
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.reading.count_check import missing_records
-
-_SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "768m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
+from tests.spark_settings import SETTINGS
 
 Options = dict[str, str]
 
 
 def raw_rows(spark: SparkSession, options: Options) -> dict[str, object]:
-    """The raw contract's schema and rows, in the order of message ids."""
+    """The raw contract's schema and rows, in an order."""
     frame = raw_batch(spark, options)
     return {"schema": frame.schema.json(), "rows": _shown(frame)}
 
@@ -71,16 +62,13 @@ def missing(spark: SparkSession, options: Options, left_out: str) -> list[str]:
 
 
 def _shown(frame: DataFrame) -> list[str]:
-    return [
-        row.text
-        for row in frame.selectExpr(
-            "to_json(struct(hex(key) key, hex(value) value, op, writetime, event_time, topic, partition, message_id,"
-            " schema_version, publish_time, properties)) text",
-            "message_id",
-        )
-        .orderBy("message_id")
-        .collect()
-    ]
+    # ordered here: Spark would read the topic twice, for the bounds of its tasks first
+    found = frame.selectExpr(
+        "to_json(struct(hex(key) key, hex(value) value, op, writetime, event_time, topic, partition, message_id,"
+        " schema_version, publish_time, properties)) text",
+        "message_id",
+    ).collect()
+    return [row.text for row in sorted(found, key=lambda row: row.message_id)]
 
 
 def _serve() -> None:
@@ -88,7 +76,7 @@ def _serve() -> None:
     os.dup2(2, 1)  # what libraries print is no answer
     jars = [Path(each) for each in sys.argv[1:]]
     builder = session_builder(jars, delta=True).master("local[2]")
-    for name, value in _SETTINGS.items():
+    for name, value in {**SETTINGS, "spark.driver.memory": "768m"}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")

@@ -30,6 +30,7 @@ _log: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 15.0
 _EARLIEST: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 _DONE: Final = frozenset({200, 204, 409})
+_STATS: Final = "stats?getPreciseBacklog=true"
 _MARK: Final = "cdc-subscription"
 """Property of the subscription by which one that was removed and made again is told from the one that was there."""
 
@@ -78,8 +79,7 @@ class EventsTopics:
         # Before what waits is asked for: then what has nothing waiting has consumed up to these ends.
         ends = self._ends(topic, partitions)
         stats = self._stats(topic, partitions)
-        missing = self._without_subscription(stats)
-        if missing or len(stats) < max(1, partitions):
+        if self._without_subscription(stats):
             raise TopicLostError(topic, f"has no subscription {self._subscription!r}{self._hint}")
         found = [each["subscriptions"][self._subscription] for each in stats.values()]
         marks = {(each.get("subscriptionProperties") or {}).get(_MARK, "") for each in found}
@@ -153,13 +153,21 @@ class EventsTopics:
 
     def _stats(self, topic: str, partitions: int) -> dict[str, Any]:
         """By partition. To list subscriptions takes the right to consume; who may produce may look at the statistics."""
-        what = (
-            "partitioned-stats?perPartition=true&getPreciseBacklog=true"
-            if partitions
-            else "stats?getPreciseBacklog=true"
-        )
-        found = self._call("GET", topic, f"/persistent/{rest_path(topic)}/{what}").json()
-        return dict(found["partitions"]) if partitions else {topic: found}
+        if not partitions:
+            return {topic: self._call("GET", topic, f"/persistent/{rest_path(topic)}/{_STATS}").json()}
+        found = self._call(
+            "GET", topic, f"/persistent/{rest_path(topic)}/partitioned-{_STATS}&perPartition=true"
+        ).json()
+        names = [f"{topic}-partition-{index}" for index in range(partitions)]
+        return {name: found["partitions"].get(name) or self._partition_stats(topic, name) for name in names}
+
+    def _partition_stats(self, topic: str, name: str) -> dict[str, Any]:
+        """Of one that the statistics of all leave out: it does not exist, or it is with no broker just now, as while its bundle is
+        unloaded. Raises PublishError for the latter."""
+        try:
+            return dict(self._call("GET", topic, f"/persistent/{rest_path(name)}/{_STATS}").json())
+        except TopicLostError:
+            return {}
 
     def _ends(self, topic: str, partitions: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         """Of each partition its last entry, and how far the subscription is; empty where the broker does not tell."""

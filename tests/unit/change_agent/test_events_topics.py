@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from change_agent.configuration.pulsar_auth import PulsarAuth
-from change_agent.errors import PublishError
+from change_agent.errors import PublishError, TopicLostError
 from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.topic_looks import TopicState
 from schemas.errors import ConfigError
@@ -21,7 +21,7 @@ from tests.token_issuer import OAUTH2_PLUGIN, key_file, token_issuer
 
 _TOPIC = "persistent://tenant/ns/cdc-events-ks.t"
 _PATH = "/admin/v2/persistent/tenant/ns/cdc-events-ks.t"
-_STATS = f"{_PATH}/partitioned-stats?perPartition=true&getPreciseBacklog=true"
+_STATS = f"{_PATH}/partitioned-stats?getPreciseBacklog=true&perPartition=true"
 
 
 class _Server(ThreadingHTTPServer):
@@ -142,20 +142,46 @@ def test_a_subscription_that_two_agents_made_together_keeps_its_marks(server: _S
 
 
 @pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((503, {"reason": "Namespace bundle is being unloaded"}), "503 Namespace bundle is being unloaded"),
+        ((404, {"reason": "Topic not found"}), "has no subscription 'sub'; it is made again"),
+        ((200, {"subscriptions": {}}), "has no subscription 'sub'; it is made again"),
+    ],
+)
+def test_a_partition_that_is_with_no_broker_just_now_has_not_lost_its_subscription(
+    server: _Server, answer: tuple[int, object], reason: str
+) -> None:
+    """The statistics of all partitions leave it out while its bundle is unloaded, as they do one that does not exist."""
+    status, all_but_one = _stats(2, "sub")
+    assert isinstance(all_but_one, dict)
+    del all_but_one["partitions"][f"{_TOPIC}-partition-1"]
+    server.answers = {
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 2}),
+        ("GET", _STATS): (status, all_but_one),
+        ("GET", f"{_PATH}-partition-1/stats?getPreciseBacklog=true"): answer,
+    }
+    with pytest.raises(PublishError) as raised:
+        _topics(server).look(_TOPIC)
+    assert raised.value.reason.endswith(reason)
+    assert isinstance(raised.value, TopicLostError) == (answer[0] != 503)
+
+
+@pytest.mark.parametrize(
     ("answers", "reason"),
     [
         ({}, "does not exist; create it, or let createTopics be true"),
         (
             {
                 "partitions": (200, {"partitions": 4}),
-                "partitioned-stats?perPartition=true&getPreciseBacklog=true": _stats(4, "other"),
+                "partitioned-stats?getPreciseBacklog=true&perPartition=true": _stats(4, "other"),
             },
             "has no subscription 'sub'; create it, or let createTopics be true",
         ),
         (
             {
                 "partitions": (200, {"partitions": 4}),
-                "partitioned-stats?perPartition=true&getPreciseBacklog=true": (403, {"reason": "no"}),
+                "partitioned-stats?getPreciseBacklog=true&perPartition=true": (403, {"reason": "no"}),
             },
             "403 no",
         ),
@@ -176,7 +202,7 @@ def test_without_the_right_to_create_a_topic_that_is_complete_is_used(server: _S
     """Both are there."""
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 2}),
-        ("GET", f"{_PATH}/partitioned-stats?perPartition=true&getPreciseBacklog=true"): _stats(2, "other", "sub"),
+        ("GET", f"{_PATH}/partitioned-stats?getPreciseBacklog=true&perPartition=true"): _stats(2, "other", "sub"),
     }
     assert _topics(server, create=False).ensure(_TOPIC).partitions == 2
 
@@ -195,7 +221,7 @@ def test_credentials_go_into_the_header_as_the_plugin_says(server: _Server, tmp_
     (tmp_path / "token").write_text("geheim\n")
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}),
-        ("GET", f"{_PATH}/partitioned-stats?perPartition=true&getPreciseBacklog=true"): _stats(1, "sub"),
+        ("GET", f"{_PATH}/partitioned-stats?getPreciseBacklog=true&perPartition=true"): _stats(1, "sub"),
     }
     java = "org.apache.pulsar.client.impl.auth.Authentication"
     for plugin, params, expected in (
@@ -224,7 +250,7 @@ def test_a_token_of_oauth2_is_kept_until_it_ends(server: _Server, tmp_path: Path
     """The issuer is asked when it is needed first."""
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}),
-        ("GET", f"{_PATH}/partitioned-stats?perPartition=true&getPreciseBacklog=true"): _stats(1, "sub"),
+        ("GET", f"{_PATH}/partitioned-stats?getPreciseBacklog=true&perPartition=true"): _stats(1, "sub"),
     }
     with token_issuer() as issuer:
         params = {"issuer_url": issuer.url, "private_key": key_file(tmp_path / "key.json", "writer")}

@@ -170,6 +170,7 @@ class FaultLine:
         if self._commitlog is CommitLogEncoding.ENCRYPTED:
             options["cassandraYaml"] = str(node.cassandra_yaml)
         if self.asks_for_passwords:
+            options["cassandraYaml"] = str(node.cassandra_yaml)  # the role may not ask the node for its settings
             options["username"], options["password"] = CONNECTOR_LOGIN
         agent = AgentProcess.for_node(
             node,

@@ -95,7 +95,7 @@ class CdcRawGuard:
         self._spilled_bytes = 0
         self._settings: Mapping[str, object] = yaml_settings
         self._settings_at = 0.0
-        self._settings_known = False
+        self._settings_known = self._unknown_told = False
         self._has_looked = False
         self._alarmed = False
         self._stuck: str | None = None
@@ -137,11 +137,24 @@ class CdcRawGuard:
         try:
             # What the node runs with, over what its file says now.
             self._settings = {**self._yaml_settings, **self._node.settings(_SETTINGS)}
-        except NodeUnavailableError:
+        except NodeUnavailableError as error:
             self._settings_at = time.monotonic() + _SETTINGS_RETRY_S
+            self._tell_unknown(error)
         else:
             self._settings_at = time.monotonic() + _SETTINGS_INTERVAL_S
             self._settings_known = True
+
+    def _tell_unknown(self, error: NodeUnavailableError) -> None:
+        """Once: a node that is away answers later, a role without the right to read its settings never does."""
+        if self._unknown_told or self._settings_known or self._limits.total_bytes:
+            return
+        self._unknown_told = True
+        space = cdc_space_of(self._settings, shutil.disk_usage(self._cdc_raw).total)
+        _log.warning(
+            "the node does not tell its cdc_total_space: %s is taken for it until it does; the agent's role needs SELECT on "
+            "system_views.settings, or cdcTotalSpaceBytes or cassandraYaml has to say it (%s)",
+            _mib(space.total_bytes), error,
+        )  # fmt: skip
 
     def _look(self) -> None:
         disk = shutil.disk_usage(self._cdc_raw)

@@ -97,6 +97,20 @@ def test_the_oldest_finished_segments_go_until_half_is_free(
     assert metrics.cdc_raw_limit_bytes == 8 * _MIB
 
 
+def test_a_node_that_does_not_tell_its_settings_is_told_once(
+    cdc_raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A role that may not read them leaves the guard with a limit that may not be the node's."""
+    metrics = AgentMetrics()
+    guard = _guard(cdc_raw, tmp_path / "spill", metrics, node=_Node(None))
+    for _ in range(2):
+        guard._settings_at = 0.0
+        guard._ask_settings()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("the node does not tell its cdc_total_space: ")
+    assert "SELECT on system_views.settings" in line and line.endswith("(away)")
+
+
 @pytest.mark.parametrize(("segments", "moved"), [(4, 0), (5, 3)])
 def test_a_segment_is_counted_in_advance_as_cassandra_counts_it(
     cdc_raw: Path, running: tuple[CdcRawGuard, AgentMetrics], segments: int, moved: int

@@ -48,10 +48,9 @@ def _lines(finding: Finding, width: int, column: int) -> Iterator[Text]:
     first = True
     for words in (text, f"-> {finding.remedy}" if finding.remedy else ""):
         for part in textwrap.wrap(words, max(_NARROWEST, width) - indent, break_on_hyphens=False):
-            head = (
-                Text(_SIGNS[finding.level].ljust(_SIGN_WIDTH), style=_STYLES[finding.level]) if first else Text(" " * 4)
-            )
-            yield head.append(subject.ljust(column) if first else " " * column, style="").append(part, style="")
+            line = Text()
+            line.append((_SIGNS[finding.level] if first else "").ljust(_SIGN_WIDTH), style=_STYLES[finding.level])
+            yield line.append((subject if first else "").ljust(column)).append(part)
             first = False
 
 
@@ -64,4 +63,4 @@ def verdict(findings: Iterable[Finding]) -> Text:
         if count := sum(finding.level is each for finding in every):
             counts.append(f"{count} {word}{'' if count == 1 else 's'}")
     words = {Level.OK: "all is well", Level.WARNING: "it works", Level.FAILURE: "TROUBLE"}
-    return Text(": ".join([words[level], ", ".join(counts)]) if counts else words[level], style=_STYLES[level])
+    return Text().append(": ".join([words[level], ", ".join(counts)]) if counts else words[level], style=_STYLES[level])

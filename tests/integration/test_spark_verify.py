@@ -31,11 +31,11 @@ from spark_bridge.jobs.verify import VerifyReport, verify
 from spark_bridge.topics.options import BridgeOptions
 from tests.events_topic import wait_until
 from tests.events_writer import EventsWriter
-from tests.fix_connector import DeployConnector, OpenEventsWriter
+from tests.fix_connector import DeployConnector, OpenEventsWriter, wait_until_acknowledged
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver
 from tests.servers import CassandraServer, PulsarServer
 
-# the first test looks at its table eleven times
+# the first test looks at its table eight times
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 
 _ROWS = 300
@@ -106,7 +106,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
         cql.execute(insert(table, number, f"row {number}"))
     for pk in (*range(0, 40, 3), 77, 78):
         cql.execute(f"UPDATE {table} SET note = 'note {pk}' WHERE pk = {pk}")
-    open_events_writer(keyspace, "planted")  # makes the events topic, as an agent does
+    events_topic = open_events_writer(keyspace, "planted").topic  # which it makes, as an agent does
     deploy_connector(keyspace, "planted")
     options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": f"data-{table}"}
     access = CassandraAccess(
@@ -118,10 +118,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
         return verify(spark, options, access, keyspace, "planted", **{"ranges": 3, **more})
 
     backfill(spark, options, access, keyspace, "planted", ranges=2)
-    schema_url = f"{pulsar.admin_url}/admin/v2/schemas/public/default/data-{table}/schema"
-    wait_until(lambda: rest().get(schema_url).is_success, "the first record")
-    before = compare(settle_s=60)
-    assert (before.rows, before.differences, before.unsettled) == (_ROWS + 2, (), ())
+    wait_until_acknowledged(events_topic, pulsar.admin_url)
     marks = raw_batch(spark, options).selectExpr("properties['snapshot']", "left(properties['segpos'], 3)").distinct()
     assert [tuple(each) for each in marks.collect()] == [("true", "-2:")]
     mirror(spark, options, target)
@@ -177,14 +174,13 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
         extra = [each for each in report.differences if each.kind == "extra"]
         assert {each.cassandra_writetime_us for each in extra} == {None}
 
-    after = compare(settle_s=60)
-    assert (after.differences, after.unsettled) == ((), ())
+    wait_until_acknowledged(events_topic, pulsar.admin_url)
     with after_each_look(lambda look: mirror(spark, options, target) if look == 1 else None, looks := []):
         on_their_way = compare(mirror_target=target, settle_s=1)
     assert (on_their_way.differences, on_their_way.unsettled, len(looks)) == ((), (), 2)
     half = compare(mirror_target=target, sample=0.5, sample_seed=7)
     assert half.differences == ()
-    assert 0 < half.rows < after.rows
+    assert 0 < half.rows < on_their_way.rows
 
 
 def write_live(cql: Session, table: str, writer: EventsWriter, ended: threading.Event) -> int:

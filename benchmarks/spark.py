@@ -2,13 +2,13 @@
 
     python -m benchmarks.spark [--rows 1000000] [--stages read,mirror,backfill,growth,small] [--growth 100000,1000000] [--json]
 
-`read` times the same records, each by a full scan into nothing: the raw read, raw read plus typed decode, and `from_avro` alone
-over the same bytes cached in Spark's memory. A tenth of the records are deletions. `bounds` is what to see it beside: the same rows
-out of Python's memory, without a broker, and the pulsar-spark connector on PySpark 3.5. `backfill` reads a table's keys
-from a real Cassandra and sends its events. `growth` runs read and mirror for each size. `small` runs a mirror of 20,000 records and micro-batches of 1,000 beside the job that a
-user would write by hand (benchmarks/spark_small.py). Memory is the largest PSS of the driver (this
-process, Spark's JVM and its Python workers together). All figures are of this machine, busy with the servers, too: the load
-average stands beside them.
+`read` times the same records, each by a full scan into nothing: the raw read, raw read plus typed decode, and both by the
+pulsar-spark connector on PySpark 3.5, which is what Spark's users have without us. A tenth of the records are deletions. `bounds` is what is left of
+a read without a broker: the same rows out of Python's memory, and `from_avro` over bytes that Spark has cached. `backfill` reads a
+table's keys from a real Cassandra and sends its events. `growth` runs read and mirror for each size, then micro-batches of 1,000
+records of rows all over the mirror. `small` runs a mirror of 20,000 records and micro-batches of 1,000 beside the job that a user would
+write by hand (benchmarks/spark_small.py). Memory is the largest PSS of the driver (this process, Spark's JVM and its Python workers
+together). All figures are of this machine, busy with the servers, too: the load average stands beside them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import base64
 import json
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,7 @@ from cassandra.cluster import Cluster
 from cassandra.concurrent import execute_concurrent_with_args
 from pyspark.sql import SparkSession
 
-from benchmarks.spark_bounds import COLUMNS, connector_scans, from_memory
+from benchmarks.spark_bounds import COLUMNS, CONNECTOR_RAW, CONNECTOR_TYPED, connector_scans, from_memory
 from benchmarks.spark_meter import Measured, scan, timed
 from benchmarks.spark_small import small_stage
 from cdc.rest import rest
@@ -51,6 +51,9 @@ _KEY, _VALUE = table_schemas(
 _WRITTEN_AT_ONCE: Final = 20_000
 _ENTRY_ROWS: Final = 500
 _SMALL_ROWS: Final = 20_000
+_RAW, _TYPED = "raw read", "raw read and typed decode"
+_CHANGED_ROWS: Final = 1_000
+_CHANGES: Final = 4
 
 
 class Topics:
@@ -71,13 +74,13 @@ class Topics:
         self._write(name, ((number - 5 * _is_deletion(number), number) for number in range(rows)))
         return {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": name, "minPartitions": "4"}
 
-    def more(self, options: Mapping[str, str], updates: int) -> None:
-        """As many further records, of rows all over the first 20,000; a tenth deletions, some of rows that are gone."""
+    def more(self, options: Mapping[str, str], updates: int, rows: int = 20_000) -> None:
+        """As many further records, of rows all over the first so many; a tenth deletions, some of rows that are gone."""
         self._updates += updates
         self._write(
             options["topic"],
             (
-                (number * 7919 % 20_000, 1_000_000_000 + number)
+                (number * 7_368_787 % rows, 1_000_000_000 + number)
                 for number in range(self._updates, self._updates + updates)
             ),
         )
@@ -117,11 +120,21 @@ def _row(number: int) -> dict[str, str | int | float]:
 
 
 def read_stage(spark: SparkSession, options: dict[str, str], rows: int) -> Iterator[Measured]:
-    """Raw; raw and typed; `from_avro` alone over the cached bytes; raw and typed once more, as the first runs are warm-up."""
-    scan(typed(raw_batch(spark, {**options, "endingOffsets": "latest"}), options).select(*COLUMNS))
+    """Raw; raw and typed; the same by the pulsar-spark connector, in the environment of PySpark 3.5. All warm."""
     raw = raw_batch(spark, options)
-    yield timed("raw read", rows, lambda: scan(raw))
-    yield timed("raw read and typed decode", rows, lambda: scan(typed(raw, options).select(*COLUMNS)))
+    scan(typed(raw, options).select(*COLUMNS))
+    yield timed(_RAW, rows, lambda: scan(raw))
+    yield timed(_TYPED, rows, lambda: scan(typed(raw, options).select(*COLUMNS)))
+    yield from connector_scans(ensure_python("3.5"), Spark35.environment(), line_jars("3.5"), options, rows)
+
+
+def bounds_stage(spark: SparkSession, options: dict[str, str], rows: int, folder: Path) -> Iterator[Measured]:
+    """What is left of a read without a broker: rows out of Python's memory, and `from_avro` over bytes that Spark has."""
+    raw = raw_batch(spark, options)
+    memory = from_memory(spark, raw, folder)
+    scan(typed(memory, options).select(*COLUMNS))
+    yield timed("the same rows, Python's memory", rows, lambda: scan(memory))
+    yield timed("the same and typed decode", rows, lambda: scan(typed(memory, options).select(*COLUMNS)))
     cached = raw.persist()
     scan(cached)
     scan(typed(cached, options).select(*COLUMNS))
@@ -129,19 +142,31 @@ def read_stage(spark: SparkSession, options: dict[str, str], rows: int) -> Itera
     cached.unpersist(blocking=True)
 
 
-def bounds_stage(spark: SparkSession, options: dict[str, str], rows: int, folder: Path) -> Iterator[Measured]:
-    """Python's memory, without a broker; the pulsar-spark connector in the environment of PySpark 3.5."""
-    memory = from_memory(spark, raw_batch(spark, options), folder)
-    scan(typed(memory, options).select(*COLUMNS))
-    yield timed("the same rows, Python's memory", rows, lambda: scan(memory))
-    yield timed("the same and typed decode", rows, lambda: scan(typed(memory, options).select(*COLUMNS)))
-    yield from connector_scans(ensure_python("3.5"), Spark35.environment(), line_jars("3.5"), options, rows)
-
-
 def mirror_stage(spark: SparkSession, options: dict[str, str], rows: int, folder: Path) -> Iterator[Measured]:
     """The whole backlog into a new Delta table."""
     target = str(folder / f"mirror-{time.time_ns()}")
     yield timed("mirror of a backlog", rows, lambda: mirror(spark, options, target))
+
+
+def changes_stage(
+    spark: SparkSession, topics: Topics, options: dict[str, str], rows: int, folder: Path
+) -> Iterator[Measured]:
+    """The whole backlog into a new Delta table, then micro-batches of 1,000 records of rows all over it."""
+    target = str(folder / f"mirror-{time.time_ns()}")
+    yield timed("mirror of a backlog", rows, lambda: mirror(spark, options, target))
+    for _ in range(_CHANGES):
+        topics.more(options, _CHANGED_ROWS, rows)
+        measured = timed(f"micro-batch, {rows:,} rows mirrored", _CHANGED_ROWS, lambda: mirror(spark, options, target))
+        yield replace(measured, written_bytes=_last_commit_bytes(spark, target))
+
+
+def _last_commit_bytes(spark: SparkSession, target: str) -> int:
+    """What the last commits of the mirror's two tables wrote, by Delta's own metrics."""
+    total = 0
+    for table in ("rows", "records"):
+        (last,) = spark.sql(f"DESCRIBE HISTORY delta.`{target}/{table}` LIMIT 1").collect()
+        total += int(last.operationMetrics.get("numTargetBytesAdded", 0))
+    return total
 
 
 def backfill_stage(spark: SparkSession, sandbox: Sandbox, rows: int) -> Iterator[Measured]:
@@ -185,11 +210,12 @@ def _session(folder: Path) -> Iterator[SparkSession]:
     session.stop()
 
 
-def _ratio(measured: list[Measured]) -> float | None:
-    """Rate of raw read and typed decode beside that of `from_avro` alone, both over the same records."""
+def _ratios(measured: Sequence[Measured]) -> dict[str, float]:
+    """Rates of our reads as multiples of the pulsar-spark connector's, over the same records in the same run."""
     seconds = {each.stage: each.seconds for each in measured}
-    both, alone = seconds.get("raw read and typed decode"), seconds.get("from_avro alone, cached bytes")
-    return None if both is None or alone is None else alone / both
+    return {
+        ours: seconds[theirs] / seconds[ours] for ours, theirs in ((_RAW, CONNECTOR_RAW), (_TYPED, CONNECTOR_TYPED))
+    }
 
 
 @click.command()
@@ -200,7 +226,7 @@ def _ratio(measured: list[Measured]) -> float | None:
 @click.option("--growth", default="100000,1000000,10000000", show_default=True, help="Sizes of the stage growth.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def main(*, rows: int, stages: str, growth: str, as_json: bool) -> None:
-    """Print a line for each thing measured, and the ratio to `from_avro` alone."""
+    """Print a line for each thing measured, and what the reads are beside those of the pulsar-spark connector."""
     chosen = stages.split(",")
 
     def tell(measured: list[Measured]) -> None:
@@ -223,13 +249,19 @@ def main(*, rows: int, stages: str, growth: str, as_json: bool) -> None:
             if "read" in chosen or "growth" in chosen:
                 measured = list(read_stage(spark, options, size))
                 tell(measured)
-                ratio = _ratio(measured)
-                click.echo(
-                    json.dumps({"ratio": ratio}) if as_json else f"typed read beside from_avro alone: {ratio:.0%}"
-                )
+                ratios = _ratios(measured)
+                for stage, ratio in ratios.items():
+                    click.echo(
+                        json.dumps({"stage": stage, "ratio": ratio})
+                        if as_json
+                        else f"{stage}: {ratio:.2f} times the rate of the pulsar-spark connector"
+                    )
             if "bounds" in chosen:
                 tell(list(bounds_stage(spark, options, size, Path(name))))
-            if "mirror" in chosen or "growth" in chosen:
+            if "growth" in chosen:
+                for each in changes_stage(spark, topics, options, size, Path(name)):
+                    tell([each])
+            elif "mirror" in chosen:
                 tell(list(mirror_stage(spark, options, size, Path(name))))
         if "backfill" in chosen:
             tell(list(backfill_stage(spark, sandbox, rows)))

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSource
 
-__all__ = ["COLUMNS", "connector_scans", "from_memory"]
+__all__ = ["COLUMNS", "CONNECTOR_RAW", "CONNECTOR_TYPED", "connector_scans", "from_memory"]
 
 COLUMNS: Final = ("key.*", "op", "value.*", "writetime")
+CONNECTOR_RAW: Final = "pulsar-spark connector (3.5), raw"
+CONNECTOR_TYPED: Final = "pulsar-spark connector (3.5), raw and typed"
 _BATCH_ROWS: Final = 10_000
 _TASKS: Final = 4
 
@@ -104,8 +106,8 @@ def _main(options: dict[str, str], rows: int, jars: list[Path]) -> None:
     raw = raw_batch(spark, options)
     scan(typed(raw, options).select(*COLUMNS))  # the first one warms the JVM up
     measured = [
-        timed("pulsar-spark connector (3.5), raw", rows, lambda: scan(raw)),
-        timed("the same and typed decode", rows, lambda: scan(typed(raw, options).select(*COLUMNS))),
+        timed(CONNECTOR_RAW, rows, lambda: scan(raw)),
+        timed(CONNECTOR_TYPED, rows, lambda: scan(typed(raw, options).select(*COLUMNS))),
     ]
     spark.stop()
     print(json.dumps([asdict(each) for each in measured]))

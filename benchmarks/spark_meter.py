@@ -46,6 +46,8 @@ class Measured:
     load_average_1_min: float
     spark_jobs: int | None = None
     """How many jobs it was for Spark, where that was counted."""
+    written_bytes: int | None = None
+    """Of the tables' files, where that was counted."""
 
     @property
     def line(self) -> str:
@@ -54,6 +56,7 @@ class Measured:
             f"{self.stage:<34}{self.rows:>11,} rows{self.seconds:>8.1f} s{self.rows / self.seconds:>10,.0f} rows/s"
             f"{self.cpu_us_per_row:>8.1f} us CPU each{self.peak_pss_bytes / 2**20:>7,.0f} MiB PSS   load {self.load_average_1_min:.1f}"
             + ("" if self.spark_jobs is None else f"{self.spark_jobs:>5} jobs")
+            + ("" if self.written_bytes is None else f"{self.written_bytes / 1e6:>9.1f} MB written")
         )
 
 

@@ -10,16 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_bridge.jobs.fresh_table import fresh_table
     from spark_bridge.reading.readers import raw_batch, raw_stream, register
     from spark_bridge.rows.current_table import changes, current_table, typed
     from spark_bridge.session import session_builder
 
-__all__ = ["changes", "current_table", "raw_batch", "raw_stream", "register", "session_builder", "typed"]
+__all__ = ["changes", "current_table", "fresh_table", "raw_batch", "raw_stream", "register", "session_builder", "typed"]
 
 # Imported when they are asked for: Spark starts Python processes for each read, which need the data source only.
 _HOMES = {
     **dict.fromkeys(("raw_batch", "raw_stream", "register"), "spark_bridge.reading.readers"),
     **dict.fromkeys(("changes", "current_table", "typed"), "spark_bridge.rows.current_table"),
+    "fresh_table": "spark_bridge.jobs.fresh_table",
     "session_builder": "spark_bridge.session",
 }
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_bridge import current_table
+from spark_bridge import current_table, fresh_table
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import LakeTable
@@ -71,6 +71,10 @@ class Mirror:
 
     def rows(self) -> Rows:
         return texts(self.table("rows"))
+
+    def fresh(self) -> Rows:
+        """The mirror and the topic's tail, in which columns have the topic's order."""
+        return texts(fresh_table(self.spark, self._topic.options, str(self.folder)))
 
     def replayed(self) -> Rows:
         """The rows that the change log leaves when it is run from the start."""

@@ -86,6 +86,7 @@ def history_command(*, changelog: bool, **given: object) -> None:
 @TOPIC_OPTION
 @_STATIC_COLUMNS
 @click.option("--as-of", help="A time with its zone: the table as the topic stood then (2026-11-21T05:00:00Z).")
+@click.option("--mirror", "target", help="Folder of a mirror: its rows, and over them the records that it has not seen.")
 @click.option("--output", help="Write the rows into this folder; by default some are printed.")
 @click.option(
     "--output-format", default="parquet", show_default=True, help="The form of --output: parquet, json, delta, ..."
@@ -99,6 +100,7 @@ def latest_command(
     topic: str,
     static_columns: str | None,
     as_of: str | None,
+    target: str | None,
     output: str | None,
     output_format: str,
     limit: int,
@@ -106,15 +108,22 @@ def latest_command(
     jars: tuple[Path, ...],
     master: str | None,
 ) -> None:
-    """The table as it is now, or as of a time, from the topic alone; rows as JSON lines, or into a folder."""
+    """The table as it is now, or as of a time, from the topic alone, or with a mirror; rows as JSON lines, or into a folder."""
+    if as_of is not None and target is not None:
+        raise click.UsageError("--as-of reads the topic alone: leave --mirror out, or query the mirror's history")
     from pyspark.errors import PySparkException
 
+    from spark_bridge import fresh_table
     from spark_bridge.jobs.latest import latest_on_read
 
     options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
-    session = open_session(jars, master)
+    statics = _columns(static_columns)
+    session = open_session(jars, master, iceberg=target is not None and may_be_iceberg(target))
     try:
-        rows = latest_on_read(session, options, as_of=as_of, static_columns=_columns(static_columns))
+        if target is None:
+            rows = latest_on_read(session, options, as_of=as_of, static_columns=statics)
+        else:
+            rows = fresh_table(session, options, target, static_columns=statics)
         if output is None:
             # not toJSON, which warns of what it will be one day
             for row in rows.limit(limit).selectExpr("to_json(struct(*)) AS line").collect():

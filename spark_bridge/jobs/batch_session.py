@@ -11,14 +11,21 @@ from pyspark.sql import SparkSession
 
 from spark_bridge.session import SMALL_RUNS
 
-__all__ = ["FEW_RECORDS", "at_once", "fit_session", "own_session", "session_of_its_own"]
+__all__ = ["FEW_RECORDS", "at_once", "fit_session", "is_large", "own_session", "session_of_its_own"]
 
 FEW_RECORDS: Final = 100_000
 """Below it a micro-batch is work for one core, and what Spark prepares costs more than the work."""
 
+_LARGE_BYTES: Final = 24 << 20
+
 _TASK_RECORDS: Final = 25_000
 _TASK_BYTES: Final = 16 << 20
 """Of a table's files: ten times as much in memory."""
+
+
+def is_large(kept_bytes: int) -> bool:
+    """Whether tables of so many bytes note a few changes in deletion vectors. Smaller ones are written anew, which costs less."""
+    return kept_bytes >= _LARGE_BYTES
 
 
 def fit_session(session: SparkSession, records: int, kept_bytes: int) -> None:
@@ -28,6 +35,7 @@ def fit_session(session: SparkSession, records: int, kept_bytes: int) -> None:
             session.conf.set(name, value)
     # The sources of our merges are checkpoints: they need not be copied to stay what they are.
     session.conf.set("spark.databricks.delta.merge.materializeSource", "none")
+    session.conf.set("spark.databricks.delta.merge.deletionVectors.persistent", str(is_large(kept_bytes)).lower())
     # Adaptive execution runs a Spark job for each stage, and code for whole stages is compiled before it runs (of wide
     # tables it is too large, which Spark logs as an error): more than the work itself where there is little of it.
     for costly in ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"):

@@ -6,6 +6,7 @@ Columns are mapped by name (`delta.columnMapping.mode`), so that columns of any 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +15,13 @@ from spark_bridge.jobs.lake_table import LakeTable, quoted
 from spark_bridge.spark_line import HAS_DATA_SOURCES, error_condition
 
 __all__ = ["DeltaTable"]
+
+_PROPERTIES: Final = {
+    "delta.columnMapping.mode": "name",
+    # A merge need not write whole files anew for a few rows in them; the many small files that it leaves become one by themselves.
+    "delta.enableDeletionVectors": "true",
+    "delta.autoOptimize.autoCompact": "true",
+}
 
 
 class DeltaTable(LakeTable):
@@ -46,7 +54,7 @@ class DeltaTable(LakeTable):
 
     def create(self, rows: DataFrame) -> None:
         """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
-        made = rows.write.format("delta").option("delta.columnMapping.mode", "name")
+        made = rows.write.format("delta").options(**_PROPERTIES)
         if self._looked_up_by:
             made = made.option("delta.dataSkippingStatsColumns", ",".join(map(quoted, self._looked_up_by)))
         made.save(self.path)

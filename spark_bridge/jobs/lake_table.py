@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["LakeTable", "TableFormat", "quoted", "update_and_insert"]
+__all__ = ["LakeTable", "TableFormat", "quoted", "same_key", "update_and_insert"]
+
+# More values in a condition would take longer to plan than they save.
+_MOST_LISTED: Final = 5_000
 
 TableFormat = Literal["delta", "iceberg"]
 
@@ -83,6 +86,25 @@ class LakeTable(ABC):
 def quoted(name: str) -> str:
     """A column or table name as Spark SQL takes it."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def same_key(column: str, source: DataFrame, *, is_listed: bool) -> str:
+    """The condition of a `MERGE` by one column of text. `is_listed`: it names the source's values, as far as they are few.
+
+    With deletion vectors a table's other rows are then only read: what is not listed goes into no join.
+    """
+    same = f"t.{quoted(column)} = s.{quoted(column)}"
+    if not is_listed:
+        return same
+    values = [row[0] for row in source.select(column).limit(_MOST_LISTED + 1).collect()]
+    if not values or len(values) > _MOST_LISTED:
+        return same
+    return f"{same} AND t.{quoted(column)} IN ({', '.join(map(_literal, values))})"
+
+
+def _literal(text: str) -> str:
+    """A text as Spark SQL takes it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def update_and_insert(names: Sequence[str]) -> tuple[str, str]:

@@ -19,9 +19,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
 
-from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session
+from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, is_large
 from spark_bridge.jobs.history_table import add_versions
-from spark_bridge.jobs.lake_table import LakeTable, quoted, update_and_insert
+from spark_bridge.jobs.lake_table import LakeTable, quoted, same_key, update_and_insert
 from spark_bridge.jobs.mirror_state import (
     NO_CONTENT,
     Applied,
@@ -63,6 +63,8 @@ class _Plan:
     applied: Applied
     content: BatchContent
     is_new_table: bool
+    is_large: bool
+    """Whether the tables are so large that they should not be written anew for a few rows."""
 
     @property
     def epoch(self) -> int:
@@ -80,6 +82,12 @@ class _Plan:
         """
         known = () if self.is_new_table else self.applied.static_columns
         return tuple(sorted({*known, *self.content.static_columns}))
+
+    @property
+    def gone_columns(self) -> frozenset[str]:
+        """Value columns that were dropped and added again since the tables followed the schema."""
+        version = self.applied.schema_version
+        return self.schemas.dropped_since(self.schemas.newest.version if version is None else version)
 
 
 class MirrorBatch:
@@ -138,7 +146,8 @@ class MirrorBatch:
             is_new_table = applied.begins_anew or bool(
                 applied.life and content.life and content.life.begins_behind(applied.life)
             )
-            return {"records": content.records, **self._apply(raw, applied, content, is_new_table)}
+            done = self._apply(raw, applied, content, is_new_table, is_large=is_large(kept_bytes))
+            return {"records": content.records, **done}
         finally:
             raw.unpersist()
 
@@ -155,12 +164,58 @@ class MirrorBatch:
                 return {}
             applied = replace(applied, clock_s=now_s, is_expiring=True)
             self._tables.save_applied(applied)
-        fit_session(batch.sparkSession, 0, self._kept_bytes())
-        return self._apply(batch.where("false"), applied, NO_CONTENT, is_new_table=False)
+        kept_bytes = self._kept_bytes()
+        fit_session(batch.sparkSession, 0, kept_bytes)
+        nothing = batch.where("false")
+        return self._apply(nothing, applied, NO_CONTENT, is_new_table=False, is_large=is_large(kept_bytes))
 
-    def _apply(self, raw: DataFrame, applied: Applied, content: BatchContent, is_new_table: bool) -> Mapping[str, int]:
+    def fresh(self, tail: DataFrame, applied: Applied) -> DataFrame:
+        """The table at `applied.clock_s` with what the raw rows of `tail` say, which the mirror has not seen. Nothing is written.
+
+        `tail` is read here, and not again by who uses the table.
+        """
+        known_creations(applied, self._options)
+        tail = tail.persist()
+        try:
+            content = content_of(tail, applied.life)
+            begins_anew = bool(applied.life and content.life and content.life.begins_behind(applied.life))
+            is_new_table = begins_anew or (applied.begins_anew and content.records > 0)
+            plan = _Plan(TopicSchemas.fetch(self._options), applied, content, is_new_table, is_large=False)
+            raw = tail if plan.life is None else tail.where(is_of_life(plan.life))
+            records = all_records(raw, plan.schemas)
+            touched = self._touched_owners(records, plan).distinct().localCheckpoint()
+            if content.records < FEW_RECORDS:
+                touched = F.broadcast(touched)
+            kept = self._kept(touched, plan)
+            judged = folded(records, kept, plan.schemas, self._static_columns, applied.clock_s)
+            after = table_rows(shown_rows(judged), plan.schemas, self._options.numbers).localCheckpoint()
+        finally:
+            tail.unpersist()
+        rows = self._tables.rows.read()
+        if rows is None or is_new_table:
+            return after
+        others = rows.join(touched.select(F.col("owner").alias(OWNER)), OWNER, "left_anti")
+        return after.unionByName(self._in_newest_schema(others, after.schema, plan))
+
+    @staticmethod
+    def _in_newest_schema(rows: DataFrame, wanted: StructType, plan: _Plan) -> DataFrame:
+        """Rows of the mirror as a table that follows the newest schema has them."""
+        schema = StructType([each for each in rows.schema if each.name not in _OWN])
+        renamed = zip(_renamed(schema.names, plan.schemas), schema.names, strict=True)
+        names = {new: old for new, old in renamed if new not in plan.gone_columns}
+        types = {each.name: each.dataType for each in schema}
+        return rows.select(*[
+            conformed(F.col(quoted(names[each.name])), types[names[each.name]], each.dataType).alias(each.name)
+            if each.name in names
+            else F.lit(None).cast(each.dataType).alias(each.name)
+            for each in wanted
+        ])  # fmt: skip
+
+    def _apply(
+        self, raw: DataFrame, applied: Applied, content: BatchContent, is_new_table: bool, is_large: bool
+    ) -> Mapping[str, int]:
         creations = known_creations(applied, self._options)
-        plan = _Plan(TopicSchemas.fetch(self._options), applied, content, is_new_table)
+        plan = _Plan(TopicSchemas.fetch(self._options), applied, content, is_new_table, is_large)
         if plan.life is not None:
             raw = raw.where(is_of_life(plan.life))
         self._follow_schema(plan)
@@ -178,8 +233,8 @@ class MirrorBatch:
             self._tables.records.delete("true")
         at_once(
             raw.sparkSession,
-            lambda: _merge_rows(self._tables.rows, changes, [*table_columns(plan.schemas), *_OWN]),
-            lambda: self._tables.save_records(judged, content.newest_publish_s or applied.clock_s),
+            lambda: _merge_rows(self._tables.rows, changes, [*table_columns(plan.schemas), *_OWN], is_large=is_large),
+            lambda: self._tables.save_records(judged, content.newest_publish_s or applied.clock_s, is_large=is_large),
         )
         now_s = int(time.time())
         done = Applied(
@@ -290,9 +345,6 @@ class MirrorBatch:
         that fails later has written the column's new values, which are not to go.
         """
         wanted = table_columns(plan.schemas)
-        keys = KeyColumns.of(plan.schemas)
-        newest, version = plan.schemas.newest.version, plan.applied.schema_version
-        gone = plan.schemas.dropped_since(newest if version is None else version)
         for table, own in (
             (self._tables.rows, _OWN),
             (self._tables.history, (*_OWN, "valid_from", "valid_to", "opened", "closed")),
@@ -301,13 +353,13 @@ class MirrorBatch:
             if found is None:
                 continue
             names = [each for each in found.columns if each not in own]
-            for old, new in zip(names, wanted[: len(keys.partition) + len(keys.clustering)], strict=False):
+            renamed = _renamed(names, plan.schemas)
+            for old, new in zip(names, renamed, strict=True):
                 if old != new:
                     table.rename_column(old, new)
-                    names[names.index(old)] = new
-            table.drop_columns([each for each in names if each not in wanted or each in gone])
-        if gone:
-            self._tables.save_applied(replace(plan.applied, schema_version=newest))
+            table.drop_columns([each for each in renamed if each not in wanted or each in plan.gone_columns])
+        if plan.gone_columns:
+            self._tables.save_applied(replace(plan.applied, schema_version=plan.schemas.newest.version))
 
 
 def _counts_and_soonest(told: DataFrame) -> tuple[dict[str, int], int | None]:
@@ -317,7 +369,7 @@ def _counts_and_soonest(told: DataFrame) -> tuple[dict[str, int], int | None]:
     return counts, min((row.soonest for row in found if row.soonest is not None), default=None)
 
 
-def _merge_rows(table: LakeTable, changes: DataFrame, columns: Sequence[str]) -> None:
+def _merge_rows(table: LakeTable, changes: DataFrame, columns: Sequence[str], *, is_large: bool) -> None:
     fields = [F.col("after").getField(each).alias(each) for each in columns if each != ID]
     source = changes.select("op", ID, *fields)
     if table.read() is None:
@@ -327,11 +379,18 @@ def _merge_rows(table: LakeTable, changes: DataFrame, columns: Sequence[str]) ->
     update, insert = update_and_insert(columns)
     table.merge(
         source,
-        f"t.{ID} = s.{ID}",
+        same_key(ID, source, is_listed=is_large),
         "WHEN MATCHED AND s.op = 'delete' THEN DELETE",
         f"WHEN MATCHED THEN {update}",
         f"WHEN NOT MATCHED AND s.op <> 'delete' THEN {insert}",
     )
+
+
+def _renamed(names: Sequence[str], schemas: TopicSchemas) -> list[str]:
+    """A mirrored table's columns, the key's first, by the newest schema: Cassandra renames key columns only."""
+    keys = KeyColumns.of(schemas)
+    width = len(keys.partition) + len(keys.clustering)
+    return [*table_columns(schemas)[:width], *names[width:]]
 
 
 def _whole(columns: Sequence[str]) -> Column:

@@ -26,7 +26,7 @@ from schemas.record_properties import STATIC_COLUMNS, TABLE_ID
 from spark_bridge.errors import OtherTopicError
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable, has_iceberg
-from spark_bridge.jobs.lake_table import LakeTable, TableFormat, update_and_insert
+from spark_bridge.jobs.lake_table import LakeTable, TableFormat, same_key, update_and_insert
 from spark_bridge.jobs.state_file import StateFile, newest_state
 from spark_bridge.reading.folders import FsspecFolder
 from spark_bridge.reading.planning import is_of_topic, last_of
@@ -168,7 +168,7 @@ class MirrorTables:
             )
         )
 
-    def save_records(self, judged: DataFrame, seen_s: int) -> None:
+    def save_records(self, judged: DataFrame, seen_s: int, *, is_large: bool) -> None:
         """Keep of what `spark_bridge.rows.folding.folded` gave what later records must meet."""
         named = judged.withColumns({
             "record_id": F.concat_ws("/", "scope", F.hex("key"), F.to_json("bounds")),
@@ -183,7 +183,7 @@ class MirrorTables:
         update, insert = update_and_insert(names)
         self.records.merge(
             source,
-            "t.record_id = s.record_id",
+            same_key("record_id", source, is_listed=is_large),
             "WHEN MATCHED AND s.is_dropped THEN DELETE",
             f"WHEN MATCHED THEN {update}",
             f"WHEN NOT MATCHED AND NOT s.is_dropped THEN {insert}",

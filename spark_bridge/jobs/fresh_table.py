@@ -1,0 +1,65 @@
+"""A mirror's table as of now: its rows, and over them what the topic has had since its last micro-batch. Nothing is written.
+
+So merges may be as rare as one likes. The tail is folded by the same rules, from the records that the mirror keeps; all rows of
+Cassandra partitions that the tail does not touch are the mirror's. A mirror that is written meanwhile does no harm: what it
+has merged already is folded again from the same records.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from schemas.errors import ConfigError
+from spark_bridge.jobs.mirror_batch import MirrorBatch, MirrorSettings
+from spark_bridge.jobs.mirror_state import Applied, MirrorTables, not_applied
+from spark_bridge.reading.readers import raw_batch
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.positions import Position
+
+__all__ = ["fresh_table"]
+
+Options = Mapping[str, str | int | bool]
+
+
+def fresh_table(
+    spark: SparkSession, options: Options, target: str, *, static_columns: Sequence[str] | None = None
+) -> DataFrame:
+    """What `SELECT *` gives now, the key's columns first: the mirror below `target` and the topic's records behind it.
+
+    The tail is read when this is called; it and the Cassandra partitions that it touches are all that is folded. The frame stays as it is
+    then: call again for later changes, or make a view of each (`createOrReplaceTempView`). `options` and `static_columns` as the
+    mirror's. Raises ConfigError where there is no mirror, TopicError, PulsarUnreachableError, OtherTopicError, DataLossError, StateFileError.
+    """
+    tables = MirrorTables(spark, target)
+    applied = tables.applied()
+    if tables.rows.read() is None and not applied.epoch:
+        reason = f"there is no mirror below {target}; `spark_bridge.current_table` reads the topic alone"
+        raise ConfigError.of("target", reason)
+    given = option_texts(options)
+    parsed = BridgeOptions.from_mapping(given)
+    settings = MirrorSettings(static_columns=None if static_columns is None else tuple(static_columns))
+    batch = MirrorBatch(tables, parsed.of_topic(parsed.only_topic), settings)
+    tail = raw_batch(spark, {**_without_offsets(given), **_offsets(parsed, applied)}).where(not_applied(applied))
+    return batch.fresh(tail, replace(applied, clock_s=int(time.time())))
+
+
+def _without_offsets(given: Mapping[str, str]) -> dict[str, str]:
+    left_out = ("startingoffsets", "endingoffsets", "checkpointlocation")
+    return {name: each for name, each in given.items() if name.lower() not in left_out}
+
+
+def _offsets(options: BridgeOptions, applied: Applied) -> dict[str, str]:
+    """From where the mirror stands to the topic's end as it is now, so that each read of the tail is the same."""
+    with PulsarAdmin(options) as admin:
+        ends = {topic: str(admin.last_position(topic)) for topic in admin.topic_partitions()}
+    starts = {
+        topic: str(Position(*applied.positions[topic][:2])) if topic in applied.positions else "earliest"
+        for topic in ends
+    }
+    return {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}

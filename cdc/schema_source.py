@@ -15,6 +15,7 @@ from uuid import UUID
 
 from change_agent.schema.schema_history import read_newest_tables
 from change_agent.sqlite_file import DamagedFileError
+from schemas.archived_schema import ArchivedSchema, ArchivedSchemaError
 from schemas.errors import CdcError, ConfigError
 from schemas.node_errors import one_line
 from schemas.system_schema import SELECTS, SystemSchema, SystemSchemaError, tables_of
@@ -36,8 +37,10 @@ class SchemaFetchError(CdcError):
 
 
 def load_schema(path: Path) -> dict[UUID, TableMetadata]:
-    """The tables of a schema file, or of an agent's `schema.sqlite`, by id. Raises ConfigError, also when the rows make
-    no schema."""
+    """The tables of a schema file, of an agent's `schema.sqlite` or of an archive's `schema-history.json`, by id.
+
+    Raises ConfigError, also when the rows make no schema.
+    """
     try:
         content = path.read_bytes()
         if content.startswith(_SQLITE):
@@ -52,9 +55,17 @@ def load_schema(path: Path) -> dict[UUID, TableMetadata]:
     if not isinstance(decoded, dict):
         raise ConfigError.of("--schema", f"{path} must hold an object with the lists {', '.join(SELECTS)}")
     try:
+        if "definitions" in decoded:
+            return _newest_tables(ArchivedSchema.of_text(content))
         return tables_of(cast(SystemSchema, decoded))
-    except SystemSchemaError as error:
+    except (ArchivedSchemaError, SystemSchemaError) as error:
         raise ConfigError.of("--schema", f"{path}: {error}") from error
+
+
+def _newest_tables(schema: ArchivedSchema) -> dict[UUID, TableMetadata]:
+    # In the order of time, so that the newest of each stays.
+    definitions = sorted(schema.definitions, key=lambda each: each.key)
+    return {each.table_id: tables_of(each.rows)[each.table_id] for each in definitions}
 
 
 def save_schema(schema: SystemSchema, path: Path) -> None:

@@ -180,7 +180,13 @@ class ChangeAgent:
 
     def _make_archiving(self) -> Archiving | None:
         url, compression = self._config.archive_url, self._config.archive_compression
-        return None if url is None else Archiving(SegmentArchive(url, compression), self._node_id)
+        if url is None:
+            return None
+        # Every segment that is not finished by now goes to the archive.
+        began_ms = time.time_ns() // 1_000_000
+        return Archiving(
+            SegmentArchive(url, compression), self._node_id, lambda: self._provider.archived_schema(began_ms)
+        )
 
     def _make_copy(self) -> PositionsCopy | None:
         prefix = self._config.positions_topic_prefix

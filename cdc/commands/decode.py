@@ -58,7 +58,8 @@ __all__ = ["decode"]
     "--schema",
     "schema_file",
     type=click.Path(path_type=Path),
-    help="Schema file: rows of system_schema as JSON, or an agent's schema.sqlite. Mutations of other tables are skipped.",
+    help="Schema file: rows of system_schema as JSON, an agent's schema.sqlite, or an archive's"
+    " schema-history.json. Mutations of other tables are skipped.",
 )
 @click.option("--contact-point", metavar="HOST[:PORT]", help="Read the schema from this node instead of a file.")
 @click.option("--username", envvar="CDC_USERNAME", help="User for --contact-point.")

@@ -20,6 +20,7 @@ from change_agent.schema.schema_rows import altered, is_whole, rows_by_table
 from change_agent.schema.schema_store import Definition, LogPlace, SchemaStore, UserTypeRow, read_definitions
 from change_agent.schema.table_versions import TableVersion, TableVersions
 from change_agent.sqlite_file import DamagedFileError, UnwritableFileError, set_aside
+from schemas.archived_schema import ArchivedDefinition, ArchivedPlace, ArchivedSchema
 from schemas.system_schema import Row, SystemSchema, SystemSchemaError, tables_of
 from schemas.table_metadata import TableMetadata
 
@@ -166,6 +167,27 @@ class SchemaHistory:
         """Something of the log is missing there: places before say nothing about what is behind."""
         self.places = [each for each in self.places if (each.segment_id, each.position) > (segment_id, position)]
         self._opened().remove_places_before(segment_id, position)
+
+    def archived(self, node_id: UUID, began_ms: int) -> ArchivedSchema:
+        """All that is known, for the archive of segments of this node, which began then (since the epoch)."""
+        return ArchivedSchema(
+            node_id=node_id,
+            began_ms=began_ms,
+            definitions=tuple(
+                ArchivedDefinition(
+                    table_id=each.table_id, since_us=each.since_us, types_since_us=each.types_since_us,
+                    confirmed_ms=each.confirmed_ms, present=each.present, rows=each.rows,
+                )
+                for definitions in self._definitions.values()
+                for each in definitions
+            ),
+            places=tuple(
+                ArchivedPlace(
+                    segment_id=each.segment_id, position=each.position, table_id=each.table_id, since_us=each.since_us
+                )
+                for each in self.places
+            ),
+        )  # fmt: skip
 
     def _leave_newest_places(self, table_ids: Iterable[UUID]) -> None:
         for table_id in table_ids:

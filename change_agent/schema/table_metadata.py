@@ -22,6 +22,7 @@ from change_agent.schema.schema_history import SchemaHistory
 from change_agent.schema.schema_mutations import SchemaChange
 from change_agent.schema.schema_store import LogPlace
 from change_agent.schema.table_versions import TableVersions
+from schemas.archived_schema import ArchivedSchema
 from schemas.errors import CdcError
 from schemas.table_metadata import TableMetadata
 
@@ -67,6 +68,7 @@ class TableMetadataProvider:
         self._wanted_at_ms = 0
         self._reread_wanted = False
         self._schema_version: UUID | None = None
+        self._archived: tuple[int, ArchivedSchema] | None = None
         self.failure: BaseException | None = None
         self.refreshes = 0
         self.problem: str | None = None
@@ -133,6 +135,16 @@ class TableMetadataProvider:
             self._history.forget_places_before(segment_id, position)
             self._publish()
             return self._known
+
+    def archived_schema(self, began_ms: int) -> ArchivedSchema | None:
+        """The history for an archive that began then; the same object as long as nothing changes. None: the node is not known."""
+        with self._changed:
+            known = self._known
+            if known is None:
+                return None
+            if self._archived is None or self._archived[0] != known.version:
+                self._archived = known.version, self._history.archived(known.node_id, began_ms)
+            return self._archived[1]
 
     def _publish(self) -> None:
         history = self._history

@@ -10,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
 
+from schemas.archived_schema import ArchivedSchema
+
 __all__ = ["Archiving"]
 
 _log: Final = logging.getLogger(__name__)
@@ -25,13 +27,23 @@ class Archive(Protocol):
     def store(self, log: Path, node_id: str) -> None:
         """When this returns, the archive holds the whole segment. Raises what the store raises."""
 
+    def store_schema(self, schema: ArchivedSchema) -> None:
+        """When this returns, the archive holds the history beside what it held before. Raises what the store raises."""
+
 
 class Archiving:
-    """Used by the positions' thread. Nothing that is not in the archive is ever reported to be."""
+    """Used by the positions' thread. Nothing that is not in the archive is ever reported to be.
 
-    def __init__(self, archive: Archive, node_id: Callable[[], str | None]) -> None:
+    `schema` gives the schema history of the node: the same object as long as it did not change.
+    """
+
+    def __init__(
+        self, archive: Archive, node_id: Callable[[], str | None], schema: Callable[[], ArchivedSchema | None]
+    ) -> None:
         self._archive: Final = archive
         self._node_id: Final = node_id
+        self._schema: Final = schema
+        self._stored_schema: ArchivedSchema | None = None
         self._pool: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="archive")
         self._futures: Final[dict[str, Future[None]]] = {}
         self._failures = 0
@@ -65,7 +77,15 @@ class Archiving:
         has_room = len(self._futures) < _WAITING and time.monotonic() >= self._retry_at
         # The node is known when anything was read; after a restart it may not be yet.
         if node_id is not None and has_room and log.exists():
-            self._futures[log.name] = self._pool.submit(self._archive.store, log, node_id)
+            self._futures[log.name] = self._pool.submit(self._store, log, node_id)
+
+    def _store(self, log: Path, node_id: str) -> None:
+        """On the archive's thread. A segment is finished, so what it needs to be read is known by now."""
+        schema = self._schema()
+        if schema is not None and schema is not self._stored_schema:
+            self._archive.store_schema(schema)
+            self._stored_schema = schema
+        self._archive.store(log, node_id)
 
     def _note_failure(self, log: Path, error: BaseException) -> None:
         if not log.exists():

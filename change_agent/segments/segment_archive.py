@@ -1,15 +1,17 @@
 """SegmentArchive: keeps finished segments in a folder or an object store, compressed, so that they can be read again.
 
     <archiveUrl>/<node id>/CommitLog-7-1795219249195.log.zst     Zstandard, or without .zst as it was
+    <archiveUrl>/<node id>/schema-history.json                   by what they are read (schemas.archived_schema)
 
 Where a URL leads is fsspec's business: `/path`, `s3://bucket/path`, `gs://...`, each with its own package and credentials.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, Protocol, cast
 
@@ -17,10 +19,18 @@ import cramjam
 import fsspec
 
 from change_agent.private_files import give_to_owner_of, make_private_folder, open_private
+from schemas.archived_schema import (
+    ARCHIVED_SCHEMA_NAME,
+    ArchivedSchema,
+    ArchivedSchemaError,
+    NewerSchemaError,
+    merged,
+)
 from schemas.errors import CdcError
 
 __all__ = ["ArchiveError", "Compression", "SegmentArchive", "archive_problem", "fetch_segment"]
 
+_log: Final = logging.getLogger(__name__)
 Compression = Literal["zstd", "none"]
 _SUFFIXES: Final[dict[Compression, str]] = {"zstd": ".zst", "none": ""}
 # Each is a frame of its own: memory does not depend on the segment, and any Zstandard tool reads them one after the other.
@@ -38,6 +48,7 @@ class _FileSystem(Protocol):
 
     def makedirs(self, path: str, exist_ok: bool) -> None: ...
     def open(self, path: str, mode: str) -> BinaryIO: ...
+    def exists(self, path: str) -> bool: ...
     def size(self, path: str) -> int: ...
     def mv(self, source: str, target: str) -> None: ...
 
@@ -63,33 +74,71 @@ class SegmentArchive:
 
     def store(self, log: Path, node_id: str) -> None:
         """When this returns, the archive holds the whole segment. Raises what the store raises; ArchiveError."""
+        store, folder = self._folder(node_id)
+        with log.open("rb") as reading:
+            _put(store, folder, f"{log.name}{_SUFFIXES[self._compression]}", self._packed(reading))
+
+    def store_schema(self, schema: ArchivedSchema) -> None:
+        """When this returns, the archive holds the history, and what its file held before. Raises what the store raises; ArchiveError."""
+        store, folder = self._folder(str(schema.node_id))
+        stored = _stored_schema(store, f"{folder}/{ARCHIVED_SCHEMA_NAME}")
+        wanted = merged(stored, schema)
+        if stored is None or wanted.text() != stored.text():
+            _put(store, folder, ARCHIVED_SCHEMA_NAME, [wanted.text().encode()])
+
+    def _folder(self, node_id: str) -> tuple[_FileSystem, str]:
         found, root = fsspec.core.url_to_fs(self._url)
-        store = cast("_FileSystem", found)
-        folder = f"{root.rstrip('/')}/{node_id}"
-        target = f"{folder}/{log.name}{_SUFFIXES[self._compression]}"
-        is_local = "file" in store.protocol
-        # An object appears when it is complete; a file must be given its name then.
-        written_to = f"{target}.tmp" if is_local else target
+        return cast("_FileSystem", found), f"{root.rstrip('/')}/{node_id}"
+
+    def _packed(self, log: BinaryIO) -> Iterator[bytes]:
+        for chunk in _chunks(log):
+            yield bytes(cramjam.zstd.compress(chunk, level=_LEVEL)) if self._compression == "zstd" else chunk
+
+
+def _put(store: _FileSystem, folder: str, name: str, chunks: Iterable[bytes]) -> None:
+    """Write a file that appears under its name when it is whole. Raises what the store raises; ArchiveError."""
+    target = f"{folder}/{name}"
+    is_local = "file" in store.protocol
+    # An object appears when it is complete; a file must be given its name then.
+    written_to = f"{target}.tmp" if is_local else target
+    if is_local:
+        make_private_folder(Path(folder))
+        # What an earlier try left; or a link that somebody else put there, which would lead out of the folder.
+        Path(written_to).unlink(missing_ok=True)
+        open_private(Path(written_to), "xb").close()
+    else:
+        store.makedirs(folder, exist_ok=True)
+    size = 0
+    with store.open(written_to, "wb") as writing:
+        for chunk in chunks:
+            writing.write(chunk)
+            size += len(chunk)
         if is_local:
-            make_private_folder(Path(folder))
-            # What an earlier try left; or a link that somebody else put there, which would lead out of the folder.
-            Path(written_to).unlink(missing_ok=True)
-            open_private(Path(written_to), "xb").close()
-        else:
-            store.makedirs(folder, exist_ok=True)
-        size = 0
-        with log.open("rb") as reading, store.open(written_to, "wb") as writing:
-            for chunk in _chunks(reading):
-                packed = bytes(cramjam.zstd.compress(chunk, level=_LEVEL)) if self._compression == "zstd" else chunk
-                writing.write(packed)
-                size += len(packed)
-            if is_local:
-                writing.flush()
-                os.fsync(writing.fileno())
-        if store.size(written_to) != size:
-            raise ArchiveError(f"{target} has {store.size(written_to)} bytes instead of {size}")
-        if is_local:
-            store.mv(written_to, target)
+            writing.flush()
+            os.fsync(writing.fileno())
+    if store.size(written_to) != size:
+        raise ArchiveError(f"{target} has {store.size(written_to)} bytes instead of {size}")
+    if is_local:
+        store.mv(written_to, target)
+
+
+def _stored_schema(store: _FileSystem, path: str) -> ArchivedSchema | None:
+    """What the archive holds; None where there is none. A damaged file is set aside, which is told. Raises ArchiveError."""
+    if not store.exists(path):
+        return None
+    with store.open(path, "rb") as reading:
+        content = reading.read()
+    try:
+        return ArchivedSchema.of_text(content)
+    except NewerSchemaError as error:
+        raise ArchiveError(f"{path}: {error}") from error
+    except ArchivedSchemaError as error:
+        store.mv(path, f"{path}.damaged")
+        _log.error(
+            "%s: %s; set aside as %s.damaged and written anew: tables that were dropped before this agent knew them are missing in it",
+            path, error, ARCHIVED_SCHEMA_NAME,
+        )  # fmt: skip
+        return None
 
 
 def fetch_segment(source: str, folder: Path) -> Path:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import cramjam
 import fsspec
@@ -13,10 +16,13 @@ import pytest
 from click.testing import CliRunner
 
 from cdc.main import cli
+from change_agent.schema.schema_history import SchemaHistory
 from change_agent.segments.archiving import Archiving
 from change_agent.segments.segment_archive import ArchiveError, SegmentArchive, archive_problem, fetch_segment
+from schemas.archived_schema import ArchivedDefinition, ArchivedPlace, ArchivedSchema
 from tests.events_topic import wait_until
 from tests.golden_segments import GOLDEN_SEGMENTS
+from tests.make_state_golden import NODE_ID, STATE
 from tests.segment_writer import segment_bytes
 from tests.stages import GOLDEN, MemoryTables, StagedAgent, payloads
 
@@ -24,8 +30,8 @@ _ID = time.time_ns() // 1_000_000 - 10_000
 _NODE = "00000000-0000-0000-0000-000000000001"
 
 
-def _agent(folder: Path, url: str | None = None) -> StagedAgent:
-    archiving = None if url is None else Archiving(SegmentArchive(url, "zstd"), lambda: _NODE)
+def _agent(folder: Path, url: str | None = None, schema: ArchivedSchema | None = None) -> StagedAgent:
+    archiving = None if url is None else Archiving(SegmentArchive(url, "zstd"), lambda: _NODE, lambda: schema)
     return StagedAgent(folder, MemoryTables(GOLDEN.tables()), archiving=archiving)
 
 
@@ -70,6 +76,80 @@ def test_a_finished_segment_is_archived_and_then_deleted(tmp_path: Path) -> None
     archived = tmp_path / "archive" / _NODE / f"CommitLog-7-{_ID}.log.zst"
     assert bytes(cramjam.zstd.decompress(archived.read_bytes())) == content
     assert agent.metrics.segments_archived == 1
+
+
+def _golden_history(folder: Path, began_ms: int = 1_000) -> ArchivedSchema:
+    """What an agent of a real node has stored, as it goes to the archive."""
+    shutil.copyfile(STATE / "1" / "schema.sqlite", folder / "schema.sqlite")
+    history = SchemaHistory(folder)
+    history.load()
+    archived = history.archived(NODE_ID, began_ms)
+    history.close()
+    return archived
+
+
+def _stored_history(archive: Path) -> ArchivedSchema:
+    return ArchivedSchema.of_text((archive / str(NODE_ID) / "schema-history.json").read_bytes())
+
+
+def test_the_schema_history_stands_in_the_archive_before_the_segment_that_needs_it(tmp_path: Path) -> None:
+    """A real history decodes a real segment of its node from there; the file is its user's only."""
+    golden = next(each for each in GOLDEN_SEGMENTS if each.line == "5.0")
+    history = _golden_history(tmp_path)
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    agent = _agent(tmp_path, str(archive), history)
+    # nothing can be stored under this name
+    (archive / _NODE / "schema-history.json.tmp").mkdir(parents=True)
+    agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), "9\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: agent.metrics.archive_failures >= 1, "it was tried")
+    assert [each.name for each in (archive / _NODE).iterdir()] == ["schema-history.json.tmp"]
+    (archive / _NODE / "schema-history.json.tmp").rmdir()
+    wait_until(lambda: agent.files() == [], "the segment is deleted", 20)
+    agent.stop()
+    stored = archive / str(NODE_ID) / "schema-history.json"
+    assert ArchivedSchema.of_text(stored.read_bytes()).text() == history.text()
+    assert stored.stat().st_mode & 0o777 == 0o600
+    result = CliRunner().invoke(cli, ["decode", str(golden.path), "--schema", str(stored)])
+    assert result.stdout.splitlines() == golden.expected()
+
+
+def test_an_archives_schema_history_keeps_what_a_new_working_directory_does_not_know(tmp_path: Path) -> None:
+    """A replaced machine knows neither dropped tables nor where the log changed them."""
+    archive = SegmentArchive(str(tmp_path / "archive"), "zstd")
+    history = _golden_history(tmp_path)
+    dropped = ArchivedDefinition(
+        table_id=UUID(int=9), since_us=5, types_since_us=0, confirmed_ms=6, present=True, rows={"tables": []}
+    )
+    place = ArchivedPlace(segment_id=3, position=4, table_id=UUID(int=9), since_us=5)
+    archive.store_schema(replace(history, definitions=(dropped,), places=(place,), began_ms=500))
+    archive.store_schema(history)
+    found = _stored_history(tmp_path / "archive")
+    assert found.began_ms == 500 and found.places == (place,)
+    assert {each.key for each in found.definitions} == {dropped.key} | {each.key for each in history.definitions}
+    assert [each.present for each in found.definitions if each.table_id == UUID(int=9)] == [False]
+
+
+def test_a_damaged_schema_history_is_set_aside_and_a_newer_one_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of a newer version's file is lost; a damaged one stops no archive."""
+    archive = SegmentArchive(str(tmp_path / "archive"), "zstd")
+    history = _golden_history(tmp_path)
+    archive.store_schema(history)
+    stored = tmp_path / "archive" / str(NODE_ID) / "schema-history.json"
+    text = stored.read_text()
+    stored.write_text(text[:-100])
+    archive.store_schema(history)
+    assert stored.read_text() == text
+    assert stored.with_name("schema-history.json.damaged").read_text() == text[:-100]
+    assert "set aside as schema-history.json.damaged" in caplog.text
+    newer = text.replace('"format":1', '"format":2', 1)
+    stored.write_text(newer)
+    with pytest.raises(ArchiveError, match="is of format 2, and this version knows 1"):
+        archive.store_schema(history)
+    assert stored.read_text() == newer
 
 
 def test_a_failing_archive_deletes_nothing_and_goes_on_when_it_works_again(

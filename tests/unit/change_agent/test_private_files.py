@@ -61,7 +61,7 @@ def test_segments_that_are_set_aside_archived_or_handed_over_again_are_its_users
     agent = StagedAgent(
         tmp_path,
         MemoryTables(GOLDEN.tables()),
-        archiving=Archiving(SegmentArchive(str(archive), "zstd"), lambda: _NODE),
+        archiving=Archiving(SegmentArchive(str(archive), "zstd"), lambda: _NODE, lambda: None),
     )
     bad = bytearray(segment_bytes(_ID + 1, [payloads(3)]))
     bad[-10] ^= 1

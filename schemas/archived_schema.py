@@ -1,0 +1,178 @@
+"""What an archive of commit log segments holds beside them: the schemas by which they are read.
+
+    <archive>/<node id>/CommitLog-7-1795219249195.log.zst    a finished segment, perhaps without .zst
+    <archive>/<node id>/schema-history.json                  an object:
+      format         1
+      node_id        the node's host id
+      began_ms       since the epoch: from here on every segment of the node went to the archive
+      definitions    list of objects: table_id, since_us, types_since_us, confirmed_ms, present,
+                     rows (of system_schema, as schemas.system_schema takes them)
+      places         list of [segment id, position, table_id, since_us]: behind this place of the log the table has that definition
+
+The agent writes it before the segments that need it, and never leaves out what stood there before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, cast
+from uuid import UUID
+
+from schemas.errors import CdcError
+from schemas.system_schema import SystemSchema
+
+__all__ = [
+    "ARCHIVED_SCHEMA_NAME",
+    "ArchivedDefinition",
+    "ArchivedPlace",
+    "ArchivedSchema",
+    "ArchivedSchemaError",
+    "NewerSchemaError",
+    "merged",
+]
+
+ARCHIVED_SCHEMA_NAME: Final = "schema-history.json"
+_FORMAT: Final = 1
+
+
+class ArchivedSchemaError(CdcError):
+    """A text that is no schema history."""
+
+
+class NewerSchemaError(ArchivedSchemaError):
+    """The schema history of a newer version."""
+
+    def __init__(self, found: object) -> None:
+        super().__init__(
+            f"it is of format {found}, and this version knows {_FORMAT}: a newer version wrote it; use that one"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedDefinition:
+    """One definition of a table. `since_us`: write time of the statement that made it (microseconds), 0 when not known.
+
+    `confirmed_ms`: when the node last said that it is the present one; `present`: it is.
+    """
+
+    table_id: UUID
+    since_us: int
+    types_since_us: int
+    confirmed_ms: int
+    present: bool
+    rows: SystemSchema
+
+    @property
+    def key(self) -> tuple[UUID, int, int]:
+        """What tells definitions apart."""
+        return self.table_id, self.since_us, self.types_since_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedPlace:
+    """Where in the log a definition begins: the entries behind this place have it."""
+
+    segment_id: int
+    position: int
+    table_id: UUID
+    since_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedSchema:
+    """The schema history of one node."""
+
+    node_id: UUID
+    began_ms: int
+    definitions: tuple[ArchivedDefinition, ...]
+    places: tuple[ArchivedPlace, ...]
+
+    def text(self) -> str:
+        """As it stands in the archive: the same text for the same history."""
+        definitions = [
+            {
+                "table_id": str(each.table_id),
+                "since_us": each.since_us,
+                "types_since_us": each.types_since_us,
+                "confirmed_ms": each.confirmed_ms,
+                "present": each.present,
+                "rows": each.rows,
+            }
+            for each in sorted(self.definitions, key=lambda each: each.key)
+        ]
+        places = sorted([each.segment_id, each.position, str(each.table_id), each.since_us] for each in self.places)
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "node_id": str(self.node_id),
+                "began_ms": self.began_ms,
+                "definitions": definitions,
+                "places": places,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def of_text(cls, text: str | bytes) -> ArchivedSchema:
+        """The way back. Raises ArchivedSchemaError; NewerSchemaError for another format."""
+        try:
+            found = json.loads(text)
+            if found["format"] != _FORMAT:
+                raise NewerSchemaError(found["format"])
+            return cls(
+                node_id=UUID(found["node_id"]),
+                began_ms=int(found["began_ms"]),
+                definitions=tuple(_definition(each) for each in found["definitions"]),
+                places=tuple(_place(*each) for each in found["places"]),
+            )
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ArchivedSchemaError(f"it is no whole schema history ({type(error).__name__}: {error})") from error
+
+
+def merged(stored: ArchivedSchema | None, known: ArchivedSchema) -> ArchivedSchema:
+    """What is known now, and what stood in the archive before and is no longer known, as after a loss of the working directory."""
+    if stored is None:
+        return known
+    definitions = {each.key: replace(each, present=False) for each in stored.definitions}
+    definitions |= {each.key: each for each in known.definitions}
+    return ArchivedSchema(
+        node_id=known.node_id,
+        began_ms=min(stored.began_ms, known.began_ms),
+        definitions=tuple(definitions.values()),
+        places=_without_copies([*stored.places, *known.places]),
+    )
+
+
+def _without_copies(places: Iterable[ArchivedPlace]) -> tuple[ArchivedPlace, ...]:
+    return tuple({(each.segment_id, each.position, each.table_id): each for each in places}.values())
+
+
+def _definition(found: Mapping[str, object]) -> ArchivedDefinition:
+    rows = found["rows"]
+    if not isinstance(rows, dict):
+        raise TypeError("rows of a definition must be an object")
+    return ArchivedDefinition(
+        table_id=UUID(str(found["table_id"])),
+        since_us=_integer(found["since_us"]),
+        types_since_us=_integer(found["types_since_us"]),
+        confirmed_ms=_integer(found["confirmed_ms"]),
+        present=bool(found["present"]),
+        rows=cast("SystemSchema", rows),
+    )
+
+
+def _place(segment_id: object, position: object, table_id: object, since_us: object) -> ArchivedPlace:
+    return ArchivedPlace(
+        segment_id=_integer(segment_id),
+        position=_integer(position),
+        table_id=UUID(str(table_id)),
+        since_us=_integer(since_us),
+    )
+
+
+def _integer(found: object) -> int:
+    if not isinstance(found, int):
+        raise TypeError(f"{found!r:.50} is no integer")
+    return found

@@ -2,6 +2,10 @@
 
 spark_bridge.register(spark)
 spark_bridge.current_table(spark, {"serviceUrl": ..., "adminUrl": ..., "topic": ...}).show()
+
+An archive of commit log segments, by the data source `cassandra_commitlog`:
+
+spark_bridge.commit_log(spark, {"archiveUrl": ..., "table": "shop.orders"}).show()
 """
 
 from __future__ import annotations
@@ -10,19 +14,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_bridge.commitlog.sources import commit_log, register
     from spark_bridge.jobs.fresh_table import fresh_table
-    from spark_bridge.reading.readers import raw_batch, raw_stream, register
+    from spark_bridge.reading.readers import raw_batch, raw_stream
     from spark_bridge.rows.current_table import changes, current_table, typed
     from spark_bridge.session import session_builder
 
-__all__ = ["changes", "current_table", "fresh_table", "raw_batch", "raw_stream", "register", "session_builder", "typed"]
+__all__ = [
+    "changes",
+    "commit_log",
+    "current_table",
+    "fresh_table",
+    "raw_batch",
+    "raw_stream",
+    "register",
+    "session_builder",
+    "typed",
+]
 
 # Imported when they are asked for: Spark starts Python processes for each read, which need the data source only.
 _HOMES = {
-    **dict.fromkeys(("raw_batch", "raw_stream", "register"), "spark_bridge.reading.readers"),
+    **dict.fromkeys(("raw_batch", "raw_stream"), "spark_bridge.reading.readers"),
     **dict.fromkeys(("changes", "current_table", "typed"), "spark_bridge.rows.current_table"),
     "fresh_table": "spark_bridge.jobs.fresh_table",
     "session_builder": "spark_bridge.session",
+    **dict.fromkeys(("commit_log", "register"), "spark_bridge.commitlog.sources"),
 }
 
 

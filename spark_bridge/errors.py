@@ -3,6 +3,7 @@
 CdcError
 ├─ ConfigError              the options are wrong (schemas.errors)
 └─ SparkBridgeError
+   ├─ ArchiveReadError          an archive of commit log segments, or a segment of it, cannot be read
    ├─ CassandraReadError        Cassandra does not answer, or a range of tokens could not be read
    ├─ EventSendError            events could not be published to an events topic
    ├─ PulsarUnreachableError    admin or broker does not answer: check the address, start it, run again
@@ -19,6 +20,7 @@ from __future__ import annotations
 from schemas.errors import CdcError
 
 __all__ = [
+    "ArchiveReadError",
     "CassandraReadError",
     "CheckpointError",
     "DataLossError",
@@ -143,6 +145,18 @@ class CheckpointError(SparkBridgeError):
 
     def __str__(self) -> str:
         return f"checkpoint {self.location}: {self.reason}; the option checkpointLocation is that of the query itself"
+
+
+class ArchiveReadError(SparkBridgeError):
+    """Something of an archive of commit log segments cannot be read; `place` is its path or URL."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place = place
+        self.reason = reason
+        super().__init__(place, reason)
+
+    def __str__(self) -> str:
+        return f"archive {self.place}: {self.reason}"
 
 
 class CassandraReadError(SparkBridgeError):

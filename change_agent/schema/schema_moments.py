@@ -6,8 +6,8 @@ Most entries never come here: their tables had one definition, or all that they 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol
 from uuid import UUID
 
 from change_agent.db.mutation import MutationDecoder
@@ -15,15 +15,30 @@ from change_agent.db.write_time import lowest_write_time_us
 from change_agent.errors import BufferUnderflowError
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.schema.schema_store import LogPlace
-from change_agent.schema.table_metadata import KnownTables
 from change_agent.schema.table_versions import LogEvidence, TableVersions, WrittenWhen
 from schemas.table_metadata import TableMetadata
 
-__all__ = ["SchemaMoments"]
+__all__ = ["SchemaMoments", "SchemaOfLog"]
 
 # Sets of definitions whose decoders are kept.
 _KEPT_DECODERS: Final = 64
 _LAST_US: Final = 2**63 - 1
+
+
+class SchemaOfLog(Protocol):
+    """Tables and their definitions, of an agent's KnownTables or of an archive."""
+
+    @property
+    def tables(self) -> Mapping[UUID, TableMetadata]:
+        """The newest definitions by id."""
+
+    @property
+    def versions(self) -> Mapping[UUID, TableVersions]:
+        """All definitions of tables where it matters which one is used."""
+
+    @property
+    def places(self) -> Sequence[LogPlace]:
+        """Where the log begins them."""
 
 
 class SchemaMoments:
@@ -41,7 +56,7 @@ class SchemaMoments:
         self._earliest_us = self._latest_us = self._confirmed_us = 0
         self.ids: frozenset[bytes] = frozenset()
 
-    def use(self, known: KnownTables) -> None:
+    def use(self, known: SchemaOfLog) -> None:
         """Choose among these definitions from now on."""
         places: dict[UUID, list[LogPlace]] = defaultdict(list)
         for place in known.places:

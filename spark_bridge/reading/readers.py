@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,7 +15,10 @@ from schemas.errors import ConfigError
 from spark_bridge.spark_line import HAS_DATA_SOURCES
 from spark_bridge.topics.options import BridgeOptions
 
-__all__ = ["raw_batch", "raw_stream", "register"]
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource  # PySpark 3.5 has none
+
+__all__ = ["raw_batch", "raw_stream", "register", "register_source"]
 
 
 def register(spark: SparkSession) -> None:
@@ -26,8 +30,13 @@ def register(spark: SparkSession) -> None:
         raise ConfigError.of("format", reason)
     from spark_bridge.reading.data_source import CassandraCdcDataSource
 
+    register_source(spark, CassandraCdcDataSource)
+
+
+def register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Make a Python data source known to a session."""
     with _as_active(spark):
-        spark.dataSource.register(CassandraCdcDataSource)
+        spark.dataSource.register(source)
 
 
 def raw_batch(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:

@@ -3,9 +3,9 @@
 spark_bridge.register(spark)
 spark_bridge.current_table(spark, {"serviceUrl": ..., "adminUrl": ..., "topic": ...}).show()
 
-An archive of commit log segments, by the data source `cassandra_commitlog`:
+And an archive of commit log segments by the data source `cassandra_commitlog`: its changes, the history of cells, a table at a moment.
 
-spark_bridge.commit_log(spark, {"archiveUrl": ..., "table": "shop.orders"}).show()
+spark_bridge.as_of(spark, {"archiveUrl": ..., "table": "shop.orders"}, "2026-11-23T12:00:00Z").show()
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_bridge.commitlog.sources import commit_log, register
+    from spark_bridge.commitlog.views import as_of, cell_history, latest_cells
     from spark_bridge.jobs.fresh_table import fresh_table
     from spark_bridge.reading.readers import raw_batch, raw_stream
     from spark_bridge.rows.current_table import changes, current_table, typed
     from spark_bridge.session import session_builder
 
 __all__ = [
+    "as_of",
+    "cell_history",
     "changes",
     "commit_log",
     "current_table",
     "fresh_table",
+    "latest_cells",
     "raw_batch",
     "raw_stream",
     "register",
@@ -39,6 +43,7 @@ _HOMES = {
     "fresh_table": "spark_bridge.jobs.fresh_table",
     "session_builder": "spark_bridge.session",
     **dict.fromkeys(("commit_log", "register"), "spark_bridge.commitlog.sources"),
+    **dict.fromkeys(("as_of", "cell_history", "latest_cells"), "spark_bridge.commitlog.views"),
 }
 
 

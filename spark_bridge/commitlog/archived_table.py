@@ -1,0 +1,102 @@
+"""A table as the schema histories of an archive know it: its lives, its definitions, since when the archive is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+from schemas.cql_type import CqlType
+from schemas.errors import ConfigError
+from schemas.table_metadata import TableMetadata
+from spark_bridge.commitlog.archive import CommitLogArchive
+from spark_bridge.commitlog.options import CommitLogOptions
+from spark_bridge.commitlog.segment_reading import table_definitions
+
+__all__ = ["ArchivedTable", "iso_time"]
+
+# 100 ns between 1582-10-15, which the times in uuids count from, and 1970
+_UUID_EPOCH: Final = 0x01B21DD213814000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedTable:
+    """One table at a moment. `columns` are the types of all columns that it ever had, by name.
+
+    `began_us`: since when the archive has all of its nodes' segments; `created_us`: when the table was made, as far as known.
+    """
+
+    table: TableMetadata
+    columns: Mapping[str, CqlType]
+    began_us: int
+    created_us: int
+
+    @classmethod
+    def fetch(cls, options: CommitLogOptions, moment_us: int | None = None) -> ArchivedTable:
+        """The table as it was at the moment (None: now). Raises ConfigError, ArchiveReadError."""
+        if options.table is None:
+            raise ConfigError.of("table", "is missing: name the table as KEYSPACE.TABLE")
+        archive = CommitLogArchive(options.archive_url)
+        found: dict[UUID, dict[int, TableMetadata]] = {}
+        began_us = None
+        for node in archive.nodes():
+            if options.node_ids is not None and node not in options.node_ids:
+                continue
+            schema = archive.schema(node)
+            began = schema.began_ms * 1000
+            began_us = began if began_us is None else min(began, began_us)
+            for table_id, versions in table_definitions(schema, keep_dropped=False).items():
+                if versions[-1].table.full_name == options.table:
+                    found.setdefault(table_id, {}).update({each.since_us: each.table for each in versions})
+        if not found or began_us is None:
+            raise ConfigError.of("table", f"{options.table} is in no schema history of the archive")
+        lives = {table_id: _created_us(table_id, min(found[table_id])) for table_id in found}
+        at_us = max(lives.values()) if moment_us is None else moment_us
+        born = [each for each in lives if lives[each] <= at_us] or [min(lives, key=lambda each: lives[each])]
+        table_id = max(born, key=lambda each: lives[each])
+        definitions = found[table_id]
+        known = [since for since in sorted(definitions) if moment_us is None or since <= moment_us]
+        table = definitions[known[-1] if known else min(definitions)]
+        if table.is_view:
+            raise ConfigError.of("table", f"{options.table} is a materialized view; read its table")
+        return cls(
+            table=table,
+            columns=_types(definitions[since] for since in sorted(definitions)),
+            began_us=began_us,
+            created_us=lives[table_id],
+        )
+
+    def require(self, moment_us: int, *, partial: bool) -> None:
+        """Raises ConfigError where the archive does not have all that the table had at the moment, unless that is wanted."""
+        if moment_us < self.began_us:
+            reason = f"{iso_time(moment_us)} is before the archive began ({iso_time(self.began_us)}): it cannot be told from it"
+            raise ConfigError.of("moment", reason)
+        if self.created_us < self.began_us and not partial:
+            reason = (
+                f"{self.table.full_name} was made at {iso_time(self.created_us)}, before the archive began "
+                f"({iso_time(self.began_us)}): what was written before is not in it; partial=True shows what was written since"
+            )
+            raise ConfigError.of("moment", reason)
+
+
+def iso_time(time_us: int) -> str:
+    """For messages."""
+    try:
+        return datetime.fromtimestamp(time_us / 1_000_000, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return f"{time_us} us"
+
+
+def _types(definitions: Iterable[TableMetadata]) -> dict[str, CqlType]:
+    found: dict[str, CqlType] = {}
+    for each in definitions:
+        found |= {column.name: column.type for column in each.dropped_columns}
+        found |= {column.name: column.type for column in each.value_columns}
+    return found
+
+
+def _created_us(table_id: UUID, first_us: int) -> int:
+    """Ids that Cassandra makes tell their time; else the first definition does."""
+    return (table_id.time - _UUID_EPOCH) // 10 if table_id.version == 1 else first_us

@@ -1,0 +1,123 @@
+"""How Cassandra sorts the values of a type: CQL bytes to something that Python compares in the same order. Pure.
+
+An empty value comes first. Cassandra source: o.a.c.db.marshal.*Type.compareCustom, AbstractType.ComparisonType.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from typing import Final
+
+from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType
+
+__all__ = ["ClusteringOrder", "Order", "order_of"]
+
+Order = Callable[[bytes], object]
+_INT32: Final = struct.Struct(">i")
+_FLOATS: Final = {"float": struct.Struct(">f"), "double": struct.Struct(">d")}
+_INTEGERS: Final = frozenset({"bigint", "counter", "int", "smallint", "time", "timestamp", "tinyint", "varint"})
+
+
+def order_of(cql_type: CqlType) -> Order:
+    """What sorts values of the type; types of which Cassandra compares the bytes, as it does with all that it does not name."""
+    compare = _order(cql_type)
+    return lambda data: (1, compare(data)) if data else (0,)
+
+
+class ClusteringOrder:
+    """Where rows lie to the bounds of ranges: a bound is a prefix of the clustering columns.
+
+    An inclusive start lies before all rows with its prefix, an exclusive one after them; for an end it is the other way.
+    """
+
+    def __init__(self, columns: Sequence[tuple[CqlType, bool]]) -> None:
+        """`columns`: type, and whether the column is in descending order."""
+        self._orders: Final = [(order_of(cql_type), is_reversed) for cql_type, is_reversed in columns]
+
+    def is_after(self, row: Sequence[bytes | None], start: Sequence[bytes | None], *, inclusive: bool) -> bool:
+        """True when a range that starts there can hold the row."""
+        side = self._compare(row, start)
+        return side > 0 or (side == 0 and inclusive)
+
+    def is_before(self, row: Sequence[bytes | None], end: Sequence[bytes | None], *, inclusive: bool) -> bool:
+        """True when a range that ends there can hold the row."""
+        side = self._compare(row, end)
+        return side < 0 or (side == 0 and inclusive)
+
+    def _compare(self, row: Sequence[bytes | None], bound: Sequence[bytes | None]) -> int:
+        """The first column that differs decides; 0 where the row has the bound's prefix. An open end has none."""
+        for value, limit, (order, is_reversed) in zip(row, bound, self._orders, strict=False):
+            if value == limit:
+                continue
+            if value is None or limit is None:
+                is_above = limit is None
+            else:
+                left, right = order(value), order(limit)
+                if left == right:
+                    continue
+                is_above = left > right  # type: ignore[operator]  # both are of one type
+            return 1 if is_above != is_reversed else -1
+        return 0
+
+
+def _order(cql_type: CqlType) -> Order:
+    match cql_type:
+        case NativeType(name) if name in _INTEGERS:
+            return lambda data: int.from_bytes(data, "big", signed=True)
+        case NativeType(name) if name in _FLOATS:
+            return lambda data: _java_float_order(*_FLOATS[name].unpack(data))
+        case NativeType("decimal"):
+            return _decimal
+        case NativeType("uuid"):
+            return _uuid
+        case NativeType("timeuuid"):
+            return lambda data: (_uuid_time(data), bytes(each ^ 0x80 for each in data[8:]))
+        case ListType(element) | SetType(element):
+            of_element = order_of(element)
+            return lambda data: [of_element(each or b"") for each in _sized(data, _INT32.size)]
+        case MapType(key, value):
+            orders = order_of(key), order_of(value)
+            return lambda data: [orders[at % 2](each or b"") for at, each in enumerate(_sized(data, _INT32.size))]
+        case TupleType(types) | UserType(field_types=types):
+            fields = [order_of(each) for each in types]
+            return lambda data: [
+                (0,) if each is None else (1, field(each)) for field, each in zip(fields, _sized(data, 0), strict=False)
+            ]
+        case _:
+            return lambda data: data
+
+
+def _java_float_order(value: float) -> tuple[bool, float, float]:
+    """-0.0 before 0.0, NaN behind all."""
+    is_nan = math.isnan(value)
+    return is_nan, 0.0 if is_nan else value, math.copysign(1.0, value) if value == 0 else 0.0
+
+
+def _decimal(data: bytes) -> Decimal:
+    unscaled = int.from_bytes(data[4:], "big", signed=True)
+    return Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -_INT32.unpack_from(data)[0]))
+
+
+def _uuid(data: bytes) -> tuple[int, int, bytes]:
+    """By version, version 1 by its time, then by bytes."""
+    version = data[6] >> 4
+    return version, _uuid_time(data) if version == 1 else 0, data[8:] if version == 1 else data
+
+
+def _uuid_time(data: bytes) -> int:
+    return (
+        (int.from_bytes(data[6:8], "big") & 0xFFF) << 48
+        | int.from_bytes(data[4:6], "big") << 32
+        | int.from_bytes(data[:4], "big")
+    )
+
+
+def _sized(data: bytes, at: int) -> Iterator[bytes | None]:
+    while at < len(data):
+        (size,) = _INT32.unpack_from(data, at)
+        at += _INT32.size
+        yield None if size < 0 else data[at : at + size]
+        at += max(size, 0)

@@ -1,0 +1,237 @@
+"""What of the changes of a partition remains: Cassandra's own rules, as plain functions of values.
+
+The order of the changes does not matter, nor how often each of them comes: replicas' copies count once.
+
+Cassandra source: o.a.c.db.rows.Cells.reconcile, o.a.c.db.LivenessInfo.supersedes, o.a.c.db.DeletionTime,
+o.a.c.db.rows.Row.Merger. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from spark_bridge.commitlog.counters import merged_counters
+
+__all__ = [
+    "STATIC",
+    "Cell",
+    "CellName",
+    "Change",
+    "Clustering",
+    "Covers",
+    "Deletion",
+    "Marker",
+    "Partition",
+    "Range",
+    "RemainingRow",
+    "deletes",
+    "in_order",
+    "is_live",
+    "newer_cell",
+    "newer_counter",
+    "newer_deletion",
+    "newer_marker",
+]
+
+Clustering = tuple[bytes | None, ...] | None
+"""CQL bytes of a row's clustering columns; STATIC for the static row."""
+STATIC: Final = None
+CellName = tuple[str, bytes | None]
+"""A column, and a path where the column is multi-cell."""
+
+
+class Cell(NamedTuple):
+    """`value` is None for a tombstone. With a `ttl` it expires at its `local_deletion_time` (seconds)."""
+
+    value: bytes | None
+    writetime: int
+    ttl: int = 0
+    local_deletion_time: int | None = None
+
+
+class Marker(NamedTuple):
+    """That a row was inserted; UPDATE writes none. `expires_at` (seconds) is None without a `ttl`."""
+
+    writetime: int
+    ttl: int = 0
+    expires_at: int | None = None
+
+
+class Deletion(NamedTuple):
+    """Everything in its scope that was written at or before `writetime` is deleted."""
+
+    writetime: int
+    local_deletion_time: int
+
+
+class Range(NamedTuple):
+    """Rows between two prefixes of the clustering columns; an empty prefix is an open end."""
+
+    start: tuple[bytes | None, ...]
+    start_inclusive: bool
+    end: tuple[bytes | None, ...]
+    end_inclusive: bool
+
+
+class Change(NamedTuple):
+    """One row of the data source. `deletion` is of the partition, of `range` or of the row, as `scope` says."""
+
+    scope: str
+    clustering: Clustering = STATIC
+    marker: Marker | None = None
+    deletion: Deletion | None = None
+    range: Range | None = None
+    complex_deletions: Sequence[tuple[str, Deletion]] = ()
+    cells: Sequence[tuple[CellName, Cell]] = ()
+
+
+Covers = Callable[[Range, tuple[bytes | None, ...]], bool]
+"""Whether a range holds the row of a clustering."""
+
+
+def newer_cell(left: Cell, right: Cell) -> Cell:
+    """Which of two cells of one column stays."""
+    return max(left, right, key=_cell_order)
+
+
+def in_order(cells: Iterable[Cell]) -> list[Cell]:
+    """Cells of one column: each stays when it meets one before it."""
+    return sorted(cells, key=_cell_order)
+
+
+def _cell_order(cell: Cell) -> tuple[int, bool, bool, int, int, bytes]:
+    """Higher time; then a tombstone or what expires; then a tombstone; later end; lower TTL; larger value."""
+    ends = cell.local_deletion_time is not None
+    is_tombstone = ends and cell.ttl == 0
+    return cell.writetime, ends, is_tombstone, cell.local_deletion_time or 0, -cell.ttl, cell.value or b""
+
+
+def newer_counter(left: Cell, right: Cell) -> Cell:
+    """A tombstone wins whatever its time; else every node's share in its later state."""
+    if left.value is None or right.value is None:
+        tombstones = [each for each in (left, right) if each.value is None]
+        return max(tombstones, key=_cell_order)
+    return Cell(merged_counters(left.value, right.value), max(left.writetime, right.writetime))
+
+
+def newer_marker(left: Marker, right: Marker) -> Marker:
+    """Which of two markers of one row stays: higher time; then what expires, the later, the one with the lower TTL."""
+    return max(left, right, key=lambda each: (each.writetime, each.ttl > 0, each.expires_at or 0, -each.ttl))
+
+
+def newer_deletion(left: Deletion, right: Deletion) -> Deletion:
+    """Which of two deletions of one scope stays."""
+    return max(left, right)
+
+
+def deletes(deletion: Deletion | None, writetime: int) -> bool:
+    """True when the deletion shadows what was written then."""
+    return deletion is not None and writetime <= deletion.writetime
+
+
+def is_live(part: Cell | Marker, now_s: int) -> bool:
+    """True when it is neither a tombstone nor expired at `now_s` (since the epoch)."""
+    if isinstance(part, Marker):
+        return part.expires_at is None or now_s < part.expires_at
+    if part.local_deletion_time is None:
+        return True
+    return part.ttl > 0 and now_s < part.local_deletion_time
+
+
+class RemainingRow(NamedTuple):
+    """What no deletion shadows of one row, tombstones and what has expired included."""
+
+    clustering: Clustering
+    marker: Marker | None
+    cells: dict[CellName, Cell]
+
+    def is_visible(self, now_s: int) -> bool:
+        """True when SELECT shows a row."""
+        return (self.marker is not None and is_live(self.marker, now_s)) or any(
+            is_live(each, now_s) for each in self.cells.values()
+        )
+
+
+class _RowState:
+    __slots__ = ("cells", "complex_deletions", "deletion", "marker")
+
+    def __init__(self) -> None:
+        self.marker: Marker | None = None
+        self.deletion: Deletion | None = None
+        self.complex_deletions: dict[str, Deletion] = {}
+        self.cells: dict[CellName, Cell] = {}
+
+
+class Partition:
+    """The changes of one partition, folded: memory is that of its rows, not of its history."""
+
+    def __init__(self, covers: Covers, newer: Callable[[Cell, Cell], Cell] = newer_cell) -> None:
+        self._covers: Final = covers
+        self._newer: Final = newer
+        self._deletion: Deletion | None = None
+        self._ranges: Final[dict[Range, Deletion]] = {}
+        self._rows: Final[dict[Clustering, _RowState]] = {}
+
+    def add(self, change: Change, until_us: int | None = None) -> None:
+        """Take a change, or what of it was written at or before `until_us`."""
+        deletion = change.deletion
+        if deletion is not None and until_us is not None and deletion.writetime > until_us:
+            deletion = None
+        if change.scope == "partition_deletion":
+            self._deletion = _newer(newer_deletion, self._deletion, deletion)
+        elif change.scope == "range_deletion":
+            assert change.range is not None
+            if deletion is not None:
+                found = _newer(newer_deletion, self._ranges.get(change.range), deletion)
+                assert found is not None
+                self._ranges[change.range] = found
+        else:
+            self._add_row(change, deletion, until_us)
+
+    def _add_row(self, change: Change, deletion: Deletion | None, until_us: int | None) -> None:
+        row = self._rows.get(change.clustering)
+        if row is None:
+            row = self._rows[change.clustering] = _RowState()
+        row.deletion = _newer(newer_deletion, row.deletion, deletion)
+        marker = change.marker
+        if marker is not None and (until_us is None or marker.writetime <= until_us):
+            row.marker = _newer(newer_marker, row.marker, marker)
+        for column, each in change.complex_deletions:
+            if until_us is None or each.writetime <= until_us:
+                row.complex_deletions[column] = newer_deletion(row.complex_deletions.get(column, each), each)
+        for name, cell in change.cells:
+            if until_us is None or cell.writetime <= until_us:
+                known = row.cells.get(name)
+                row.cells[name] = cell if known is None else self._newer(known, cell)
+
+    def rows(self) -> Iterator[RemainingRow]:
+        """What remains of every row, the static one included; nothing of those of which nothing remains."""
+        for clustering, row in self._rows.items():
+            deletion = self._deletion_of(clustering, row)
+            cells = {
+                name: cell
+                for name, cell in row.cells.items()
+                if not deletes(deletion, cell.writetime)
+                and not deletes(row.complex_deletions.get(name[0]), cell.writetime)
+            }
+            marker = None if row.marker is None or deletes(deletion, row.marker.writetime) else row.marker
+            if cells or marker is not None:
+                yield RemainingRow(clustering, marker, cells)
+
+    def _deletion_of(self, clustering: Clustering, row: _RowState) -> Deletion | None:
+        deletion = _newer(newer_deletion, self._deletion, row.deletion)
+        if clustering is not STATIC:
+            for each, of_range in self._ranges.items():
+                if (deletion is None or of_range > deletion) and self._covers(each, clustering):
+                    deletion = of_range
+        return deletion
+
+
+_Part = TypeVar("_Part")
+
+
+def _newer(choose: Callable[[_Part, _Part], _Part], left: _Part | None, right: _Part | None) -> _Part | None:
+    if left is None or right is None:
+        return left if right is None else right
+    return choose(left, right)

@@ -1,0 +1,295 @@
+"""What an archive of commit log segments says of one table: its cells' history, its newest cells, the table at a moment.
+
+Spark brings the changes of each Cassandra partition together; the rules are plain code (spark_bridge.commitlog.reconciliation).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, cast
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from schemas.cql_type import CqlType
+from schemas.errors import ConfigError
+from schemas.row_record import data_key_schema, data_value_schema, record_writer
+from schemas.table_metadata import TableMetadata
+from spark_bridge.commitlog.cell_versions import PartitionHistory
+from spark_bridge.commitlog.cql_texts import CellTexts
+from spark_bridge.commitlog.options import CommitLogOptions
+from spark_bridge.commitlog.partitions import CHANGE_COLUMNS, Fold, KeyBytes, partitions_of
+from spark_bridge.commitlog.reconciliation import (
+    STATIC,
+    Partition,
+    RemainingRow,
+    is_live,
+    newer_cell,
+    newer_counter,
+)
+from spark_bridge.commitlog.row_values import RowValues
+from spark_bridge.commitlog.sources import commit_log
+from spark_bridge.rows.avro_columns import Numbers
+from spark_bridge.rows.typed import RecordDecoder
+from spark_bridge.topics.options import option_texts
+from spark_bridge.topics.topic_schemas import AvroRecord
+
+if TYPE_CHECKING:
+    # The agent's decoder comes with it, which whoever reads topics does not need.
+    from spark_bridge.commitlog.archived_table import ArchivedTable
+
+__all__ = ["Moment", "as_of", "cell_history", "latest_cells", "rows_fold"]
+
+Options = Mapping[str, str | int | bool]
+Moment = datetime | str | int
+"""A time with a zone, the same in ISO 8601, or microseconds since the epoch, as WRITETIME gives them."""
+
+_VERSION: Final = 1
+_ROWS_PER_BATCH: Final = 4096
+_CELLS: Final = pa.schema([
+    ("key", pa.binary()), ("column", pa.string()), ("path", pa.string()), ("value", pa.string()),
+    ("writetime", pa.int64()), ("ttl", pa.int64()), ("expires_at", pa.int64()),
+])  # fmt: skip
+_LATEST: Final = pa.schema([*_CELLS, ("is_live", pa.bool_())])
+_HISTORY: Final = pa.schema([*_CELLS, ("replaced_at", pa.int64()), ("replaced_by", pa.string())])
+_ROWS: Final = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary()), ("writetimes", pa.map_(pa.string(), pa.int64()))]
+)
+
+
+def cell_history(spark: SparkSession, options: Options, *, numbers: Numbers = "decimal") -> DataFrame:
+    """Each value that each column of each row ever had: the key's columns, `column`, `path`, `value` (JSON; null for a
+    tombstone), `writetime`, `ttl`, `expires_at`, `replaced_at` and `replaced_by`, which are null for what still stands.
+
+    Raises ConfigError, ArchiveReadError.
+    """
+    parsed = _parsed(options)
+    table = _fetched(parsed)
+    _refuse_counters(table.table)
+    return _keyed(_folded(spark, parsed, table, _history_fold(table), _HISTORY), table.table, numbers)
+
+
+def latest_cells(
+    spark: SparkSession, options: Options, *, clock_s: int | None = None, numbers: Numbers = "decimal"
+) -> DataFrame:
+    """The newest cell of every column of every row, as Cassandra reconciles them: the key's columns, `column`, `path`,
+    `value` (JSON; null for a tombstone), `writetime`, `ttl`, `expires_at`, and whether it `is_live` at `clock_s` (None: now).
+
+    What a deletion of its row, range, partition or collection shadows is left out. Raises ConfigError, ArchiveReadError.
+    """
+    parsed = _parsed(options)
+    table = _fetched(parsed)
+    _refuse_counters(table.table)
+    now_s = int(time.time()) if clock_s is None else clock_s
+    return _keyed(_folded(spark, parsed, table, _latest_fold(table, now_s), _LATEST), table.table, numbers)
+
+
+def as_of(
+    spark: SparkSession,
+    options: Options,
+    moment: Moment,
+    *,
+    writetimes: bool = False,
+    partial: bool = False,
+    numbers: Numbers = "decimal",
+) -> DataFrame:
+    """The table as it was at a moment: what was written at or before it, by write time, and had not expired.
+
+    With `writetimes` there is one more column of this name, a map of column to microseconds, for what is one cell. `partial` takes a
+    table that is older than the archive, too: its rows that were not written since are missing. Raises ConfigError for a
+    moment before the archive began; ArchiveReadError.
+    """
+    parsed, moment_us = _parsed(options), _micros(moment)
+    table = _fetched(parsed, moment_us)
+    table.require(moment_us, partial=partial)
+    rows = _folded(spark, parsed, table, rows_fold(table.table, moment_us), _ROWS)
+    key = RecordDecoder(table.table.full_name, [(_VERSION, _record(data_key_schema(table.table)))], numbers)
+    value = RecordDecoder(table.table.full_name, [(_VERSION, _record(data_value_schema(table.table)))], numbers)
+    version = F.lit(_VERSION)
+    decoded = rows.select(
+        key.decode(F.col("key"), version).alias("key"),
+        value.decode(F.col("value"), version).alias("value"),
+        "writetimes",
+    )
+    finished = decoded.select(
+        key.finish(F.col("key")).alias("key"), value.finish(F.col("value")).alias("value"), "writetimes"
+    )
+    # a table of keys only repeats its key in the value
+    names = [each for each in value.names if each not in key.names]
+    return finished.select(
+        *_fields("key", key.names), *_fields("value", names), *(["writetimes"] if writetimes else [])
+    )
+
+
+def _parsed(options: Options) -> CommitLogOptions:
+    """What is made of damaged segments would be wrong without a word, so these fail unless the options say otherwise."""
+    texts = option_texts(options)
+    if "damagedsegments" not in {name.lower() for name in texts}:
+        texts["damagedSegments"] = "fail"
+    return CommitLogOptions.from_mapping(texts)
+
+
+def _fetched(options: CommitLogOptions, moment_us: int | None = None) -> ArchivedTable:
+    from spark_bridge.commitlog.archived_table import ArchivedTable
+
+    return ArchivedTable.fetch(options, moment_us)
+
+
+def _folded(
+    spark: SparkSession, options: CommitLogOptions, table: ArchivedTable, fold: Fold, schema: pa.Schema
+) -> DataFrame:
+    given = options.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
+    texts = {name: str(value) for name, value in given.items()}
+    changes = commit_log(spark, {**texts, "values": "cql", "droppedColumns": "show"})
+    mine = changes.where(F.col("table_id") == str(table.table.table_id)).select(*CHANGE_COLUMNS)
+    divided = mine.repartition("partition_key").sortWithinPartitions("partition_key")
+    return divided.mapInArrow(fold, from_arrow_schema(schema))
+
+
+def _keyed(cells: DataFrame, table: TableMetadata, numbers: Numbers) -> DataFrame:
+    """With the key's columns in place of its bytes."""
+    key = RecordDecoder(table.full_name, [(_VERSION, _record(data_key_schema(table)))], numbers)
+    others = [each for each in cells.columns if each != "key"]
+    decoded = cells.select(key.decode(F.col("key"), F.lit(_VERSION)).alias("key"), *others)
+    finished = decoded.select(key.finish(F.col("key")).alias("key"), *others)
+    return finished.select(*_fields("key", key.names), *others)
+
+
+def _fields(struct: str, names: Sequence[str]) -> list[Column]:
+    return [F.col(struct).getField(each).alias(each) for each in names]
+
+
+def rows_fold(table: TableMetadata, moment_us: int) -> Fold:
+    """Changes to the rows that SELECT would have shown."""
+
+    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        now_s = moment_us // 1_000_000
+        keys, values = KeyBytes(table), RowValues(table)
+        write = record_writer(data_value_schema(table))
+        newer = newer_counter if table.is_counter else newer_cell
+        found: list[tuple[object, ...]] = []
+        for partition_key, changes in partitions_of(batches):
+            partition = Partition(keys.covers, newer)
+            for change in changes:
+                partition.add(change, moment_us)
+            remaining = [values.without_dropped(each) for each in partition.rows()]
+            for rows in _shown(remaining, table, now_s):
+                row, times = values.values(rows, now_s)
+                key = keys.avro(partition_key, rows[0].clustering)
+                # a table of keys only repeats its key in the value
+                found.append((key, write(row) if row else key, list(times.items())))
+                if len(found) >= _ROWS_PER_BATCH:
+                    yield _batch(found, _ROWS)
+                    found = []
+        yield _batch(found, _ROWS)
+
+    return fold
+
+
+def _shown(remaining: Sequence[RemainingRow], table: TableMetadata, now_s: int) -> Iterator[list[RemainingRow]]:
+    """Each row that is visible, with the static row; the static row alone where there is no other."""
+    statics = [each for each in remaining if each.clustering is STATIC and each.is_visible(now_s)]
+    rows = [each for each in remaining if each.clustering is not STATIC and each.is_visible(now_s)]
+    if rows:
+        yield from ([each, *statics] for each in rows)
+    elif statics:
+        yield statics
+
+
+def _latest_fold(table: ArchivedTable, now_s: int) -> Fold:
+    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keys, texts = KeyBytes(table.table), _Texts(table.columns)
+        found: list[tuple[object, ...]] = []
+        for partition_key, changes in partitions_of(batches):
+            partition = Partition(keys.covers)
+            for change in changes:
+                partition.add(change)
+            for row in partition.rows():
+                key = keys.avro(partition_key, row.clustering)
+                for (column, path), cell in row.cells.items():
+                    shown = texts.of(column, path, cell.value)
+                    expires_at = cell.local_deletion_time if cell.ttl else None
+                    found.append((key, column, *shown, cell.writetime, cell.ttl, expires_at, is_live(cell, now_s)))
+            if len(found) >= _ROWS_PER_BATCH:
+                yield _batch(found, _LATEST)
+                found = []
+        yield _batch(found, _LATEST)
+
+    return fold
+
+
+def _history_fold(table: ArchivedTable) -> Fold:
+    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keys, texts = KeyBytes(table.table), _Texts(table.columns)
+        found: list[tuple[object, ...]] = []
+        for partition_key, changes in partitions_of(batches):
+            history = PartitionHistory(keys.covers)
+            for change in changes:
+                history.add(change)
+            for each in history.versions():
+                cell = each.cell
+                shown = texts.of(each.column, each.path, cell.value)
+                expires_at = cell.local_deletion_time if cell.ttl else None
+                key = keys.avro(partition_key, each.clustering)
+                end = each.replaced_at, each.replaced_by
+                found.append((key, each.column, *shown, cell.writetime, cell.ttl, expires_at, *end))
+            if len(found) >= _ROWS_PER_BATCH:
+                yield _batch(found, _HISTORY)
+                found = []
+        yield _batch(found, _HISTORY)
+
+    return fold
+
+
+@dataclass(slots=True)
+class _Texts:
+    """Paths and values as JSON text, by the types that the columns have now, or had last."""
+
+    types: Mapping[str, CqlType]
+    known: dict[str, CellTexts]
+
+    def __init__(self, types: Mapping[str, CqlType]) -> None:
+        self.types = types
+        self.known = {}
+
+    def of(self, column: str, path: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
+        texts = self.known.get(column)
+        if texts is None:
+            texts = self.known[column] = CellTexts(self.types[column])
+        return texts.path(path), texts.value(path, value)
+
+
+def _batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _record(schema: object) -> AvroRecord:
+    return cast("AvroRecord", schema)
+
+
+def _refuse_counters(table: TableMetadata) -> None:
+    if table.is_counter:
+        reason = f"{table.full_name} counts, and each of its cells is one node's share: as_of adds them up"
+        raise ConfigError.of("table", reason)
+
+
+def _micros(moment: Moment) -> int:
+    """Raises ConfigError."""
+    if isinstance(moment, int):
+        return moment
+    if isinstance(moment, str):
+        try:
+            moment = datetime.fromisoformat(moment)
+        except ValueError as error:
+            raise ConfigError.of("moment", f"{moment!r} is no time in ISO 8601") from error
+    if moment.tzinfo is None:
+        raise ConfigError.of("moment", f"{moment.isoformat()} has no zone")
+    seconds = int(moment.replace(microsecond=0).timestamp())
+    return seconds * 1_000_000 + moment.microsecond

@@ -1,0 +1,125 @@
+"""Tables as an archive knows them, and the folds over its changes without Spark: golden segments, SELECT's rows."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from change_agent.segments.segment_archive import SegmentArchive
+from schemas.archived_schema import ArchivedDefinition, ArchivedSchema
+from schemas.errors import ConfigError
+from schemas.row_record import data_key_schema, data_value_schema
+from spark_bridge.commitlog.archive import CommitLogArchive
+from spark_bridge.commitlog.archived_table import ArchivedTable
+from spark_bridge.commitlog.data_source import CommitLogReader
+from spark_bridge.commitlog.options import CommitLogOptions
+from spark_bridge.commitlog.partitions import CHANGE_COLUMNS
+from spark_bridge.commitlog.views import rows_fold
+from tests.archives import NODE, archive_of
+from tests.golden_segments import GOLDEN_SEGMENTS
+
+_PLAIN = next(each for each in GOLDEN_SEGMENTS if each.line == "5.0")
+_NOW_US = 1_800_000_000_000_000
+_BEGAN_US = 1_000_000
+
+
+def _options(url: str, table: str) -> CommitLogOptions:
+    return CommitLogOptions.from_mapping(
+        {"archiveUrl": url, "table": table, "values": "cql", "droppedColumns": "show", "damagedSegments": "fail"}
+    )
+
+
+def _avro(schema: object, data: bytes) -> Mapping[str, Any]:
+    plain = {**cast("dict[str, object]", schema), "namespace": ""}
+    return cast("Mapping[str, Any]", fastavro.schemaless_reader(io.BytesIO(data), plain, None))
+
+
+def _table_rows(url: str, name: str, moment_us: int) -> list[dict[str, Any]]:
+    """The table at a moment, as one task of Spark makes it."""
+    options = _options(url, name)
+    table = ArchivedTable.fetch(options, moment_us).table
+    reader = CommitLogReader(options)
+    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    changes = pa.Table.from_batches(batches).select(CHANGE_COLUMNS)
+    changes = changes.take(pa.compute.sort_indices(changes["partition_key"]))
+    return [
+        {**_avro(data_key_schema(table), row["key"]), **_avro(data_value_schema(table), row["value"])}
+        for batch in rows_fold(table, moment_us)(changes.to_batches())
+        for row in batch.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("line", ["3.11", "4.0", "4.1", "5.0", "5.0-none"])
+def test_collections_counters_and_statics_are_put_together(tmp_path: Path, line: str) -> None:
+    """By golden segments of every version; two copies of a segment, as of two replicas, are one."""
+    golden = next(each for each in GOLDEN_SEGMENTS if each.line == line)
+    url = archive_of(tmp_path, [golden])
+    other = tmp_path / "00000000-0000-0000-0000-000000000002"
+    other.mkdir()
+    for each in (tmp_path / NODE).iterdir():
+        (other / each.name).write_bytes(each.read_bytes())
+    collections = _table_rows(url, "golden.collections", _NOW_US)
+    assert [(each["k"], each["s"], each["m"]) for each in collections if each["k"] == 1] == [(1, [2], {"x": 1, "y": 2})]
+    assert [(each["k"], each["n"]) for each in _table_rows(url, "golden.counters", _NOW_US)] == [(1, 5)]
+    assert len(_table_rows(url, "golden.clustered", _NOW_US)) > 0
+
+
+def test_nothing_is_there_before_it_was_written(tmp_path: Path) -> None:
+    """By write times, which the golden statements set."""
+    url = archive_of(tmp_path, [_PLAIN])
+    assert _table_rows(url, "golden.collections", 1_700_000_000_000_014) == []
+    early = _table_rows(url, "golden.collections", 1_700_000_000_000_015)
+    assert [(each["s"], each["m"]) for each in early] == [([1, 2], {"x": 1})]
+
+
+def test_a_moment_before_the_archive_began_is_refused(tmp_path: Path) -> None:
+    """Also of a table that is older, unless a part is enough; with both times."""
+    table = ArchivedTable.fetch(_options(archive_of(tmp_path, [_PLAIN]), "golden.simple"))
+    assert table.began_us == _BEGAN_US
+    with pytest.raises(ConfigError, match=r"1970-01-01T00:00:00\.999999\+00:00 is before the archive began"):
+        table.require(_BEGAN_US - 1, partial=True)
+    table.require(_NOW_US, partial=False)
+    older = replace(table, began_us=table.created_us + 1)
+    with pytest.raises(
+        ConfigError, match=r"golden\.simple was made at 2026-.*partial=True shows what was written since"
+    ):
+        older.require(_NOW_US, partial=False)
+    older.require(_NOW_US, partial=True)
+
+
+def _life(schema: ArchivedSchema, name: str, table_id: UUID) -> ArchivedDefinition:
+    found = next(each for each in schema.definitions if each.rows["tables"][0]["table_name"] == name)
+    rows = {**found.rows, "tables": [{**found.rows["tables"][0], "id": str(table_id)}]}
+    return replace(found, table_id=table_id, rows=rows)
+
+
+def test_the_life_of_a_table_is_that_of_the_moment(tmp_path: Path) -> None:
+    """A table that was made again starts empty; before that, the one before counts."""
+    url = archive_of(tmp_path, [_PLAIN])
+    first = ArchivedTable.fetch(_options(url, "golden.simple"))
+    schema = CommitLogArchive(url).schema(NODE)
+    again = UUID(fields=(first.table.table_id.fields[0], first.table.table_id.fields[1], 0x11F5, 0x80, 1, 1))
+    SegmentArchive(url, "zstd").store_schema(
+        replace(schema, definitions=(*schema.definitions, _life(schema, "simple", again)))
+    )
+    assert ArchivedTable.fetch(_options(url, "golden.simple")).table.table_id == again
+    before = ArchivedTable.fetch(_options(url, "golden.simple"), first.created_us + 1)
+    assert before.table.table_id == first.table.table_id
+
+
+@pytest.mark.parametrize(
+    ("table", "said"), [("golden.missing", "is in no schema history"), (None, "name the table as")]
+)
+def test_a_table_that_is_not_known_is_refused(tmp_path: Path, table: str | None, said: str) -> None:
+    """Before any segment is read."""
+    options = {"archiveUrl": archive_of(tmp_path, [_PLAIN]), **({"table": table} if table else {})}
+    with pytest.raises(ConfigError, match=said):
+        ArchivedTable.fetch(CommitLogOptions.from_mapping(options))

@@ -203,13 +203,13 @@ def _shown(remaining: Sequence[RemainingRow], table: TableMetadata, now_s: int) 
 
 def _latest_fold(table: ArchivedTable, now_s: int) -> Fold:
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keys, texts = KeyBytes(table.table), _Texts(table.columns)
+        keys, texts, values = KeyBytes(table.table), _Texts(table.columns), RowValues(table.table)
         found: list[tuple[object, ...]] = []
         for partition_key, changes in partitions_of(batches):
             partition = Partition(keys.covers)
             for change in changes:
                 partition.add(change)
-            for row in partition.rows():
+            for row in map(values.without_dropped, partition.rows()):
                 key = keys.avro(partition_key, row.clustering)
                 for (column, path), cell in row.cells.items():
                     shown = texts.of(column, path, cell.value)

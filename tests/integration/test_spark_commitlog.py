@@ -142,8 +142,9 @@ def test_a_table_at_a_moment_is_what_select_said_then(
     assert "gone" not in at_now.columns
     assert _shown(at_now) == now
 
-    newest = latest_cells(spark, options).where("is_live AND column IN ('v', 'n', 's')").collect()
-    found = {(each.pk, each.ck, each.column): each.writetime for each in newest}
+    cells = latest_cells(spark, options).where("is_live AND path IS NULL").collect()
+    assert {each.column for each in cells} == {"v", "n", "s"}
+    found = {(each.pk, each.ck, each.column): each.writetime for each in cells}
     statics = {(pk, None, "s"): row["times"]["s"] for (pk, _), row in now.items() if "s" in row["times"]}
     rows = {(*key, name): row["times"][name] for key, row in now.items() for name in ("v", "n") if name in row["times"]}
     assert found == rows | statics

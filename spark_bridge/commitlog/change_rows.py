@@ -106,7 +106,7 @@ class ChangeRows:
         self._tables: Final[dict[int, tuple[TableMetadata, _TableTexts]]] = {}
         self._changes: list[_Change] = []
         self._cell_counts: list[int] = []
-        self._cells: tuple[list[object], ...] = tuple([] for _ in range(6))
+        self._cells: list[tuple[object, ...]] = []
         self._size = 0
 
     @property
@@ -114,8 +114,12 @@ class ChangeRows:
         """True when a batch should be taken."""
         return len(self._changes) >= _ROWS_PER_BATCH or self._size >= _BYTES_PER_BATCH
 
-    def add(self, position: int, mutation: Mutation) -> None:
-        """Raises CqlValueError where bytes are no value of their column's type; what was added of the mutation stays."""
+    def add(self, position: int, size: int, mutation: Mutation) -> None:
+        """Raises CqlValueError where bytes are no value of their column's type; what was added of the mutation stays.
+
+        `size` are the mutation's bytes.
+        """
+        self._size += size
         for update in mutation.updates:
             if self._wanted is None or update.table.table_id in self._wanted:
                 self._add_update(position, update)
@@ -142,13 +146,15 @@ class ChangeRows:
             else:
                 arrays.append(pa.array(columns.get(field.name, ()), field.type))
         self._changes, self._cell_counts, self._size = [], [], 0
-        self._cells = tuple([] for _ in range(6))
+        self._cells = []
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _cell_arrays(self, cells: pa.ListType) -> pa.ListArray:
-        parts = [pa.array(values, each.type) for values, each in zip(self._cells, cells.value_type, strict=True)]
+        fields = list(cells.value_type)
+        columns = list(zip(*self._cells, strict=True)) or [()] * len(fields)
+        parts = [pa.array(values, each.type) for values, each in zip(columns, fields, strict=True)]
         offsets = pa.array([0, *itertools.accumulate(self._cell_counts)], pa.int32())
-        return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(parts, fields=list(cells.value_type)))
+        return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(parts, fields=fields))
 
     def _add_update(self, position: int, update: PartitionUpdate) -> None:
         table = update.table
@@ -222,11 +228,7 @@ class ChangeRows:
             return
         self._changes.append(change)
         self._cell_counts.append(len(cells))
-        for cell in cells:
-            value = cell[2]
-            self._size += len(value) if isinstance(value, bytes | str) else 0
-            for column, part in zip(self._cells, cell, strict=True):
-                column.append(part)
+        self._cells += cells
 
     def _is_wanted_time(self, writetime: int) -> bool:
         low, high = self._written

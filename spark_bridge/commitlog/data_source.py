@@ -122,7 +122,7 @@ class CommitLogReader(DataSourceReader):
             self._note_fault(rows, segment, found.position, found.reason)
             return
         try:
-            rows.add(found.position, found.mutation)
+            rows.add(found.position, found.size, found.mutation)
         except CqlValueError as error:
             self._note_fault(rows, segment, found.position, str(error))
 

@@ -61,9 +61,10 @@ _told_slow = False
 
 
 class ReadMutation(NamedTuple):
-    """One mutation; `position` is the end of its entry, as Cassandra counts."""
+    """One mutation; `position` is the end of its entry, as Cassandra counts, `size` its bytes."""
 
     position: int
+    size: int
     mutation: Mutation
 
 
@@ -195,8 +196,8 @@ class _Decoding:
             return None
         try:
             if is_single and payload[1:17] not in self._moments.ids:
-                return ReadMutation(entry.position, self._decoder.decode(payload, version))
-            return ReadMutation(entry.position, self._by_moment(entry, version))
+                return ReadMutation(entry.position, len(payload), self._decoder.decode(payload, version))
+            return ReadMutation(entry.position, len(payload), self._by_moment(entry, version))
         except CommitLogReadError as error:
             return Fault(entry.position, error.reason)
 

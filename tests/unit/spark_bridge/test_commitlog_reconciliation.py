@@ -257,7 +257,7 @@ def _list(*values: bytes) -> bytes:
             [_int(-1) + _int(4) + _int(1), _int(4) + _int(1) + _int(-1), _int(4) + _int(2) + _int(-1)],
         ),
     ],
-    ids=str,
+    ids=lambda value: "values" if isinstance(value, list) else str(value),
 )
 def test_values_sort_as_cassandra_sorts_them(cql_type: CqlType, ordered: list[bytes]) -> None:
     """Ascending, each before all behind it."""

@@ -86,7 +86,9 @@ def history_command(*, changelog: bool, **given: object) -> None:
 @TOPIC_OPTION
 @_STATIC_COLUMNS
 @click.option("--as-of", help="A time with its zone: the table as the topic stood then (2026-11-21T05:00:00Z).")
-@click.option("--mirror", "target", help="Folder of a mirror: its rows, and over them the records that it has not seen.")
+@click.option(
+    "--mirror", "target", help="Folder of a mirror: its rows, and over them the records that it has not seen."
+)
 @click.option("--output", help="Write the rows into this folder; by default some are printed.")
 @click.option(
     "--output-format", default="parquet", show_default=True, help="The form of --output: parquet, json, delta, ..."

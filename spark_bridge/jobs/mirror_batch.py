@@ -104,6 +104,7 @@ class MirrorBatch:
         """A change log or a history that is asked for later than the mirror starts with the rows that there are."""
         applied = self._tables.applied()
         known_creations(applied, self._options)
+        self._tables.keep_format()
         rows = self._tables.rows.read()
         if rows is None:
             return

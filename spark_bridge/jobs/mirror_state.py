@@ -154,6 +154,11 @@ class MirrorTables:
         """The last step of a micro-batch."""
         self._applied.write(json.dumps(asdict(replace(applied, table_format=self.table_format))))
 
+    def keep_format(self) -> None:
+        """Note the tables' format before the first of them is made: a first run that fails may have made some."""
+        if self._applied.read() is None:
+            self.save_applied(Applied())
+
     def begin_anew(self) -> None:
         """The next records are those of an empty table, whatever was applied before; until they come the rows stay."""
         known = self.applied()

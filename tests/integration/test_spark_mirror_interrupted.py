@@ -46,7 +46,7 @@ def test_a_batch_that_failed_midway_is_applied_once(
     topic.write(row("r", 1, "x", 3), partition_deletion("r"))
     for stage, table in enumerate(("history", "records")):
         with stopped_after(table, kind):
-            kept.run(table_format=table_format)
+            kept.run()  # its tables are those of the first run, which made some before it failed
         assert kept.applied().epoch == 1, f"stage {stage}: the first micro-batch is finished, the second one is not"
     topic.write(row("p", 1, "x", 101), row_deletion("p", 2, "x"), row("q", 1, "y", 1))
     summary = kept.run(tombstone_retention_days=-1)

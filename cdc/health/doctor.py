@@ -30,7 +30,7 @@ from schemas.topic_policies import PolicyQuestions, hazards_of
 from source_connector.events.pulsar_access import new_client
 from source_connector.tables.data_topic_policies import trimming_of
 
-__all__ = ["agent_checks", "doctor"]
+__all__ = ["agent_checks", "captured_tables", "doctor"]
 
 _SETTINGS: Final = (
     "cdc_enabled", "cdc_block_writes", "commitlog_sync", "commitlog_sync_period", "commitlog_sync_period_in_ms",
@@ -99,7 +99,7 @@ def _cassandra(config: LineConfig) -> Iterator[Finding]:
         yield _version(subject, "Cassandra", version, tuple(CASSANDRA_VERSIONS.values()))
         yield from _settings(subject, settings)
         yield _clock(subject, apart_s)
-        yield from _captured(schema, config.tables)
+        yield from captured_tables(schema, config.tables)
 
 
 def _version(subject: str, product: str, version: str, tested: Sequence[str]) -> Finding:
@@ -149,7 +149,7 @@ def _clock(subject: str, apart_s: float) -> Finding:
     return warning(subject, text, "synchronize the clocks (chrony, ntp): rows that are read too early are told by them")
 
 
-def _captured(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted: Sequence[str]) -> Iterator[Finding]:
+def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted: Sequence[str]) -> Iterator[Finding]:
     """Which tables have CDC, and the statement for each that has not."""
     found: dict[str, bool] = {}
     for row in schema.get("tables", ()):
@@ -164,13 +164,14 @@ def _captured(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted: Sequ
         yield ok("tables", f"{len(captured)} with cdc = true: {names}")
     else:
         yield failure("tables", "no table has cdc = true: nothing is captured", "ALTER TABLE ks.table WITH cdc = true;")
-    for table in others[:_MOST_TABLES]:
-        is_wanted = any(fnmatchcase(table, pattern) for pattern in wanted)
+    if wanted:
+        others = [table for table in others if any(fnmatchcase(table, pattern) for pattern in wanted)]
+    for table in others[: None if wanted else _MOST_TABLES]:
         keyspace, _, name = table.partition(".")
         statement = f"ALTER TABLE {_quoted(keyspace)}.{_quoted(name)} WITH cdc = true;"
-        if is_wanted:
+        if wanted:
             yield failure(table, "has cdc = false: its changes are not captured", statement)
-        elif not wanted:
+        else:
             yield warning(table, "has cdc = false: its changes are not captured", f"if they are wanted: {statement}")
     if len(others) > _MOST_TABLES and not wanted:
         yield warning(

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from cdc.health.agent_status import AgentStatus, NoStatusError
+from cdc.health.doctor import captured_tables
 from cdc.health.findings import Finding, Level, Section, failure, level_of, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import judged_mirror
@@ -206,6 +207,18 @@ def test_every_mistake_of_a_line_is_told_at_once(tmp_path: Path) -> None:
         LineConfig.load(path)
     assert sorted(problem.option for problem in error.value.problems) == ["contactPoint", "port", "pulsarAdminUrl"]
     assert "did you mean contactPoints?" in str(error.value)
+
+
+def test_a_wanted_table_without_cdc_is_named_however_many_others_there_are() -> None:
+    """The list of those that nobody asked for ends early, and says so."""
+    rows = [{"keyspace_name": "a", "table_name": f"t{number:02d}", "cdc": False} for number in range(30)]
+    schema = {"tables": [*rows, {"keyspace_name": "z", "table_name": "Late", "cdc": False}]}
+    [_, late] = captured_tables(schema, ["z.*"])
+    assert (late.level, late.subject) == (Level.FAILURE, "z.Late")
+    assert late.remedy == 'ALTER TABLE z."Late" WITH cdc = true;'
+    [_, *others, rest] = captured_tables(schema, [])
+    assert [each.level for each in others] == [Level.WARNING] * 20
+    assert "11 tables more without cdc" in rest.text
 
 
 def test_a_secret_of_a_line_is_not_printed(tmp_path: Path) -> None:

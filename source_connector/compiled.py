@@ -1,8 +1,8 @@
-"""Which row path runs: the modules that every row passes, compiled by mypyc, or the same sources as they are.
+"""Chooses the row path: modules compiled by mypyc, or the same sources as plain Python.
 
-`cdc compile` puts the compiled modules into `_compiled/<key>/` beside this file, and the archive takes them along;
-`schemas.compiled_modules` says when they are loaded. The key covers all of the application's sources. `CDC_CONNECTOR` chooses:
-`auto`, `compiled` or `python`.
+`cdc compile` puts the compiled modules into `_compiled/<key>/` beside this file, and the archive contains them.
+`schemas.compiled_modules` says when they are loaded. The key covers all of the application's sources. `CDC_CONNECTOR`
+chooses: `auto`, `compiled` or `python`.
 
 `source_connector/__init__.py` calls :func:`choose` before any other module of the package can be imported.
 """

@@ -1,7 +1,7 @@
-"""What the source tells Pulsar of itself: the user metrics of DataStax's connector under their names, and ours.
+"""The user metrics of the source: those of DataStax's connector under their names, and ours.
 
-Pulsar keeps a summary (count, sum, quantiles) of the values that it is given. So what is counted is given as the
-increase since the last time, and the summary's sum is the total; what is measured is given as it is.
+Pulsar keeps a summary (count, sum, quantiles) of the values that it gets. So a counted metric is sent as the increase
+since the last time, and the summary's sum is the total. A measured metric is sent as it is.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
           ^               '-> Outbox -> HostConnection -> data topic
           '-- settled: acknowledged when all of a message's events are <-- ACK / FAIL from the host
 
-Everything below runs in one thread, fed by one inbox. The other threads only post to it: the readers' (messages), the
-driver's (answers), the looks at the schema, the host reader's (ACK, FAIL, CLOSE), the dead letters' (written). Stop order: consumer, Cassandra,
-process.
+Everything below runs in one thread, which one inbox feeds. The other threads only post to the inbox: the readers
+(messages), the driver (answers), the schema checks, the host reader (ACK, FAIL, CLOSE), the dead letters (written).
+Stop order: consumer, Cassandra, process.
 """
 
 from __future__ import annotations

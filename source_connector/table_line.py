@@ -1,11 +1,11 @@
-"""One table: from the events of its topic to their records. Its trouble is its own, other tables go on.
+"""One table: from the events of its topic to their records. Its problems do not affect other tables.
 
     receive -> PartitionLanes -> (MutationCache) -> RowTask | ScopeTask <-> RowFetcher -> Outbox -> acknowledged
                                                         '-- fails again and again --> dead letters -> acknowledged
 
-Everything runs in the source's thread. What concerns Cassandra or the broker as a whole is tried for ever; what
-concerns one event only (a row that cannot be written, a key that Cassandra refuses or cannot read, an exception that
-nobody has foreseen) is tried so many times, then the event is set aside as a dead letter.
+Everything runs in the source's thread. A failure that concerns Cassandra or the broker as a whole is retried without
+end. A failure that concerns one event only is retried a limited number of times: a row that cannot be written, a key
+that Cassandra refuses or cannot read, an unexpected exception. Then the event becomes a dead letter.
 """
 
 from __future__ import annotations

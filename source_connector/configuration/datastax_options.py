@@ -1,7 +1,7 @@
-"""Options of DataStax's connector that are not ours: those of its Java driver that have a name of ours, and idle ones.
+"""Options of DataStax's connector that are not ours: Java driver options that have a name of ours, and idle options.
 
-An idle option steers something that does not exist here. It is checked as that connector checks it, and then left
-aside with one warning for all of them.
+An idle option controls something that does not exist here. It is checked as DataStax's connector checks it, and then
+ignored, with one warning for all idle options.
 """
 
 from __future__ import annotations

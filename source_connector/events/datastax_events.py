@@ -4,8 +4,8 @@
     value       `MutationValue`: md5Digest (32 hex digits), nodeId (text), columns (always null)
     properties  `segpos` (<segment id>:<position>), `writetime` in microseconds, `token`
 
-They name neither the table's id nor what happened. So such an event counts as one of the table as it is, and of every
-column; its write time is the newest of its partition update.
+They name neither the table's id nor the kind of change. So such an event counts as a change of the current table and
+of every column. Its write time is the newest one of its partition update.
 """
 
 from __future__ import annotations

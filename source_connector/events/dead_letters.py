@@ -1,8 +1,9 @@
 """The dead-letter topic: events that could not be published, each with the reason, until somebody sends them again.
 
-A letter holds the bytes of a message of an events topic: one that could not be decoded as it came, or a message with
-the one event that could not be published. Its properties say where it came from and why it is here. A subscription of
-the topic keeps the letters; `resend` plays them again, which is safe at any time: an event leads to the row as it is then.
+A dead letter holds the bytes of a message of an events topic: a message that could not be decoded, unchanged, or a
+message with the one event that could not be published. Its properties say where it came from and why it is here. A
+subscription of the topic keeps the dead letters. `resend` sends them again, which is safe at any time: an event leads
+to the row as it is then.
 """
 
 from __future__ import annotations

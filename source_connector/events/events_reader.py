@@ -1,12 +1,13 @@
-"""The events of a message by today's schema, read by hand: what `schemas.mutation_event.decode_events` gives, sooner.
+"""Decodes the events of a message with the current schema: the result of `schemas.mutation_event.decode_events`,
+faster.
 
     MutationEvents => node_id segment_id keyspace table table_id key_schema column_sets events
       Array  => {count, items}, 0       a negative count is followed by the block's size in bytes
       Union  => index, value            index 0 is null
       Long   => zigzag, 7 bits a byte, lowest first
 
-Avro specification 1.11, "Binary Encoding". It reads what our agents write; whatever else comes goes the long way, which is the
-reference, and raises the errors. Every event is read here, so it is compiled. Pure.
+Avro specification 1.11, "Binary Encoding". It reads what our agents write. Everything else goes to the reference
+decoder, which also raises the errors. Every event is read here, so it is compiled. Pure.
 """
 
 from __future__ import annotations

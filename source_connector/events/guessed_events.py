@@ -1,7 +1,7 @@
-"""Events of DataStax's agents until they are understood, and the kinds of them that stay a guess.
+"""Events of DataStax's agents: held until the schema was checked, and the kinds that remain a guess.
 
-They name no table id and no columns, so the table's metadata must be as new as they are: it is looked at once for all
-that have come, before any of them is worked on.
+These events name no table id and no columns, so the table's metadata must be as new as they are. The schema is
+checked once for all events that have arrived, before any of them is processed.
 """
 
 from __future__ import annotations

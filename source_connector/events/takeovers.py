@@ -1,16 +1,20 @@
-"""Which messages come to an instance because it got their topic partition from another one. No I/O.
+"""Recognizes messages that an instance receives because it got their topic partition from another instance. No I/O.
 
-Pulsar does not tell a consumer that it has become the active one of a partition, nor that it is not any more. What tells is:
-the first message of a partition; one that came before (the broker begins again behind what is acknowledged); and one
-that the broker had for a second while this instance waited for messages, for before it serves another consumer it waits
-so long itself (`activeConsumerFailoverDelayTimeMillis`).
+Pulsar does not tell a consumer that it has become the active one of a partition, nor that it no longer is. A takeover
+shows in one of these:
 
-The other instance may still have records on their way. It sees to those itself that reach the data topic later than
-`STALE_AFTER_S`; for the others the instance that got the partition waits so long before it works on events there.
+- the first message of a partition;
+- a message that came before, because the broker starts again after what is acknowledged;
+- a message that the broker held for a second while this instance waited for messages, because the broker waits that
+  long before it serves another consumer (`activeConsumerFailoverDelayTimeMillis`).
 
-That time counts from when the client fetched the event's message, for the partition may be another instance's since. The client does
-not tell when that was. It cannot have been before the message that stood so many places ahead was taken from the client's queue,
-nor before the queue was last empty.
+The other instance may still have records in flight. It handles those that reach the data topic later than
+`STALE_AFTER_S` itself. For the others, the instance that got the partition waits `STALE_AFTER_S` before it processes
+events there.
+
+That time counts from when the client fetched the event's message, because since then the partition may belong to
+another instance. The client does not say when that was. It was not before the message one queue length ahead was
+taken from the client's queue, and not before the queue was last empty.
 """
 
 from __future__ import annotations

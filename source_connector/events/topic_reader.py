@@ -1,11 +1,14 @@
 """One events topic: waits until it exists, receives its messages, decodes them by their writer's schema, acknowledges.
 
-What kind of events it holds is known by its schema: AVRO is ours, KEY_VALUE is what DataStax's agents write. A thread for each topic receives; it pauses while too many of the topic's own events wait, so that a table whose events
-cannot be published holds up no other. A message stays unacknowledged until every event in it is settled, and one that
-the broker delivers again while it is still held here is recognised.
+The topic's schema shows the kind of its events: AVRO is ours, KEY_VALUE is that of DataStax's agents. Each topic has
+a thread that receives. The thread pauses while too many of the topic's own events wait, so a table whose events
+cannot be published does not delay other tables.
 
-Where several instances share the partitions, the first messages of a partition that this one got wait, see
-`source_connector.events.takeovers`.
+A message stays unacknowledged until every event in it is settled. A message that the broker delivers again while it
+is still held here is recognized.
+
+If several instances share the partitions, the first messages of a new partition wait
+(`source_connector.events.takeovers`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""CQL bytes of columns straight to Avro: no values of Python in between where the two forms are near to each other.
+"""Converts CQL bytes of columns directly to Avro, without Python values in between, if the two forms are similar.
 
     Value => {Field}
       Field => 0, null | 2, Avro of the column's type             (a union with null, zigzag vint of the branch)
 
-Types whose forms differ too much, and bytes that do not look as they should, go the long way over `schemas.cql_value` and
-fastavro, which is the reference, and raises the errors. Every row is written here, so it is compiled. Pure.
+Types whose forms differ too much, and bytes that are not valid, are converted with `schemas.cql_value` and fastavro.
+These are the reference, and raise the errors. Every row is written here, so it is compiled. Pure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Reads that come before the write that their event tells of. Pure.
+"""Recognizes reads that are too early to show the write of their event. Pure.
 
-Cassandra appends a mutation to the commit log first and applies it to the memtable then; with `commitlog_sync: batch` the log
-is on the disk before. So the agent's event may be here while the very node that wrote it still answers reads without it, and
-asking all replicas proves nothing. That lasts as long as a thread takes to go on: microseconds, seconds on a node that stands
-still. Within the time that Cassandra gives a write, a row that cannot be the outcome of its event is read again.
+Cassandra first appends a mutation to the commit log and then applies it to the memtable; with `commitlog_sync: batch`
+the log is on the disk before. So an event may arrive while the node that wrote it still answers reads without the
+change, and even an answer from all replicas proves nothing. This lasts until the writing thread continues:
+microseconds, or seconds on a node that is suspended. Within the time that Cassandra allows for a write, a row that
+cannot be the result of its event is read again.
 
 Cassandra source: o.a.c.db.Keyspace.applyInternal, o.a.c.db.commitlog.BatchCommitLogService.
 """

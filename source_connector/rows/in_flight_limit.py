@@ -1,7 +1,8 @@
-"""How many statements may be under way: more while Cassandra answers as fast as ever, fewer when it slows down. Pure.
+"""Limits the statements in flight: more while Cassandra answers as fast as before, fewer when it slows down. Pure.
 
-Additive increase, multiplicative decrease, as TCP does it: each answer in time while the limit is in use raises it a
-little, an answer that takes much longer than the fastest ones lately, or none, lowers it by a quarter.
+Additive increase, multiplicative decrease, as in TCP. An answer in time while the limit is reached increases the
+limit a little. An answer that takes much longer than the fastest recent ones, or no answer, decreases it by a
+quarter.
 """
 
 from __future__ import annotations

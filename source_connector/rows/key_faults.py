@@ -1,9 +1,9 @@
-"""Whether a read that fails, or has no answer, is its key's fault: a partition of too many tombstones, a damaged SSTable.
+"""Decides if a failed or unanswered read is its key's fault: too many tombstones, or a damaged SSTable.
 
-The same errors come from a cluster that is overloaded. So a failure is its key's where, since the last failure of the same
-task, more reads of other keys were answered than failed. Where nothing else was read meanwhile, the last verdict holds: a
-key that fails for its own sake may hold back all others of its topic. What was found to be a key's own fault says nothing of
-the cluster, and does not count against it.
+An overloaded cluster gives the same errors. So a failure is its key's fault if, since the last failure of the same
+task, more reads of other keys were answered than failed. If nothing else was read meanwhile, the last verdict stands,
+because a key that fails for its own sake may delay all other keys of its topic. Failures that were found to be a
+key's own fault do not count against the cluster.
 """
 
 from __future__ import annotations

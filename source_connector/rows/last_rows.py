@@ -1,8 +1,10 @@
-"""What was published last for each key, so that a row that did not change need not be published again. No I/O.
+"""The row last published for each key, so that an unchanged row need not be published again. No I/O.
 
-Off unless the option `suppress.unchanged` asks for it. It forgets rather than errs: a key while its record is under way,
-everything when a deletion of many rows was published, or when this process stood still for so long that another instance
-may have published meanwhile.
+Off by default (option `suppress.unchanged`). When in doubt, it forgets:
+
+- a key while its record is in flight;
+- everything when a deletion of many rows was published;
+- everything when this process was suspended for so long that another instance may have published meanwhile.
 """
 
 from __future__ import annotations

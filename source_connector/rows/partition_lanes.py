@@ -1,10 +1,11 @@
-"""Which waiting events may be worked on now: the order per key, and per partition around deletions. Pure.
+"""Decides which waiting events may be processed now: in order per key, and per partition around deletions. Pure.
 
-Events of one key keep their order: while one is worked on, later ones wait, and what has gathered in the meantime
-is settled by a single read, for a read gives the current row anyway.
-The same holds for static events of one partition, up to the next deletion in it.
-Events of different keys go on side by side, but for those that concern a whole partition (static row, range and
-partition deletion): such an event waits for everything before it in its partition and holds back everything after.
+Events of one key keep their order: while one is processed, later ones wait. A single read settles all that have
+gathered meanwhile, because a read returns the current row. The same holds for static events of one partition, up to
+the next deletion in it.
+
+Events of different keys are processed in parallel, except those that concern a whole partition (static row, range and
+partition deletion). Such an event waits for everything before it in its partition, and delays everything after it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is selected of a table, and how its rows become keys and values of the data topic. Pure.
+"""What is selected from a table, and how its rows become keys and values of the data topic. Pure.
 
-A projection stands for one state of the table's schema: its statements, its Avro schemas and its converters belong
-together, so a row's bytes are always written by the schema that they were selected for.
+A projection belongs to one state of the table's schema. Its statements, Avro schemas and converters belong together,
+so the bytes of a row are always written with the schema with which the row was selected.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which waiting reads one statement can answer: `IN` over partition keys and clustering keys of one node. Pure.
+"""Groups waiting reads that one statement can answer: `IN` over partition keys and clustering keys of one node. Pure.
 
-Some 40 keys a statement cost the client and the server a fraction of what 40 statements cost. Keys of one partition,
-or keys with the same clustering, are asked for exactly. Other keys are asked for as the product of both lists, 20 of
-them at most, which may return rows that nobody asked for: they are dropped, and whoever sees too many of them turns
-that off. Where rows are large, fewer keys go together, for the answer is held as a whole.
+A statement for 40 keys costs client and server a fraction of what 40 statements cost. Keys of one partition, or keys
+with the same clustering, are requested exactly. Other keys are requested as the product of both lists, at most 20 of
+them. This may return rows that were not requested; they are dropped, and the caller turns it off when there are too
+many. If rows are large, a statement has fewer keys, because its answer is held as a whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads of one kind, at the first level or at the higher one: their queue, and the statements that are under way for them.
 
-Each kind has slots and a limit of its own, so that a replica which is slow to answer reads at `ALL` takes nothing from the others. A
-statement that has no answer after 2 s gives up its slot; its answer counts all the same when it comes.
+Each kind has its own slots and limit, so a replica that is slow to answer reads at `ALL` takes nothing from the other
+reads. A statement without an answer after 2 s gives up its slot. If its answer comes later, it still counts.
 """
 
 from __future__ import annotations

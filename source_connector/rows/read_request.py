@@ -1,6 +1,6 @@
-"""What is asked of Cassandra for an event, and what comes back. Values only.
+"""What an event asks of Cassandra, and what comes back. Values only.
 
-One of each is made for every row, so this is compiled: an object with slots costs a tenth of a named tuple then.
+One of each is created for every row, so this is compiled: an object with slots then costs a tenth of a named tuple.
 """
 
 from __future__ import annotations

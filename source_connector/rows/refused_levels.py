@@ -1,7 +1,7 @@
 """Consistency levels that Cassandra refuses, by its guardrail `read_consistency_levels_disallowed` (4.1 and later).
 
-The refusal is of the level, not of the event that is read. The level is left out for a minute; then it is asked for again,
-for an operator may have allowed it.
+Cassandra refuses the level, not the event that is read. The level is left out for a minute and then tried again,
+because an operator may have allowed it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
-"""When a row that was read goes, and which of its columns go before: told by Cassandra's own TTLs. Pure.
+"""When a row that was read expires, and which of its columns expire before: from Cassandra's own TTLs. Pure.
 
-A column with one cell goes when its TTL is over; `TTL()` tells the seconds that are left, whoever caused the read. Two things no
-function shows. The cells of a collection or of a user type that is not frozen have a TTL each: such a column counts as one that
-stays, unless the newest change that names it is an INSERT, all of which has a TTL. And an INSERT writes a row marker, which
-keeps the row without any cell: only the events tell of it. What that leaves open is decided for a row that may stay, but for
-one case: where no event tells of markers at all (backfill, repair, what a deletion has left, DataStax's agents), a row all of
-whose cells go is taken to go with the last of them, as rows do that an INSERT with a TTL has made.
+A column with one cell expires when its TTL is over. `TTL()` gives the seconds that are left, whatever caused the
+read. No function shows these two things:
+
+- Each cell of a collection, or of a user type that is not frozen, has its own TTL. Such a column counts as one that
+  stays, unless the newest change that names it is an INSERT whose values all have a TTL.
+- An INSERT writes a row marker, which keeps the row without any cell. Only events say so.
+
+In case of doubt, the row may stay. There is one exception: if no event says anything about markers (backfill, repair,
+rows that a deletion has left, DataStax's agents), a row whose cells all expire is assumed to expire with the last of
+them, like a row that was inserted with a TTL.
 """
 
 from __future__ import annotations

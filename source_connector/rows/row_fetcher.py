@@ -1,7 +1,7 @@
-"""Reads of current rows: grouped into statements, at consistency levels with what follows when one fails.
+"""Reads current rows: groups reads into statements, and chooses the next consistency level when one fails.
 
-`start` queues a read and `flush` sends what may be sent. What the driver answers is posted to the owner's inbox and
-comes back through `answered`, in the owner's thread: the rows or the error of each read that is over now.
+`start` queues a read, and `flush` sends what may be sent. The driver's answers are posted to the owner's inbox and
+come back through `answered`, in the owner's thread: the rows or the error of each read that is finished.
 """
 
 from __future__ import annotations

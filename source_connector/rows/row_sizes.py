@@ -1,8 +1,8 @@
-"""How large the rows of each table are, by its last answers, and how many bytes may be asked for at once. Pure.
+"""Estimates the row size of each table from its last answers, and how many bytes may be requested at once. Pure.
 
-A row is asked for before its size is known. So a table that nothing is known of counts as one of large rows, and each answer
-brings the figure down to half at most: the first statements ask for one row each. A larger row counts at once, smaller ones
-little by little. What this cannot foresee is a table all of whose rows grow at once.
+A row is requested before its size is known. So a table without known rows counts as one with large rows, and each
+answer lowers the estimate at most to its half: the first statements request one row each. A larger row counts at
+once, smaller rows count gradually. A table whose rows all grow at once cannot be foreseen.
 """
 
 from __future__ import annotations

@@ -1,13 +1,18 @@
 """From the events of one key to one record: read, prove that the read holds the changes, publish, wait for the ack.
 
-A read is *proven* for an event when it cannot be older than the event: either a cell that the event wrote is there with
-the event's write time, or everything it wrote is there with that time or a later one (which proves nothing of a counter: a
-later increment does not replace an earlier one), or all replicas were asked, the event's own node among them. What cannot be proven at the first level is read once more at the higher one, and
-published whatever the outcome; only what is proven is remembered, so that another replica's copy is never suppressed
-by a record that may not hold the change.
+A read is *proven* for an event when it cannot be older than the event. One of these must hold:
 
-While the event's write may be under way still (`source_connector.rows.early_reads`) even all replicas prove nothing: a row
-that cannot be the event's outcome is read again before it is published, one that may or may not be, after that.
+- a cell that the event wrote is there with the event's write time;
+- everything that it wrote is there with that time or a later one (not for a counter: a later increment does not
+  replace an earlier one);
+- all replicas were asked, among them the event's own node.
+
+What the first level cannot prove is read once more at the higher level, and published whatever the result is. Only
+what is proven is remembered. So a record that may not hold the change never suppresses another replica's copy.
+
+While the event's write may still be in progress (`source_connector.rows.early_reads`), even all replicas prove
+nothing. A row that cannot be the event's result is read again before it is published. A row that may or may not be
+the result is read again after it is published.
 """
 
 from __future__ import annotations

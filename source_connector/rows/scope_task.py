@@ -1,14 +1,16 @@
-"""Deletions of many rows: a marker first, then every row in its scope that is still there, page by page.
+"""Deletions of many rows: first a marker, then page by page every row in its scope that still exists.
 
-One thing is under way at a time: the marker, the read of a page, the records of a page. So the rows are read when the data
-topic has the marker. An instance that was suspended may publish a marker that erases what another one has published since:
-that was written before the read, and comes again behind the marker. Rows of a page that took long may lie behind newer ones
-of theirs, or behind their deletion: such a page is read again, once, and what differs is published again: a row that changed,
-a null for a row that is gone. What changes after that has events of its own behind this one, so a busy partition over a slow
-topic settles too.
+One thing is in flight at a time: the marker, the read of a page, or the records of a page. So the rows are read when
+the data topic has the marker. An instance that was suspended may publish a marker that erases what another instance
+has published since. Those rows were written before the read, so they are published again after the marker.
 
-A row with a cell that the deletion would have taken was read before the deletion was applied: its page is read again
-(`source_connector.rows.early_reads`). Where no write time tells, all is done once more when the deletion is there for sure.
+Rows of a page that took long may be after newer records of theirs, or after their deletion. Such a page is read
+again, once, and the differences are published again: a row that changed, and a null for a row that is gone. Later
+changes have events of their own after this one, so a busy partition on a slow topic comes to an end.
+
+A row with a cell that the deletion would have removed was read before the deletion was applied, so its page is read
+again (`source_connector.rows.early_reads`). If no write time shows this, everything is done once more when the
+deletion must have been applied.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Nodes that leave statements unanswered while their connections stand: one that stands still, or whose machine is gone.
+"""Nodes that leave statements unanswered while their connections are open: suspended, or on a machine that is gone.
 
-The driver takes such a node for down after a minute. Until then it would be the first one asked for a third of all reads in
-a cluster of three nodes, each of which would wait for its timeout.
+The driver considers such a node down after a minute. Until then, in a cluster of three nodes, it would be the first
+choice for a third of all reads, and each of them would wait for its timeout.
 """
 
 from __future__ import annotations

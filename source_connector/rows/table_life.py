@@ -1,9 +1,9 @@
 """A table's lives: one lasts from its CREATE to its DROP. What belongs to an earlier one ends with it.
 
-A reader of the data topic starts an empty table at the first record with a new table id. Behind that record nothing of an
-older id may stand: it would be the old table's key with what the new table has under it. So the lanes go with their life;
-what was under way finds that out at its next step, whatever that is (an answer of Cassandra's or the broker's, a retry that
-is due); and the new life's first read waits until the broker has answered for every record of an older one.
+A reader of the data topic starts an empty table at the first record with a new table id. No record of an older id may
+follow that record: it would be the old table's key with the new table's row. So the lanes end with their life. What
+was in flight learns of this at its next step (an answer of Cassandra or the broker, or a retry that is due). The new
+life's first read waits until the broker has answered for every record of an older one.
 """
 
 from __future__ import annotations

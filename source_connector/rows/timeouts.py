@@ -1,7 +1,8 @@
 """Timeouts of statements: those that end within the same quarter of a second share one timer of the driver's.
 
-A timer of the driver wakes its event loop when it is made, and is kept until its time, cancelled or not, and by its callback the
-whole answer of a statement with it. Thousands of statements are under way within one timeout, and hardly any of them ends by it.
+A driver timer wakes the event loop when it is created. It is kept until its time, even if it was cancelled, and its
+callback keeps the whole answer of a statement. Thousands of statements are in flight within one timeout, and hardly
+any of them times out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Looks whether a data topic was given more partitions, in a thread of its own: a broker that is away takes seconds to be given up.
+"""Checks the number of partitions of data topics, in its own thread, because a broker that is away takes seconds to
+fail.
 
-Pulsar's producers notice a new number of partitions within a minute (`autoUpdatePartitionsInterval`), and spread keys anew from then on.
+Pulsar's producers notice a new number of partitions within a minute (`autoUpdatePartitionsInterval`), and distribute
+keys differently from then on.
 """
 
 from __future__ import annotations

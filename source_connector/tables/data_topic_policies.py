@@ -1,6 +1,7 @@
-"""What Pulsar trims of the data topics: asked when a topic's schema is registered and each hour, told, and mended by option.
+"""Policies by which Pulsar deletes records of data topics: checked at registration and every hour, and reported.
 
-Pulsar's default is to delete what no subscription holds. Who reads a data topic later, finds nothing of it then.
+Pulsar's default is to delete what no subscription holds, so a reader that comes later does not find these records.
+With an option, the connector sets the retention itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether a topic's newest schema is the one that was registered last.
+"""Checks that a topic's newest schema is the one that was registered last.
 
-Pulsar's registry keeps each text once: a table that looks again as it did before (a column dropped and added again) gets
-its old version, and whoever follows the newest one misses the column. Such a schema is registered with a mark, an
-attribute that Avro ignores, which makes it another text and so a version of its own.
+Pulsar's registry keeps each schema text once. A table that returns to an earlier definition (a column dropped and
+added again) gets its old version, and readers of the newest version miss the column. Such a schema is registered with
+a mark, an attribute that Avro ignores. The mark makes it another text, and so a new version.
 """
 
 from __future__ import annotations

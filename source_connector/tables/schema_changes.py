@@ -1,7 +1,8 @@
 """The topic of schema changes: each change of the table's definition is a JSON record there, keyed `<keyspace>.<table>`.
 
-What was told last is read back from the topic at start, so a change that happened while nothing ran is told too, and one
-that another instance has told is not told again (two may, at the same moment).
+At its start, the connector reads the last record of the topic. So it also publishes a change that happened while
+nothing ran, and does not repeat a change that another instance has published (two instances may publish it at the
+same moment).
 """
 
 from __future__ import annotations

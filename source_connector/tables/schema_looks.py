@@ -1,4 +1,4 @@
-"""Questions about Cassandra's schema, asked in a thread of their own: a node that hangs takes seconds to be given up.
+"""Checks of Cassandra's schema, in a thread of their own, because a node that hangs takes seconds to fail.
 
 SchemaWatch, GuessedEvents, source -- ask --> SchemaLooks -- Looked, by the inbox --> whoever asked
 """

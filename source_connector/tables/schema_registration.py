@@ -1,7 +1,7 @@
 """The data topic's schema: registered by the host before the first record that needs it.
 
-While the registry does not take it the table is parked: nothing is read, its events stay unacknowledged, and it is tried
-again with growing pauses, for an operator may change the topic's compatibility strategy or its schema.
+While the registry refuses it, the table is parked: nothing is read, its events stay unacknowledged, and the schema is
+tried again with growing pauses, because an operator may change the topic's compatibility strategy or its schema.
 """
 
 from __future__ import annotations

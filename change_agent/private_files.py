@@ -1,7 +1,7 @@
 """Folders and files with row data in them: 0700 and 0600 from their first moment, whatever the umask is.
 
-Everything that the agent or one of its commands writes is made here. What is there already keeps its mode: an operator may
-have opened it to somebody.
+Everything that the agent or one of its commands writes is created here. An existing file or folder keeps its mode,
+because an operator may have opened it to others.
 """
 
 from __future__ import annotations

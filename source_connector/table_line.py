@@ -365,7 +365,7 @@ class TableLine:
             self._failed(task, reason)
 
     def _failed(self, task: Task, reason: str) -> None:
-        """It is the event's fault, as far as one can see: so many attempts, then it is set aside."""
+        """It seems to be the event's fault: after the last attempt it becomes a dead letter."""
         task.failures += 1
         if task.failures < self._stages.limits.max_failures:
             self._retry(task, reason)

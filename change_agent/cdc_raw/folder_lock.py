@@ -1,7 +1,7 @@
-"""FolderLock: one agent at a time reads a node's `cdc_raw`, wherever its working directory is.
+"""FolderLock: lets only one agent at a time read a node's `cdc_raw`, wherever its working directory is.
 
-The lock is on the folder itself (flock), so there is no file of ours in it that Cassandra would count, and a folder that
-may only be read can be locked too. It goes with the process that holds it, however that ends.
+The lock is on the folder itself (flock), so it adds no file that Cassandra would count, and a folder with read
+permission only can be locked, too. The kernel releases it when the process ends, however it ends.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class KeyProvider(Protocol):
 class SegmentOptions:
     """What reading a segment needs beside the segment.
 
-    `keys` are for encrypted segments. `max_segment_size` bounds in bytes what an entry of a plain segment, and a
-    compressed or encrypted segment, may become in memory, for a few bytes can claim to be gigabytes.
+    `keys` are for encrypted segments. `max_segment_size` limits, in bytes, how large an entry of a plain segment, and
+    a compressed or encrypted segment, may become in memory, because a few bytes can claim to be gigabytes.
     """
 
     keys: KeyProvider | None = None

@@ -4,9 +4,10 @@
     compressed SyncMarker Length(Int32) Compressed
     encrypted  SyncMarker Length(Int32) {Block}
 
-All positions that Cassandra tells (entries, index, limits) are those of the log in its memory: header, marker, entries,
-marker, ... In a plain file they are places in the file; in an encoded one only the markers know the file, and `Length` is
-what a section counts for. So an encoded segment is decoded from its start, also to resume in its middle.
+All positions that Cassandra gives (entries, index, limits) are positions in its in-memory log: header, marker,
+entries, marker, ... In a plain file they are positions in the file. In an encoded file, only markers have positions
+in the file, and a section counts with its `Length`. So an encoded segment is decoded from its start, also to resume
+in its middle.
 
 Cassandra source: o.a.c.db.commitlog.CommitLogSegmentReader (NoOpSegmenter, CompressedSegmenter, EncryptedSegmenter).
 """

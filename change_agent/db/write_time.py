@@ -1,4 +1,4 @@
-"""When a mutation was written, told by its first bytes alone: no schema is needed.
+"""The write time of a mutation, from its first bytes alone: no schema is needed.
 
 Cassandra source: o.a.c.db.rows.EncodingStats.Serializer. Pure.
 """

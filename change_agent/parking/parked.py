@@ -1,4 +1,4 @@
-"""ParkedMutations: mutations that could not be understood, kept with all that is needed to try again.
+"""ParkedMutations: mutations that could not be decoded, stored with everything that a retry needs.
 
     parked.sqlite, table `parked`: one row a mutation
       segment_id, position   its place in the log, once only: a crash may park it twice
@@ -7,9 +7,9 @@
       version                of the commit log that it was written by
       reason                 of the last try
 
-The segment of a parked mutation stays in `cdc_raw` until nothing of it is parked any more: this store is what says so. So
-when it is damaged every segment that is still there has to be read again, from its beginning: what was parked is among
-them, and is parked anew.
+The segment of a parked mutation stays in `cdc_raw` until nothing of it is parked; this store decides that. So when
+the store is damaged, every segment that still exists must be read again from its beginning. The parked mutations are
+among them, and are parked again.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class ParkedMutation:
 class ParkedMutations:
     """The parked mutations of a working directory. Used by the reader's thread; `segment_ids` and `count` by any.
 
-    A damaged file is set aside, told, and begun anew. Before that `read_again` is called: it has to make durable that all
-    segments are read again, for nobody knows any more which of them were held.
+    A damaged file is set aside and reported, and a new one begins. `read_again` is called before that: it must store
+    durably that all segments are read again, because it is not known any more which of them were held.
     """
 
     def __init__(self, directory: Path, read_again: Callable[[], None]) -> None:

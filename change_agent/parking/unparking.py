@@ -1,8 +1,8 @@
-"""Unparker: tries parked mutations again when the schema changed, and publishes what can be read now.
+"""Unparker: retries parked mutations when the schema has changed, and publishes those that can be read.
 
-Their events come late: newer changes of the same rows may be on the topic already. That is safe, for an event only says
-which row changed; whoever reads the row finds it as it is now, with its write time. An item leaves the store when its
-events are with the broker, so a crash publishes it again and never loses it.
+Their events come late: newer changes of the same rows may already be on the topic. That is safe, because an event
+only says which row changed; a consumer reads the current row, with its write time. An item leaves the store when the
+broker has its events, so a crash publishes it again and never loses it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""CopyTopic: a Pulsar topic that holds the newest copy of one node's positions, and nothing older for long.
+"""CopyTopic: a Pulsar topic that holds the newest copy of one node's positions.
 
-A durable subscription keeps the newest message whatever the namespace's retention is; the one before is acknowledged when
-it is there. The subscription is exclusive, so a second agent for the same node, on whatever machine, is refused.
+A durable subscription keeps the newest message, whatever the namespace's retention is. The previous message is
+acknowledged when the new one is there. The subscription is exclusive, so a second agent for the same node is refused,
+on any machine.
 """
 
 from __future__ import annotations

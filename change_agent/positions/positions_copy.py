@@ -1,9 +1,9 @@
-"""PositionsCopy: keeps a copy of the stored positions with the broker, so that a replaced machine or pod goes on.
+"""PositionsCopy: keeps a copy of the stored positions in Pulsar, so that a replaced machine or pod can continue.
 
-Only one agent has a node's copy, on whatever machine: a second one waits before it reads anything.
+Only one agent can have a node's copy, on any machine. A second one waits before it reads anything.
 
-The copy is a few seconds old, so a new machine repeats that much. While something that was acknowledged to the log waits
-on this machine's disk only (held events, parked mutations), no copy is made: it would skip that.
+The copy is a few seconds old, so a new machine repeats those seconds. While events that count as acknowledged exist
+on this machine's disk only (held events, parked mutations), no copy is made, because it would skip them.
 """
 
 from __future__ import annotations

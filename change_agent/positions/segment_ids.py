@@ -1,8 +1,9 @@
-"""SegmentIds: ids of segments that are done, as runs of neighbours. Cassandra counts them up, so there are few runs.
+"""SegmentIds: ids of finished segments, as runs of neighbours. Cassandra numbers segments upwards, so there are few
+runs.
 
-What is asked and what is added costs the logarithm of the runs, or a copy of their bounds, whatever the number of ids is.
-Runs are bounded too: above _MAX_RUNS the lowest are forgotten. Those are segments that are gone for long; one that came
-back after all would be read again. Pure.
+To look up or add an id costs the logarithm of the number of runs, or a copy of their bounds, whatever the number of
+ids is. The number of runs has a limit, too: above _MAX_RUNS the lowest are forgotten. Their segments have long been
+deleted; if one came back, it would be read again. Pure.
 """
 
 from __future__ import annotations

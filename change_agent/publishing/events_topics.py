@@ -1,7 +1,7 @@
 """EventsTopics: makes sure, through Pulsar's admin REST interface, that an events topic and its subscription exist.
 
-The subscription comes before the first event: a broker keeps nothing for readers that it does not know. A broker that does
-not own the topic names the one that does, which is asked then.
+The subscription is created before the first event is sent, because a broker keeps nothing for readers that it does
+not know. A broker that does not own the topic redirects to its owner.
 """
 
 from __future__ import annotations

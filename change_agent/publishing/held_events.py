@@ -1,4 +1,4 @@
-"""HeldEvents: events of one topic that cannot be used, on disk, so that the other tables go on.
+"""HeldEvents: events of a topic that cannot be used, on disk, so that the other tables can continue.
 
     <topic's table>.events => {Frame}
       Frame => Length Crc Payload
@@ -8,12 +8,14 @@
           Schema => Avro schema, JSON text: that of the events behind it
           Events => MutationEvents in Avro, as it would have been sent (schemas.mutation_event)
 
-A version that has other fields goes on behind its own schema; before the first one stands what the first versions wrote,
-whose events are of the first schema. A text of JSON begins with a brace, and events with the length of a node id.
+An agent version with other fields appends its schema first. Before the first schema are the events of the earliest
+versions, which have the first schema. A schema (JSON text) begins with a brace, and events begin with the length of a
+node id.
 
-What a crash has left at the end was never durable, so it was never acknowledged: it is cut off. Bytes that something has
-damaged since are left out and told, and the file is kept (change_agent.publishing.held_frames). Where they are the last ones,
-a byte that ends no frame parts them from what is appended.
+An incomplete write that a crash left at the end was never durable, so its events were never acknowledged: it is cut
+off. Bytes that were damaged later are left out and reported, and the file is kept
+(change_agent.publishing.held_frames). If they are at the end, a byte that ends no frame separates them from what is
+appended.
 """
 
 from __future__ import annotations

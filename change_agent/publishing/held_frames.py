@@ -1,7 +1,7 @@
-"""Frames of a file of held events (change_agent.publishing.held_events): the whole ones, also behind damaged bytes.
+"""Frames of a file of held events (change_agent.publishing.held_events): the complete ones, also after damaged bytes.
 
-Bytes at the end that are cut short, or zeros, are what a crash has left of a write: they were never durable. Other bytes that
-are no whole frame were durable once, and something has damaged them since; there may be whole frames behind.
+Cut bytes or zeros at the end are what a crash has left of a write: they were never durable. Other bytes that are not
+a complete frame were durable once and were damaged later; complete frames may follow them.
 """
 
 from __future__ import annotations

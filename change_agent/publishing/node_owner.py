@@ -1,7 +1,7 @@
-"""NodeOwner: one agent at a time publishes a node's changes, on whatever machine it runs.
+"""NodeOwner: lets only one agent at a time publish a node's changes, on any machine.
 
-It is asked at the start, of a topic that belongs to the node and holds no message. A broker that cannot be asked is no
-reason to wait: the lock on `cdc_raw` keeps out what runs on the same machine.
+It is checked at the start, with a topic that belongs to the node and holds no message. If the broker cannot be asked,
+the agent does not wait: the lock on `cdc_raw` keeps out agents on the same machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Events between the reader and the messages that carry them, and what of the log waits for them.
+"""Events between the reader and their messages, and what in the log waits for them.
 
-Every event passes here, so it is compiled. Pure: threads, files and clients are others' business.
+Every event passes through here, so it is compiled. Pure: it uses no threads, files or clients.
 """
 
 from __future__ import annotations

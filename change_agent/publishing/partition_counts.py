@@ -2,8 +2,8 @@
 
     topic-partitions.json => {"<topic>": n, ...}
 
-A row belongs to one partition by its token and the number of partitions. When that number changes under us, a row's
-events stand in two partitions and their order is lost: that topic must not be used as if nothing had happened.
+A row's partition follows from its token and the number of partitions. If that number changes, a row's events are in
+two partitions and their order is lost. Such a topic must not be used as before.
 """
 
 from __future__ import annotations

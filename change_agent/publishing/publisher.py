@@ -1,7 +1,8 @@
-"""MutationPublisher: takes events from the reader, sends them to their topics, and reports what the broker has.
+"""MutationPublisher: takes events from the reader, sends them to their topics, and reports what the broker has
+acknowledged.
 
-One thread owns all topics; everybody else speaks to it through its inbox: the reader hands over batches, the
-client's threads hand over results, and a short-lived thread per topic that has to be opened hands over its producers.
+One thread owns all topics. All other threads use its inbox: the reader posts batches, the client's threads post
+results, and a short-lived thread for each topic that must be opened posts its producers.
 """
 
 from __future__ import annotations
@@ -81,10 +82,10 @@ class Producers(Protocol):
 class HoldLimits:
     """When topics that cannot be used are held, while another one can be used and the disk has room.
 
-    A topic can be used when the broker acknowledges each message within `answer_s`. Those that cannot, for `seconds`, are held
-    when together so many events or bytes wait for them, or when reading waits for room, and the broker acknowledged something
-    of another one within `proof_s`. After `max_seconds` they are held whatever waits. What is on its way from the disk has
-    as much room again.
+    A topic can be used when the broker acknowledges each message within `answer_s`. Topics that cannot be used for
+    `seconds` are held if together that many events or bytes wait for them, or if reading waits for room, and if the
+    broker acknowledged something of another topic within `proof_s`. After `max_seconds` they are held, however little
+    waits. Events that are sent from the disk have as much room again.
     """
 
     events: int

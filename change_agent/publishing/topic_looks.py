@@ -1,12 +1,13 @@
-"""TopicLooks: what each events topic was when it was last found whole, and from where on events are lost when it is not.
+"""TopicLooks: the state of each events topic when it was last found complete, and from where events are lost if it is
+not.
 
     topic-looks.json => {"<topic>": Entry}
       Entry => {"mark": text | null, "lost": text | null, "looks": [{"ends": [[ledger, entry], ...], "place": Place | null}]}
       Place => [segment id, position, time in milliseconds]
 
-A look remembers where each topic partition ended, and what of the commit log was acknowledged just before. When the
-subscription has consumed up to the ends of a look, what was acknowledged before it needs the topic no more, and earlier looks
-are forgotten: so events that nobody consumed are counted among the lost ones, too. No clock is compared with another.
+A look stores where each topic partition ended, and what of the commit log was acknowledged just before. When the
+subscription has consumed up to these ends, the topic is no longer needed for what was acknowledged before, and
+earlier looks are forgotten. So events that nobody consumed count as lost, too. No two clocks are compared.
 """
 
 from __future__ import annotations

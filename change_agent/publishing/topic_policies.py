@@ -1,4 +1,4 @@
-"""TopicPolicies: which of Pulsar's policies would drop events that nobody has read, asked when a topic opens and each hour."""
+"""TopicPolicies: which of Pulsar's policies would delete unread events, checked when a topic opens and every hour."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""SchemaHistory: every definition of every table the agent has known, by table id and time, also after DROP.
+"""SchemaHistory: every definition of every table that the agent has known, by table id and time, also after DROP.
 
-It learns from two sources: what the node says when it is asked, and the mutations of `system_schema` in the log. All is
-kept in the working directory (change_agent.schema.schema_store), so that the next process knows the same without asking.
+It learns from two sources: the node's answers, and the mutations of `system_schema` in the log. Everything is stored
+in the working directory (change_agent.schema.schema_store), so that the next process has the same without asking.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ class SchemaHistory:
         self.places: list[LogPlace] = []
 
     def load(self) -> None:
-        """Read what was stored. A damaged store is set aside and begun anew, which is told.
+        """Read what was stored. A damaged store is set aside and reported, and a new one begins.
 
-        Raises UnwritableFileError, for a full disk says nothing about what is stored; may be called again then.
+        Raises UnwritableFileError, because a full disk does not mean that the stored state is damaged; may be called
+        again then.
         """
         try:
             self._load()

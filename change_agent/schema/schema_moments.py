@@ -1,6 +1,7 @@
-"""SchemaMoments: by which definitions an entry of the log is read, where its tables had several.
+"""SchemaMoments: the definitions with which an entry of the log is read, if its tables had several.
 
-Most entries never come here: their tables had one definition, or all that they had read the same bytes and agree on `cdc`.
+Most entries never come here: their tables had one definition, or all their definitions read the same bytes and agree
+on `cdc`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SchemaMoments:
         self.ids: frozenset[bytes] = frozenset()
 
     def use(self, known: SchemaOfLog) -> None:
-        """Choose among these definitions from now on."""
+        """Choose from these definitions from now on."""
         places: dict[UUID, list[LogPlace]] = defaultdict(list)
         for place in known.places:
             places[place.table_id].append(place)
@@ -68,8 +69,10 @@ class SchemaMoments:
         self.ids = frozenset(table_id.bytes for table_id in known.versions)
 
     def begin(self, segment_id: int, latest_ms: int, confirmed_ms: int) -> None:
-        """The next entries are of this segment, written at or before `latest_ms`; the schema was asked at `confirmed_ms`."""
-        # What is read after something else was written after it, too, unless it stands before that in the log.
+        """The next entries are of this segment, written at or before `latest_ms`; the schema was read at
+        `confirmed_ms`."""
+        # The log is read in the order in which it was written. So the latest time of the entries before is the earliest
+        # time of these, unless the reader went back to an earlier segment.
         self._earliest_us = self._latest_us if segment_id >= self._segment_id else 0
         self._latest_us, self._confirmed_us = latest_ms * 1000, confirmed_ms * 1000
         if segment_id != self._segment_id:

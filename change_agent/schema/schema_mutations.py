@@ -1,7 +1,8 @@
-"""What a mutation of `system_schema` says: which tables and user types were made or altered, and when.
+"""Reads mutations of `system_schema`: which tables and user types were created or altered, and when.
 
-Every CREATE TABLE and ALTER TABLE writes the row of `tables` anew, with the table's id, and the rows of those columns that
-it adds, changes or drops; all with the time of the statement. DROP TABLE writes tombstones only, which say nothing new.
+Every CREATE TABLE and ALTER TABLE writes the table's row of `tables` again, with the table's id, and the rows of the
+columns that it adds, changes or drops; all with the time of the statement. DROP TABLE writes tombstones only, which
+are not needed.
 
 Cassandra source: o.a.c.schema.SchemaKeyspace (makeCreateTableMutation, makeUpdateTableMutation, addTypeToSchemaMutation). Pure.
 """

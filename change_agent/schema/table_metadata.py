@@ -1,7 +1,7 @@
 """TableMetadataProvider: all tables of the node, kept fresh by a thread of its own.
 
-An answer that is older than the bytes it explains may be wrong: a table that got `cdc = true` a moment ago would be
-skipped in silence. So the reader asks for metadata "as of" a moment, and learns whether the node confirmed it since.
+An answer that is older than the bytes that it explains may be wrong: a table that got `cdc = true` a moment ago would
+be skipped silently. So the reader asks for metadata "as of" a moment, and learns if the node has confirmed it since.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""TableVersions: the definitions that one table had under its id, and which of them explains a mutation.
+"""TableVersions: the definitions that one table had under its id, and the one that explains a mutation.
 
-A mutation names its columns and says nothing of their types, nor whether the table had `cdc = true`. Two things tell:
+A mutation names its columns. It has neither their types nor whether the table had `cdc = true`. Two sources show
+this:
 
-- The log. A change of the schema is itself a mutation of `system_schema`, in the same log as the writes before and behind
-  it. Where nothing is missing in between, it places the change exactly.
-- Time. The node says when a definition was written, and until when it was the present one.
+- The log. A change of the schema is itself a mutation of `system_schema`, in the same log as the writes before and
+  after it. If nothing is missing in between, the log gives the exact position of the change.
+- Time. The node says when a definition was written, and until when it was the current one.
 
-In doubt a mutation counts as written with `cdc = true`. Pure.
+In case of doubt a mutation counts as written with `cdc = true`. Pure.
 
 Cassandra source: o.a.c.schema.SchemaKeyspace, o.a.c.db.SystemKeyspace.updateSchemaVersion.
 """

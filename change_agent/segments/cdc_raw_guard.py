@@ -1,8 +1,8 @@
-"""CdcRawGuard: keeps `cdc_raw` from filling up, for then Cassandra refuses writes to every table with CDC.
+"""CdcRawGuard: keeps `cdc_raw` from filling up, because then Cassandra refuses writes to every table with CDC.
 
-When what waits there grows towards the limit, it moves final segments, the oldest first, to another folder, from which the
-reader takes them in the order of their ids. It never deletes anything, and it needs neither the reader nor the broker: it
-works while both stand still, which is when it is needed.
+When `cdc_raw` grows towards its limit, the guard moves final segments, the oldest first, to another folder. The
+reader takes them from there in the order of their ids. The guard never deletes anything. It needs neither the reader
+nor the broker, so it also works while both make no progress, which is when it is needed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""GapDetector: notices that a segment with changes went from `cdc_raw` before it was read to its end.
+"""GapDetector: notices that a segment with changes was deleted from `cdc_raw` before it was read to its end.
 
-With `cdc_block_writes: false` (Cassandra 4.1 or later) a full `cdc_raw` costs its oldest segments instead of writes. A
-missing id alone proves nothing: segments without a change of a CDC table are linked, counted and removed as well. What
-proves it is a segment that had an index, or was read in part, and is gone, in this life of the agent or, by the stored
-positions, in an earlier one. Cassandra removes the oldest first, so where unseen segments went, a seen one went before them.
+With `cdc_block_writes: false` (Cassandra 4.1 or later), Cassandra deletes the oldest segments when `cdc_raw` is full,
+instead of refusing writes. A missing id alone proves nothing: segments without a change of a CDC table are also
+linked, numbered and deleted. A gap is a segment that had an index, or was read in part, and is missing; it was seen
+by this process or, by the stored positions, by an earlier one. Cassandra deletes the oldest segments first, so before
+unseen segments are deleted, a seen one was deleted.
 """
 
 from __future__ import annotations

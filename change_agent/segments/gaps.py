@@ -1,4 +1,5 @@
-"""GapReporter: tells on the gaps topic which tables may have lost changes, and lets their segments go when it is told."""
+"""GapReporter: reports on the gaps topic which tables may have lost changes; their segments count as finished after
+that."""
 
 from __future__ import annotations
 

@@ -123,7 +123,8 @@ def _put(store: _FileSystem, folder: str, name: str, chunks: Iterable[bytes]) ->
 
 
 def _stored_schema(store: _FileSystem, path: str) -> ArchivedSchema | None:
-    """What the archive holds; None where there is none. A damaged file is set aside, which is told. Raises ArchiveError."""
+    """The schema history in the archive; None if there is none. A damaged file is set aside and reported. Raises
+    ArchiveError."""
     if not store.exists(path):
         return None
     with store.open(path, "rb") as reading:

@@ -1,9 +1,9 @@
-"""SegmentRotation: bounds the delay beside Cassandra 3.11, which gives a segment to `cdc_raw` only when it discards it.
+"""SegmentRotation: limits the delay with Cassandra 3.11, which moves a segment to `cdc_raw` only when it discards it.
 
-A segment is discarded when it is not the active one and all its tables are flushed. There is no flush in CQL; but when a
-keyspace is dropped, Cassandra switches to a new segment, flushes every table that is dirty in the old ones, and discards
-them (o.a.c.db.commitlog.AbstractCommitLogSegmentManager.forceRecycleAll). So at an interval an empty keyspace is made and
-dropped. It leaves nothing on the disk; what it costs stands in docs/agent.md.
+A segment is discarded when it is not the active one and all its tables are flushed. CQL has no flush. But when a
+keyspace is dropped, Cassandra switches to a new segment, flushes every table that is dirty in the old ones, and
+discards them (o.a.c.db.commitlog.AbstractCommitLogSegmentManager.forceRecycleAll). So an empty keyspace is created
+and dropped at an interval. It leaves nothing on the disk; docs/agent.md says what it costs.
 """
 
 from __future__ import annotations

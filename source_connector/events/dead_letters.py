@@ -108,7 +108,7 @@ class DeadLetter:
         return {name: text for name, text in found.items() if text}
 
     def without_its_properties(self) -> Self:
-        """The letter of a message that has more of them than a letter can carry."""
+        """A dead letter without the message's own key and properties, which leave no room for its own."""
         texts = [self.message_key, *itertools.chain.from_iterable(self.message_properties.items())]
         cut = (
             f"its key and its {len(self.message_properties)} properties, {sum(len(each.encode()) for each in texts):,} "
@@ -140,7 +140,7 @@ class DeadLetter:
 
 
 def dead_letters(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, None]:
-    """All letters that nobody has sent again, oldest first; nothing is changed. Raises DeadLettersError."""
+    """All dead letters that were not sent again, oldest first; nothing is changed. Raises DeadLettersError."""
     with _Reading(options, topic) as reading:
         for message in reading.messages():
             yield DeadLetter.from_message(message.data(), message.properties())

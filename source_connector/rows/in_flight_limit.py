@@ -36,11 +36,11 @@ class InFlightLimit:
 
     @property
     def value(self) -> int:
-        """How many may be under way now."""
+        """How many statements may be in flight now."""
         return int(self._limit)
 
     def answered(self, latency_s: float, in_flight: int) -> None:
-        """A usual read took so long, while so many were under way."""
+        """A usual read took `latency_s`, while `in_flight` statements were in flight."""
         fastest_s = latency_s if self._fastest_s is None else min(self._fastest_s * _FADES, latency_s)
         self._fastest_s = fastest_s
         if latency_s > max(fastest_s * _LATE_TIMES, fastest_s + _LATE_S):

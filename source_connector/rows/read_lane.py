@@ -48,7 +48,7 @@ class Statement:
 
 @final
 class ReadLane:
-    """Owns the queue; whoever takes reads from it tells of the statements."""
+    """Owns the queue. Callers that take reads from it report the statements."""
 
     __slots__ = (
         "_longest", "_slots", "_under_way", "_was_alone", "alone", "alone_first", "bytes", "limit", "waiting",

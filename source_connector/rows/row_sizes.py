@@ -33,7 +33,7 @@ class RowSize:
         self._is_met: bool = False
 
     def answered(self, size: int, rows: int) -> None:
-        """An answer had so many bytes in so many rows. One without rows says little."""
+        """An answer had `size` bytes in `rows` rows. One without rows says little."""
         if not rows:
             self.value = max(1.0, self.value * _FADE)
             return

@@ -84,14 +84,16 @@ class TableTracker:
         return self._known < self.doubts
 
     def doubt(self) -> None:
-        """What is known may be no longer so."""
+        """The known definition may be outdated."""
         self.doubts += 1
 
     def refresh(self, found: TableLook | CdcError, doubts: int) -> None:
-        """Go by this look, which began when there were so many `doubts`, from now on.
+        """Use the result of this schema check from now on. When the check began, there were `doubts` reasons to
+        check.
 
-        Raises the look's error; TableNotFoundError also when a later table is known than Cassandra shows: by events, or by an
-        earlier look, which another node has answered, while the nodes disagree; and DeploymentError when nothing of the table is to be replicated.
+        Raises the error of the check. Raises TableNotFoundError also if a later table is known than Cassandra shows:
+        from events, or, while the nodes disagree, from an earlier check that another node answered. Raises
+        DeploymentError if nothing of the table is to be replicated.
         """
         if isinstance(found, CdcError):
             self.is_there &= not isinstance(found, TableNotFoundError)

@@ -166,6 +166,8 @@ class EventProducers:
             self._looks.compare(topic, found)
             self._counts.check(topic, found.partitions)
             self._looks.note(topic, found, place)
+            if self._looks.wants_mark(topic):
+                self._topics.mark(topic)
         except TopicLostError as error:
             self._looks.note_lost(topic, error.reason)
             raise

@@ -32,7 +32,7 @@ _EARLIEST: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 _DONE: Final = frozenset({200, 204, 409})
 _STATS: Final = "stats?getPreciseBacklog=true"
 _MARK: Final = "cdc-subscription"
-"""Property of the subscription by which one that was removed and made again is told from the one that was there."""
+"""Property of a subscription. One that was removed and made again does not have the mark of the one that was there."""
 
 
 class EventsTopics:
@@ -55,6 +55,8 @@ class EventsTopics:
         self._subscription: Final = subscription
         self._partitions: Final = partitions
         self._create: Final = create
+        # Topics that this agent has made, and not marked yet: it may be told to try again before it comes to that.
+        self._made: Final[set[str]] = set()
         self._hint: Final = "; it is made again" if create else "; create it, or let createTopics be true"
 
     def close(self) -> None:
@@ -65,13 +67,30 @@ class EventsTopics:
         """The topic, with its subscription in all partitions. Raises PublishError while it cannot be used.
 
         With `create` what is missing is made, with as many partitions as it is known to have had; without, all must be there.
+        Only the agent that makes the topic marks the subscription at once: of two that do, one would find the other's mark later.
         """
         if self._create:
             self._make(topic, self._partitions if known is None else known, is_known=known is not None)
         found = self.look(topic)
-        if self._create and found.mark is None:
-            self._set_mark(topic)
+        if topic in self._made:
+            if found.mark is None:
+                self.mark(topic)
+                found = self.look(topic)
+            self._made.discard(topic)
         return found
+
+    def mark(self, topic: str) -> None:
+        """Give its subscription a mark; a later look finds whether it has one. Does nothing without `create`."""
+        if not self._create:
+            return
+        subscription = quote(self._subscription, safe="")
+        try:
+            self._call(
+                "PUT", topic, f"/persistent/{rest_path(topic)}/subscription/{subscription}/properties",
+                json={_MARK: uuid.uuid4().hex},
+            )  # fmt: skip
+        except PublishError as error:
+            _log.debug("its subscription gets no mark: %s", error)
 
     def look(self, topic: str) -> TopicState:
         """How the topic is now. Raises TopicLostError when it or its subscription does not exist, PublishError."""
@@ -105,17 +124,19 @@ class EventsTopics:
         path = rest_path(topic)
         self._make_topic(topic, partitions, is_known=is_known)
         subscription = f"subscription/{quote(self._subscription, safe='')}"
-        body = _EARLIEST | {"properties": {_MARK: uuid.uuid4().hex}}
-        made = self._call("PUT", topic, f"/persistent/{path}/{subscription}", json=body)
+        # Without its mark: of two calls that make a subscription at the same time a broker stores the properties of one and
+        # shows those of the other, until it loads the topic again.
+        made = self._call("PUT", topic, f"/persistent/{path}/{subscription}", json=_EARLIEST)
         if made.status_code == httpx.codes.CONFLICT:
             # It may be there in some partitions only.
             for name in self._without_subscription(self._stats(topic, self.partitions(topic))):
-                self._call("PUT", topic, f"/persistent/{rest_path(name)}/{subscription}", json=body)
+                self._call("PUT", topic, f"/persistent/{rest_path(name)}/{subscription}", json=_EARLIEST)
 
     def _make_topic(self, topic: str, partitions: int, *, is_known: bool) -> None:
         path = f"/persistent/{rest_path(topic)}"
         if partitions == 0:
-            self._call("PUT", topic, path)
+            if self._call("PUT", topic, path).status_code == httpx.codes.NO_CONTENT:
+                self._made.add(topic)
             return
         made = self._call("PUT", topic, f"{path}/partitions", json=partitions)
         if made.status_code == httpx.codes.CONFLICT and not self._has_partitions(topic, is_known=is_known):
@@ -128,6 +149,7 @@ class EventsTopics:
                 # Without the topic a subscription would make one without partitions.
                 raise PublishError(topic, "was deleted, and clients make its partitions again before it can be made")
         if made.status_code == httpx.codes.NO_CONTENT:
+            self._made.add(topic)
             _log.info("created events topic %s with %d partitions", topic, partitions)
 
     def _has_partitions(self, topic: str, *, is_known: bool) -> bool:
@@ -136,17 +158,6 @@ class EventsTopics:
             return self.partitions(topic) > 0 or not is_known
         except TopicLostError:
             return False
-
-    def _set_mark(self, topic: str) -> None:
-        """The subscription was made by somebody else; the next look finds the mark, whichever agent's it is."""
-        subscription = quote(self._subscription, safe="")
-        try:
-            self._call(
-                "PUT", topic, f"/persistent/{rest_path(topic)}/subscription/{subscription}/properties",
-                json={_MARK: uuid.uuid4().hex},
-            )  # fmt: skip
-        except PublishError as error:
-            _log.debug("its subscription gets no mark: %s", error)
 
     def _without_subscription(self, stats: Mapping[str, Any]) -> list[str]:
         return [name for name, each in stats.items() if self._subscription not in each.get("subscriptions", {})]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import operator
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ from change_agent.errors import TopicLostError
 
 __all__ = ["LostTopic", "Place", "TopicLooks", "TopicState"]
 
+# A subscription without a mark gets one then: the agent that has made its topic has had time to set its own.
+_UNMARKED_S: Final = 60.0
 # Looks that are kept while nothing is consumed; of more, every second one.
 _MOST_LOOKS: Final = 120
 
@@ -74,13 +77,15 @@ class _Entry:
     mark: str | None
     lost: str | None = None
     looks: list[_Look] = field(default_factory=list)
+    since: float = 0.0
 
 
 class TopicLooks:
     """The file of a working directory; may be used by several threads."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.path: Final = directory / "topic-looks.json"
+        self._clock: Final = clock
         self._lock: Final = threading.Lock()
         self._entries: Final = self._read()
         # What the file says until the loss is told.
@@ -104,6 +109,12 @@ class TopicLooks:
                 topic, "has another subscription than before: it was removed, or the topic was deleted, and made again"
             )
 
+    def wants_mark(self, topic: str) -> bool:
+        """Whether its subscription is known for a minute, and has no mark."""
+        with self._lock:
+            entry = self._entries.get(topic)
+            return entry is not None and entry.mark is None and self._clock() >= entry.since + _UNMARKED_S
+
     def note_lost(self, topic: str, reason: str) -> None:
         """Events of it were lost, whatever is found next."""
         with self._lock:
@@ -114,7 +125,7 @@ class TopicLooks:
     def note(self, topic: str, found: TopicState, place: Place | None) -> None:
         """It was found whole; `place` is from before the look, or None while events of it wait on disk."""
         with self._lock:
-            entry = self._entries.setdefault(topic, _Entry(found.mark))
+            entry = self._entries.setdefault(topic, _Entry(found.mark, since=self._clock()))
             entry.mark = found.mark or entry.mark
             if place is not None or not entry.looks:
                 entry.looks.append(_Look(found.ends, place))
@@ -134,7 +145,7 @@ class TopicLooks:
             entry = self._entries[topic]
             self._untold.setdefault(topic, entry)
             place = entry.looks[0].place if entry.looks else None
-            self._entries[topic] = _Entry(found.mark, looks=[_Look(found.ends, place)])
+            self._entries[topic] = _Entry(found.mark, looks=[_Look(found.ends, place)], since=self._clock())
             return place
 
     def note_told(self, topic: str) -> None:

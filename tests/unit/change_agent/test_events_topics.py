@@ -94,24 +94,31 @@ def _stats(partitions: int, *subscriptions: str, mark: str | None = "m") -> tupl
 
 
 def test_a_missing_topic_is_made_with_its_subscription_at_the_beginning(server: _Server) -> None:
-    """In this order, for no event may come before its reader is known."""
+    """In this order, for no event may come before its reader is known; the mark comes last, from the agent that made the topic."""
     server.answers = {
         ("PUT", f"{_PATH}/partitions"): (204, None),
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 4}),
         ("PUT", f"{_PATH}/subscription/sub"): (204, None),
-        ("GET", _STATS): _stats(4, "sub"),
+        ("PUT", f"{_PATH}/subscription/sub/properties"): (204, None),
+        ("GET", _STATS): _stats(4, "sub", mark=None),
     }
-    assert _topics(server).ensure(_TOPIC) == TopicState(partitions=4, mark="m", is_drained=True)
+    assert _topics(server).ensure(_TOPIC) == TopicState(partitions=4, mark=None, is_drained=True)
     (_, _, made), (_, _, subscribed), *looked = server.requests
     assert made == 4
-    assert isinstance(subscribed, dict)
-    assert len(subscribed.pop("properties")["cdc-subscription"]) == 32
     assert subscribed == {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
-    assert [(method, path) for method, path, _ in looked] == [
+    look = [
         ("GET", f"{_PATH}/partitions"),
         ("GET", f"{_PATH}/partitioned-internalStats"),
         ("GET", _STATS),
     ]
+    assert [(method, path) for method, path, _ in looked] == [
+        *look,
+        ("PUT", f"{_PATH}/subscription/sub/properties"),
+        *look,
+    ]
+    (mark,) = [body for _, path, body in looked if path.endswith("/properties")]
+    assert isinstance(mark, dict)
+    assert len(mark["cdc-subscription"]) == 32
 
 
 def test_what_is_there_already_is_taken_as_it_is(server: _Server) -> None:

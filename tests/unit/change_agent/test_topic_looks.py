@@ -104,3 +104,19 @@ def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
     ):
         (tmp_path / "topic-looks.json").write_text(content)
         assert not TopicLooks(tmp_path).knows("t")
+
+
+def test_a_subscription_without_a_mark_wants_one_after_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then the agent that has made the topic may be about to set its own."""
+    now = 1_000.0
+    looks = TopicLooks(tmp_path, clock=lambda: now)
+    assert not looks.wants_mark(_TOPIC)
+    looks.note(_TOPIC, _state(10, 10, mark=None), _place(100))
+    now += 59
+    assert not looks.wants_mark(_TOPIC)
+    now += 1
+    assert looks.wants_mark(_TOPIC)
+    looks.note(_TOPIC, _state(20, 20), _place(200))
+    assert not looks.wants_mark(_TOPIC)

@@ -1,0 +1,84 @@
+"""The mark of a subscription that several agents make at the same time: a broker that loads the topic again tells the same."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Barrier
+
+import pytest
+
+from cdc.rest import rest
+from change_agent.errors import PublishError
+from change_agent.publishing.events_topics import EventsTopics
+from tests.events_topic import wait_until
+from tests.servers import PulsarServer
+
+_TOPICS = 20
+_AGENTS = 3
+
+
+@pytest.fixture
+def agents(pulsar: PulsarServer) -> Iterator[list[EventsTopics]]:
+    """What several agents ask the same broker with."""
+    made = [
+        EventsTopics(
+            admin_url=pulsar.admin_url,
+            auth=None,
+            tls=ssl.create_default_context(),
+            subscription="sub",
+            partitions=2,
+            create=True,
+        )
+        for _ in range(_AGENTS)
+    ]
+    yield made
+    for each in made:
+        each.close()
+
+
+def test_agents_that_make_a_subscription_together_agree_about_it_when_the_topic_is_loaded_again(
+    agents: list[EventsTopics], pulsar: PulsarServer
+) -> None:
+    """A mark that changed by itself would be taken for a subscription that was removed, and reported as a gap."""
+    topics = [f"persistent://public/default/cdc-events-marks.t{number}" for number in range(_TOPICS)]
+    start = Barrier(_AGENTS)
+    noted: set[tuple[str, str]] = set()
+
+    def ensure(agent: EventsTopics) -> None:
+        for topic in topics:
+            start.wait(60)
+            wait_until(partial(_is_ensured, agent, topic, noted), f"{topic} is made", 30)
+
+    with ThreadPoolExecutor(_AGENTS) as pool:
+        list(pool.map(ensure, agents))
+    marks = {topic: agents[0].look(topic).mark for topic in topics}
+    for topic in topics:
+        path = topic.replace("://", "/")
+        rest().put(f"{pulsar.admin_url}/admin/v2/{path}/unload").raise_for_status()
+    found: dict[str, str | None] = {}
+
+    def are_loaded() -> bool:
+        try:
+            found.update({topic: agents[1].look(topic).mark for topic in topics})
+        except PublishError:
+            return False
+        return True
+
+    wait_until(are_loaded, "the topics are loaded again")
+    assert None not in marks.values()
+    assert found == marks
+    assert noted == set(marks.items())
+
+
+def _is_ensured(agent: EventsTopics, topic: str, noted: set[tuple[str, str]]) -> bool:
+    """It may be told to try again while another makes the same."""
+    try:
+        mark = agent.ensure(topic).mark
+    except PublishError:
+        return False
+    if mark is not None:
+        noted.add((topic, mark))
+    return True

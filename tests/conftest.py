@@ -14,7 +14,7 @@ from spark_bridge.spark_line import LINE
 
 _INTEGRATION = Path(__file__).parent / "integration"
 _PLUGINS = (
-    "fix_feature_report", "fix_servers", "fix_agent", "fix_connector", "fix_spark", "fix_mirror", "fix_drawn", "fix_spark35",
+    "fix_feature_report", "fix_servers", "fix_agent", "fix_connector", "fix_spark", "fix_spark_cluster", "fix_mirror", "fix_drawn", "fix_spark35",
 )  # fmt: skip
 
 _BY_OPTION = {
@@ -24,7 +24,7 @@ _BY_OPTION = {
 }
 """Marks of what runs by an option of the same name only: it takes long, and wants the machine for itself."""
 
-_SPARK_FIXTURES = frozenset({"spark", "spark35"})
+_SPARK_FIXTURES = frozenset({"spark", "spark35", "spark_cluster"})
 
 _SPARK_LINES = "==4.1"
 """The lines of Spark that tests are for which say nothing: that of requirements.lock."""

@@ -19,7 +19,6 @@ from typing import Final, cast
 from uuid import UUID
 
 import httpx
-import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -72,22 +71,14 @@ def tasks_of_jobs(spark: SparkSession) -> dict[int, int]:
 
 
 def killed_driver(what: str, master: str, arguments: Mapping[str, object], folder: Path) -> int:
-    """Run `tests/spark_kill_driver.py` until it is dead; its exit code, -9 when it was killed. `folder` takes what Spark writes.
+    """Run `tests/spark_kill_driver.py` until it is dead; its exit code, -9 when it was killed. `folder` takes its log.
 
     Its JVM, which would end by itself a while later, is killed, too.
     """
     folder.mkdir()
-    for each in Path(pyspark.__file__).parent.iterdir():
-        if each.name != "work":
-            (folder / each.name).symlink_to(each)
     jars = [str(each) for each in artifacts.ensure("spark-avro")]
     command = [sys.executable, "-m", "tests.spark_kill_driver", what, master, json.dumps(jars), json.dumps(arguments)]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_HOME": str(folder),
-    }
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
     log = folder / "driver.log"
     with log.open("wb") as output:
         driver = subprocess.Popen(

@@ -21,7 +21,7 @@ from spark_bridge import raw_stream, session_builder
 from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 
-_SETTINGS = {
+DRIVER_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -99,7 +99,7 @@ def _kill_executor() -> None:
 
 def _main(what: str, master: str, jars: Sequence[str], arguments: Mapping[str, object]) -> None:
     builder = session_builder([Path(each) for each in jars]).master(master)
-    for name, value in _SETTINGS.items():
+    for name, value in DRIVER_SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
-from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
+from tenacity import RetryCallState, retry, retry_if_exception, stop_after_attempt, wait_fixed
 
 from spark_bridge.jobs.batch_session import session_of_its_own
 from spark_bridge.jobs.lake_table import TableFormat
@@ -31,6 +33,7 @@ __all__ = ["JobSettings", "MirrorSummary", "changelog", "history", "mirror"]
 
 Options = Mapping[str, str | int | bool]
 OnBatch = Callable[[Mapping[str, int]], None]
+_log: Final = logging.getLogger(__name__)
 _DAY_S = 86_400
 _COMPACT_EVERY = 100
 """Micro-batches."""
@@ -48,13 +51,33 @@ class MirrorSummary:
     seconds: float
 
 
-def _is_late_worker(error: BaseException) -> bool:
-    """Spark gives a stream's Python process 10 seconds to start, which no setting changes: too few on a busy machine."""
-    return isinstance(error, StreamingQueryException) and "Python worker failed to connect back" in str(error)
+_LOST_WORKER: Final = {
+    # Spark gives a stream's Python process 10 seconds to start, which no setting changes: too few on a busy machine.
+    "Python worker failed to connect back": "a Python worker of Spark did not start in time",
+    # A micro-batch keeps its rows on the executors. Spark recomputes everything but these.
+    "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND": "an executor was lost with rows of the micro-batch",
+}
+"""What Spark says, and what it means. Each step of a micro-batch may be repeated, so it is done again."""
+_ATTEMPTS: Final = 10
 
 
-_started_again = retry(
-    retry=retry_if_exception(_is_late_worker), stop=stop_after_attempt(10), wait=wait_fixed(2), reraise=True
+def _lost_worker(error: BaseException | None) -> str | None:
+    if not isinstance(error, PySparkException | Py4JError):
+        return None
+    return next((why for text, why in _LOST_WORKER.items() if text in str(error)), None)
+
+
+def _log_retry(state: RetryCallState) -> None:
+    why = None if state.outcome is None else _lost_worker(state.outcome.exception())
+    _log.warning("%s; the micro-batch is done again (retry %d of %d)", why, state.attempt_number, _ATTEMPTS - 1)
+
+
+_again_without_worker = retry(
+    retry=retry_if_exception(lambda error: _lost_worker(error) is not None),
+    stop=stop_after_attempt(_ATTEMPTS),
+    wait=wait_fixed(2),
+    before_sleep=_log_retry,
+    reraise=True,
 )
 
 
@@ -116,7 +139,7 @@ def mirror(
     with PulsarAdmin(parsed) as admin:
         ends = {topic: admin.last_position(topic) for topic in admin.topic_partitions()}
 
-    @_started_again
+    @_again_without_worker
     def run() -> None:
         stream = raw_stream(spark, given).writeStream.foreachBatch(steps.apply)
         stream = stream.option("checkpointLocation", checkpoint)
@@ -135,7 +158,7 @@ def mirror(
         reached = logged_end(checkpoint, ends.keys(), partial(HadoopFolder, spark)) or {}
         if all(reached.get(topic, BEGINNING) >= end or end.entry < 0 for topic, end in ends.items()):
             break
-    steps.end(spark)
+    _again_without_worker(steps.end)(spark)
     totals = steps.totals
     return MirrorSummary(
         batches=totals["batches"],

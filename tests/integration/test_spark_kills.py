@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark_bridge import raw_stream
 from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, killed_driver, table_schemas
+from tests.fix_spark_cluster import SparkCluster
 from tests.spark_kill_driver import write_batch
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
@@ -22,7 +23,7 @@ def ids(spark: SparkSession, folder: str, batch: str) -> list[str]:
 
 
 def test_no_record_is_lost_or_doubled_when_a_task_an_executor_and_the_driver_die(
-    spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
+    spark: SparkSession, spark_cluster: SparkCluster, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """A task fails and an executor is killed in the first micro-batch, the driver in the second; the third is another driver's."""
     topic = data_topic(*KEY_AND_VALUE)
@@ -35,7 +36,7 @@ def test_no_record_is_lost_or_doubled_when_a_task_an_executor_and_the_driver_die
         "checkpointLocation": f"{folder}/checkpoint",
     }
     arguments = {"options": options, "folder": folder}
-    assert killed_driver("stream", "local-cluster[2,1,1024]", arguments, tmp_path / "spark") == -9
+    assert killed_driver("stream", spark_cluster.master, arguments, tmp_path / "spark") == -9
     assert sorted(each.name for each in tmp_path.glob("* *")) == ["executor killed", "task failed"]
     assert ids(spark, folder, "0") == sorted(written[:100])
     topic.write(Record(key={"id": 300}, value={"name": "after the kill"}))

@@ -1,0 +1,98 @@
+"""The jobs of the bridge on a standalone cluster, one of whose workers is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cassandra.cluster import Session
+from cassandra.concurrent import execute_concurrent_with_args
+from pyspark.sql import SparkSession
+
+from schemas.row_record import data_key_schema, data_value_schema
+from spark_bridge import as_of, current_table
+from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata
+from tests.archives import archive_of
+from tests.fix_connector import OpenEventsWriter
+from tests.fix_mirror import texts
+from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, Record, RecordWriter
+from tests.fix_spark_cluster import SparkCluster
+from tests.golden_segments import GOLDEN_SEGMENTS
+from tests.servers import CassandraServer, PulsarServer
+
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(900)]
+
+_ROWS = 400
+_DELETED = 40
+_AT_ONCE = 50
+_MOMENT_US = 1_800_000_000_000_000
+
+
+@pytest.mark.usefixtures("keep_data_topics")
+def test_every_job_ends_right_although_a_worker_dies_in_the_midst_of_the_mirror(
+    spark_cluster: SparkCluster,
+    spark: SparkSession,
+    cql: Session,
+    keyspace: str,
+    open_events_writer: OpenEventsWriter,
+    record_writer_process: RecordWriter,
+    pulsar: PulsarServer,
+    cassandra_node: CassandraServer,
+    tmp_path: Path,
+) -> None:
+    """Mirror, change log, history, current and fresh table, backfill, verify and the commit log: as one machine has them."""
+    table = f"{keyspace}.t"
+    cql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, name text)")
+    insert = cql.prepare(f"INSERT INTO {table} (id, name) VALUES (?, ?)")
+    kept = [(number, f"row {number}") for number in range(_DELETED, _ROWS)]
+    execute_concurrent_with_args(cql, insert, kept, concurrency=50)
+    open_events_writer(keyspace, "t")
+    access = CassandraAccess(
+        contact_points=(cassandra_node.address,), port=cassandra_node.native_port, consistency="ONE"
+    )
+    metadata = table_metadata(access, keyspace, "t")
+    topic = f"persistent://public/default/data-{table}"
+    record_writer_process.write(
+        topic,
+        data_key_schema(metadata),
+        data_value_schema(metadata),
+        [
+            *[Record(key={"id": number}, value={"name": f"before {number}"}) for number in range(_ROWS)],
+            *[Record(key={"id": number}, value={"name": name}) for number, name in kept],
+            *[Record(key={"id": number}) for number in range(_DELETED)],
+        ],
+        batch=_AT_ONCE,
+    )
+    options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": topic}
+    golden = next(each for each in GOLDEN_SEGMENTS if each.line == "5.0")
+    archive = archive_of(tmp_path / "archive", [golden])
+    victim, survivor = spark_cluster.worker_pids
+
+    found = spark_cluster.drive(
+        "tests.spark_cluster_driver",
+        {
+            "options": options,
+            "target": str(tmp_path / "mirror"),
+            "victim": victim,
+            "archive": archive,
+            "archived_table": "golden.collections",
+            "moment_us": _MOMENT_US,
+            "address": cassandra_node.address,
+            "port": cassandra_node.native_port,
+            "keyspace": keyspace,
+            "table": "t",
+        },
+    )
+
+    assert spark_cluster.worker_pids == [survivor]
+    assert found["killed_within"]
+    assert found["active_tasks"] > 0
+    rows = texts(current_table(spark, options))
+    assert len(rows) == _ROWS - _DELETED
+    assert found["rows"] == found["current"] == found["fresh"] == rows
+    assert found["records"] == 2 * _ROWS
+    assert found["open_versions"] == len(rows)
+    assert found["changes"] >= len(rows)
+    assert (found["sent"], found["compared"], found["differences"]) == (len(rows), len(rows), [])
+    archived = {"archiveUrl": archive, "table": "golden.collections"}
+    assert found["as_of"] == texts(as_of(spark, archived, _MOMENT_US, partial=True))

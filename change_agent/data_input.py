@@ -83,7 +83,7 @@ class DataInput:
             return value
         if value >= _LONG_RANGE - _INT_SIGN:
             return value - _LONG_RANGE
-        raise MalformedMutationError(f"a vint of {value} stands in place of a number of 32 bits")
+        raise MalformedMutationError(f"a vint of {value} is not a number of 32 bits")
 
     def read_length(self) -> int:
         """Vint that counts bytes or things of at least one byte each, so it cannot exceed what is left."""

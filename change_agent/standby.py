@@ -68,7 +68,7 @@ def _claim(lock: FolderLock, config: AgentConfig, is_over: Callable[[], bool]) -
         while not (stop_request.wait(_LOOK_S) or is_over()):
             with suppress(OSError):  # the folder may be away for a moment, and the other agent still there
                 if lock.take():
-                    _log.info("the other agent has ended; this one goes on")
+                    _log.info("the other agent has ended; this one continues")
                     return NodeClaim.ALONE
     return NodeClaim.GIVEN_UP
 

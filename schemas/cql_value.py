@@ -246,7 +246,7 @@ def _fields(names: tuple[str, ...], types: tuple[CqlType, ...]) -> ValueReader:
             values[name] = None if field is None else read_field(field)
         if at != len(data):
             # Written after a field was added: to leave it out would lose it, so whoever reads has to look again.
-            raise IndexError(f"{len(data) - at} bytes are behind the {len(readers)} fields that are known")
+            raise IndexError(f"{len(data) - at} bytes are after the {len(readers)} fields that are known")
         return values
 
     return read

@@ -85,7 +85,7 @@ def hazards_of(answers: PolicyAnswers, topic: str, audience: Audience) -> list[s
     found = []
     if ttl_s := answers.message_ttl_s(topic):
         found.append(
-            f"the message TTL drops {audience.messages} that were not read for {ttl_s} s; mend it by `pulsar-admin topics"
+            f"the message TTL drops {audience.messages} that were not read for {ttl_s} s; fix it with `pulsar-admin topics"
             f" set-message-ttl {topic} --ttl 0`"
         )
     for kind, quota in sorted(answers.backlog_quotas(topic).items()):
@@ -93,13 +93,13 @@ def hazards_of(answers: PolicyAnswers, topic: str, audience: Audience) -> list[s
         if quota.get("policy") == _EVICTION and limit > 0:
             option = f"--limitTime {limit}" if kind == "message_age" else f"--limit {limit}"
             found.append(
-                f"the backlog quota ({kind} {limit}, {_EVICTION}) drops unread {audience.messages}; mend it by `pulsar-admin"
+                f"the backlog quota ({kind} {limit}, {_EVICTION}) drops unread {audience.messages}; fix it with `pulsar-admin"
                 f" topics set-backlog-quota {topic} {option} --type {kind} --policy producer_request_hold`"
             )
     if minutes := answers.subscription_expiration_min(topic):
         namespace = "/".join(topic.removeprefix("persistent://").split("/")[:2])
         found.append(
-            f"{audience.subscription} is removed when {audience.reader} is away for {minutes} minutes; mend it by"
+            f"{audience.subscription} is removed when {audience.reader} is away for {minutes} minutes; fix it with"
             f" `pulsar-admin namespaces set-subscription-expiration-time {namespace} --time 0`, or"
             " subscriptionExpirationTimeMinutes=0 in broker.conf"
         )

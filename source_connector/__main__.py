@@ -57,7 +57,7 @@ def main() -> None:
     except CdcError as error:
         host.send(encode_error("; ".join(str(error).splitlines())))
     except Exception as error:  # noqa: BLE001  # the top of the process: the host reports it
-        _log.exception("the connector cannot go on")
+        _log.exception("the connector cannot continue")
         host.send(encode_error(f"{type(error).__name__}: {error}"))
     host.flush()
     # Threads of the clients may still run; nothing that they could do counts any more.

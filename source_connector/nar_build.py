@@ -131,7 +131,7 @@ def _application(target: Path, wheels: Path) -> None:
         target, quiet=1, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH, stripdir=str(target), workers=1
     )
     if not compiled:
-        raise NarBuildError("nar: a module could not be compiled; its message stands above")
+        raise NarBuildError("nar: a module could not be compiled; see its message above")
 
 
 def install_wheels(lock: Path, target: Path) -> None:

@@ -98,7 +98,7 @@ class Stages:
     def set_aside(self, message: UnreadableMessage) -> None:
         """A message that is no event, now or ever."""
         _log.error(
-            "%s message %s is set aside, to the dead-letter topic %s: %s",
+            "%s message %s goes to the dead-letter topic %s: %s",
             message.topic, message.message_id, self.letters.topic, message.reason,
         )  # fmt: skip
         self.metrics.counters["messages_dead_lettered"] += 1

@@ -249,7 +249,7 @@ class TableLine:
             "is another cluster's whose events come to the same topic, or of a table that a node had and the others do not"
         )
         _log.error(
-            "%s: %d events of message %s are set aside, to the dead-letter topic %s: %s",
+            "%s: %d events of message %s go to the dead-letter topic %s: %s",
             table, message.unsettled, message.message_id, self._stages.letters.topic, reason,
         )  # fmt: skip
         events = message.take_events()
@@ -379,7 +379,7 @@ class TableLine:
             self.later(task, self._stages.limits.backoff_s, partial(self._park, task, reason))
             return
         _log.error(
-            "%s: set aside after %d failed attempts, to the dead-letter topic %s: %s",
+            "%s: goes to the dead-letter topic after %d failed attempts, %s: %s",
             task.work.place, task.failures, self._stages.letters.topic, reason,
         )  # fmt: skip
         self._stages.letters.write((self, task), [DeadLetter.of_event(each, reason) for each in task.work.events])

@@ -88,7 +88,7 @@ class DataLossError(SparkBridgeError):
     def __str__(self) -> str:
         return (
             f"topic partition {self.topic}: what came after position {self.after} and before {self.before} was dropped by "
-            "retention (or a message TTL) before it was read; build the result anew, or go on without with "
+            "retention (or a message TTL) before it was read; build the result anew, or continue without it with "
             "failOnDataLoss=false; the option subscription keeps records until they have been read"
         )
 

@@ -131,7 +131,7 @@ def _decode(schema: object, data: bytes) -> dict[str, Any]:
     plain = json.loads(json.dumps(schema), object_hook=_without_logical_type)
     source = io.BytesIO(data)
     record = fastavro.schemaless_reader(source, plain, None)
-    assert source.read() == b"", "bytes behind the record"
+    assert source.read() == b"", "bytes after the record"
     return cast("dict[str, Any]", record)
 
 

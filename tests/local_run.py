@@ -34,7 +34,7 @@ class LocalRun:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, parallelism: int = 1) -> None:
-        """Start it, with so many instances; it goes on by itself."""
+        """Start it, with so many instances; it continues by itself."""
         environment = {**os.environ, "JAVA_HOME": str(java_home())}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

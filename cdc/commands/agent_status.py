@@ -89,7 +89,7 @@ def _now(status: AgentStatus) -> Iterator[tuple[str, str]]:
     count = len(status.topics)
     yield (
         "topics",
-        f"{usable} of {count} usable" if count else "none opened, for no event was published since the start",
+        f"{usable} of {count} usable" if count else "none opened, because no event was published since the start",
     )
     if status.content["http"]:
         yield "http", f"http://{status.content['http']}/metrics  /status  /healthz  /readyz"

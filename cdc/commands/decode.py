@@ -35,7 +35,7 @@ __all__ = ["decode"]
     type=click.Choice(FORMATS),
     default="mutations",
     show_default=True,
-    help="What to print: mutations as they stand in the log or events that the agent would publish, each a JSON object"
+    help="What to print: mutations as they are in the log, or events that the agent would publish, each a JSON object"
     " a line; or mutations for a person to read.",
 )
 @click.option(

@@ -182,7 +182,7 @@ class Line:
         for instance in response.json()["instances"]:
             status = instance["status"]
             if status["numRestarts"] and not status["running"]:
-                self._on_progress(f"{name}: restarted, for its instance could not start", "ready")
+                self._on_progress(f"{name}: restarted, because its instance could not start", "ready")
                 rest().post(f"{url}/restart", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
 
     def _backlog(self, topic: str) -> int:

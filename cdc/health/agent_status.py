@@ -123,13 +123,13 @@ class AgentStatus:
         room = shutil.disk_usage(self.place).free
         if room < _LITTLE_DISK:
             text = f"process {pid} has not written its status for {age}: its disk is full, {as_bytes(room)} are free"
-            return failure(self.place, text, f"make room on the disk of {self.place}; it goes on by itself")
+            return failure(self.place, text, f"make room on the disk of {self.place}; it continues by itself")
         text = f"process {pid} is there, and has not written its status for {age}"
-        return failure(self.place, text, "see its log; stopped by a signal it goes on at SIGCONT, else restart it")
+        return failure(self.place, text, "see its log; if a signal stopped it, send SIGCONT; else restart it")
 
     def _stages(self) -> Iterator[Finding]:
         if problem := self.content["cassandra_problem"]:
-            remedy = "start Cassandra, or look at its log; the agent goes on by itself"
+            remedy = "start Cassandra, or look at its log; the agent continues by itself"
             yield failure(self.place, f"its node does not answer: {problem}", remedy)
         elif self.node_id is None and not self.number("standby"):
             yield warning(
@@ -156,16 +156,16 @@ class AgentStatus:
             yield failure(self.place, text, "see its log, then `cdc agent reprocess`, or `cdc spark verify` the tables")
         if wrong := self.number("corrupt_entries"):
             text = f"{wrong:,.0f} entries of the commit log have a wrong checksum"
-            yield failure(self.place, text, "look at the node's disk, and `cdc spark verify` its tables")
+            yield failure(self.place, text, "check the node's disk, and `cdc spark verify` its tables")
         if parked := self.number("parked"):
             text = f"{parked:,.0f} mutations are parked: they cannot be decoded yet"
-            yield warning(self.place, text, f"cdc parked --working-dir {self.place} tells why; they are tried again")
+            yield warning(self.place, text, f"cdc parked --working-dir {self.place} says why; they are retried")
         if large := self.number("events_too_large"):
             text = f"{large:,.0f} events were larger than the broker takes, and are kept on disk"
             yield warning(self.place, text, "raise maxMessageSize of Pulsar, then restart the agent")
         if failed := self.number("write_failures"):
             text = f"{failed:,.0f} writes to its working directory failed since its start"
-            yield warning(self.place, text, f"look at the disk of {self.place}; each is tried again")
+            yield warning(self.place, text, f"check the disk of {self.place}; each is tried again")
 
     def _disk(self) -> Iterator[Finding]:
         used, limit = self.number("cdc_raw_bytes"), self.number("cdc_raw_limit_bytes")
@@ -179,7 +179,7 @@ class AgentStatus:
             yield make(self.place, f"cdc_raw is full in {as_duration(seconds)} at the rate of the last minute", remedy)
         if self.number("spill_failures"):
             text = f"{self.number('spill_failures'):,.0f} times a segment could not be moved out of cdc_raw"
-            yield warning(self.place, text, "make room in spillDir, and look at its rights")
+            yield warning(self.place, text, "make room in spillDir, and check its permissions")
 
     def _topics(self) -> Iterator[Finding]:
         failing = {table: each for table, each in self.topics.items() if not each["is_usable"] or each["problem"]}
@@ -188,12 +188,12 @@ class AgentStatus:
                 f"{table} cannot be published ({each['problem'] or 'its topic is being opened'});"
                 f" {_number(each['waiting_events']):,.0f} events wait, {as_bytes(_number(each['held_bytes']))} are held on disk"
             )
-            remedy = "mend what Pulsar says; the events are kept, and sent by themselves"
+            remedy = "fix what Pulsar reports; the events are kept, and sent afterwards"
             yield (failure if each["problem"] else warning)(self.place, text, remedy)
         if len(failing) > _MOST_TOPICS:
             yield failure(self.place, f"and {len(failing) - _MOST_TOPICS} tables more", "--json lists all")
         for hazard in sorted({str(hazard) for each in self.topics.values() for hazard in _list(each.get("hazards"))}):
-            text, _, remedy = hazard.partition("; mend it by ")
+            text, _, remedy = hazard.partition("; fix it with ")
             yield warning(self.place, f"Pulsar: {text}", remedy)
 
     def _part(self, name: str) -> Mapping[str, object]:

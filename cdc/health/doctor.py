@@ -113,7 +113,7 @@ def _version(subject: str, product: str, version: str, tested: Sequence[str]) ->
 def _settings(subject: str, settings: Mapping[str, str]) -> Iterator[Finding]:
     if "cdc_enabled" not in settings:
         yield warning(
-            subject, "Cassandra 3.11 does not tell its settings", "see to cdc_enabled: true in cassandra.yaml"
+            subject, "Cassandra 3.11 does not show its settings", "see to cdc_enabled: true in cassandra.yaml"
         )
         return
     if settings["cdc_enabled"].lower() != "true":
@@ -146,7 +146,7 @@ def _clock(subject: str, apart_s: float) -> Finding:
     if abs(apart_s) < _APART_S:
         return ok(subject, "its clock and this one agree")
     text = f"its clock is {as_duration(abs(apart_s))} {'behind' if apart_s > 0 else 'before'} that of this machine"
-    return warning(subject, text, "synchronize the clocks (chrony, ntp): rows that are read too early are told by them")
+    return warning(subject, text, "synchronize the clocks (chrony, ntp): they show which rows are read too early")
 
 
 def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted: Sequence[str]) -> Iterator[Finding]:
@@ -248,7 +248,7 @@ def _topic(service: PulsarService, topic: str, *, is_data: bool) -> Iterator[Fin
         yield warning(short, f"its policies cannot be read: {error}", "grant the right to read them")
         return
     for hazard in hazards:
-        text, _, remedy = hazard.partition("; mend it by ")
+        text, _, remedy = hazard.partition("; fix it with ")
         yield warning(short, text, remedy)
     if not hazards:
         count = f"{partitions} partitions" if partitions else "no partitions"
@@ -284,7 +284,7 @@ def agent_machine(place: str) -> Iterator[Finding]:
             config = AgentConfig.load(path)
         except ConfigError as error:
             for problem in error.problems:
-                yield failure(place, str(problem), "correct it there, or look as the agent's user")
+                yield failure(place, str(problem), "correct it there, or run this as the agent's user")
             return
         yield from _machine(config)
 

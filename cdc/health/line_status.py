@@ -20,7 +20,7 @@ from change_agent.schema.node_connection import Node, NodeUnavailableError
 
 __all__ = ["line_status"]
 
-_UNKNOWN: Final = "not known, for Pulsar does not tell"
+_UNKNOWN: Final = "not known, because Pulsar does not say"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _known(pulsar: _Answer, look: Callable[[], list[Finding]]) -> list[Finding]:
     try:
         return look()
     except PulsarServiceError as error:
-        return [failure("", str(error), "cdc doctor looks at Pulsar's rights and state")]
+        return [failure("", str(error), "cdc doctor checks Pulsar's rights and state")]
 
 
 def _uncovered(

@@ -20,7 +20,7 @@ def mirror_finding(service: PulsarService, target: str, now_s: float) -> Finding
         from spark_bridge.jobs.state_file import newest_state
         from spark_bridge.reading.folders import FsspecFolder
     except ImportError as error:
-        return warning(target, f"not looked at: {error.name} is not installed", "pip install 'cassandra-cdc[spark]'")
+        return warning(target, f"not checked: {error.name} is not installed", "pip install 'cassandra-cdc[spark]'")
     try:
         stored = newest_state(FsspecFolder(f"{target.rstrip('/')}/applied"))
     except (OSError, ValueError) as error:

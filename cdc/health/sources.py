@@ -101,7 +101,7 @@ class SourceView:
         why = self.error or "the functions worker gives no reason"
         text = f"is not running: {count} ({why})" + (f"; its log says: {said}" if said and said not in why else "")
         if re.search(r"IllegalArgumentException|is no(t an)? option|cannot be used", f"{why} {said}"):
-            return failure(self.name, text, "mend its --source-config by pulsar-admin sources update", **facts)
+            return failure(self.name, text, "correct its --source-config with pulsar-admin sources update", **facts)
         remedy = f"pulsar-admin sources restart --name {self.name}, or `cdc doctor --fix`; `cdc connector watch` does it by itself"
         return failure(self.name, text, remedy, **facts)
 

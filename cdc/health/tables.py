@@ -70,7 +70,7 @@ def _table(
     says = f"{waiting.text()}; {records}"
     if not waiting.consumers:
         remedy = "see the sources: none that runs reads this table (pulsar-admin sources create, docs/connector.md)"
-        yield failure(table, f"nobody reads its events: {says}", remedy, **facts)
+        yield failure(table, f"no source reads its events: {says}", remedy, **facts)
     elif waiting.oldest_s > _LATE_S:
         make = failure if waiting.oldest_s > _VERY_LATE_S else warning
         remedy = "it catches up, or see the source's log: a row that cannot be read holds its own key only"
@@ -138,8 +138,8 @@ def dead_letters(
             found.append(ok(short, "none", letters=0))
             continue
         options = f"--service-url {config.pulsar_service_url} --topic {topic}"
-        text = f"{waiting.messages:,} changes could not be published and were set aside"
-        remedy = f"`cdc connector dead-letters {options}` tells why; then `cdc connector resend {options}`"
+        text = f"{waiting.messages:,} changes could not be published and are dead letters"
+        remedy = f"`cdc connector dead-letters {options}` says why; then `cdc connector resend {options}`"
         found.append(failure(short, text, remedy, letters=waiting.messages))
     return found
 

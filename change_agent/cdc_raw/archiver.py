@@ -112,7 +112,7 @@ def _write_reason(path: Path, segment: str, reason: str) -> None:
         "segment": segment,
         "reason": reason,
         "time": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "what_now": f"look with `cdc decode`; publish what can be read by `cdc agent reprocess {segment}`",
+        "what_now": f"look at it with `cdc decode`; publish what can be read with `cdc agent reprocess {segment}`",
     }
     write_private_text(path, json.dumps(told, indent=1) + "\n")
 

@@ -73,7 +73,7 @@ def list_folder(directory: Path, settled: Mapping[str, SegmentFile] = _NONE) -> 
             except FileNotFoundError:
                 continue
             except OSError as error:
-                strangers[entry.name] = f"it cannot be looked at ({error.strerror})"
+                strangers[entry.name] = f"its attributes cannot be read ({error.strerror})"
                 continue
             if not stat.S_ISREG(found.st_mode):
                 strangers[entry.name] = f"it is {_kind(found.st_mode)}"

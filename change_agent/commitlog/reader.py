@@ -169,7 +169,7 @@ class SegmentReader:
             offset = position - source.window_start
             if any(source.window[offset : offset + space]):
                 raise MalformedSegmentError(
-                    f"{space} bytes are left behind the last entry of a section", damage=Damage.ENTRY_SIZE
+                    f"{space} bytes are left after the last entry of a section", damage=Damage.ENTRY_SIZE
                 )
             return 0
         source.fill(position, ENTRY_PREFIX)
@@ -179,7 +179,7 @@ class SegmentReader:
         """Zeros inside a section end the log, as for Cassandra; but then no section may follow, else data was lost."""
         if self._source.is_written(self._section_end):
             raise MalformedSegmentError(
-                "zeros stand in place of an entry, and the log goes on behind them", damage=Damage.ZEROS
+                "there are zeros instead of an entry, and the log continues after them", damage=Damage.ZEROS
             )
 
     def _section_source(self, options: SegmentOptions) -> SectionSource:

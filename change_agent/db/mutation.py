@@ -61,7 +61,7 @@ class MutationDecoder:
             raise MalformedMutationError("a mutation without updates")
         updates = [self._read_update(data) for _ in range(count)]
         if data.remaining():
-            raise MalformedMutationError(f"{data.remaining()} bytes are left behind the mutation")
+            raise MalformedMutationError(f"{data.remaining()} bytes are left after the mutation")
         if count > 1 and len({update.table.table_id for update in updates}) != count:
             raise MalformedMutationError("a mutation updates the same table twice")
         return Mutation(updates)

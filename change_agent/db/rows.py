@@ -87,7 +87,7 @@ def read_unfiltereds(data: DataInput, header: SerializationHeader) -> tuple[list
             markers.append(_read_marker(data, header))
             continue
         if extended_flags & _IS_STATIC:
-            raise MalformedMutationError("a static row stands among the rows")
+            raise MalformedMutationError("a static row is among the rows")
         row = _read_row_body(data, header, flags, extended_flags, read_clustering(data, lengths))
         if not row.is_empty():
             rows.append(row)

@@ -345,7 +345,7 @@ class MutationInterpreter:
         self._unpublished = left_out - self._schema_ids - {self._local_id}
         self._special = (differing - left_out) | self._schema_ids | {self._local_id}
         if not published:
-            _log.warning("waiting for a table WITH cdc = true: there is none yet, or the patterns leave all out")
+            _log.warning("waiting for a table WITH cdc = true: there is none yet, or the patterns exclude all of them")
 
 
 def _now_ms() -> int:

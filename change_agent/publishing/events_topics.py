@@ -194,7 +194,7 @@ class EventsTopics:
                 for name in sorted(each)
             ]
         except (PublishError, ValueError, KeyError, TypeError) as error:
-            _log.debug("%s: where its partitions end is not told (%s)", topic, error)
+            _log.debug("%s: the ends of its partitions are not known (%s)", topic, error)
             return []
 
     def _call(self, method: str, topic: str, path: str, json: object = None) -> httpx.Response:

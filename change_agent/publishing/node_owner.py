@@ -55,6 +55,6 @@ class NodeOwner:
             _log.info("whether another machine has an agent for this node cannot be said (%s); going on", error)
         else:
             if self._metrics.standby:
-                _log.info("the other agent has ended; this one goes on")
+                _log.info("the other agent has ended; this one continues")
         self._metrics.standby = 0
         return True

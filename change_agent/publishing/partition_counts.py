@@ -59,7 +59,7 @@ class PartitionCounts:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise PublishError(str(self.path), f"cannot be read ({error}); mend it, or delete it") from error
+            raise PublishError(str(self.path), f"cannot be read ({error}); correct it, or delete it") from error
 
     def _write(self, known: dict[str, int]) -> None:
         temporary = self.path.with_suffix(".tmp")

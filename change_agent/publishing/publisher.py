@@ -330,7 +330,7 @@ class MutationPublisher:
 
     def _hold(self, topic: TopicQueue) -> None:
         _log.warning(
-            "%s cannot be used for %.0f s: its events are held in %s, so that other tables go on",
+            "%s cannot be used for %.0f s: its events are held in %s, so that other tables can continue",
             topic.name, topic.unusable_for(), self._held_directory,
         )  # fmt: skip
         must_open = bool(topic.lanes)

@@ -49,7 +49,7 @@ class TopicPolicies:
             if not self._is_unreadable:
                 self._is_unreadable = True
                 _log.warning(
-                    "whether Pulsar drops unread events cannot be told, for its policies cannot be read (%s); grant the right"
+                    "it is not known whether Pulsar deletes unread events, because its policies cannot be read (%s); grant the right"
                     " to read them, or see docs/agent.md for what to check", error,
                 )  # fmt: skip
             return

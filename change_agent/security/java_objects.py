@@ -48,11 +48,11 @@ def read_java_object(content: bytes, offset: int = 0) -> tuple[JavaObject, int]:
     """The object whose stream starts at `offset`, and where the stream ends. Raises KeyStoreError."""
     reader = _Reader(content, offset)
     if reader.take(len(_MAGIC)) != _MAGIC:
-        raise KeyStoreError("no serialized Java object stands where one is expected")
+        raise KeyStoreError("there is no serialized Java object where one is expected")
     try:
         found = reader.content(0)
     except UnicodeDecodeError as error:
-        raise KeyStoreError("a serialized Java object holds a text that is none") from error
+        raise KeyStoreError("a serialized Java object holds a text that is not valid") from error
     if not isinstance(found, JavaObject):
         raise KeyStoreError("a serialized Java value is not an object")
     return found, reader.position

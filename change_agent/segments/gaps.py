@@ -184,7 +184,7 @@ class GapReporter:
                     raise PublishError(self._topic, error)
         finally:
             producer.close()
-        _log.info("%s: a gap was told for %d tables", self._topic, len(gap.records))
+        _log.info("%s: a gap was reported for %d tables", self._topic, len(gap.records))
 
 
 def _answer(results: SimpleQueue[str | None]) -> str | None:
@@ -197,4 +197,4 @@ def _answer(results: SimpleQueue[str | None]) -> str | None:
 def _tell(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome is not None else None
     if state.attempt_number in (1, 10) or state.attempt_number % 100 == 0:
-        _log.warning("a gap cannot be told yet: %s", error)
+        _log.warning("a gap cannot be reported yet: %s", error)

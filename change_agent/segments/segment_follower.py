@@ -232,11 +232,11 @@ class SegmentFollower:
             self._failed_at[segment.segment_id] = segment.limit
             return
         if isinstance(error, SegmentFileError):
-            self._tell_unreadable(segment, f"{error}; trying again, the others go on")
+            self._tell_unreadable(segment, f"{error}; retrying; the other segments continue")
             return
         corrupt = not isinstance(error, _NOT_FOR_US)
         what = "is set aside" if corrupt else "stays where it is"
-        self._tell_unreadable(segment, f"{error}; the segment {what}, the others go on", error.damage)
+        self._tell_unreadable(segment, f"{error}; the segment {what}; the other segments continue", error.damage)
         self._failed_at[segment.segment_id] = segment.limit
         if segment.final and corrupt:
             self._open_position(segment.segment_id, 0)

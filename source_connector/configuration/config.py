@@ -279,7 +279,7 @@ def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
         reason = "give either a key store or ssl.openssl.keyCertChain and ssl.openssl.privateKey"
         yield ConfigProblem(option="ssl.keystore.path", reason=reason)
     if not given.get("pulsarServiceUrl"):
-        reason = "is required: this Pulsar does not tell its sources the broker's address"
+        reason = "is required: this Pulsar does not give its sources the broker's address"
         yield ConfigProblem(option="pulsarServiceUrl", reason=reason)
     yield from _admin_problems(given)
 
@@ -293,7 +293,7 @@ def _admin_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
         )
         yield ConfigProblem(option="pulsarAdminUrl", reason=reason)
     if minutes is not None and not admin_url:
-        reason = "needs pulsarAdminUrl, by which the retention is set"
+        reason = "needs pulsarAdminUrl, with which the retention is set"
         yield ConfigProblem(option="dataTopic.retentionMinutes", reason=reason)
     if str(minutes) == "0":
         reason = "is a number of minutes, or -1 for ever; leave it out and the topic's retention stays as it is"
@@ -316,7 +316,7 @@ def _table_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
             yield ConfigProblem(option=option, reason="cannot be given together with tables")
     for entry in tables if isinstance(tables, list | tuple) else ():
         if not is_table_name(str(entry)):
-            reason = f"each entry is keyspace.table, where * and ? stand for any characters (got {entry!r})"
+            reason = f"each entry is keyspace.table, where * and ? match any characters (got {entry!r})"
             yield ConfigProblem(option="tables", reason=reason)
     reason = "with tables it is a template, a topic that holds {keyspace} and {table}"
     if "destination" in given and not is_template(str(given["destination"])):

@@ -146,7 +146,7 @@ def _record(data: bytes, schema: object) -> dict[str, AvroValue]:
     parsed = cast("dict[str, object]", schema)
     found = cast("dict[str, AvroValue]", fastavro.schemaless_reader(source, parsed, None))
     if source.read(1):
-        raise ValueError("bytes behind the record")
+        raise ValueError("bytes after the record")
     return found
 
 

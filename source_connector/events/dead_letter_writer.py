@@ -85,7 +85,7 @@ class DeadLetterWriter:
                 self._failures = 0
             except pulsar.PulsarException as error:
                 self._failures += 1
-                text = f"the dead-letter topic {self.topic} does not take the letter of {letter.topic} message "
+                text = f"the dead-letter topic {self.topic} does not take the dead letter of {letter.topic} message "
                 self._notices.say("broker", f"{text}{letter.message_id}, which is tried again: {error}")
                 return letters[at:]
         return ()

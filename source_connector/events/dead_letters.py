@@ -112,7 +112,7 @@ class DeadLetter:
         texts = [self.message_key, *itertools.chain.from_iterable(self.message_properties.items())]
         cut = (
             f"its key and its {len(self.message_properties)} properties, {sum(len(each.encode()) for each in texts):,} "
-            "bytes, which the broker does not take beside a letter's own"
+            "bytes, which the broker does not take beside the dead letter's own"
         )
         return replace(self, message_key="", message_properties={}, cut=cut)
 
@@ -120,7 +120,9 @@ class DeadLetter:
     def from_message(cls, data: bytes, properties: Mapping[str, str]) -> Self:
         """A letter from its message. Raises DeadLettersError for one that says nothing of an events topic."""
         if not properties.get("topic"):
-            raise DeadLettersError("a message without the property 'topic' is no dead letter; is it the right topic?")
+            raise DeadLettersError(
+                "a message without the property 'topic' is not a dead letter; is it the right topic?"
+            )
         version = properties.get("schema_version", "")
         return cls(
             topic=properties["topic"],

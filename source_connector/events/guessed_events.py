@@ -75,7 +75,7 @@ class GuessedEvents:
 
     def _looked(self, version: UUID | CdcError, came: int) -> None:
         if isinstance(version, CdcError):
-            text = f"events of DataStax's agents wait until the schema can be looked at: {version}"
+            text = f"events of DataStax's agents wait until the schema can be read: {version}"
             self._notices.say("schema", text)
             self._timers.after(_PAUSE_S, self._look)
             return

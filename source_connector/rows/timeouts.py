@@ -75,4 +75,4 @@ class Timeouts:
             try:
                 timeout.run()
             except Exception:  # noqa: BLE001  # as the driver has it for its timers: the others end all the same
-                _log.error("the timeout of a statement was not told", exc_info=True)
+                _log.error("the timeout of a statement was not handled", exc_info=True)

@@ -72,7 +72,7 @@ class DataPartitions:
             names = self._connection.client().get_topic_partitions(topic)
         except pulsar.PulsarException as error:
             if not self._stopping.is_set():
-                self._notices.say(topic, f"{topic}: whether it was given more partitions cannot be told: {error}")
+                self._notices.say(topic, f"{topic}: its number of partitions cannot be read: {error}")
             return
         before, now = self._counts[destination], sum("-partition-" in name for name in names)
         self._counts[destination] = now

@@ -59,7 +59,7 @@ class NewestSchemas:
         try:
             is_newest = schema_bytes(self._connection.client(), topic) == _registered(schema)
         except pulsar.PulsarException as error:
-            text = f"{topic}: its newest schema cannot be told from an older one: {error}"
+            text = f"{topic}: its newest schema cannot be read: {error}"
             self._notices.say(topic, text, self._connection.hint)
         self._post(SchemaLookedAt(schema_id=schema.schema_id, is_newest=is_newest))
 

@@ -71,7 +71,7 @@ class ArchivedTable:
     def require(self, moment_us: int, *, partial: bool) -> None:
         """Raises ConfigError where the archive does not have all that the table had at the moment, unless that is wanted."""
         if moment_us < self.began_us:
-            reason = f"{iso_time(moment_us)} is before the archive began ({iso_time(self.began_us)}): it cannot be told from it"
+            reason = f"{iso_time(moment_us)} is before the archive began ({iso_time(self.began_us)}): the archive does not have it"
             raise ConfigError.of("moment", reason)
         if self.created_us < self.began_us and not partial:
             reason = (

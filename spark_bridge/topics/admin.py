@@ -177,7 +177,7 @@ class PulsarAdmin:
             raise TopicError(topic, f"does not exist ({_reason(response)}); create it or check the option topic")
         if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             why = ended(self._options) or _reason(response)
-            reason = f"refuses to tell about {topic} ({why}); check authPluginClassName and authParams"
+            reason = f"refuses access to {topic} ({why}); check authPluginClassName and authParams"
             raise PulsarUnreachableError(self._url, reason)
         if not response.is_success:
             raise PulsarUnreachableError(self._url, f"answers {response.status_code} to {path} ({_reason(response)})")

@@ -212,7 +212,7 @@ def _problems_together(known: Mapping[str, str]) -> list[ConfigProblem]:
 def _full_name(name: str) -> str:
     full = full_topic_name(name)
     if not full.startswith("persistent://") or full.count("/") != 4 or not all(full.split("/")[2:]):
-        raise ValueError(f"{name!r} is no topic name; it looks like 'persistent://tenant/namespace/name'")
+        raise ValueError(f"{name!r} is not a topic name, such as 'persistent://tenant/namespace/name'")
     return full
 
 

@@ -61,7 +61,7 @@ def test_a_table_that_nobody_reads_and_one_without_cdc_are_named(line: Path, cql
 
     wait_until(is_there, "the event of the table")
     told = found["tables", f"{keyspace}.t"]
-    assert (told["level"], "nobody reads its events" in told["text"]) == ("failure", True)
+    assert (told["level"], "no source reads its events" in told["text"]) == ("failure", True)
     assert found["servers", "Cassandra"]["level"] == found["servers", "Pulsar"]["level"] == "ok"
     line.write_text(line.read_text() + f"tables: {keyspace}.*\n")
     advised = _asked("doctor", line)

@@ -83,7 +83,7 @@ def test_an_agent_without_trouble_is_well(tmp_path: Path) -> None:
     done = _run(tmp_path, topics={}, metrics=_metrics(parked=0, cdc_raw_seconds_to_full=1_507_603 * 3600))
     assert done.exit_code == 0
     assert "cdc_raw    1.0 MiB of 4.0 MiB, not filling up" in done.output
-    assert "topics     none opened, for no event was published since the start" in done.output
+    assert "topics     none opened, because no event was published since the start" in done.output
     assert done.output.splitlines()[-1] == "trouble    none"
 
 

@@ -84,7 +84,7 @@ def test_bytes_behind_a_mutation_are_refused(golden: GoldenSegment) -> None:
     """A schema that makes cells too short would otherwise pass for right."""
     decoder, version = MutationDecoder(golden.tables()), golden.version
     for payload in _payloads(golden):
-        with pytest.raises(CommitLogReadError, match="bytes are left behind the mutation"):
+        with pytest.raises(CommitLogReadError, match="bytes are left after the mutation"):
             decoder.decode(payload + b"\0", version)
 
 

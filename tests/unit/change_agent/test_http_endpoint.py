@@ -164,7 +164,7 @@ def test_an_unknown_path_names_those_that_there_are(serve: Callable[..., str]) -
 
 def test_readiness_is_red_by_option_while_pulsar_would_drop_unread_events(node: _Node, tmp_path: Path) -> None:
     """The body says what would, and what to do; without the option it is in the status and the metrics only."""
-    hazard = "the message TTL drops events that were not read for 60 s; mend it by ..."
+    hazard = "the message TTL drops events that were not read for 60 s; fix it with ..."
     topics = {"ks.t": replace(_topic(), hazards=(hazard,))}
     assert _report(node, tmp_path, topics, {}).readiness()[0]
     positions = InflightPositions(max_events=10, max_bytes=1000)

@@ -250,7 +250,7 @@ def test_a_segment_of_which_reading_is_denied_is_tried_again_and_never_set_aside
     wait_until(lambda: agent.files() == [], "it is finished")
     assert len(agent.published) == 3
     assert [each.getMessage() for each in caplog.records] == [
-        f"CommitLog-7-{_ID}.log, position 0: the segment cannot be read: Permission denied; trying again, the others go on"
+        f"CommitLog-7-{_ID}.log, position 0: the segment cannot be read: Permission denied; retrying; the other segments continue"
     ]
     assert not (agent.work / "error").exists()
 

@@ -78,7 +78,9 @@ def test_a_hole_of_zeros_is_not_taken_for_the_end(path: Path) -> None:
     error = _error(path)
     assert isinstance(error, MalformedSegmentError)
     assert error.damage is Damage.ZEROS
-    assert str(error) == f"{NAME}, position {hole}: zeros stand in place of an entry, and the log goes on behind them"
+    assert (
+        str(error) == f"{NAME}, position {hole}: there are zeros instead of an entry, and the log continues after them"
+    )
 
 
 def test_reading_follows_the_limit_of_a_growing_segment(path: Path) -> None:
@@ -174,7 +176,7 @@ def test_bytes_that_are_too_few_for_an_entry_are_refused(path: Path) -> None:
     path.write_bytes(
         header_bytes(SEGMENT_ID) + sync_marker_bytes(SEGMENT_ID, FIRST, FIRST + 8 + len(body)) + body + b"\0" * 50
     )
-    assert "3 bytes are left behind the last entry" in str(_error(path))
+    assert "3 bytes are left after the last entry" in str(_error(path))
 
 
 def test_a_cut_section_yields_its_whole_entries_first(path: Path) -> None:

@@ -55,7 +55,7 @@ def test_each_hazard_has_its_command() -> None:
         "message_age": _DEFAULT_QUOTA | {"policy": "consumer_backlog_eviction", "limitTime": 300},
     }
     found = hazards_of(answers, _TOPIC, EVENTS)
-    assert [each.partition("mend it by ")[2].partition("`, or")[0].strip("`") for each in found] == [
+    assert [each.partition("fix it with ")[2].partition("`, or")[0].strip("`") for each in found] == [
         f"pulsar-admin topics set-message-ttl {_TOPIC} --ttl 0",
         f"pulsar-admin topics set-backlog-quota {_TOPIC} --limit 10737418240 --type destination_storage --policy producer_request_hold",
         f"pulsar-admin topics set-backlog-quota {_TOPIC} --limitTime 300 --type message_age --policy producer_request_hold",

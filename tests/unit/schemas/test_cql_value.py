@@ -157,5 +157,5 @@ def test_a_value_with_more_fields_than_its_type_is_refused() -> None:
     """The user type has grown since: to leave the new field out would lose it."""
     read = value_reader(parse("pair"))
     assert read(sized(b"\0\0\0\1")) == {"a": 1, "b": None}
-    with pytest.raises(CqlValueError, match="5 bytes are behind the 2 fields that are known"):
+    with pytest.raises(CqlValueError, match="5 bytes are after the 2 fields that are known"):
         read(sized(b"\0\0\0\1", b"x", b"y"))

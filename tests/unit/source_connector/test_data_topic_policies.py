@@ -50,7 +50,7 @@ def _admin(url: str, plugin: str = "", params: str = "") -> PulsarAdmin:
     ("retention", "ttl_s", "wanted", "told"),
     [
         (_FOR_EVER, 0, None, []),
-        (_NOTHING_KEPT, 0, None, ["records that no subscription holds are deleted, for there is no retention"]),
+        (_NOTHING_KEPT, 0, None, ["records that no subscription holds are deleted, because there is no retention"]),
         ({"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}, 0, None, []),
         ({"retentionTimeInMinutes": 60, "retentionSizeInMB": 512}, 0, None, []),
         (_FOR_EVER, 60, None, ["the message TTL drops records that were not read for 60 s"]),
@@ -64,7 +64,7 @@ def test_what_is_dropped_is_told_with_what_mends_it(
     with broker(_policies(retention, ttl_s)) as server:
         found = trimming_of(_admin(server.url).ask, _TOPIC, wanted)
     assert [each.partition(";")[0] for each in found] == told
-    assert all("mend it by" in each for each in found)
+    assert all("fix it with" in each for each in found)
 
 
 def test_the_wanted_retention_is_set_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -74,7 +74,10 @@ def test_a_letter_that_is_too_large_for_its_properties_is_written_without_them(
     read = DeadLetter.from_message(data, properties)
     assert (read.topic, read.message_id, read.data) == ("events", "(1,2,3,4)", b"large")
     assert (read.message_key, read.message_properties) == ("", {})
-    assert read.cut == "its key and its 1 properties, 50 bytes, which the broker does not take beside a letter's own"
+    assert (
+        read.cut
+        == "its key and its 1 properties, 50 bytes, which the broker does not take beside the dead letter's own"
+    )
     assert caplog.messages == [f"events message (1,2,3,4): the dead letter is written without {read.cut}"]
 
 

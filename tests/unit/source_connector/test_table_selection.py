@@ -43,7 +43,7 @@ def test_names_are_served_at_once_and_patterns_when_a_table_with_cdc_matches() -
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"tables": "orders"}, "tables: each entry is keyspace.table, where * and ? stand for any characters (got 'o"),
+        ({"tables": "orders"}, "tables: each entry is keyspace.table, where * and ? match any characters (got 'o"),
         ({"tables": "a.b.c"}, "tables: each entry"),
         ({"tables": "a.*", "table": "t"}, "table: cannot be given together with tables"),
         ({"tables": "a.*", "destination": "data"}, "destination: with tables it is a template, a topic that holds {"),

@@ -76,7 +76,7 @@ def test_a_refused_token_is_no_missing_topic(server: AnsweringServer) -> None:
         admin.topic_partitions()
     assert server.asked == [("/admin/v2/persistent/public/default/t/partitions", "Bearer tell-nobody")]
     assert str(error.value) == (
-        f"Pulsar at {server.url}: refuses to tell about persistent://public/default/t (Token expired); "
+        f"Pulsar at {server.url}: refuses access to persistent://public/default/t (Token expired); "
         "check authPluginClassName and authParams"
     )
 

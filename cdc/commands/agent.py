@@ -19,7 +19,9 @@ __all__ = ["agent"]
 @config_option
 @click.option("--parent", type=int, hidden=True, help="Stop when this process is not the parent any more.")
 @click.option("--check", is_flag=True, help="Check the configuration, say what is wrong, and start nothing.")
-@click.option("--connect", is_flag=True, help="With --check: look at Cassandra and Pulsar, too, with its credentials.")
+@click.option(
+    "--connect", is_flag=True, help="With --check: also connect to Cassandra and Pulsar with its credentials."
+)
 @click.pass_context
 def agent(context: click.Context, path: Path | None, parent: int | None, check: bool, connect: bool) -> None:
     """Read a node's cdc_raw and publish its changes to Pulsar, until SIGTERM or Ctrl-C (docs/agent.md)."""

@@ -13,5 +13,5 @@ config_option = click.option(
     "path",
     type=click.Path(path_type=Path),
     envvar="CDC_CONFIG",
-    help="The agent's YAML file; without it the environment (CDC_*) says all.",
+    help="The agent's YAML file; without it, all options come from the environment (CDC_*).",
 )

@@ -24,7 +24,7 @@ _SEGMENTS: Final = "CommitLog-*.log"
 @config_option
 @click.option("--working-dir", type=click.Path(path_type=Path), help="The agent's cdcWorkingDir, instead of --config.")
 def reprocess(segments: tuple[str, ...], path: Path | None, working_dir: Path | None) -> None:
-    """Publish what SEGMENTs hold once more: all of it, whether it was published before or not.
+    """Publish everything in SEGMENTs again, whether it was published before or not.
 
     A SEGMENT is the name of one in the agent's folder error/, or path or URL of an archived one (.log or .log.zst). Without
     any, all of error/ are taken. The agent reads them when it runs; it may be running now. What cannot be read in full goes

@@ -15,7 +15,7 @@ __all__ = ["compile_decoder"]
 
 
 @click.command(name="compile")
-@click.option("--if-possible", is_flag=True, help="Exit with 0 where it cannot be done, and only say what is missing.")
+@click.option("--if-possible", is_flag=True, help="If it is not possible, only say what is missing, and exit with 0.")
 def compile_decoder(if_possible: bool) -> None:
     """Compile the commit log decoder and the connector's row path, which then run several times as fast.
 

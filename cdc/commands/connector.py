@@ -39,7 +39,7 @@ def _connection(command: Callable[_P, _R]) -> Callable[_P, _R]:
                 "--auth-params",
                 default="",
                 envvar="CDC_PULSAR_AUTH_PARAMS",
-                help="Its parameters; better by environment.",
+                help="Its parameters; better in the environment.",
             ),
             click.option("--trust-certs", default="", help="File of the authorities to trust, for pulsar+ssl://."),
         )
@@ -50,13 +50,13 @@ def _connection(command: Callable[_P, _R]) -> Callable[_P, _R]:
 
 @click.group(name="connector")
 def connector() -> None:
-    """What a source connector could not publish, and the watch over sources (docs/connector.md)."""
+    """Dead letters of a source connector, and the watch over sources (docs/connector.md)."""
 
 
 @connector.command(name="dead-letters")
 @_connection
 def list_letters(service_url: str, topic: str, auth_plugin: str, auth_params: str, trust_certs: str) -> None:
-    """Print the dead letters that nobody has sent again, one JSON object a line. Changes nothing."""
+    """Print the dead letters that were not sent again, one JSON object a line. Changes nothing."""
     options = _options(service_url, auth_plugin, auth_params, trust_certs)
     with closing(dead_letters(options, full_topic_name(topic))) as letters:
         for letter in letters:
@@ -81,11 +81,13 @@ def resend_letters(service_url: str, topic: str, auth_plugin: str, auth_params: 
 
 @connector.command(name="watch")
 @line_option
-@click.option("--interval", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Look so often: seconds.")
 @click.option(
-    "--patience", default=90.0, show_default=True, type=click.FloatRange(1), help="Leave a start so much time: seconds."
+    "--interval", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Seconds between two checks."
 )
-@click.option("--once", is_flag=True, help="Look once and end, restarting at once what is down.")
+@click.option(
+    "--patience", default=90.0, show_default=True, type=click.FloatRange(1), help="Seconds that a start may take."
+)
+@click.option("--once", is_flag=True, help="Check once, restart at once what is down, and end.")
 def watch(path: Path | None, interval: float, patience: float, once: bool) -> None:
     """Restart sources whose instances do not run, and say so, until SIGTERM or Ctrl-C.
 

@@ -36,20 +36,20 @@ __all__ = ["decode"]
     default="mutations",
     show_default=True,
     help="What to print: mutations as they are in the log, or events that the agent would publish, each a JSON object"
-    " a line; or mutations for a person to read.",
+    " a line; or mutations for people to read.",
 )
 @click.option(
     "--table",
     "table_names",
     metavar="[KEYSPACE.]TABLE",
     multiple=True,
-    help="Only what is of this table; may be given several times.",
+    help="Only updates of this table; may be given several times.",
 )
 @click.option(
     "--from",
     "start",
     metavar="SEGMENT:POSITION",
-    help="Go on behind this position of a segment, by its id or name: earlier SEGMENTs are passed over, later ones are"
+    help="Continue after this position of a segment, given by id or name: earlier SEGMENTs are skipped, later ones are"
     " read whole. Positions are those that `decode` prints.",
 )
 @click.option("--stats", is_flag=True, help="Count instead of printing: tables, sizes and times of each segment.")

@@ -18,7 +18,9 @@ _SHOWN_DIFFERENCES = 20
 @click.command(name="demo")
 @click.option("--cassandra", type=click.Choice(list(CASSANDRA_VERSIONS)), default="5.0", show_default=True)
 @click.option("--seed", default=1, show_default=True, help="Seed of the changes.")
-@click.option("--scale", default=1, show_default=True, type=click.IntRange(1, 1000), help="Times as many changes.")
+@click.option(
+    "--scale", default=1, show_default=True, type=click.IntRange(1, 1000), help="Multiply the number of changes."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object, and nothing else.")
 def demo(cassandra: str, seed: int, scale: int, as_json: bool) -> None:
     """Run changes through a real Cassandra, a real Pulsar and Spark, and compare every row."""

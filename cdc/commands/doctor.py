@@ -19,7 +19,7 @@ __all__ = ["doctor"]
 
 @click.command(name="doctor")
 @line_option
-@click.option("--fix", is_flag=True, help="Restart sources that the functions worker gave up, once.")
+@click.option("--fix", is_flag=True, help="Restart sources that the functions worker has given up, once.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.pass_context
 def doctor(context: click.Context, path: Path | None, fix: bool, as_json: bool) -> None:

@@ -49,7 +49,7 @@ def sandbox() -> None:
     type=click.IntRange(1, 600_000),
     default=200,
     show_default=True,
-    help="How often Cassandra syncs its commit log: the delay of every change.",
+    help="How often Cassandra syncs its commit log; a change waits for the next sync.",
 )
 @_json_option
 def up(cassandra: str, nodes: int, folder: Path, commitlog_sync_ms: int, as_json: bool) -> None:
@@ -93,7 +93,7 @@ def status(folder: Path, as_json: bool) -> None:
 
 @sandbox.command()
 @_dir_option
-@click.option("--remove", is_flag=True, help="Remove the folder with all data as well.")
+@click.option("--remove", is_flag=True, help="Also remove the folder with all data.")
 @_json_option
 def down(folder: Path, remove: bool, as_json: bool) -> None:
     """End the servers; no process and no port is left. The data stays, unless --remove."""

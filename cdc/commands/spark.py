@@ -48,28 +48,28 @@ for each in (*TABLE_COMMANDS, top_command):
 @TOPIC_OPTION
 @cassandra_options
 @click.option("--mirror", "mirror_target", help="Compare the mirror below this folder instead of the topic.")
-@click.option("--ranges", type=click.IntRange(1), help="Token ranges, one task each; by default two a core.")
+@click.option("--ranges", type=click.IntRange(1), help="Token ranges, one task each; by default two for each core.")
 @click.option(
-    "--sample", type=float, metavar="PART", help="Compare about this part of the table (0 to 1), drawn at random."
+    "--sample", type=float, metavar="PART", help="Compare about this part of the table (0 to 1), chosen at random."
 )
-@click.option("--sample-seed", type=int, help="With --sample: draw the part that this number stands for.")
+@click.option("--sample-seed", type=int, help="With --sample: the same number chooses the same part again.")
 @click.option("--repair", is_flag=True, help="Send the rows that differ through the events topic again.")
 @click.option(
-    "--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="With --repair: of the events topics, as in the agent."
+    "--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="With --repair: the agent's prefix of the events topics."
 )
-@click.option("--settle", default=30.0, show_default=True, help="Seconds that a difference must stay as it is.")
+@click.option("--settle", default=30.0, show_default=True, help="Seconds for which a difference must not change.")
 @click.option(
     "--give-up",
     default=600.0,
     show_default=True,
-    help="Seconds after which rows that differ and still change are left.",
+    help="Seconds after which rows that still change are no longer checked.",
 )
 @click.option(
     "--max-differences",
     default=100_000,
     show_default=True,
     type=click.IntRange(1),
-    help="Report, and repair, no more rows than this.",
+    help="The most rows to report and to repair.",
 )
 @SESSION_OPTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object, and nothing else.")
@@ -127,21 +127,21 @@ def verify_command(
 @spark.command(name="backfill")
 @BROKER_OPTIONS
 @cassandra_options
-@click.option("--where", help="A CQL predicate: only rows for which it holds (ALLOW FILTERING).")
+@click.option("--where", help="A CQL predicate: only rows that match it (ALLOW FILTERING).")
 @click.option("--tokens", type=(int, int), metavar="START END", help="Only partitions with a token in (START, END].")
 @click.option(
     "--snapshot",
     type=click.Choice(["always", "initial"]),
     default="always",
     show_default=True,
-    help="initial: nothing, when the whole table was sent once before, by whomever.",
+    help="initial: send nothing if any run has already sent the whole table.",
 )
 @click.option("--rebuild", "rebuilt", metavar="TOPIC", help="Fill this emptied data topic again.")
-@click.option("--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="Of the events topics, as in the agent.")
+@click.option("--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="The agent's prefix of the events topics.")
 @click.option("--ranges", default=64, show_default=True, type=click.IntRange(1), help="Token ranges, one task each.")
-@click.option("--rows-per-second", type=float, help="No faster than this, over all tasks.")
-@click.option("--progress-file", help="Keep finished ranges here, and go on after them.")
-@click.option("--dry-run", is_flag=True, help="Send nothing; say about how many rows there are.")
+@click.option("--rows-per-second", type=float, help="The highest rate, over all tasks.")
+@click.option("--progress-file", help="Keep finished ranges here, and continue after them.")
+@click.option("--dry-run", is_flag=True, help="Send nothing; estimate the number of rows.")
 @SESSION_OPTIONS
 def backfill_command(
     *,
@@ -162,7 +162,7 @@ def backfill_command(
     jars: tuple[Path, ...],
     master: str | None,
 ) -> None:
-    """Send an event for every row of a table, so that the connector publishes what was there before it."""
+    """Send an event for every row of a table, so that the connector publishes rows that are older than itself."""
     from pyspark.errors import PySparkException
     from rich.progress import Progress
 

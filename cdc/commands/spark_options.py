@@ -52,21 +52,21 @@ _CASSANDRA_OPTIONS = together(
     click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra."),
     click.option("--contact-point", "contact_points", required=True, multiple=True, help="A node of Cassandra."),
     click.option("--port", default=9042, show_default=True, help="Cassandra's CQL port."),
-    click.option("--local-dc", help="The data center to ask."),
+    click.option("--local-dc", help="The data center to read from."),
     click.option("--username", help="Cassandra's user; the password is read from CDC_CASSANDRA_PASSWORD."),
-    click.option("--consistency", default="LOCAL_QUORUM", show_default=True, help="Of the reads."),
-    click.option("--tls", is_flag=True, help="Connect to Cassandra by TLS; the options --tls-* mean it, too."),
+    click.option("--consistency", default="LOCAL_QUORUM", show_default=True, help="Consistency level of the reads."),
+    click.option("--tls", is_flag=True, help="Connect to Cassandra with TLS; implied by the options --tls-*."),
     click.option("--tls-trusted", metavar="FILE", help="Trusted certificates in PEM; by default the system's."),
-    click.option("--tls-certificate", metavar="FILE", help="Our certificate in PEM, where nodes ask for one."),
+    click.option("--tls-certificate", metavar="FILE", help="The client's certificate in PEM, if nodes require one."),
     click.option("--tls-key", metavar="FILE", help="Its key."),
     click.option("--tls-any-hostname", is_flag=True, help="The node's certificate need not name its address."),
 )
 SESSION_OPTIONS = together(
     click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP),
     click.option(
-        "--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars instead of packages."
+        "--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars to use instead of packages."
     ),
-    click.option("--master", help="Spark's master; by default local[*], or what spark-submit says."),
+    click.option("--master", help="Spark's master; by default local[*], or that of spark-submit."),
 )
 
 

@@ -32,23 +32,23 @@ _Kept: TypeAlias = Literal["rows", "changes", "history"]
 _FORMATS: Final = ("delta", "iceberg")
 
 _STATIC_COLUMNS = click.option(
-    "--static-columns", help="The table's static columns, with commas, where the topic does not name them."
+    "--static-columns", help="The table's static columns, separated by commas, if the topic does not name them."
 )
 _JOB_OPTIONS = together(
     BROKER_OPTIONS,
     TOPIC_OPTION,
     click.option("--target", required=True, help="Folder of the tables and the checkpoint; any path Spark can write."),
     _STATIC_COLUMNS,
-    click.option("--follow", type=float, metavar="SECONDS", help="Keep running, a micro-batch each so many seconds."),
+    click.option("--follow", type=float, metavar="SECONDS", help="Keep running, with a micro-batch every SECONDS."),
     click.option(
         "--tombstone-retention-days", default=7.0, show_default=True, help="How long deletion markers are kept."
     ),
-    click.option("--compact", is_flag=True, help="Make many small files few: at the end, and every 100 micro-batches."),
+    click.option("--compact", is_flag=True, help="Compact small files at the end, and every 100 micro-batches."),
     click.option(
         "--format",
         "table_format",
         type=click.Choice(_FORMATS),
-        help="Of the tables; by default what is there, else delta.",
+        help="Format of the tables; by default that of existing tables, else delta.",
     ),
     click.option("--rebuild", is_flag=True, help="Read the topic, which was made again, from its beginning."),
     SESSION_OPTIONS,
@@ -61,7 +61,7 @@ _JOB_OPTIONS = together(
 @click.option("--history", is_flag=True, help="Also keep every version of every row with its times.")
 @_JOB_OPTIONS
 def mirror_command(*, changelog: bool, history: bool, **given: object) -> None:
-    """Keep tables equal to a Cassandra table, up to the topic's end (or on, with --follow)."""
+    """Keep tables equal to a Cassandra table, up to the topic's end (with --follow, continuously)."""
     _run("rows", given, changelog=changelog, history=history)
 
 
@@ -85,15 +85,15 @@ def history_command(*, changelog: bool, **given: object) -> None:
 @BROKER_OPTIONS
 @TOPIC_OPTION
 @_STATIC_COLUMNS
-@click.option("--as-of", help="A time with its zone: the table as the topic stood then (2026-11-21T05:00:00Z).")
 @click.option(
-    "--mirror", "target", help="Folder of a mirror: its rows, and over them the records that it has not seen."
+    "--as-of", help="A time with its zone: the table from the topic's records up to then (2026-11-21T05:00:00Z)."
 )
-@click.option("--output", help="Write the rows into this folder; by default some are printed.")
+@click.option("--mirror", "target", help="Folder of a mirror: its rows, and the topic's newer records over them.")
+@click.option("--output", help="Write the rows to this folder; without it, some rows are printed.")
 @click.option(
-    "--output-format", default="parquet", show_default=True, help="The form of --output: parquet, json, delta, ..."
+    "--output-format", default="parquet", show_default=True, help="The format of --output: parquet, json, delta, ..."
 )
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(0), help="Rows that are printed.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(0), help="The number of rows to print.")
 @SESSION_OPTIONS
 def latest_command(
     *,

@@ -3,7 +3,7 @@
     <archiveUrl>/<node id>/CommitLog-7-1795219249195.log.zst
     <archiveUrl>/<node id>/schema-history.json
 
-Where a URL leads is fsspec's business, as for the agent.
+fsspec opens the URL, as for the agent.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Counters: a cell holds what each node that led an update has counted so far, and a counter is their sum.
+"""Counters: a cell holds the count of each node that led an update, and a counter is their sum.
 
     Context => Count(Int16) {HeaderElement(Int16)} {Shard}
     Shard   => Id(16 bytes) Clock(Int64) Count(Int64)
 
-Of two states of a node's shard that with the higher clock is the later one. Every header element stands for a global shard,
-which is what Cassandra writes since 2.1. Cassandra source: o.a.c.db.context.CounterContext. Pure.
+Of two states of a node's shard, the one with the higher clock is newer. Every header element stands for a global
+shard, which is what Cassandra writes since 2.1. Cassandra source: o.a.c.db.context.CounterContext. Pure.
 """
 
 from __future__ import annotations

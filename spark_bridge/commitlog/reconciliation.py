@@ -1,6 +1,6 @@
-"""What of the changes of a partition remains: Cassandra's own rules, as plain functions of values.
+"""What remains of the changes of a partition: Cassandra's own rules, as plain functions of values.
 
-The order of the changes does not matter, nor how often each of them comes: replicas' copies count once.
+Neither the order of the changes nor their number of copies matters: copies from several replicas count once.
 
 Cassandra source: o.a.c.db.rows.Cells.reconcile, o.a.c.db.LivenessInfo.supersedes, o.a.c.db.DeletionTime,
 o.a.c.db.rows.Row.Merger. Pure.

@@ -1,7 +1,7 @@
-"""Segments of an archive to mutations: where the bridge uses the agent's decoder, compiled where the worker has it so.
+"""Reads segments of an archive into mutations, with the agent's decoder, compiled if the worker has it so.
 
-The only module of the bridge, beside those that name the decoder's values, that knows the agent: what is read here has the
-agent's own format, and a second decoder would be another truth about it.
+Except for the modules that name the decoder's values, this is the only module of the bridge that knows the agent.
+Archived segments have the agent's own format, and a second decoder could contradict the first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an archive of commit log segments says of one table: its cells' history, its newest cells, the table at a moment.
+"""Views of one table from an archive of commit log segments: history of cells, newest cells, the table at a moment.
 
 Spark brings the changes of each Cassandra partition together; the rules are plain code (spark_bridge.commitlog.reconciliation).
 """

@@ -1,7 +1,7 @@
-"""The job `backfill`: rows that were there before the connector reach the data topic as changes do.
+"""The job `backfill`: publishes rows that were written before the connector ran, the same way as changes.
 
-Keys are read by token range on the executors, and an event for each goes to the table's events topic; the connector
-reads the row as it is then. So it is safe beside live changes: no row is ever older than Cassandra's.
+The executors read keys by token range and send an event for each to the table's events topic. The connector reads the
+row as it is then. So a backfill is safe beside live changes: no row is ever older than Cassandra's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows of a Cassandra table in Spark, read by token range on the executors and written as the connector writes them.
 
-Key and value are Avro by the table's own schema, so that they meet the topic's records in the same decoder.
+Key and value are Avro with the table's own schema, so the same decoder reads them and the topic's records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A mirror's table as of now: its rows, and over them what the topic has had since its last micro-batch. Nothing is written.
+"""A mirror's table as it is now: its rows, and over them the topic's records since its last micro-batch. Nothing is
+written.
 
-So merges may be as rare as one likes. The tail is folded by the same rules, from the records that the mirror keeps; all rows of
-Cassandra partitions that the tail does not touch are the mirror's. A mirror that is written meanwhile does no harm: what it
-has merged already is folded again from the same records.
+So merges may be rare. The newer records are folded by the same rules, together with the records that the mirror
+keeps. All rows of Cassandra partitions that they do not touch come from the mirror. The mirror may be written at the
+same time: what it has already merged is folded again from the same records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The history of a mirror: every version of every row with the write times between which it held (type 2 dimension).
+"""The history of a mirror: every version of every row, with the write times between which it was valid (type 2
+dimension).
 
-The table's columns, then `valid_from` and `valid_to` (microseconds, as CQL's `WRITETIME()`; null: it holds), `_cdc_id`
-(the row), `opened` and `closed` (the epochs that wrote them).
+The table's columns, then `valid_from` and `valid_to` (microseconds, as CQL's `WRITETIME()`; null: valid now),
+`_cdc_id` (the row), `opened` and `closed` (the epochs that wrote them).
 """
 
 from __future__ import annotations

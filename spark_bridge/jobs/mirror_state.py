@@ -1,4 +1,4 @@
-"""What a mirror keeps beside its rows: records that later deletions must meet, and how far it has come.
+"""What a mirror keeps beside its rows: records that later deletions may apply to, and its progress.
 
     <target>/rows      the table, and `_cdc_id`, `_cdc_owner`, `_cdc_writetime`, `_cdc_expires_at`
     <target>/records   the newest record of each key, and markers of deletions of many rows (spark_bridge.rows.folding)
@@ -6,8 +6,8 @@
     <target>/changes   the change log, by option
     <target>/history   every version of every row, by option
 
-`applied` is written last: what failed before it is done again from the same state, with the same result. Rows that expire are no
-records that come again, so that they do is noted there first.
+`applied` is written last: a step that failed before it is repeated from the same state, with the same result.
+Expiring rows are not records, so nothing would repeat them. So their expiry is noted in `applied` first.
 """
 
 from __future__ import annotations

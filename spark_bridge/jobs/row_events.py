@@ -1,7 +1,7 @@
 """Events of rows that nobody changed: they make the connector read and publish the row as it is now.
 
-The segment id is that of snapshots, so the connector's records carry `snapshot=true`, and each event has a digest of its
-own, so that none is dropped as a replica's copy of another.
+The segment id is the one for snapshots, so the connector's records carry `snapshot=true`. Each event has its own
+digest, so that none is dropped as another replica's copy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Every change of every row in a micro-batch, one record after the other: what the change log and the history are of.
+"""Every change of every row in a micro-batch, one record after the other: the content of change log and history.
 
 A row changes by its own records, by markers that cover it, and by records that change its partition's static columns.
-Its first image is the mirror's, its last one what the folding rules leave, whatever the order between topic partitions.
+Its first image is the mirror's; its last image is the result of the folding rules, whatever the order between topic
+partitions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A small text that a job keeps in a folder: replaced whole or not at all, on any file system that Spark can write.
+"""A small text that a job keeps in a folder. It is replaced completely or not at all, on any file system that Spark
+can write.
 
-Each state is a file of its own, named by its number, that appears by a rename; the newest one counts. That costs no
-Spark job, where a table of one row would cost several.
+Each state is a file of its own, named by its number, that appears by a rename; the newest one counts. This needs no
+Spark job, while a table of one row would need several.
 """
 
 from __future__ import annotations

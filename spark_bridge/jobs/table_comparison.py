@@ -1,4 +1,4 @@
-"""A Cassandra table beside its data topic, or a mirror of it: which rows are not equal.
+"""Compares a Cassandra table with its data topic, or with a mirror of it: which rows are not equal.
 
 Both sides are decoded by the same code and compared as text.
 """

@@ -1,8 +1,8 @@
 """The job `verify`: compares a Cassandra table with its data topic, or with a mirror of it, row by row.
 
-A row that differs is looked at again, for it may have been on its way: it is reported when it stays different and
-neither side has moved between two looks. What is reported may be repaired: sent through the events topic again. So
-many rows as fit into the driver are looked at again; of a table that differs in more, the rest is for a next run.
+A row that differs is checked again, because its change may be in flight. It is reported if it still differs and
+neither side has changed between two checks. Reported rows can be repaired: they are sent through the events topic
+again. The driver keeps these rows in memory, so their number is limited; the next run finds the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The size of a micro-batch: how far each topic partition is read next under a limit of rows or bytes.
+"""The size of a micro-batch: up to where each topic partition is read next, with a limit of rows or bytes.
 
-PySpark 4.1 does not tell a source where its query stands when it asks for the latest offset; later ones do. Spark writes that
-down before a micro-batch runs, in the checkpoint's folder `offsets`: there it is read, so a restart changes nothing.
+When PySpark 4.1 asks a source for the latest offset, it does not tell the query's position; later versions do. But
+before a micro-batch runs, Spark writes the position into the checkpoint's folder `offsets`. It is read there, so a
+restart changes nothing.
 """
 
 from __future__ import annotations

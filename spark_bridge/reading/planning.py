@@ -1,7 +1,8 @@
-"""What a query reads: from options and the topics' state now to ranges of topic partitions with fixed ends.
+"""Plans what a query reads: from options and the topics' current state to ranges of topic partitions with fixed ends.
 
-Here it is noticed that records were dropped before they were read (retention, a message TTL or a deleted subscription), and that a
-position is of another topic than the one that has its name now (deleted and made again, or a Pulsar that was rebuilt).
+Planning notices when records were deleted before they were read (retention, a message TTL or a deleted subscription).
+It also notices when a position belongs to another topic than the one that has its name now (deleted and made again,
+or a rebuilt Pulsar).
 """
 
 from __future__ import annotations

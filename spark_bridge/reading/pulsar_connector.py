@@ -1,8 +1,8 @@
 """The raw contract from the pulsar-spark connector 3.1.1.4, the reader on PySpark 3.5.
 
-What the connector cannot tell, or tells wrongly, is settled here: a batch's end is fixed when it is planned, a start is
-exclusive whatever the connector makes of it, and each record's schema version is looked up beside it. What it cannot do
-is refused: see docs/spark.md. Source read: github.com/streamnative/pulsar-spark at tag 3.1.1.4.
+This module corrects what the connector does not report, or reports wrongly: a batch's end is fixed when it is
+planned, a start is always exclusive, and each record's schema version is looked up. What the connector cannot do is
+refused: see docs/spark.md. Source read: github.com/streamnative/pulsar-spark at tag 3.1.1.4.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Raw rows of data topics, by whichever reader this Spark has; jobs and views do not know which.
+"""Raw rows of data topics, from the reader that this Spark has; jobs and views do not know which.
 
 PySpark 4.1 and later: the data source `cassandra_cdc`. PySpark 3.5: the pulsar-spark connector.
 """

@@ -1,7 +1,8 @@
-"""The schema version of each record, for a reader that does not tell it.
+"""The schema version of each record, for a reader that does not report it.
 
-A topic that has one version needs no look: whatever a planned range holds was written by versions that the registry knew
-when it was planned. With several, the records' entries are read again, through Pulsar's own client, beside them.
+A topic with one version needs no look-up: everything in a planned range was written with versions that the registry
+had when the range was planned. With several versions, the records' entries are read a second time with Pulsar's own
+client.
 """
 
 from __future__ import annotations

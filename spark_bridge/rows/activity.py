@@ -1,7 +1,7 @@
-"""What happens on data topics: changes, their rate and how late they came. For a terminal, a notebook, a dashboard.
+"""Activity on data topics: changes, their rate and their lag. For a terminal, a notebook, a dashboard.
 
-The lag of a record is the time from the write in Cassandra (`writetime`) to its publication on the data topic; backfilled
-rows have none, for they were written long ago.
+The lag of a record is the time from the write in Cassandra (`writetime`) to its publication on the data topic.
+Backfilled rows have no lag, because they were written long ago.
 """
 
 from __future__ import annotations

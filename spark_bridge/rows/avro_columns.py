@@ -1,4 +1,4 @@
-"""From the data topic's Avro types to Spark columns: what `from_avro` reads as it is, and what is converted after it.
+"""From the data topic's Avro types to Spark columns: what `from_avro` can read, and what is converted after it.
 
 `from_avro` ignores logical types that it does not know: a varint is bytes, a decimal a struct of bytes and scale. With
 `numbers=decimal` the bytes are read once more as Avro's own `decimal`, the same encoding (big-endian two's complement);

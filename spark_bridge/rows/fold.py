@@ -1,14 +1,20 @@
-"""The folding rules: from the records of a Cassandra partition to what its rows are. Plain values, no Spark.
+"""The folding rules: from the records of a Cassandra partition to its rows. Plain values, no Spark.
 
-The newest record of a key wins; a marker removes the earlier rows of its scope; the newest record of a Cassandra partition that
-has a value gives its static columns; a row whose data has expired is gone, and so is a column by itself.
+The newest record of a key wins. A marker removes the earlier rows in its scope. The newest record of a Cassandra
+partition that has a value gives its static columns. A row whose data has expired is gone, and so is a column that
+expires alone.
 
-Within a topic partition the position tells which of two records is the later one. Ledgers of two topic partitions tell nothing
-of each other: between them the time of publication tells, which counts as no earlier than that of any earlier record of the
-same key in the same topic partition (another producer's clock may lag); of equal times the write time tells, and then the number
-of the topic partition. A key has records in several topic partitions after their number was raised.
+Which of two records is newer:
 
-What was folded is folded again with the records that came since, in any steps, with the same result.
+- In the same topic partition, the one with the later position.
+- In different topic partitions, ledgers have no order between them. There, the one that was published later is newer,
+  then the one with the higher write time, then the one in the topic partition with the higher number. A record counts
+  as published no earlier than the earlier records of its key in its topic partition, because another producer's clock
+  may lag.
+
+A key has records in several topic partitions after their number was increased.
+
+A folded result can be folded again with later records, in any steps, with the same final result.
 """
 
 from __future__ import annotations

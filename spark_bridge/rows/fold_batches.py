@@ -1,7 +1,7 @@
-"""The folding rules over Arrow batches, as Spark's Python workers get them: records in, judged keys out.
+"""The folding rules over Arrow batches, in Spark's Python workers: records in, folded keys out.
 
-The batches of a task hold whole Cassandra partitions, one behind the other (sorted by `owner`), so a task keeps one of them in
-memory at a time. Values pass through as they are.
+The batches of a task hold complete Cassandra partitions, one after the other (sorted by `owner`), so a task keeps one
+of them in memory at a time. Values pass through unchanged.
 """
 
 from __future__ import annotations

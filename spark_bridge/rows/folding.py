@@ -1,7 +1,7 @@
 """The folding rules on DataFrames: from all records of a data topic to the table's rows.
 
-Spark reads what a record says and brings the records of each Cassandra partition together; the rules themselves are plain
-code (spark_bridge.rows.fold). The values pass by them as the bytes that they are.
+Spark reads the records' metadata and groups the records of each Cassandra partition. The rules themselves are plain
+code (spark_bridge.rows.fold). The values pass through unchanged, as bytes.
 """
 
 from __future__ import annotations

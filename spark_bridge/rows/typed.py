@@ -1,7 +1,8 @@
 """Raw rows to typed rows: Avro is decoded in the JVM by spark-avro's `from_avro`.
 
-Every record is read with the schema version it was written with and resolved to the newest: columns that were added
-later are null in earlier rows, dropped ones are left out, and what was dropped and added again is both.
+Every record is read with the schema version with which it was written, and resolved to the newest version: columns
+that were added later are null in earlier rows, and dropped columns are left out. A column that was dropped and added
+again is both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the bridge asks Pulsar's admin service: does the topic exist, where does it end, which schemas has it had.
+"""Requests to Pulsar's admin service: does the topic exist, where does it end, which schemas has it had.
 
 REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, lastMessageId, internalStats, internal-info, messageid, subscription;
 /admin/v2/schemas/{topic}/schemas.

@@ -1,4 +1,4 @@
-"""Who we are, for the broker's protocol and for the admin service alike.
+"""Credentials for the broker's protocol and for the admin service.
 
 `authPluginClassName` and `authParams` are those of Pulsar's `client.conf`: `token:...` or `file:///path`;
 `tlsCertFile:...,tlsKeyFile:...`; `{"userId": ..., "password": ...}`; `{"issuer_url": ..., "private_key": ...}`.

@@ -1,8 +1,9 @@
-"""Places in a topic partition, and the offsets that Spark keeps in a checkpoint.
+"""Positions in a topic partition, and the offsets that Spark keeps in a checkpoint.
 
-An offset is `{"<topic partition>": "<ledger>:<entry>@<creation>"}`; ranges are (start, end]. An entry is a whole batch of
-messages, so no batch index is needed: a range never cuts a batch. The creation is when Pulsar made the topic partition: a position
-says nothing of another one that has the same name. Earlier versions wrote no creation, nor is there one where Pulsar does not tell.
+An offset is `{"<topic partition>": "<ledger>:<entry>@<creation>"}`; ranges are (start, end]. An entry is a whole
+batch of messages, so no batch index is needed: a range never cuts a batch. The creation is when Pulsar created the
+topic partition, because a position means nothing for another topic partition of the same name. Offsets of earlier
+versions have no creation, nor do those of a Pulsar that does not return it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ def test_what_would_drop_unread_events_is_told_when_the_topic_opens(
         wait_until(is_set, "the topic's policies hold")
         write(session, f"{keyspace}.a", ["a"])
         write(session, f"{keyspace}.b", ["b"])
-        wait_until(lambda: len(str(topic_state(agent, f"{keyspace}.a").get("hazards")).split("fix it with")) == 4, "a's")
+        wait_until(
+            lambda: len(str(topic_state(agent, f"{keyspace}.a").get("hazards")).split("fix it with")) == 4, "a's"
+        )
         wait_until(lambda: metric_of(agent, "cdc_agent_topic_hazards", f"{keyspace}.b") == 1, "b's")
     finally:
         rest().delete(expiration).raise_for_status()

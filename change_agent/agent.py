@@ -167,7 +167,7 @@ class ChangeAgent:
                 return action()
             except UnwritableFileError as error:
                 _log.log(logging.DEBUG if self.metrics.write_failures else logging.ERROR, "%s", error)
-                self.metrics.write_failures += 1
+                self.metrics.count_write_failure()
                 if self._stop_request.wait(_LOOK_S):
                     raise
 

@@ -293,7 +293,7 @@ class MutationInterpreter:
             try:
                 return action()
             except UnwritableFileError as error:
-                self._metrics.write_failures += 1
+                self._metrics.count_write_failure()
                 _log.log(logging.DEBUG if str(error) == told else logging.ERROR, "%s; reading waits for it", error)
                 told = str(error)
                 self._pause(_PAUSE_S)

@@ -63,7 +63,7 @@ class Unparker:
         try:
             self._run()
         except UnwritableFileError as error:
-            self._metrics.write_failures += 1
+            self._metrics.count_write_failure()
             if not self._is_unwritable:
                 _log.warning("%s", error)
             self._is_unwritable = True

@@ -75,7 +75,7 @@ class PositionsWriter:
             try:
                 self._store.store(positions)
             except OSError as error:
-                self._metrics.write_failures += 1
+                self._metrics.count_write_failure()
                 _log.warning("positions cannot be stored (%s); reading waits, trying again", error)
                 return False
             self._stored = positions
@@ -115,7 +115,7 @@ class PositionsWriter:
             self._store_progress(progress)
         except OSError as error:
             self.store_failures += 1
-            self._metrics.write_failures += 1
+            self._metrics.count_write_failure()
             if self.store_failures == 1:
                 _log.error("positions cannot be stored (%s); no segment is deleted until they can, trying again", error)
             return

@@ -1,4 +1,4 @@
-"""EventProducers: one Pulsar producer per topic partition. The only module of the agent that knows pulsar-client."""
+"""EventProducers: one Pulsar producer per topic partition. With copy_topic the only module of the agent that knows pulsar-client."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from dataclasses import dataclass, field, fields
 from typing import Final, final
@@ -134,6 +135,12 @@ class AgentMetrics:
     """Bad places in segments, by what is bad. Written by the follower's thread."""
     tables: dict[str, TableMetrics] = field(default_factory=dict)
     """By `keyspace.table`. Only the publisher's thread adds one."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def count_write_failure(self) -> None:
+        """Something could not be written to the working directory. For any thread; each other counter has one thread."""
+        with self._lock:
+            self.write_failures += 1
 
     def note_damage(self, damage: Damage | None) -> None:
         """Bytes of a segment are not what Cassandra wrote; None: it is something else that is wrong."""
@@ -149,4 +156,4 @@ class AgentMetrics:
 
     def as_dict(self) -> dict[str, int | float]:
         """All numbers of the agent as a whole, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in {"damage", "tables"}}
+        return {each.name: getattr(self, each.name) for each in fields(self) if "help" in each.metadata}

@@ -40,6 +40,10 @@ class NodeState(Protocol):
     def problem(self) -> str | None:
         """Why it does not answer now; None when it does."""
 
+    @property
+    def refreshes(self) -> int:
+        """Times that its schema was read."""
+
 
 class StatusReport:
     """`look` is for one thread; what it saw last is for all."""
@@ -68,7 +72,6 @@ class StatusReport:
         self._started_at: Final = _utc_now()
         self.unhealthy_after_s = 60.0
         self.http_address: str | None = None
-        self.extra: Mapping[str, object] = {}
         self._last = ""
 
     def look(self) -> None:
@@ -76,6 +79,7 @@ class StatusReport:
         metrics, positions = self._metrics, self._positions
         places = {segment_id: each.position for segment_id, each in positions.progress().items()}
         metrics.inflight_events, metrics.inflight_bytes = positions.events, positions.bytes
+        metrics.schema_refreshes = self._node.refreshes
         metrics.parked_bytes = parked_bytes(self._path.parent)
         metrics.schema_bytes = schema_bytes(self._path.parent)
         metrics.events_too_large = sum(each.events_too_large for each in list(metrics.tables.values()))
@@ -100,7 +104,6 @@ class StatusReport:
             "progress": asdict(now),
             "topics": {table: asdict(topic) for table, topic in self._topics().items()},
             "metrics": metrics.as_dict(),
-            **self.extra,
         }
         self._last = json.dumps(status, indent=1) + "\n"
         _replace(self._path, self._last)

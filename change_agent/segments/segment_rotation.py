@@ -46,7 +46,6 @@ class SegmentRotation:
         self._stopping: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._run, name="rotation", daemon=True)
         self.failure: BaseException | None = None
-        self.rotations = 0
 
     def start(self) -> None:
         """Begin."""
@@ -69,7 +68,6 @@ class SegmentRotation:
                     failed = True
                 else:
                     failed = False
-                    self.rotations += 1
             self._connection.close()
         except Exception as error:  # noqa: BLE001  # the top of a thread
             _log.exception("the rotation of segments failed")

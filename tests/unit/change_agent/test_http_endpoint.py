@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from uuid import UUID
@@ -26,6 +27,7 @@ from schemas.errors import ConfigError
 class _Node:
     node_id: UUID | None = None
     problem: str | None = None
+    refreshes: int = 0
 
 
 def _topic(*, is_usable: bool = True, problem: str | None = None) -> TopicStatus:
@@ -84,7 +86,28 @@ def test_prometheus_reads_every_number(serve: Callable[..., str]) -> None:
 
 def test_every_number_of_the_agent_has_a_text() -> None:
     """What has none would not be on the page; these two are there by their labels."""
-    assert [each.name for each in fields(AgentMetrics) if "help" not in each.metadata] == ["damage", "tables"]
+    assert [each.name for each in fields(AgentMetrics) if "help" not in each.metadata] == ["damage", "tables", "_lock"]
+
+
+def test_failed_writes_of_several_threads_are_all_counted() -> None:
+    """The reader, the publisher and the positions each write to the working directory."""
+    metrics = AgentMetrics()
+
+    def fail() -> None:
+        for _ in range(5_000):
+            metrics.count_write_failure()
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(fail)
+    assert metrics.as_dict()["write_failures"] == 20_000
+
+
+def test_reads_of_the_schema_are_counted(tmp_path: Path) -> None:
+    """The status file and the metrics tell them."""
+    report = _report(_Node(node_id=UUID(int=1), refreshes=3), tmp_path, {}, {})
+    report.look()
+    assert json.loads((tmp_path / "status.json").read_text())["metrics"]["schema_refreshes"] == 3
 
 
 @pytest.fixture

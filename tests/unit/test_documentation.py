@@ -23,7 +23,7 @@ from source_connector.configuration.datastax_options import IDLE_OPTIONS
 from source_connector.configuration.secret_options import FILE_OPTIONS
 
 _ROOT = Path(__file__).parent.parent.parent
-_DOCUMENTS = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
+_DOCUMENTS = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^[ ]*```(\w+)\n(.*?)^[ ]*```", re.MULTILINE | re.DOTALL)
 _MAKE_TARGETS = set(re.findall(r"^([a-z0-9-]+):", (_ROOT / "Makefile").read_text(), re.MULTILINE))
 

@@ -51,9 +51,9 @@ def doctor(config: LineConfig) -> list[Section]:
         asked_broker = pool.submit(lambda: list(_broker(config)))
         pulsar_findings = list(_pulsar(service))
         if pulsar_findings[0].level is Level.FAILURE:
-            topics = workers = [warning("", "not looked at", "see Pulsar above")]
+            topics = workers = [warning("", "not checked", "see Pulsar above")]
         else:
-            topics = _topics(service, config) or [ok("", "none is there yet")]
+            topics = _topics(service, config) or [ok("", "there are none yet")]
             workers = list(_functions_worker(service, config))
         agents = [finding for place in config.agents for finding in agent_machine(place)]
         return [

@@ -322,7 +322,7 @@ def test_a_replaced_machine_goes_on_from_the_copy_of_the_positions(
         (
             False,
             "another agent for this node has it, perhaps on another machine: this one waits",
-            "has ended; this one goes",
+            "has ended; this one continues",
         ),
         (
             True,

@@ -30,7 +30,9 @@ _COLUMNS = ("topic", "records", "updates", "deletes", "per second", "lag p50", "
 @click.option("--minutes", default=60.0, show_default=True, help="Only records published in the last so many minutes.")
 @click.option("--every", type=float, metavar="SECONDS", help="Show it again each so many seconds, until Ctrl-C.")
 @click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help="An option of cassandra_cdc.")
-@click.option("--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars to use instead of packages.")
+@click.option(
+    "--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars to use instead of packages."
+)
 @click.option("--master", help="Spark's master; by default local[*].")
 def top_command(
     *,

@@ -30,8 +30,8 @@ _log: Final = logging.getLogger(__name__)
 def run_agent(config: AgentConfig, *, path: Path | None = None, parent: int | None = None) -> None:
     """Run an agent until SIGTERM or SIGINT, then stop it in order. Raises CdcError when it fails.
 
-    It waits while another agent reads the same cdc_raw. At SIGHUP `path` and the environment are read again. With `parent`, the agent also stops when that process is not
-    its parent any more.
+    It waits while another agent reads the same cdc_raw. At SIGHUP `path` and the environment are read again. With `parent`,
+    the agent also stops when that process is not its parent any more.
     """
     _keep_private()
     set_up_log(config.log_level, config.log_format)
@@ -52,10 +52,6 @@ def _run(config: AgentConfig, path: Path | None, claim: NodeClaim, is_orphan: Ca
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, frame: agent.ask_to_stop())
     signal.signal(signal.SIGHUP, lambda signum, frame: reload_request.tell())
-    agent.start()
-    # Events hold no cycles: reference counts free them, and looking for cycles among them costs a fifth of the time.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
     def look() -> bool:
         if reload_request.take():
@@ -63,6 +59,10 @@ def _run(config: AgentConfig, path: Path | None, claim: NodeClaim, is_orphan: Ca
         return is_orphan()
 
     try:
+        agent.start()
+        # Events hold no cycles: reference counts free them, and looking for cycles among them costs a fifth of the time.
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
         agent.wait(until=look)
     finally:
         agent.stop()

@@ -4,22 +4,22 @@
                                                                                         │ acknowledged
     SegmentArchiver <─finished─ PositionsWriter <─unbroken prefix─ InflightPositions <──┘
 
-Who owns what:
+Each stage is one thread. They start in this order and stop in the opposite one, so that what was read can still be
+acknowledged and stored:
 
-    thread `schema`      TableMetadataProvider: the session with Cassandra; the schema history, with the reader
-    thread `reader`      SegmentFollower: inotify, the open segments, the decoder, the parked mutations
-    thread `publisher`   MutationPublisher: topics, lanes; `open` threads make producers for it, and end
-    thread `positions`   PositionsWriter: positions' files, the deletion of segments, the status file
-    thread `archive`     Archiving, where it is wanted
-    thread `positions-copy`  PositionsCopy, where it is wanted
-    thread `gaps`        GapReporter: idle until something is lost
-    thread `guard`       CdcRawGuard: the folder of what is moved out of cdc_raw unread; a session of its own
-    thread `http`        HttpEndpoint: metrics, health and readiness, on threads of its own
-    thread `rotation`    SegmentRotation, where it is wanted: a session of its own
-    the caller           this object, the Pulsar client, the lock of the working directory
+    HttpEndpoint            metrics, health and readiness, on threads of its own
+    TableMetadataProvider   the session with Cassandra; the schema history, with the reader
+    PositionsCopy           where it is wanted: claims the node, restores positions
+    PositionsWriter         the positions' files, the deletion of segments, the status file
+    GapReporter             idle until something is lost
+    MutationPublisher       topics, lanes; short-lived threads make producers for it
+    (at the stop: wait until everything that was read is acknowledged)
+    SegmentFollower         inotify, the open segments, the decoder, the parked mutations
+    CdcRawGuard             the folder of what is moved out of cdc_raw unread; a session of its own
+    SegmentRotation         where it is wanted: a session of its own
 
-They stop in the order of the flow, so that what was read can still be acknowledged and stored: reader; then events on
-their way are waited for; publisher; positions (a last store); schema; client; lock.
+The caller owns this object, the Pulsar client and the lock of the working directory. Archiving, where it is wanted, has a
+thread that the PositionsWriter uses.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypeVar
 
+from change_agent.archive.archiving import Archiving
+from change_agent.archive.segment_archive import SegmentArchive
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.clients import cdc_raw_guard, event_producers, node_connection, segment_rotation
@@ -38,32 +41,31 @@ from change_agent.configuration.config import RELOADABLE, AgentConfig, to_option
 from change_agent.configuration.table_filter import TableFilter
 from change_agent.errors import PublishError
 from change_agent.events.mutation_interpreter import MutationInterpreter
+from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutations
-from change_agent.parking.unparking import Unparker
+from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.positions_copy import PositionsCopy
 from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.reading_again import reading_again
 from change_agent.publishing.held_events import holds_events
-from change_agent.publishing.inflight import InflightPositions
 from change_agent.publishing.node_owner import NodeOwner
 from change_agent.publishing.publisher import HoldLimits, MutationPublisher
 from change_agent.publishing.topic_lane import Packing
 from change_agent.publishing.topic_looks import LostTopic
 from change_agent.reporting.http_endpoint import HttpEndpoint
 from change_agent.reporting.logs import set_up_log
-from change_agent.reporting.metrics import AgentMetrics
 from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.reporting.status_report import StatusReport
 from change_agent.schema.schema_history import SchemaHistory
 from change_agent.schema.table_metadata import TableMetadataProvider
-from change_agent.segments.archiving import Archiving
 from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap, GapReporter, lost_topic_message, lost_topic_record
-from change_agent.segments.segment_archive import SegmentArchive
 from change_agent.segments.segment_follower import SegmentFollower
+from change_agent.segments.unparking import Unparker
 from change_agent.signal_request import SignalRequest
 from change_agent.sqlite_file import UnwritableFileError
+from runtime.stage import Stage
 from schemas.errors import CdcError
 from schemas.gap_record import gaps_topic
 from schemas.topics import full_topic_name
@@ -73,6 +75,7 @@ __all__ = ["AgentFailedError", "ChangeAgent"]
 _log: Final = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _LOOK_S: Final = 0.5
+_READY_S: Final = 0.05
 # A topic that cannot be used for so long, and has this share of all room, is held.
 _HOLD_AFTER_S: Final = 10.0
 _SHARE: Final = 4
@@ -95,6 +98,10 @@ class ChangeAgent:
         self._stop_request: Final = SignalRequest()
         self._stopping: Final = threading.Event()
         self._store: Final = OffsetStore(config.cdc_working_dir)
+        self._stages: Final[list[Stage]] = []
+        # What `stop` does, the last one first.
+        self._ending: Final = ExitStack()
+        self._ending.callback(self._store.close)
         self._stored = self._store.load()
         spill_directory = config.spill_dir or config.cdc_working_dir / "spill"
         folders = [config.cdc_raw_directory, spill_directory]
@@ -132,12 +139,11 @@ class ChangeAgent:
         self._guard: Final = cdc_raw_guard(config, spill_directory, self.metrics, self._watcher.wake)
         self._gaps: Final = GapReporter(self._producers, gaps_topic(config.topic_prefix))
         self._follower: Final = self._make_follower()
-        self._reader: Final = threading.Thread(target=self._read, name="reader", daemon=True)
-        self._reader_failure: BaseException | None = None
         self._report: Final = self._make_report()
         self._http: Final = self._make_http()
         self._archiving: Final = self._make_archiving()
         self._copy: Final = self._make_copy()
+        self._reader: Final = _Reader(self._follower, self._may_read, self._stopping)
         self._owner: Final = NodeOwner(
             lambda node_id: self._producers.hold(full_topic_name(f"{config.topic_prefix}agent-{node_id}")),
             self._node_id,
@@ -197,8 +203,25 @@ class ChangeAgent:
             self._node_id,
             lambda: self._writer.stored,
             lambda: self._parked.count == 0 and not holds_events(self._config.cdc_working_dir / "held"),
-            self._stopping,
+            self._adopt if self._stored == StoredPositions() else None,
         )
+
+    def _adopt(self, restored: StoredPositions) -> None:
+        """Go on from another machine's positions; nothing is read before."""
+        while not self._writer.adopt(restored):
+            if self._stopping.wait(_LOOK_S):
+                return
+        self._follower.adopt(restored)
+        self._positions.go_on_from(restored.last_place)
+
+    def _may_read(self) -> bool:
+        """True once this agent, and no other, has the node; False when the agent stops before."""
+        if self._copy is not None:
+            while not (self._copy.is_ready.wait(_READY_S) or self._stopping.is_set()):
+                pass
+        elif self._config.create_topics:
+            self._owner.wait()
+        return not self._stopping.is_set()
 
     def _node_id(self) -> str | None:
         known = self._provider.known
@@ -278,15 +301,24 @@ class ChangeAgent:
         self._apply(config)
         if self._http is not None:
             self._report.http_address = self._http.address
-            self._http.start()
-        self._until_writable(self._provider.start)
-        self._publisher.start()
-        self._writer.start()
-        self._reader.start()
-        self._guard.start()
-        self._gaps.start()
-        if self._rotation is not None:
-            self._rotation.start()
+        ending = self._ending
+        self._begin(self._http)
+        ending.callback(self._producers.close)
+        ending.callback(self._parked.close)
+        self._begin(self._provider)
+        if self._archiving is not None:
+            ending.callback(self._archiving.close)
+        self._begin(self._copy, self._writer, self._gaps, self._publisher)
+        ending.callback(self._drain)
+        ending.callback(self._watcher.close)
+        self._begin(self._reader, self._guard, self._rotation)
+
+    def _begin(self, *stages: Stage | None) -> None:
+        for stage in stages:
+            if stage is not None:
+                self._stages.append(stage)
+                self._ending.callback(stage.stop)
+                self._until_writable(stage.start)
 
     def _apply(self, config: AgentConfig) -> None:
         """Use what may change while the agent runs."""
@@ -315,70 +347,42 @@ class ChangeAgent:
         """
         stats_at = time.monotonic() + self._config.stats_interval_ms / 1000
         while not (self._stop_request.wait(_LOOK_S) or until()):
-            for stage, failure in self._failures():
-                raise AgentFailedError(f"the {stage} failed: {type(failure).__name__}: {failure}") from failure
+            for stage in self._stages:
+                if (failure := stage.failure) is not None:
+                    raise AgentFailedError(f"the {stage.name} failed: {type(failure).__name__}: {failure}") from failure
             if time.monotonic() >= stats_at:
                 stats_at += self._config.stats_interval_ms / 1000
                 _log.info("%s", self._stats_line())
 
-    def _failures(self) -> list[tuple[str, BaseException]]:
-        stages = {
-            "reader": self._reader_failure,
-            "publisher": self._publisher.failure,
-            "positions' writer": self._writer.failure,
-            "schema thread": self._provider.failure,
-            "guard": self._guard.failure,
-            "copy of positions": None if self._copy is None else self._copy.failure,
-            "gaps' thread": self._gaps.failure,
-            "rotation": None if self._rotation is None else self._rotation.failure,
-        }
-        return [(stage, failure) for stage, failure in stages.items() if failure is not None]
-
     def stop(self) -> None:
-        """Stop all stages, in order; waits for what is on its way, up to the shutdown timeout."""
+        """Stop all stages, the last one first. A step that fails does not keep the others from being done."""
         self._stopping.set()
-        if self._rotation is not None:
-            self._rotation.stop()
-        self._follower.stop()
-        self._guard.stop()
-        self._reader.join()
-        self._watcher.close()
-        if not self._positions.wait_until_empty(self._config.shutdown_timeout_ms / 1000):
-            _log.warning("%d events are not acknowledged; the next start reads them again", self._positions.events)
-        self._publisher.stop()
-        self._gaps.stop()
-        self._writer.stop()
-        if self._copy is not None:
-            self._copy.stop()
-        if self._archiving is not None:
-            self._archiving.close()
-        self._provider.stop()
-        self._parked.close()
-        self._producers.close()
-        if self._http is not None:
-            self._http.stop()
-        self._store.close()
+        self._ending.close()
         _log.info("stopped: %s", self._stats_line())
 
-    def _read(self) -> None:
-        try:
-            if self._copy is not None:
-                self._copy.claim()
-                restored = self._copy.restore() if self._stored == StoredPositions() else None
-                if restored is not None:
-                    while not self._writer.adopt(restored):
-                        if self._stopping.wait(_LOOK_S):
-                            return
-                    self._follower.adopt(restored)
-                    self._positions.go_on_from(restored.last_place)
-                self._copy.start()
-            elif self._config.create_topics:
-                self._owner.wait()
-            self._follower.run()
-        except Exception as error:  # noqa: BLE001  # the top of a thread
-            _log.exception("the reader failed")
-            self._reader_failure = error
+    def _drain(self) -> None:
+        """Wait for what is on its way, up to the shutdown timeout."""
+        if not self._positions.wait_until_empty(self._config.shutdown_timeout_ms / 1000):
+            _log.warning("%d events are not acknowledged; the next start reads them again", self._positions.events)
 
     def _stats_line(self) -> str:
         counts = self.metrics.as_dict()
         return ", ".join(f"{name}={value}" for name, value in counts.items() if value)
+
+
+class _Reader(Stage):
+    """Reads the log from the moment on that this agent has the node."""
+
+    def __init__(self, follower: SegmentFollower, may_read: Callable[[], bool], stopping: threading.Event) -> None:
+        super().__init__("reader of the log", stopping)
+        self._follower: Final = follower
+        self._may_read: Final = may_read
+
+    def run(self) -> None:
+        """Read what is in the log, and what is appended to it."""
+        if self._may_read():
+            self._follower.run()
+
+    def wake(self) -> None:
+        """End the wait for new segments."""
+        self._follower.wake()

@@ -9,11 +9,11 @@ from pathlib import Path
 from change_agent.configuration.cassandra_yaml import settings_of
 from change_agent.configuration.config import AgentConfig
 from change_agent.configuration.pulsar_auth import PulsarAuth
+from change_agent.metrics import AgentMetrics
 from change_agent.publishing.event_producers import EventProducers
 from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.partition_counts import PartitionCounts
 from change_agent.publishing.topic_looks import LostTopic, TopicLooks
-from change_agent.reporting.metrics import AgentMetrics
 from change_agent.schema.node_connection import NodeConnection
 from change_agent.segments.cdc_raw_guard import CdcRawGuard, GuardLimits
 from change_agent.segments.segment_rotation import SegmentRotation

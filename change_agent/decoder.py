@@ -33,6 +33,7 @@ COMPILED_MODULES: Final = (
     "change_agent.events.digest",
     "change_agent.events.mutation_events",
     "change_agent.events.events_writer",
+    "change_agent.positions.accounts",
     "change_agent.publishing.outgoing",
 )
 """They are compiled together."""

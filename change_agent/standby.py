@@ -12,8 +12,8 @@ from typing import Final
 
 from change_agent.cdc_raw.folder_lock import FolderLock
 from change_agent.configuration.config import AgentConfig
+from change_agent.metrics import AgentMetrics
 from change_agent.reporting.http_endpoint import HttpEndpoint
-from change_agent.reporting.metrics import AgentMetrics
 from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.signal_request import SignalRequest
 from schemas.errors import ConfigError

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from schemas.cql_type import CqlType, NativeType
 from schemas.java_text import java_double_text, java_float_text
-from schemas.json_value import json_text
-
-if TYPE_CHECKING:
-    from schemas.cql_value import AvroValue, ValueReader
+from schemas.json_value import AvroValue, json_text
 
 __all__ = ["map_key_text"]
 
@@ -24,7 +21,9 @@ _EPOCH: Final = date(1970, 1, 1)
 _NANOSECONDS_PER_SECOND: Final = 1_000_000_000
 
 
-def map_key_text(cql_type: CqlType, value_reader: Callable[[CqlType], ValueReader]) -> Callable[[bytes], str]:
+def map_key_text(
+    cql_type: CqlType, value_reader: Callable[[CqlType], Callable[[bytes], AvroValue]]
+) -> Callable[[bytes], str]:
     """A function from the CQL bytes of a map key to its text."""
     if isinstance(cql_type, NativeType):
         if cql_type.name == "time":  # nanoseconds would be cut in the Avro value

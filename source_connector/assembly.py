@@ -13,11 +13,11 @@ from source_connector.events.pulsar_access import PulsarConnection, PulsarOption
 from source_connector.events.pulsar_admin import PulsarAdmin
 from source_connector.events.topic_reader import Subscription
 from source_connector.host.host_connection import HostConnection
-from source_connector.host.outbox import Outbox
 from source_connector.host.record import DataSchema
 from source_connector.metrics import Metrics
 from source_connector.rows.cassandra_client import CassandraClient, CassandraOptions
 from source_connector.rows.last_rows import LastRows
+from source_connector.rows.outbox import Outbox
 from source_connector.rows.row_fetcher import RowFetcher
 from source_connector.rows.row_task import Reading
 from source_connector.source import CassandraSource, Inbox
@@ -76,7 +76,7 @@ def assemble(
         looks=SchemaLooks(inbox.put),
         timers=timers,
         letters=DeadLetterWriter(pulsar, config.dead_letters_topic, inbox.put),
-        changes=SchemaChangeTopic(connection, config.changes_topic),
+        changes=SchemaChangeTopic(connection, config.changes_topic, inbox.put),
         data_partitions=DataPartitions(connection, output_topic, inbox.put),
         metrics=metrics,
         last_rows=LastRows(config.cache_max_capacity) if config.suppress_unchanged else None,

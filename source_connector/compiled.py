@@ -22,23 +22,23 @@ COMPILED_MODULES: Final = tuple(
     for name in (
         "events.events_message",
         "events.events_reader",
-        "events.guessed_events",
+        "tables.guessed_events",
         "events.mutation_cache",
-        "host.outbox",
-        "host.publication",
+        "rows.outbox",
+        "rows.publication",
         "host.record",
         "host.record_frame",
         "metrics",
-        "rows.avro_transcoder",
+        "encoding.avro_transcoder",
         "rows.partition_lanes",
-        "rows.projection",
+        "encoding.projection",
         "rows.raw_page",
         "rows.read_groups",
         "rows.read_lane",
         "rows.read_request",
         "rows.row_expiry",
         "rows.row_fetcher",
-        "rows.row_sizes",
+        "encoding.row_sizes",
         "rows.row_task",
         "rows.scope_task",
         "rows.table_life",
@@ -51,7 +51,7 @@ COMPILED_MODULES: Final = tuple(
 
 GROUP: Final = CompiledGroup(name="source_connector_rows", option="CDC_CONNECTOR", modules=COMPILED_MODULES)
 _PACKAGE: Final = Path(__file__).parent
-_PACKAGES: Final = ("schemas", "source_connector")
+_PACKAGES: Final = ("schemas", "runtime", "source_connector")
 # Not part of the application: the archive does not hold it.
 _OF_THE_BUILD: Final = "nar_"
 

@@ -2,7 +2,7 @@
 
     META-INF/services/pulsar-io.yaml      what Pulsar starts
     META-INF/bundled-dependencies/*.jar   the Java host
-    python/                               schemas, source_connector and the wheels they need, unpacked; the row path
+    python/                               schemas, runtime, source_connector and the wheels they need, unpacked; the row path
                                           compiled, where `cdc compile` has made that of these sources
     python/__main__.py                    refuses an interpreter of another kind, starts the application
     python/ABI                            the kind of Python the wheels are for
@@ -110,7 +110,7 @@ def _host(tree: Path, scratch: Path, class_path: Path) -> None:
 
 
 def _application(target: Path, wheels: Path) -> None:
-    """The Python side: wheels from the cache folder (filled once per lock), then our two packages."""
+    """The Python side: wheels from the cache folder (filled once per lock), then our packages."""
     stamp = wheels / "requirements.txt"
     wanted = WHEELS_LOCK.read_text(encoding="utf-8") + _abi()
     if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
@@ -119,7 +119,7 @@ def _application(target: Path, wheels: Path) -> None:
         stamp.write_text(wanted, encoding="utf-8")
     shutil.copytree(wheels, target, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     left_out = shutil.ignore_patterns(*_LEFT_OUT, "nar", "nar_*", "_compiled")
-    for package in ("schemas", "source_connector"):
+    for package in ("schemas", "runtime", "source_connector"):
         shutil.copytree(_ROOT / package, target / package, ignore=left_out)
     row_path = compiled_folder()
     if row_path.is_dir():

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final, cast
 from uuid import UUID
 
+from runtime.notices import Notices
 from schemas.errors import CdcError
 from source_connector.configuration.table_selection import TablePlace, TableSelection
 from source_connector.errors import DeploymentError, EventsTopicError, FetchError
@@ -38,7 +39,6 @@ from source_connector.host.host_protocol import (
     SchemaTaken,
     encode_metric,
 )
-from source_connector.notices import Notices
 from source_connector.rows.cassandra_client import CassandraClient
 from source_connector.rows.read_request import Rows
 from source_connector.rows.row_fetcher import Answer
@@ -113,10 +113,10 @@ class CassandraSource:
             while not self._is_closing:
                 self._turn()
         finally:
-            self._stages.changes.stop()
-            self._stages.data_partitions.stop()
+            self._stages.changes.ask_to_stop()
+            self._stages.data_partitions.ask_to_stop()
             self._consumer.close()
-            self._stages.letters.close()
+            self._stages.letters.ask_to_stop()
             self._stages.client.close()
 
     def _serve(self, place: TablePlace) -> None:
@@ -187,11 +187,11 @@ class CassandraSource:
         """Reads that are over, to their tasks."""
         for ticket, outcome in over:
             task, attempt = cast("tuple[Task, int]", ticket)
-            cast("TableLine", task.desk).deliver(task, attempt, outcome)
+            cast("TableLine", task.owner).deliver(task, attempt, outcome)
 
     def _host_answered(self, seq: int, *, refused: bool) -> None:
         task = self._stages.outbox.answered(seq, refused=refused)
-        cast("TableLine", task.desk).answered(task, refused=refused)
+        cast("TableLine", task.owner).answered(task, refused=refused)
 
     def _written(self, ticket: object) -> None:
         if isinstance(ticket, UnreadableMessage):

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from schemas.errors import CdcError
+from source_connector.data_format import DataFormat
+from source_connector.encoding.projection import Projection
 from source_connector.events.dead_letter_writer import DeadLetterWriter
 from source_connector.events.dead_letters import DeadLetter
 from source_connector.events.events_message import UnreadableMessage
 from source_connector.events.mutation_cache import MutationCache
-from source_connector.host.outbox import Outbox
 from source_connector.host.record import DataSchema
 from source_connector.metrics import Metrics
 from source_connector.rows.cassandra_client import CassandraClient
 from source_connector.rows.last_rows import LastRows
-from source_connector.rows.projection import Projection
+from source_connector.rows.outbox import Outbox
 from source_connector.rows.read_request import ReadRequest, Rows
-from source_connector.rows.row_encoder import DataFormat
 from source_connector.rows.row_fetcher import Answer
 from source_connector.rows.row_task import Reading
 from source_connector.tables.data_partitions import DataPartitions

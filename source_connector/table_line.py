@@ -18,31 +18,31 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+from runtime.backoff import Backoff
+from runtime.notices import Notices
 from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind
+from source_connector.encoding.projection import Projection
 from source_connector.errors import FetchError, UnexpectedError
 from source_connector.events.dead_letters import DeadLetter
 from source_connector.events.events_message import DataStaxMessage, EventsMessage, PendingEvent
-from source_connector.events.guessed_events import GuessedEvents, task_for
 from source_connector.host.host_protocol import SchemaRefused, SchemaTaken
 from source_connector.host.record import SourceRecord
-from source_connector.notices import Notices
 from source_connector.rows.key_faults import KeyFaults
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
-from source_connector.rows.projection import Projection
 from source_connector.rows.read_request import ReadRequest, Rows
 from source_connector.rows.row_task import Reading, RowTask, Task
 from source_connector.rows.table_life import TableLife
 from source_connector.stages import Stages
 from source_connector.tables.data_partitions import PartitionsAdded
+from source_connector.tables.guessed_events import GuessedEvents, task_for
 from source_connector.tables.newest_schema import SchemaLookedAt
 from source_connector.tables.schema_registration import SchemaRegistration
 from source_connector.tables.schema_watch import SchemaWatch
 from source_connector.tables.table_definition import definition_of
 from source_connector.tables.table_schema import TableSchemaReader
 from source_connector.tables.table_tracker import Standing, TableTracker
-from source_connector.timers import backoff_s
 
 __all__ = ["TableLine"]
 
@@ -58,7 +58,7 @@ _OF_MANY_ROWS: Final = (MutationKind.RANGE_DELETION, MutationKind.PARTITION_DELE
 
 
 class TableLine:
-    """The desk of one table's tasks. `on_open` is called when the table has been found for the first time.
+    """The owner of one table's tasks. `on_open` is called when the table has been found for the first time.
 
     `destination` is the topic of its records, empty for the source's own. A table that is alone in its source raises
     DeploymentError when nothing of it can be replicated; any other waits, parked. No other error gets out.
@@ -92,7 +92,7 @@ class TableLine:
         self.schema_id = 0
         """Of the projection's schemas."""
 
-    # What tasks ask for (row_task.Desk).
+    # What tasks ask for (row_task.TaskOwner).
 
     @property
     def projection(self) -> Projection:
@@ -180,7 +180,7 @@ class TableLine:
         """To where its table id belongs; `asked` as in `TableTracker.standing`."""
         standing = self._table.standing(message.table_id, asked)
         if standing is Standing.UNKNOWN:
-            self._of_unknown_tables.append((message, self._table.doubts if asked is None else asked))
+            self._of_unknown_tables.append((message, self._table.stale_marks if asked is None else asked))
         elif standing is Standing.DROPPED:
             self._life.drop(message)
         elif standing is Standing.FOREIGN:
@@ -307,7 +307,7 @@ class TableLine:
             step()
         except FetchError as error:
             if error.refresh_schema:
-                self._table.doubt()
+                self._table.mark_stale()
             if error.is_invalid:
                 self._ask_whether_nodes_agree(task, str(error))
             elif error.is_of_key and self._faults.is_fault_of(task):
@@ -318,7 +318,7 @@ class TableLine:
         except CdcError as error:
             # A user type may have grown since: its values are longer than what is known of it.
             self._stages.metrics.counters["rows_not_converted"] += 1
-            self._table.doubt()
+            self._table.mark_stale()
             self._failed(task, str(error))
         except Exception as error:  # noqa: BLE001  # an event that nobody has foreseen stops no other
             _log.debug("unexpected", exc_info=error)
@@ -390,8 +390,8 @@ class TableLine:
             return
         self._to_be_retried.add(task)
         limits = self._stages.limits
-        delay_s = backoff_s(task.attempts, limits.backoff_s, longest_s or limits.max_backoff_s)
         task.attempts += 1
+        delay_s = Backoff(limits.backoff_s, longest_s or limits.max_backoff_s).pause_s(task.attempts)
         self._stages.metrics.counters["retries"] += 1
         self._notices.say(
             reason.partition(":")[0], f"{task.work.place}: {reason}; attempt {task.attempts + 1} in {delay_s:.1f} s"

@@ -1,17 +1,13 @@
-"""Actions at their time, in the thread that runs them, and the growing pauses between attempts."""
+"""Actions at their time, in the thread that runs them."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import random
 import time
 from collections.abc import Callable
-from typing import Final
 
-__all__ = ["Timers", "backoff_s"]
-
-_MOST_DOUBLINGS: Final = 30
+__all__ = ["Timers"]
 
 
 class Timers:
@@ -34,9 +30,3 @@ class Timers:
         now = time.monotonic()
         while self._heap and self._heap[0][0] <= now:
             heapq.heappop(self._heap)[2]()
-
-
-def backoff_s(attempts: int, shortest_s: float, longest_s: float) -> float:
-    """A pause that doubles with each attempt up to a longest one; half of it is left to chance."""
-    bounded: float = min(longest_s, shortest_s * 2.0 ** min(attempts, _MOST_DOUBLINGS))
-    return bounded * random.uniform(0.5, 1)

@@ -30,6 +30,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from change_agent.archive.segment_archive import Compression, archive_problem
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.configuration.cassandra_yaml import (
     YAML_ERRORS,
@@ -49,7 +50,6 @@ from change_agent.configuration.option_types import (
     TablePatterns,
     TopicPrefix,
 )
-from change_agent.segments.segment_archive import Compression, archive_problem
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION
 

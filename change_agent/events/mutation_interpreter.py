@@ -15,9 +15,9 @@ from change_agent.db.mutation import MutationDecoder
 from change_agent.db.values import Mutation
 from change_agent.errors import CommitLogReadError, UnknownTableError
 from change_agent.events.mutation_events import MutationEventBuilder, TableEvent, is_published
+from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutation, ParkedMutations
 from change_agent.positions.segment_ids import SegmentIds
-from change_agent.reporting.metrics import AgentMetrics
 from change_agent.schema.schema_moments import SchemaMoments
 from change_agent.schema.schema_mutations import SCHEMA_KEYSPACE, SchemaChange, schema_change_of
 from change_agent.schema.schema_store import LogPlace

@@ -15,6 +15,8 @@ from typing import Final, Protocol
 
 from change_agent.errors import PublishError, StateFormatError
 from change_agent.positions.offsets import StoredPositions, format_positions, parse_positions
+from runtime.notices import Notices
+from runtime.stage import Stage
 
 __all__ = ["PositionsCopy"]
 
@@ -33,10 +35,11 @@ class Topic(Protocol):
         """When this returns, the broker has this copy. Raises PublishError."""
 
 
-class PositionsCopy:
-    """`claim`, `restore` where it is wanted, and then `start` by one thread, once; `stop` by the owner.
+class PositionsCopy(Stage):
+    """Claims the node's copy, restores positions from it where they are wanted, and then copies what is stored.
 
-    The copy's own thread is the topic's only user then.
+    `adopt` takes restored positions, on the copy's thread; None where this machine has positions of its own. `is_ready` tells
+    the reader of the log that it may begin.
     """
 
     def __init__(
@@ -45,37 +48,34 @@ class PositionsCopy:
         node_id: Callable[[], str | None],
         latest: Callable[[], StoredPositions],
         is_portable: Callable[[], bool],
-        stopping: threading.Event,
+        adopt: Callable[[StoredPositions], None] | None,
     ) -> None:
+        super().__init__("copy of positions")
         self._open_topic: Final = open_topic
         self._node_id: Final = node_id
         self._latest: Final = latest
         self._is_portable: Final = is_portable
-        self._agent_stops: Final = stopping
+        self._adopt: Final = adopt
         self._topic: Topic | None = None
         self._copied = StoredPositions()
-        self._complained = False
-        self._stopping: Final = threading.Event()
-        self._thread: Final = threading.Thread(target=self._run, name="positions-copy", daemon=True)
-        self.failure: BaseException | None = None
+        self._notices: Final = Notices(_log, again_after_s=None)
+        self.is_ready: Final = threading.Event()
 
     def claim(self) -> None:
         """Be the one agent that has this node's copy. Waits for both servers and for other agents, or for the stop."""
-        while not self._agent_stops.is_set():
+        while not self.stopping.is_set():
             try:
                 if self._node_id() is not None:
                     self._opened()
-                    if self._complained:
-                        _log.info("the node's positions are this agent's now")
-                    self._complained = False
+                    self._notices.clear("topic", "the node's positions are this agent's now")
                     return
             except PublishError as error:
                 self._complain(error)
-            self._agent_stops.wait(_RETRY_S)
+            self.stopping.wait(_RETRY_S)
 
     def restore(self) -> StoredPositions | None:
         """The copy, for a machine that knows nothing; None when there is none. Waits for both servers, or for the stop."""
-        while not self._agent_stops.is_set():
+        while not self.stopping.is_set():
             try:
                 payload = self._opened().read() if self._node_id() is not None else b""
             except PublishError as error:
@@ -86,7 +86,7 @@ class PositionsCopy:
                 return None
             if payload:
                 return self._parsed(payload)
-            self._agent_stops.wait(_RETRY_S)
+            self.stopping.wait(_RETRY_S)
         return None
 
     def _parsed(self, payload: bytes) -> StoredPositions | None:
@@ -101,25 +101,19 @@ class PositionsCopy:
         _log.info("positions are taken from their copy: %d segments are open", len(parsed[1].segments))
         return parsed[1]
 
-    def start(self) -> None:
-        """Begin to copy."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Copy what is stored by now, if the broker answers soon, and end."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            stopping = False
-            while not stopping:
-                stopping = self._stopping.wait(_INTERVAL_S)
-                self._copy()
-        except Exception as error:  # noqa: BLE001  # the top of a thread
-            _log.exception("copying positions failed")
-            self.failure = error
+    def run(self) -> None:
+        """Claim, restore, copy at the interval, and at the end once more, if the broker answers soon."""
+        self.claim()
+        restored = None if self._adopt is None else self.restore()
+        if restored is not None and self._adopt is not None:
+            self._adopt(restored)
+        if self._topic is None:
+            return  # the agent stops before the copy was this agent's
+        self.is_ready.set()
+        stopping = False
+        while not stopping:
+            stopping = self.stopping.wait(_INTERVAL_S)
+            self._copy()
 
     def _copy(self) -> None:
         latest = self._latest()
@@ -131,7 +125,7 @@ class PositionsCopy:
             self._complain(error)
         else:
             self._copied = latest
-            self._complained = False
+            self._notices.clear("topic")
 
     def _opened(self) -> Topic:
         if self._topic is None:
@@ -141,6 +135,4 @@ class PositionsCopy:
         return self._topic
 
     def _complain(self, error: PublishError) -> None:
-        if not self._complained:
-            self._complained = True
-            _log.warning("%s; trying again", error)
+        self._notices.say("topic", f"{error}; trying again")

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
+from change_agent.metrics import AgentMetrics
+from change_agent.positions.inflight import InflightPositions, SegmentProgress
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
 from change_agent.positions.segment_ids import SegmentIds
-from change_agent.publishing.inflight import InflightPositions, SegmentProgress
-from change_agent.reporting.metrics import AgentMetrics
+from runtime.stage import Stage
 
 __all__ = ["FinishedSegments", "PositionsWriter"]
 
@@ -29,7 +30,7 @@ class FinishedSegments(Protocol):
         """Ids of the segments whose files are there."""
 
 
-class PositionsWriter:
+class PositionsWriter(Stage):
     """Stores the acknowledged prefix at an interval and once more at the end. A position is stored before a file goes.
 
     While it cannot be stored (a full disk), no file goes, and it is tried again: a crash then repeats events.
@@ -45,6 +46,7 @@ class PositionsWriter:
         write_status: Callable[[], None],
         interval_s: float,
     ) -> None:
+        super().__init__("writer of positions")
         self._store: Final = store
         self._stored = stored
         self._positions: Final = positions
@@ -54,15 +56,8 @@ class PositionsWriter:
         self._interval_s: Final = interval_s
         self._lock: Final = threading.Lock()
         self._set_aside: frozenset[int] = frozenset()
-        self._stopping: Final = threading.Event()
-        self._thread: Final = threading.Thread(target=self._run, name="positions", daemon=True)
-        self.failure: BaseException | None = None
         # Stores in a row that failed.
         self.store_failures = 0
-
-    def start(self) -> None:
-        """Begin to store."""
-        self._thread.start()
 
     @property
     def stored(self) -> StoredPositions:
@@ -81,26 +76,18 @@ class PositionsWriter:
             self._stored = positions
             return True
 
-    def stop(self) -> None:
-        """Store what is acknowledged by now, and end."""
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Store at the interval, and at the end once more what is acknowledged by then."""
         status_at = 0.0
-        try:
-            while True:
-                stopping = self._stopping.wait(self._interval_s)
-                with self._lock:
-                    self._store_and_let_go()
-                if stopping or time.monotonic() >= status_at:
-                    self._try_to_write_status()
-                    status_at = time.monotonic() + _STATUS_INTERVAL_S
-                if stopping:
-                    return
-        except Exception as error:  # noqa: BLE001  # the top of a thread
-            _log.exception("storing positions failed")
-            self.failure = error
+        while True:
+            stopping = self.stopping.wait(self._interval_s)
+            with self._lock:
+                self._store_and_let_go()
+            if stopping or time.monotonic() >= status_at:
+                self._try_to_write_status()
+                status_at = time.monotonic() + _STATUS_INTERVAL_S
+            if stopping:
+                return
 
     def _try_to_write_status(self) -> None:
         try:

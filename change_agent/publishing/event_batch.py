@@ -10,9 +10,9 @@ from uuid import UUID
 
 from change_agent.events.mutation_events import TableEvent
 from change_agent.events.mutation_interpreter import StoppedError
-from change_agent.publishing.inflight import InflightPositions
+from change_agent.metrics import AgentMetrics
+from change_agent.positions.inflight import InflightPositions
 from change_agent.publishing.outgoing import CollectedEvents, OutgoingEvent
-from change_agent.reporting.metrics import AgentMetrics
 
 __all__ = ["EventBatch", "Publisher"]
 

@@ -15,9 +15,10 @@ import pulsar
 from change_agent.configuration.pulsar_auth import PulsarAuth
 from change_agent.errors import NodeTakenError, PublishError, TopicLostError
 from change_agent.positions.copy_topic import CopyTopic
+from change_agent.positions.inflight import Place
 from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.partition_counts import PartitionCounts
-from change_agent.publishing.topic_looks import LostTopic, Place, TopicLooks
+from change_agent.publishing.topic_looks import LostTopic, TopicLooks
 from change_agent.publishing.topic_policies import TopicPolicies
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT
 from schemas.topic_policies import PolicyQuestions

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from change_agent.errors import NodeTakenError, PublishError
-from change_agent.reporting.metrics import AgentMetrics
+from change_agent.metrics import AgentMetrics
 
 __all__ = ["NodeOwner"]
 

@@ -1,4 +1,4 @@
-"""Events between the reader and their messages, and what in the log waits for them.
+"""Events between the reader and their messages.
 
 Every event passes through here, so it is compiled. Pure: it uses no threads, files or clients.
 """
@@ -11,6 +11,7 @@ from typing import NamedTuple, final
 from uuid import UUID
 
 from change_agent.events.mutation_events import EventKeys, TableEvent
+from change_agent.positions.accounts import TrackedEntry
 from schemas.mutation_event import MutationEvent
 from schemas.topics import partition_of_token
 
@@ -18,31 +19,16 @@ __all__ = [
     "CollectedEvents",
     "MessageHeader",
     "OutgoingEvent",
-    "SegmentAccount",
-    "TrackedEntry",
     "WaitingEvents",
     "event_size",
     "header_of",
     "route",
     "runs_by_table",
-    "settle",
     "size_of",
 ]
 
 # Bytes of an event beside its keys, estimated.
 _EVENT_BYTES = 64
-
-
-@final
-class TrackedEntry:
-    """A commit log entry with events on their way. `outstanding` counts those that are not acknowledged."""
-
-    __slots__ = ("outstanding", "position", "segment_id")
-
-    def __init__(self, segment_id: int, position: int, outstanding: int) -> None:
-        self.segment_id = segment_id
-        self.position = position
-        self.outstanding = outstanding
 
 
 class MessageHeader(NamedTuple):
@@ -200,40 +186,3 @@ def route(
         lanes[index].add(event)
         touched.add(index)
     return touched
-
-
-@final
-class SegmentAccount:
-    """How far a segment was read, and how far everything before is acknowledged without a gap."""
-
-    __slots__ = ("acknowledged", "entries", "fault", "keep", "read_position", "read_to_end")
-
-    def __init__(self, position: int) -> None:
-        self.entries: deque[TrackedEntry] = deque()
-        self.acknowledged = position
-        self.read_position = position
-        self.read_to_end = False
-        self.keep = False
-        self.fault: str | None = None
-
-    def track(self, entry: TrackedEntry) -> None:
-        """An entry behind all others, whose events are about to be published."""
-        self.entries.append(entry)
-        self.read_position = entry.position
-
-    def move(self) -> None:
-        """Move the acknowledged position over what has no event outstanding."""
-        entries = self.entries
-        while entries and entries[0].outstanding == 0:
-            self.acknowledged = entries.popleft().position
-        if not entries:
-            self.acknowledged = self.read_position
-
-
-def settle(entries: Iterable[TrackedEntry]) -> set[int]:
-    """One event of each is acknowledged (an entry is named once per event); the segments that they are of."""
-    segments: set[int] = set()
-    for entry in entries:
-        entry.outstanding -= 1
-        segments.add(entry.segment_id)
-    return segments

@@ -8,7 +8,6 @@ results, and a short-lived thread for each topic that must be opened posts its p
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +17,11 @@ from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 from urllib.parse import quote, unquote
 
-import tenacity
-
 from change_agent.errors import PartitionsChangedError, PublishError, TopicLostError
+from change_agent.metrics import AgentMetrics
+from change_agent.positions.inflight import InflightPositions, Place
 from change_agent.publishing.event_producers import EventProducer
 from change_agent.publishing.held_events import HELD_SUFFIX, TOO_LARGE, HeldEvents
-from change_agent.publishing.inflight import InflightPositions
 from change_agent.publishing.outgoing import OutgoingEvent, runs_by_table
 from change_agent.publishing.publisher_inbox import (
     Batch,
@@ -36,10 +34,10 @@ from change_agent.publishing.publisher_inbox import (
     Stop,
 )
 from change_agent.publishing.topic_lane import Packing, TopicLane
-from change_agent.publishing.topic_looks import Place
 from change_agent.publishing.topic_queue import TopicQueue
 from change_agent.publishing.topic_status import TopicStatus
-from change_agent.reporting.metrics import AgentMetrics
+from runtime.backoff import Backoff
+from runtime.stage import Stage
 from schemas.topics import events_topic
 
 __all__ = ["HoldLimits", "MutationPublisher", "Producers"]
@@ -47,14 +45,15 @@ __all__ = ["HoldLimits", "MutationPublisher", "Producers"]
 _log: Final = logging.getLogger(__name__)
 # Taken from the inbox before messages are packed; enough to fill them, little enough to keep acknowledgements moving.
 _DRAIN: Final = 64
-_WAIT: Final = tenacity.wait_exponential(multiplier=0.2, max=5) + tenacity.wait_random(0, 0.5)
+_OPENING: Final = Backoff(0.2, 5)
+_SILENT: Final = Backoff(2, 10)
+# A producer that can be made and cannot send must not be made in a hot loop.
+_REOPENING: Final = Backoff(0.1, 10)
 # The client's own way back to a broker slows down to a try a minute; after so long without one, a new producer is
 # quicker.
 _CUT_OFF_S: Final = 3.0
 _LOOK_S: Final = 1.0
 # Between two producers of one lane.
-_FIRST_DELAY_S: Final = 0.1
-_MAX_DELAY_S: Final = 10.0
 # Between two looks at the topics that are in use.
 _CHECK_S: Final = 60.0
 
@@ -97,7 +96,7 @@ class HoldLimits:
     proof_s: float = 20.0
 
 
-class MutationPublisher:
+class MutationPublisher(Stage):
     """`publish` is for the reader's thread; `start` and `stop` for the owner's. Order per lane is kept, always."""
 
     def __init__(
@@ -112,6 +111,7 @@ class MutationPublisher:
         hold_limits: HoldLimits,
         check_s: float = _CHECK_S,
     ) -> None:
+        super().__init__("publisher")
         self._producers: Final = producers
         self._positions: Final = positions
         self._metrics: Final = metrics
@@ -129,43 +129,31 @@ class MutationPublisher:
         self._check_at = time.monotonic() + check_s
         self._check_s: Final = check_s
         self._checking: threading.Thread | None = None
-        self._stopping: Final = threading.Event()
-        self._thread: Final = threading.Thread(target=self._run, name="publisher", daemon=True)
-        self.failure: BaseException | None = None
         # Replaced as a whole, for other threads: by `keyspace.table`.
         self.statuses: Mapping[str, TopicStatus] = {}
-
-    def start(self) -> None:
-        """Begin to send."""
-        self._thread.start()
 
     def publish(self, events: Sequence[OutgoingEvent]) -> None:
         """Send these behind all others. Room was taken for them, and their entries are tracked."""
         self._inbox.put(Batch(events))
 
-    def stop(self) -> None:
-        """End the thread; what is not acknowledged stays so, and is read again by the next start."""
-        self._stopping.set()
+    def wake(self) -> None:
+        """End the wait for events and answers."""
         self._inbox.put(Stop())
-        self._thread.join()
 
-    def _run(self) -> None:
-        try:
-            for path in sorted(self._held_directory.rglob(f"*{HELD_SUFFIX}")):
-                # Held by an earlier process; the name of a table has no dot.
-                keyspace, _, table = unquote(path.name.removesuffix(HELD_SUFFIX)).partition(".")
-                self._topic(keyspace, table)
-            while self._handle_some():
-                disk_has_room = self._held_bytes() < self._hold_limits.max_held_bytes
-                for topic in self._ready.values():
-                    if disk_has_room:
-                        topic.store_held()
-                    self._metrics.messages_sent += topic.send_ready()
-                self._ready.clear()
-                self._look_after_topics()
-        except Exception as error:  # noqa: BLE001  # the top of a thread
-            _log.exception("the publisher failed")
-            self.failure = error
+    def run(self) -> None:
+        """Send, until the stop. What is not acknowledged by then is read again by the next start."""
+        for path in sorted(self._held_directory.rglob(f"*{HELD_SUFFIX}")):
+            # Held by an earlier process; the name of a table has no dot.
+            keyspace, _, table = unquote(path.name.removesuffix(HELD_SUFFIX)).partition(".")
+            self._topic(keyspace, table)
+        while self._handle_some():
+            disk_has_room = self._held_bytes() < self._hold_limits.max_held_bytes
+            for topic in self._ready.values():
+                if disk_has_room:
+                    topic.store_held()
+                self._metrics.messages_sent += topic.send_ready()
+            self._ready.clear()
+            self._look_after_topics()
 
     def _handle_some(self) -> bool:
         """Handle what is in the inbox, waiting a little for the first; False at the end."""
@@ -321,8 +309,7 @@ class MutationPublisher:
         """It opened and does not acknowledge: what is on its way goes again, by new producers."""
         self._note_silence(topic)
         topic.hold()
-        delay_s = min(_MAX_DELAY_S, 2.0**topic.silences)
-        self._open(topic, random.uniform(0.5, 1) * delay_s)
+        self._open(topic, _SILENT.pause_s(topic.silences))
 
     def _note_silence(self, topic: TopicQueue) -> None:
         seconds = self._hold_limits.answer_s
@@ -349,37 +336,34 @@ class MutationPublisher:
             topic,
             f"{topic.name} partition {index}",
             lambda: self._inbox.put(Reopened(topic, lane, self._producers.open_partition(topic.name, index))),
-            # A producer that can be made and cannot send must not be made in a hot loop.
-            delay_s=random.uniform(0.5, 1) * min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** (lane.failures - 1)),
+            delay_s=_REOPENING.pause_s(lane.failures),
         )
 
     def _in_background(self, topic: TopicQueue, what: str, task: Callable[[], None], delay_s: float = 0.0) -> None:
         """Do what blocks on a thread of its own, until it succeeds or the publisher stops."""
 
-        def tell(state: tenacity.RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome is not None else None
-            if isinstance(error, PublishError):
-                self._inbox.put(Refused(topic, error.reason))
-
         def run() -> None:
-            retrying = tenacity.Retrying(
-                retry=tenacity.retry_if_exception_type(PublishError),
-                stop=tenacity.stop_when_event_set(self._stopping),
-                wait=_WAIT,
-                sleep=tenacity.sleep_using_event(self._stopping),
-                before_sleep=tell,
-            )
-            self._stopping.wait(delay_s)
+            self.stopping.wait(delay_s)
             try:
-                retrying(task)
-            except tenacity.RetryError:
-                # The publisher stops.
-                return
+                failures = self._try_until_done(topic, task)
             except Exception as error:  # noqa: BLE001  # the top of a thread
-                _log.exception("opening %s failed", what)
-                self.failure = error
-            else:
-                attempts = retrying.statistics.get("attempt_number", 1)
-                _log.info("%s is open%s", what, f" after {attempts} attempts" if attempts > 1 else "")
+                self.fail(error)
+                return
+            if failures is not None:
+                _log.info("%s is open%s", what, f" after {failures + 1} attempts" if failures else "")
 
         threading.Thread(target=run, name="open", daemon=True).start()
+
+    def _try_until_done(self, topic: TopicQueue, task: Callable[[], None]) -> int | None:
+        """How often the task failed before; None when the publisher stops first."""
+        failures = 0
+        while not self.stopping.is_set():
+            try:
+                task()
+            except PublishError as error:
+                failures += 1
+                self._inbox.put(Refused(topic, error.reason))
+                self.stopping.wait(_OPENING.pause_s(failures))
+            else:
+                return failures
+        return None

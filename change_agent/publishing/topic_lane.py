@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, final
 
 from change_agent.events.events_writer import write_events
+from change_agent.positions.accounts import TrackedEntry
 from change_agent.publishing.event_producers import EventProducer
-from change_agent.publishing.outgoing import TrackedEntry, WaitingEvents, size_of
+from change_agent.publishing.outgoing import WaitingEvents, size_of
 from schemas.mutation_event import MutationEvents, decode_events, encode_events
 
 __all__ = ["Packing", "SentMessage", "TopicLane"]

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from change_agent.errors import TopicLostError
+from change_agent.positions.inflight import Place
 
-__all__ = ["LostTopic", "Place", "TopicLooks", "TopicState"]
+__all__ = ["LostTopic", "TopicLooks", "TopicState"]
 
 # A subscription without a mark gets one then: the agent that has made its topic has had time to set its own.
 _UNMARKED_S: Final = 60.0
@@ -31,14 +32,6 @@ _UNMARKED_S: Final = 60.0
 _MOST_LOOKS: Final = 120
 
 LedgerPosition = tuple[int, int]
-
-
-class Place(NamedTuple):
-    """Everything before it in the commit log was acknowledged; everything that was synced before `until_ms`, too (0: unknown)."""
-
-    segment_id: int
-    position: int
-    until_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

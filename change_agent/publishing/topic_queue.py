@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from change_agent.metrics import TableMetrics
+from change_agent.positions.inflight import InflightPositions
 from change_agent.publishing.event_producers import EventProducer
 from change_agent.publishing.held_events import HeldEvents
-from change_agent.publishing.inflight import InflightPositions
 from change_agent.publishing.outgoing import MessageHeader, OutgoingEvent, route, size_of
 from change_agent.publishing.topic_lane import Packing, SentMessage, TopicLane
 from change_agent.publishing.topic_status import TopicStatus
-from change_agent.reporting.metrics import TableMetrics
 from change_agent.schema.node_connection import token_of
 from schemas.mutation_event import MutationEvents, decode_events, encode_events
 

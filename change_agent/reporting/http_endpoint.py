@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
+from runtime.stage import Stage
 from schemas.errors import ConfigError
 
 __all__ = ["Answer", "HttpEndpoint"]
@@ -20,20 +20,20 @@ Answer = Callable[[], tuple[bool, bytes, str]]
 """Whether all is well (200, else 503), the body, and its content type."""
 
 
-class HttpEndpoint:
+class HttpEndpoint(Stage):
     """Serves from threads of its own between `start` and `stop`.
 
     The constructor takes the address; it raises ConfigError when that cannot be had.
     """
 
     def __init__(self, address: str, port: int, answers: dict[str, Answer]) -> None:
+        super().__init__("HTTP endpoint")
         try:
             self._server: Final = _Server((address, port), _Handler)
         except (OSError, OverflowError) as error:
             reason = f"{address}:{port} cannot be listened on ({error}); choose another, 0 for a free port, or off"
             raise ConfigError.of("httpPort", reason) from error
         self._server.answers = answers
-        self._thread: Final = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="http", daemon=True)
 
     @property
     def address(self) -> str:
@@ -43,15 +43,19 @@ class HttpEndpoint:
 
     def start(self) -> None:
         """Begin to answer."""
-        self._thread.start()
+        super().start()
         _log.info("metrics, health and readiness on http://%s", self.address)
 
     def stop(self) -> None:
         """Answer no more."""
-        if self._thread.is_alive():
+        if self.is_running:
             self._server.shutdown()
-            self._thread.join()
+        super().stop()
         self._server.server_close()
+
+    def run(self) -> None:
+        """Answer until `stop`."""
+        self._server.serve_forever(0.2)
 
 
 class _Server(ThreadingHTTPServer):

@@ -15,8 +15,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from change_agent.metrics import DELAY_BUCKETS_S, AgentMetrics, TableMetrics
 from change_agent.publishing.topic_status import TopicStatus
-from change_agent.reporting.metrics import DELAY_BUCKETS_S, AgentMetrics, TableMetrics
 
 __all__ = ["CONTENT_TYPE", "MetricsPage"]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
 
+from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import parked_bytes
+from change_agent.positions.inflight import InflightPositions
 from change_agent.private_files import write_private_text
-from change_agent.publishing.inflight import InflightPositions
 from change_agent.publishing.topic_status import TopicStatus
-from change_agent.reporting.metrics import AgentMetrics
 from change_agent.reporting.progress import Progress
 from change_agent.schema.schema_store import schema_bytes
 

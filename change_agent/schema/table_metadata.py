@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
-import tenacity
-
 from change_agent.schema.node_connection import NodeConnection
 from change_agent.schema.schema_history import SchemaHistory
 from change_agent.schema.schema_mutations import SchemaChange
 from change_agent.schema.schema_store import LogPlace
 from change_agent.schema.table_versions import TableVersions
+from runtime.backoff import Backoff
+from runtime.notices import Notices
+from runtime.stage import Stage
 from schemas.archived_schema import ArchivedSchema
 from schemas.errors import CdcError
 from schemas.table_metadata import TableMetadata
@@ -29,7 +30,7 @@ from schemas.table_metadata import TableMetadata
 __all__ = ["KnownTables", "TableMetadataProvider"]
 
 _log: Final = logging.getLogger(__name__)
-_WAIT: Final = tenacity.wait_exponential(multiplier=0.5, max=10) + tenacity.wait_random(0, 0.5)
+_BACKOFF: Final = Backoff(0.5, 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class KnownTables:
     confirmed_at_ms: int = 0
 
 
-class TableMetadataProvider:
+class TableMetadataProvider(Stage):
     """Asks the node for its schema: at the interval, and when the reader wants it now. Owns connection and history.
 
     `known`, `as_of` and what tells of the log are for other threads; the rest happens on the provider's thread. The
@@ -56,20 +57,19 @@ class TableMetadataProvider:
     """
 
     def __init__(self, connection: NodeConnection, history: SchemaHistory, interval_s: float) -> None:
+        super().__init__("reader of the schema")
         self._connection: Final = connection
         self._history: Final = history
         self._interval_s: Final = interval_s
         self._changed: Final = threading.Condition()
-        self._thread: Final = threading.Thread(target=self._run, name="schema", daemon=True)
-        self._stopping = False
         self._failures = 0
+        self._notices: Final = Notices(_log, again_after_s=None)
         self._known: KnownTables | None = None
         self._confirmed_at_ms = 0
         self._wanted_at_ms = 0
         self._reread_wanted = False
         self._schema_version: UUID | None = None
         self._archived: tuple[int, ArchivedSchema] | None = None
-        self.failure: BaseException | None = None
         self.refreshes = 0
         self.problem: str | None = None
 
@@ -78,14 +78,16 @@ class TableMetadataProvider:
         self._history.load()
         self._confirmed_at_ms = self._history.confirmed_at_ms
         self._publish()
-        self._thread.start()
+        super().start()
+
+    def wake(self) -> None:
+        """End all waits: a reader that waits gets None."""
+        with self._changed:
+            self._changed.notify_all()
 
     def stop(self) -> None:
-        """End the thread; a reader that waits gets None."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        self._thread.join()
+        """End the thread, and close connection and history."""
+        super().stop()
         self._connection.close()
         self._history.close()
 
@@ -110,7 +112,7 @@ class TableMetadataProvider:
                 self._reread_wanted = self._reread_wanted or reread
                 self._changed.notify_all()
                 self._changed.wait_for(
-                    lambda: self._is_answered(time_ms) or self._stopping or self._failures > 0, timeout_s
+                    lambda: self._is_answered(time_ms) or self.stopping.is_set() or self._failures > 0, timeout_s
                 )
             return self._known if self._is_answered(time_ms) else None
 
@@ -158,13 +160,10 @@ class TableMetadataProvider:
                 confirmed_at_ms=self._confirmed_at_ms,
             )
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping:
-                self._ask_or_wait()
-        except Exception as error:  # noqa: BLE001  # the top of a thread
-            _log.exception("the schema thread failed")
-            self.failure = error
+    def run(self) -> None:
+        """Ask the node at the interval, and when somebody wants it."""
+        while not self.stopping.is_set():
+            self._ask_or_wait()
 
     def _ask_or_wait(self) -> None:
         try:
@@ -175,20 +174,18 @@ class TableMetadataProvider:
                 self._failures += 1
                 self.problem = str(error)
                 self._changed.notify_all()
-            if self._failures == 1:
-                _log.warning("waiting for the schema: %s", error)
+            self._notices.say("node", f"waiting for the schema: {error}")
             # While the node is away the back-off decides, whatever the reader wants.
-            self._wait(_back_off_s(self._failures), lambda: False)
+            self._wait(_BACKOFF.pause_s(self._failures), lambda: False)
         else:
-            if self._failures:
-                _log.info("the node answers again")
+            self._notices.clear("node", "the node answers again")
             self._failures = 0
             self.problem = None
             self._wait(self._interval_s, self._is_wanted)
 
     def _wait(self, seconds: float, is_wanted: Callable[[], bool]) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._stopping or is_wanted(), seconds)
+            self._changed.wait_for(lambda: self.stopping.is_set() or is_wanted(), seconds)
 
     def _is_wanted(self) -> bool:
         return self._reread_wanted or self._wanted_at_ms > self._confirmed_at_ms
@@ -213,9 +210,3 @@ class TableMetadataProvider:
                 self._reread_wanted = False
             self._schema_version = version
             self._changed.notify_all()
-
-
-def _back_off_s(failures: int) -> float:
-    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
-    state.attempt_number = failures
-    return _WAIT(state)

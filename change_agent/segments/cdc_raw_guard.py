@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,9 +21,10 @@ from change_agent.cdc_raw.archiver import move_file
 from change_agent.cdc_raw.cdc_index import index_name
 from change_agent.cdc_raw.listing import ReadableSegment, SegmentListing
 from change_agent.cdc_raw.space import SpaceForecast, cdc_space_of
+from change_agent.metrics import AgentMetrics
 from change_agent.private_files import make_private_folder
-from change_agent.reporting.metrics import AgentMetrics
 from change_agent.schema.node_connection import NodeUnavailableError
+from runtime.stage import Stage
 
 __all__ = ["CdcRawGuard", "GuardLimits"]
 
@@ -70,7 +70,7 @@ _SETTINGS: Final = (
 )  # fmt: skip
 
 
-class CdcRawGuard:
+class CdcRawGuard(Stage):
     """Owns the folder `spill_directory` and the moves into it. One thread of its own."""
 
     def __init__(
@@ -83,6 +83,7 @@ class CdcRawGuard:
         metrics: AgentMetrics,
         on_moved: Callable[[], None],
     ) -> None:
+        super().__init__("guard of cdc_raw")
         self._cdc_raw: Final = cdc_raw
         self._spill_directory: Final = spill_directory
         self._node: Final = node
@@ -99,37 +100,22 @@ class CdcRawGuard:
         self._has_looked = False
         self._alarmed = False
         self._stuck: str | None = None
-        self._stopping: Final = threading.Event()
-        self._thread: Final = threading.Thread(target=self._run, name="guard", daemon=True)
-        self.failure: BaseException | None = None
 
-    def start(self) -> None:
-        """Begin to watch."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End; a move that is under way is finished."""
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            for left_over in self._spill_directory.glob("*.tmp"):
-                with suppress(OSError):  # it only takes room, until the next start
-                    left_over.unlink()
-            while not self._stopping.is_set():
-                self._ask_settings()
-                began_s = time.thread_time()
-                try:
-                    self._look()
-                except OSError as error:
-                    self._tell_stuck(f"{self._cdc_raw} cannot be watched ({error}); trying again")
-                # Thousands of files cost milliseconds a look: then it looks less often.
-                self._stopping.wait(max(_LOOK_S, _REST * (time.thread_time() - began_s)))
-            self._node.close()
-        except Exception as error:  # noqa: BLE001  # the top of a thread
-            _log.exception("the guard of cdc_raw failed")
-            self.failure = error
+    def run(self) -> None:
+        """Look again and again. A move that is under way at the stop is finished."""
+        for left_over in self._spill_directory.glob("*.tmp"):
+            with suppress(OSError):  # it only takes room, until the next start
+                left_over.unlink()
+        while not self.stopping.is_set():
+            self._ask_settings()
+            began_s = time.thread_time()
+            try:
+                self._look()
+            except OSError as error:
+                self._tell_stuck(f"{self._cdc_raw} cannot be watched ({error}); trying again")
+            # Thousands of files cost milliseconds a look: then it looks less often.
+            self.stopping.wait(max(_LOOK_S, _REST * (time.thread_time() - began_s)))
+        self._node.close()
 
     def _ask_settings(self) -> None:
         if time.monotonic() < self._settings_at:

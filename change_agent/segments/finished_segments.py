@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from change_agent.archive.archiving import Archiving
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.listing import ReadableSegment
+from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutations
 from change_agent.positions.segment_ids import SegmentIds
-from change_agent.reporting.metrics import AgentMetrics
-from change_agent.segments.archiving import Archiving
 from change_agent.segments.segment_follower import SegmentFollower
 
 __all__ = ["FinishedSegmentFiles"]

@@ -4,7 +4,6 @@ that."""
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,19 +11,21 @@ from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 from uuid import UUID
 
-import tenacity
-
 from change_agent.errors import PublishError
+from change_agent.positions.inflight import Place
 from change_agent.publishing.event_producers import EventProducer
-from change_agent.publishing.topic_looks import LostTopic, Place
+from change_agent.publishing.topic_looks import LostTopic
 from change_agent.schema.table_metadata import KnownTables
+from runtime.backoff import Backoff
+from runtime.notices import Notices
+from runtime.stage import Stage
 from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, encode_gap
 from schemas.table_metadata import TableMetadata
 
 __all__ = ["Gap", "GapReporter", "Gaps", "gap_message", "gap_records", "lost_topic_message", "lost_topic_record"]
 
 _log: Final = logging.getLogger(__name__)
-_WAIT: Final = tenacity.wait_exponential(multiplier=0.5, max=30) + tenacity.wait_random(0, 0.5)
+_BACKOFF: Final = Backoff(0.5, 30)
 _ANSWER_TIMEOUT_S: Final = 30.0
 # What was written in the last moments before a sync is in the next one.
 _SYNC_MARGIN_MS: Final = 60_000
@@ -128,49 +129,42 @@ class Producers(Protocol):
         """A producer of records of this Avro schema, in order."""
 
 
-class GapReporter:
-    """One thread, which is idle until there is a gap. `report` may be called by any thread."""
+class GapReporter(Stage):
+    """Idle until there is a gap. `report` may be called by any thread. A gap that was not reported is found again by the next start."""
 
     def __init__(self, producers: Producers, topic: str) -> None:
+        super().__init__("reporter of gaps")
         self._producers: Final = producers
         self._topic: Final = topic
         self._inbox: Final[SimpleQueue[Gap | None]] = SimpleQueue()
-        self._stopping: Final = threading.Event()
-        self._thread: Final = threading.Thread(target=self._run, name="gaps", daemon=True)
-        self.failure: BaseException | None = None
+        self._notices: Final = Notices(_log)
 
-    def start(self) -> None:
-        """Begin to wait for gaps."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End; a gap that was not told is found again by the next start."""
-        self._stopping.set()
+    def wake(self) -> None:
+        """End the wait for a gap."""
         self._inbox.put(None)
-        self._thread.join()
 
     def report(self, gap: Gap) -> None:
         """Tell this gap, now or when the broker is there."""
         self._inbox.put(gap)
 
-    def _run(self) -> None:
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(PublishError),
-            stop=tenacity.stop_when_event_set(self._stopping),
-            wait=_WAIT,
-            sleep=tenacity.sleep_using_event(self._stopping),
-            before_sleep=_tell,
-        )
+    def run(self) -> None:
+        """Report each gap, and try again until the broker has it."""
+        while (gap := self._inbox.get()) is not None:
+            failures = 0
+            while not self._is_reported(gap):
+                failures += 1
+                if self.stopping.wait(_BACKOFF.pause_s(failures)):
+                    return
+            gap.on_told()
+
+    def _is_reported(self, gap: Gap) -> bool:
         try:
-            while (gap := self._inbox.get()) is not None:
-                retrying(self._send, gap)
-                gap.on_told()
-        except tenacity.RetryError:
-            # The agent stops.
-            return
-        except Exception as error:  # noqa: BLE001  # the top of a thread
-            _log.exception("reporting gaps failed")
-            self.failure = error
+            self._send(gap)
+        except PublishError as error:
+            self._notices.say("broker", f"a gap cannot be reported yet: {error}")
+            return False
+        self._notices.clear("broker")
+        return True
 
     def _send(self, gap: Gap) -> None:
         producer = self._producers.open_for(self._topic, "Gap", GAP_SCHEMA_TEXT)
@@ -192,9 +186,3 @@ def _answer(results: SimpleQueue[str | None]) -> str | None:
         return results.get(timeout=_ANSWER_TIMEOUT_S)
     except Empty:
         return "the broker does not answer"
-
-
-def _tell(state: tenacity.RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome is not None else None
-    if state.attempt_number in (1, 10) or state.attempt_number % 100 == 0:
-        _log.warning("a gap cannot be reported yet: %s", error)

@@ -27,13 +27,13 @@ from change_agent.errors import (
     UnsupportedVersionError,
 )
 from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
-from change_agent.parking.unparking import Unparker
+from change_agent.metrics import AgentMetrics
+from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.offsets import StoredPositions
 from change_agent.publishing.event_batch import EventBatch, Publisher
-from change_agent.publishing.inflight import InflightPositions
-from change_agent.reporting.metrics import AgentMetrics
 from change_agent.segments.gap_detector import GapDetector, GoneSegments
 from change_agent.segments.gaps import Gap, Gaps, gap_message, gap_records
+from change_agent.segments.unparking import Unparker
 
 __all__ = ["SegmentFollower"]
 
@@ -122,8 +122,8 @@ class SegmentFollower:
         """Publish only tables that this admits, from the next look at `cdc_raw` on; for any thread."""
         self._interpreter.use_filter(wanted)
 
-    def stop(self) -> None:
-        """Let `run` return soon; `stopping` is set already."""
+    def wake(self) -> None:
+        """End the wait for new segments; `run` returns if the agent stops."""
         self._watcher.wake()
 
     def _read_all(self) -> None:

@@ -9,10 +9,11 @@ and dropped at an interval. It leaves nothing on the disk; docs/agent.md says wh
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Final, Protocol
 
 from change_agent.schema.node_connection import NodeUnavailableError
+from runtime.notices import Notices
+from runtime.stage import Stage
 
 __all__ = ["ROTATION_KEYSPACE", "SegmentRotation"]
 
@@ -37,38 +38,27 @@ class Connection(Protocol):
         """Close the session."""
 
 
-class SegmentRotation:
+class SegmentRotation(Stage):
     """Rotates at an interval, on a thread of its own. A failed turn is told once, and the next comes as ever."""
 
     def __init__(self, connection: Connection, interval_s: float) -> None:
+        super().__init__("rotation of segments")
         self._connection: Final = connection
         self._interval_s: Final = interval_s
-        self._stopping: Final = threading.Event()
-        self._thread: Final = threading.Thread(target=self._run, name="rotation", daemon=True)
-        self.failure: BaseException | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+        self._notices: Final = Notices(_log, again_after_s=None)
 
     def stop(self) -> None:
-        """End; does not wait for a turn that is under way."""
-        self._stopping.set()
+        """End; does not wait for a turn that is under way, which may take minutes."""
+        self.ask_to_stop()
 
-    def _run(self) -> None:
-        failed = False
-        try:
-            while not self._stopping.wait(self._interval_s):
-                try:
-                    for statement in _STATEMENTS:
-                        self._connection.execute(statement, _TIMEOUT_S)
-                except NodeUnavailableError as error:
-                    if not failed:
-                        _log.warning("segments are not rotated: %s; trying again at the next turn", error)
-                    failed = True
-                else:
-                    failed = False
-            self._connection.close()
-        except Exception as error:  # noqa: BLE001  # the top of a thread
-            _log.exception("the rotation of segments failed")
-            self.failure = error
+    def run(self) -> None:
+        """Rotate at each interval."""
+        while not self.stopping.wait(self._interval_s):
+            try:
+                for statement in _STATEMENTS:
+                    self._connection.execute(statement, _TIMEOUT_S)
+            except NodeUnavailableError as error:
+                self._notices.say("node", f"segments are not rotated: {error}; trying again at the next turn")
+            else:
+                self._notices.clear("node")
+        self._connection.close()

@@ -22,7 +22,7 @@ from source_connector.configuration.datastax_options import known_name, take_out
 from source_connector.configuration.private_files import is_content, is_readable_content
 from source_connector.configuration.secret_options import FILE_OPTIONS, SECRET_OPTIONS, take_secrets
 from source_connector.configuration.table_selection import TablePlace, TableSelection, is_table_name, is_template
-from source_connector.rows.row_encoder import DataFormat
+from source_connector.data_format import DataFormat
 
 __all__ = ["ConsistencyName", "SourceConfig", "flattened"]
 

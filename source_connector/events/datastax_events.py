@@ -23,7 +23,7 @@ import fastavro
 from schemas.cql_bytes import UnwritableKeyError, cql_bytes, joined_partition_key
 from schemas.json_value import AvroValue
 from schemas.mutation_event import MalformedEventsError, MutationEvent, MutationEvents, MutationKind
-from source_connector.rows.projection import Projection
+from source_connector.encoding.projection import Projection
 
 __all__ = ["DataStaxEvent", "DataStaxSchema", "as_mutation_events"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,16 +11,17 @@ from typing import Final
 
 import pulsar
 
+from runtime.backoff import Backoff
+from runtime.notices import Notices
+from runtime.stage import Stage
 from source_connector.events.dead_letters import DeadLetter, new_producer, subscribe
 from source_connector.events.pulsar_access import PulsarOptions, new_client
-from source_connector.notices import Notices
-from source_connector.timers import backoff_s
 
 __all__ = ["DeadLetterWriter", "DeadLettersWritten"]
 
 _log = logging.getLogger(__name__)
 
-_LONGEST_PAUSE_S: Final = 30.0
+_BACKOFF: Final = Backoff(0.5, 30.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class DeadLettersWritten:
     ticket: object
 
 
-class DeadLetterWriter:
+class DeadLetterWriter(Stage):
     """Writes letters, in a thread of its own that starts with the first one.
 
     It goes on trying while the broker is away. `post` gets a `DeadLettersWritten` for each call of `write`, or the
@@ -41,41 +41,33 @@ class DeadLetterWriter:
     def __init__(
         self, options: PulsarOptions, topic: str, post: Callable[[DeadLettersWritten | Exception], None]
     ) -> None:
+        super().__init__("writer of dead letters", on_failure=post)
         self._options = options
         self.topic: Final = topic
         self._post = post
         self._waiting: queue.SimpleQueue[tuple[object, Sequence[DeadLetter]]] = queue.SimpleQueue()
         self._failures = 0
         """One behind the other."""
-        self._thread: threading.Thread | None = None
         self._notices = Notices(_log)
-        self._stopping = threading.Event()
         self._client: pulsar.Client | None = None
         self._producer: pulsar.Producer | None = None
 
     def write(self, ticket: object, letters: Sequence[DeadLetter]) -> None:
         """Write letters; whoever wrote what they hold must not forget it before the answer."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="dead-letters", daemon=True)
-            self._thread.start()
+        if not self.is_started:
+            self.start()
         self._waiting.put((ticket, letters))
 
-    def close(self) -> None:
-        """Give up what is not written yet: its events are not acknowledged."""
-        self._stopping.set()
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                ticket, letters = self._waiting.get()
-                left = self._write(letters)
-                if left:  # behind those of others: what is refused may be this letter's fault
-                    self._waiting.put((ticket, left))
-                    self._stopping.wait(backoff_s(self._failures - 1, 0.5, _LONGEST_PAUSE_S))
-                elif not self._stopping.is_set():
-                    self._post(DeadLettersWritten(ticket=ticket))
-        except Exception as error:  # noqa: BLE001  # the top of a thread: whoever owns it decides
-            self._post(error)
+    def run(self) -> None:
+        """Write, and try again. What is not written at the stop is given up: its events are not acknowledged."""
+        while not self.stopping.is_set():
+            ticket, letters = self._waiting.get()
+            left = self._write(letters)
+            if left:  # behind those of others: what is refused may be this letter's fault
+                self._waiting.put((ticket, left))
+                self.stopping.wait(_BACKOFF.pause_s(self._failures))
+            elif not self.stopping.is_set():
+                self._post(DeadLettersWritten(ticket=ticket))
 
     def _write(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
         """Those that are still to be written, from the first one on that is not taken."""

@@ -52,7 +52,7 @@ class EventsConsumer:
     def close(self) -> None:
         """Stop receiving, send what is acknowledged, close the connection."""
         for reader in self._readers.values():
-            reader.stop()
+            reader.ask_to_stop()
         for reader in self._readers.values():
             reader.join(_STOP_S)
         self._connection.close()

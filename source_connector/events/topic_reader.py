@@ -28,6 +28,10 @@ from typing import Final, cast
 import fastavro
 import pulsar
 
+from runtime.backoff import Backoff
+from runtime.notices import Notices
+from runtime.stage import Stage
+from schemas.errors import CdcError
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MalformedEventsError, decode_events
 from source_connector.errors import EventsTopicError
 from source_connector.events.datastax_events import DataStaxSchema
@@ -41,7 +45,6 @@ from source_connector.events.events_message import (
 from source_connector.events.events_reader import read_events
 from source_connector.events.pulsar_access import PulsarConnection, schema_bytes, schema_info
 from source_connector.events.takeovers import Arrival, Takeovers
-from source_connector.notices import Notices
 
 __all__ = ["ReaderLimits", "ReceivedMessage", "Subscription", "TopicReader"]
 
@@ -49,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 # The thread that receives is told of room for so many events at once, and of each message that is done.
 _SETTLED_TOGETHER: Final = 50
-_WAIT_S: Final = (0.5, 1, 2, 5)
+_BACKOFF: Final = Backoff(0.5, 5)
 _RECEIVE_TIMEOUT_MS: Final = 500
 # A message holds up to 256 KiB of events; what waits in the client is memory too, for each partition of each topic.
 _RECEIVER_QUEUE: Final = 8
@@ -95,7 +98,7 @@ class ReaderLimits:
         """Messages of each partition that the client fetches ahead."""
 
 
-class TopicReader:
+class TopicReader(Stage):
     """Owns a consumer and the thread that receives from it.
 
     `post` takes each message, or the error that ended the thread; it is called in that thread.
@@ -109,6 +112,7 @@ class TopicReader:
         limits: ReaderLimits,
         post: Callable[[ReceivedMessage | Exception], None],
     ) -> None:
+        super().__init__(f"reader of {topic}", on_failure=post)
         self._connection = connection
         self._client = connection.client()
         self.topic: Final = topic
@@ -130,14 +134,8 @@ class TopicReader:
         self._settled = 0
         """Not counted off from those that wait; used in the owner's thread only."""
         self._room = threading.Condition()
-        self._stopping = threading.Event()
         self._notices = Notices(_log)
-        self._thread = threading.Thread(target=self._run, name=f"reader of {topic}", daemon=True)
         self._consumer: pulsar.Consumer | None = None
-
-    def start(self) -> None:
-        """Begin to wait for the topic and to receive."""
-        self._thread.start()
 
     def settled(self, message: ReceivedMessage, events: int) -> None:
         """So many events of the message need nothing more; the last one acknowledges it."""
@@ -156,27 +154,27 @@ class TopicReader:
         """How many partitions this instance began to read, or got from another one."""
         return 0 if self._takeovers is None else self._takeovers.count
 
-    def stop(self) -> None:
-        """Receive no more; does not wait for the thread."""
-        self._stopping.set()
+    def wake(self) -> None:
+        """End the wait for room."""
         with self._room:
             self._room.notify()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread's end."""
-        if self._thread.is_alive():
-            self._thread.join(timeout=timeout_s)
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Wait for the topic, and receive."""
         try:
             consumer = self._subscribe()
-            while consumer is not None and not self._stopping.is_set():
+            while consumer is not None and not self.stopping.is_set():
                 self._post_what_is_due()
                 if self._wait_for_room():
                     self._receive(consumer)
-        except Exception as error:  # noqa: BLE001  # the top of a thread: whoever owns it decides
-            if not self._stopping.is_set():
+        except CdcError as error:
+            if not self.stopping.is_set():
                 self._post(error)
+
+    def fail(self, error: Exception) -> None:
+        """What a client raises that is being closed is no failure."""
+        if not self.stopping.is_set():
+            super().fail(error)
 
     def _wait_for_room(self) -> bool:
         with self._room:
@@ -326,7 +324,7 @@ class TopicReader:
 
     def _patiently(self, what: str, attempt: Callable[[], None]) -> bool:
         """Try until it works; False when the connector is stopped before."""
-        for number in range(1_000_000_000):
+        for failures in itertools.count(1):
             # An attempt with a token that has ended lasts for half a minute, and the client does not say why.
             if ended := self._connection.ended_token():
                 self._notices.say(what, f"waiting for the {what}: {ended}")
@@ -336,7 +334,7 @@ class TopicReader:
                 self._notices.say(what, f"waiting for the {what}: {error}", self._connection.hint)
             else:
                 return True
-            if self._stopping.wait(_WAIT_S[min(number, len(_WAIT_S) - 1)]):
+            if self.stopping.wait(_BACKOFF.pause_s(failures)):
                 return False
         return False
 

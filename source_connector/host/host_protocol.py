@@ -45,10 +45,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from source_connector.data_format import DataFormat
 from source_connector.errors import HostProtocolError
 from source_connector.host.record import DataSchema
 from source_connector.host.record_frame import MAX_FRAME_LENGTH
-from source_connector.rows.row_encoder import DataFormat
 
 __all__ = [
     "MAX_FRAME_LENGTH",

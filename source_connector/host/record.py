@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
-from source_connector.rows.row_encoder import DataFormat
+from source_connector.data_format import DataFormat
 
 __all__ = ["DataSchema", "SourceRecord"]
 

@@ -16,9 +16,9 @@ from enum import Enum
 from typing import Final
 
 from schemas.mutation_event import MutationEvent, MutationKind
+from source_connector.encoding.selection import Selection
 from source_connector.events.events_message import PendingEvent
 from source_connector.rows.read_request import RawRow
-from source_connector.rows.selection import Selection
 
 __all__ = ["WITHIN_S", "Outcome", "is_young", "outcome_of", "outcome_of_scope", "pause_s"]
 

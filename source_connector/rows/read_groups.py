@@ -16,9 +16,9 @@ from typing import Final, final
 from schemas.cql_type import NativeType
 from schemas.cql_value import split_partition_key
 from schemas.mutation_event import MutationKind
-from source_connector.rows.projection import Projection, RawValues
+from source_connector.encoding.projection import Projection, RawValues
+from source_connector.encoding.selection import quoted
 from source_connector.rows.read_request import ReadRequest
-from source_connector.rows.selection import quoted
 
 __all__ = ["GROUP_SIZE", "WaitingRead", "group_condition", "is_exact_by_bytes", "take_group"]
 

@@ -11,7 +11,7 @@ from typing import Final, final
 from uuid import UUID
 
 from schemas.mutation_event import MutationKind, RangeBounds
-from source_connector.rows.projection import Projection
+from source_connector.encoding.projection import Projection
 from source_connector.rows.raw_page import RawRow
 
 __all__ = ["RawRow", "ReadLevel", "ReadRequest", "Rows"]

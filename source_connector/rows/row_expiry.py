@@ -26,10 +26,10 @@ from schemas.mutation_event import (
     MutationEvent,
     MutationKind,
 )
+from source_connector.encoding.projection import Projection
+from source_connector.encoding.selection import Selection
 from source_connector.events.events_message import PendingEvent
-from source_connector.rows.projection import Projection
 from source_connector.rows.raw_page import RawRow
-from source_connector.rows.selection import Selection
 
 __all__ = ["add_expiry"]
 

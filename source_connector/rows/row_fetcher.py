@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
 
+from runtime.notices import Notices
 from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind, RangeBounds
+from source_connector.encoding.projection import Projection, RawValues
+from source_connector.encoding.row_sizes import BUDGET_BYTES
+from source_connector.encoding.selection import quoted
 from source_connector.errors import FetchError, UnexpectedError
 from source_connector.metrics import Metrics
-from source_connector.notices import Notices
 from source_connector.rows.cassandra_client import RowRead, reason_of
 from source_connector.rows.level_breaker import LevelBreaker
-from source_connector.rows.projection import Projection, RawValues
 from source_connector.rows.raw_page import RawPage
 from source_connector.rows.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
 from source_connector.rows.read_lane import ReadLane, Statement
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.refused_levels import RefusedLevels, is_refusal_of_level
-from source_connector.rows.row_sizes import BUDGET_BYTES
-from source_connector.rows.selection import quoted
 
 if TYPE_CHECKING:
     from cassandra.query import PreparedStatement

@@ -25,18 +25,18 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from schemas.mutation_event import MutationEvent, MutationKind
+from source_connector.encoding.projection import Projection
+from source_connector.encoding.selection import Selection
 from source_connector.events.events_message import STALE_AFTER_S, PendingEvent
-from source_connector.host.publication import event_time_ms, row_properties
 from source_connector.host.record import SourceRecord
 from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outcome_of, pause_s
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
-from source_connector.rows.projection import Projection
+from source_connector.rows.publication import event_time_ms, row_properties
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_expiry import add_expiry
-from source_connector.rows.selection import Selection
 
-__all__ = ["Desk", "Reading", "RowTask", "Task", "may_be_overtaken"]
+__all__ = ["Reading", "RowTask", "Task", "TaskOwner", "may_be_overtaken"]
 
 # Whether an event waits that would make a second read needless.
 _LOOK_S: Final = 0.2
@@ -52,9 +52,9 @@ class Task(ABC):
     A base class, not a protocol: compiled code calls its methods at a fraction of the cost.
     """
 
-    def __init__(self, work: Work, desk: Desk) -> None:
+    def __init__(self, work: Work, owner: TaskOwner) -> None:
         self.work = work
-        self.desk: Final = desk
+        self.owner: Final = owner
         """Whom it belongs to."""
         self.attempts = 0
         """How many have ended. What an ended one asked for is not told any more."""
@@ -80,7 +80,7 @@ class Task(ABC):
         """The data topic has every record that was handed over."""
 
 
-class Desk(Protocol):
+class TaskOwner(Protocol):
     """What a task asks of the source."""
 
     @property
@@ -125,8 +125,8 @@ class Reading(NamedTuple):
 class RowTask(Task):
     """One row or one static row."""
 
-    def __init__(self, work: Work, desk: Desk) -> None:
-        super().__init__(work, desk)
+    def __init__(self, work: Work, owner: TaskOwner) -> None:
+        super().__init__(work, owner)
         self._projection: Projection
         self._schema_id: int
         self._selection: Selection
@@ -139,14 +139,14 @@ class RowTask(Task):
 
     def start(self) -> None:
         """Read at the first level when that can prove every event, else at the higher one at once."""
-        desk = self.desk
-        self._projection, self._schema_id, self._reading = desk.projection, desk.schema_id, desk.reading
+        owner = self.owner
+        self._projection, self._schema_id, self._reading = owner.projection, owner.schema_id, owner.reading
         self._selection = self._projection.selection_for(self.work.newest.event.kind)
         self._published, self.was_refused = None, False
         self._started_at, self._early_reads = time.monotonic(), 0
         self._is_second_look = self._was_late = False
         if not self._selection.value_columns:  # a static row, none of whose columns is wanted
-            desk.settle(self, ())
+            owner.settle(self, ())
             return
         provable = not self._reading.proves or all(
             is_provable(pending.event, self._selection) for pending in self.work.events
@@ -180,14 +180,14 @@ class RowTask(Task):
         if self._published is not None and record.equals(self._published):
             self._settle()
             return
-        last_rows = self.desk.last_rows
+        last_rows = self.owner.last_rows
         if last_rows is not None:
             if last_rows.holds(record):
                 self._settle()
                 return
             last_rows.is_on_its_way(record)
         self._published = record
-        self.desk.publish(self, record)
+        self.owner.publish(self, record)
 
     def _asks_again(self, rows: Rows, row: RawRow | None) -> bool:
         """Of a read that leaves an event unproven: whether there is one more to come, of more replicas or later."""
@@ -198,7 +198,7 @@ class RowTask(Task):
         if Outcome.IMPOSSIBLE in outcomes:
             self._early_reads += 1
             pause = pause_s(self._early_reads)
-            self.desk.later(self, pause, self._read_with_what_waits, counted_as="reads_too_early")
+            self.owner.later(self, pause, self._read_with_what_waits, counted_as="reads_too_early")
             return True
         self._is_unsure = Outcome.UNKNOWN in outcomes
         return False
@@ -212,7 +212,7 @@ class RowTask(Task):
             self._was_late = True
             self._read(_FIRST)
             return
-        last_rows = self.desk.last_rows
+        last_rows = self.owner.last_rows
         if last_rows is not None and self._published is not None:
             last_rows.is_published(self._published)
         self._settle()
@@ -221,14 +221,14 @@ class RowTask(Task):
         if self._is_unsure:
             self._settle_when_sure()
         else:
-            self.desk.settle(self, self._proven)
+            self.owner.settle(self, self._proven)
 
     def _settle_when_sure(self) -> None:
         """Read once more when the event's write is there for sure, unless an event waits that makes for a read of its own."""
         if self.work.lanes is not None and self.work.lanes.has_behind(self.work):
-            self.desk.settle(self, self._proven)
+            self.owner.settle(self, self._proven)
         elif time.monotonic() - self._read_at < WITHIN_S:
-            self.desk.later(self, _LOOK_S, self._settle_when_sure)
+            self.owner.later(self, _LOOK_S, self._settle_when_sure)
         else:
             self._is_second_look = True
             self._read_higher()
@@ -263,7 +263,7 @@ class RowTask(Task):
         request = ReadRequest(
             self._projection, event.kind, self.work.partition_key, level, newest.message.node_id, event.clustering
         )
-        self.desk.read(self, request)
+        self.owner.read(self, request)
 
     def _is_proven(self, pending: PendingEvent, rows: Rows, row: RawRow | None) -> bool:
         if rows.is_fallback:
@@ -280,7 +280,7 @@ class RowTask(Task):
                 return True
             if not self._projection.table.is_counter and holds_change(event, times(row)):
                 return True
-        is_of_all = rows.consistency == "ALL" and self.desk.knows(pending.message.node_id)
+        is_of_all = rows.consistency == "ALL" and self.owner.knows(pending.message.node_id)
         return is_of_all and self._outcome(pending, row) is Outcome.POSSIBLE
 
 

@@ -21,13 +21,13 @@ from typing import Final
 
 from schemas.mutation_event import MutationKind, RangeBounds
 from source_connector.errors import RowConversionError
-from source_connector.host.publication import event_time_ms, gone_properties, marker_properties, survivor_properties
 from source_connector.host.record import SourceRecord
 from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outcome_of_scope, pause_s
 from source_connector.rows.partition_lanes import Work
+from source_connector.rows.publication import event_time_ms, gone_properties, marker_properties, survivor_properties
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_expiry import add_expiry
-from source_connector.rows.row_task import Desk, Task, may_be_overtaken
+from source_connector.rows.row_task import Task, TaskOwner, may_be_overtaken
 
 __all__ = ["ScopeTask"]
 
@@ -38,11 +38,11 @@ class ScopeTask(Task):
     A row that cannot be converted holds nothing up: the others are published, then it alone is tried again.
     """
 
-    def __init__(self, work: Work, desk: Desk) -> None:
-        super().__init__(work, desk)
+    def __init__(self, work: Work, owner: TaskOwner) -> None:
+        super().__init__(work, owner)
         self._pending: Final = work.newest
-        self._projection = desk.projection
-        self._schema_id = desk.schema_id
+        self._projection = owner.projection
+        self._schema_id = owner.schema_id
         self._next: ReadRequest | None = None
         self._published: ReadRequest | None = None
         self._published_hashes: dict[RawRow, int] = {}
@@ -61,7 +61,7 @@ class ScopeTask(Task):
 
     def start(self) -> None:
         """Publish the marker; or only the rows that could not be converted before."""
-        self._projection, self._schema_id = self.desk.projection, self.desk.schema_id
+        self._projection, self._schema_id = self.owner.projection, self.owner.schema_id
         only_unconverted = self._lacks_unconverted_only and not self.was_refused
         self._lacks_unconverted_only = self.was_refused = False
         if only_unconverted:
@@ -75,8 +75,8 @@ class ScopeTask(Task):
         self._is_proven, self._is_unsure, self._published = True, False, None
         self._published_hashes, self._pushed_off, self._is_second_look = {}, {}, False
         self._unconverted, self._retried, self._error = [], [], None
-        if self.desk.last_rows is not None:
-            self.desk.last_rows.forget()
+        if self.owner.last_rows is not None:
+            self.owner.last_rows.forget()
         event = self._pending.event
         self._next = ReadRequest(
             projection=self._projection,
@@ -95,7 +95,7 @@ class ScopeTask(Task):
         if outcome is Outcome.IMPOSSIBLE:
             self._early_reads += 1
             again = partial(self._read, rows.request)
-            self.desk.later(self, pause_s(self._early_reads), again, counted_as="reads_too_early")
+            self.owner.later(self, pause_s(self._early_reads), again, counted_as="reads_too_early")
             return
         self._is_unsure |= outcome is Outcome.UNKNOWN
         self._is_proven &= rows.consistency == "ALL" and not rows.is_fallback
@@ -147,18 +147,18 @@ class ScopeTask(Task):
             self._lacks_unconverted_only = True
             raise self._error
         elif self._is_unsure:
-            self.desk.later(self, WITHIN_S, self._begin)
+            self.owner.later(self, WITHIN_S, self._begin)
         else:
-            if self.desk.last_rows is not None:
-                self.desk.last_rows.forget()
-            proven = self._is_proven and self.desk.knows(self._pending.message.node_id)
-            self.desk.settle(self, [self._pending] if proven else [])
+            if self.owner.last_rows is not None:
+                self.owner.last_rows.forget()
+            proven = self._is_proven and self.owner.knows(self._pending.message.node_id)
+            self.owner.settle(self, [self._pending] if proven else [])
 
     def _outcome(self, rows: Rows) -> Outcome:
         """Whether the rows of a page can have survived; those of a deletion that is surely there by now have."""
         if time.monotonic() - self._started_at > WITHIN_S or not is_young(self._pending, time.time()):
             return Outcome.POSSIBLE
-        if not self.desk.reading.proves:
+        if not self.owner.reading.proves:
             return Outcome.POSSIBLE
         return outcome_of_scope(self._pending.event, self._projection.scope_selection, rows.rows)
 
@@ -203,7 +203,7 @@ class ScopeTask(Task):
             properties=properties,
             event_time_ms=event_time_ms(properties),
         )
-        self.desk.publish(self, record)
+        self.owner.publish(self, record)
 
     def _read_retried(self) -> None:
         """One row that could not be converted, through its own bounds, so that its key comes with it."""
@@ -221,7 +221,7 @@ class ScopeTask(Task):
 
     def _read(self, request: ReadRequest) -> None:
         self._read_at = time.monotonic()
-        self.desk.read(self, request)
+        self.owner.read(self, request)
 
 
 def _only(clustering: tuple[bytes | None, ...]) -> RangeBounds:

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
+from runtime.notices import Notices
 from schemas.mutation_event import MutationKind
 from schemas.table_metadata import TableMetadata, is_earlier_life
 from source_connector.events.events_message import EventsMessage, PendingEvent
-from source_connector.host.outbox import Outbox
 from source_connector.metrics import Metrics
-from source_connector.notices import Notices
+from source_connector.rows.outbox import Outbox
 from source_connector.rows.partition_lanes import PartitionLanes
 
 if TYPE_CHECKING:
-    from source_connector.rows.row_task import Desk, Task
+    from source_connector.rows.row_task import Task, TaskOwner
 
 __all__ = ["TableLife"]
 
@@ -44,8 +44,8 @@ class TableLife:
         """False while the broker owes an answer about a record that is to come before all others."""
         return not self._leaving
 
-    def begins_anew(self, table: TableMetadata, desk: Desk) -> bool:
-        """The table is this one from here on; True when that is a new life. `desk` is whose tasks they are.
+    def begins_anew(self, table: TableMetadata, owner: TaskOwner) -> bool:
+        """The table is this one from here on; True when that is a new life. `owner` is whose tasks they are.
 
         Where nothing tells which table is the later one, or that it is the earlier one, nothing is taken for dropped. Nor
         under the same id: events of both lives wait together, and each leads to the row as it is.
@@ -58,13 +58,13 @@ class TableLife:
             return False
         waiting = self.lanes.waiting()
         self.lanes = PartitionLanes()
-        self._leaving = self._outbox.tasks_of(desk)
+        self._leaving = self._outbox.tasks_of(owner)
         self._drop(waiting)
         return True
 
-    def wait_for_records(self, desk: Desk) -> None:
+    def wait_for_records(self, owner: TaskOwner) -> None:
         """Nothing is published before the broker has answered for what is on its way."""
-        self._leaving |= self._outbox.tasks_of(desk)
+        self._leaving |= self._outbox.tasks_of(owner)
 
     def take(self, message: EventsMessage) -> None:
         """The message's events take their places in the lanes; range deletions only where they are to be published."""

@@ -8,13 +8,13 @@ keys differently from then on.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from runtime.notices import Notices
+from runtime.stage import Stage
 from source_connector.events.pulsar_access import PulsarConnection
-from source_connector.notices import Notices
 
 __all__ = ["DataPartitions", "PartitionsAdded"]
 
@@ -33,36 +33,31 @@ class PartitionsAdded:
     now: int
 
 
-class DataPartitions:
+class DataPartitions(Stage):
     """Owns the thread, which starts with the first topic. `post` gets what has changed."""
 
     def __init__(
-        self, connection: PulsarConnection, output_topic: str, post: Callable[[PartitionsAdded], None]
+        self, connection: PulsarConnection, output_topic: str, post: Callable[[PartitionsAdded | Exception], None]
     ) -> None:
+        super().__init__("reader of the data topics' partitions", on_failure=post)
         self._connection = connection
         self._output_topic = output_topic
         self._post = post
         self._counts: dict[str, int | None] = {}
         self._notices = Notices(_log)
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def follow(self, destination: str) -> None:
         """Look at this topic from now on; it must exist, for a look may create one."""
         self._counts.setdefault(destination, None)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="data-partitions", daemon=True)
-            self._thread.start()
+        if not self.is_started:
+            self.start()
 
-    def stop(self) -> None:
-        """Look no more; does not wait for the thread."""
-        self._stopping.set()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
+    def run(self) -> None:
+        """Look at each topic again and again."""
+        while not self.stopping.is_set():
             for destination in list(self._counts):
                 self._look(destination)
-            self._stopping.wait(_LOOK_S)
+            self.stopping.wait(_LOOK_S)
 
     def _look(self, destination: str) -> None:
         import pulsar
@@ -71,7 +66,7 @@ class DataPartitions:
         try:
             names = self._connection.client().get_topic_partitions(topic)
         except pulsar.PulsarException as error:
-            if not self._stopping.is_set():
+            if not self.stopping.is_set():
                 self._notices.say(topic, f"{topic}: its number of partitions cannot be read: {error}")
             return
         before, now = self._counts[destination], sum("-partition-" in name for name in names)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 import time
 from typing import Final, Protocol
 
+from runtime.notices import Notices
+from runtime.stage import Stage
 from schemas.topic_policies import Ask, Audience, PolicyQuestions, Retention, hazards_of
 from schemas.topics import full_topic_name, rest_path
 from source_connector.errors import AdminError
-from source_connector.notices import Notices
 
 __all__ = ["DataTopicPolicies", "PolicyAdmin", "trimming_of"]
 
@@ -57,20 +57,20 @@ def trimming_of(ask: Ask, topic: str, wanted_minutes: int | None) -> list[str]:
     return found
 
 
-class DataTopicPolicies:
+class DataTopicPolicies(Stage):
     """Owns a thread, which starts with the first topic. The numbers may be asked by any thread.
 
     With `retention_minutes` each topic gets that retention, of any size; -1: for ever. Without `admin` nothing can be asked.
     """
 
     def __init__(self, admin: PolicyAdmin | None, retention_minutes: int | None) -> None:
+        super().__init__("reader of the data topics' policies")
         self._admin: Final = admin
         self._wanted: Final = retention_minutes
         self._topics: Final[queue.SimpleQueue[str]] = queue.SimpleQueue()
         self._due_at: Final[dict[str, float]] = {}
         self._found: Final[dict[str, tuple[str, ...]]] = {}
         self._notices: Final = Notices(_log)
-        self._is_running = False
 
     @property
     def hazards(self) -> int:
@@ -96,13 +96,15 @@ class DataTopicPolicies:
                 )
             return
         self._topics.put(topic)
-        if not self._is_running:
-            self._is_running = True
-            threading.Thread(target=self._run, args=(self._admin,), name="data-topic-policies", daemon=True).start()
+        if not self.is_started:
+            self.start()
 
-    def _run(self, admin: PolicyAdmin) -> None:
+    def run(self) -> None:
+        """Look at each topic when it is followed, and again and again."""
+        admin = self._admin
+        assert admin is not None
         waiting: dict[str, float] = {}
-        while True:
+        while not self.stopping.is_set():
             timeout_s = max(0.0, min(waiting.values(), default=_INTERVAL_S) - time.monotonic()) if waiting else None
             try:
                 waiting[self._topics.get(timeout=timeout_s)] = 0.0

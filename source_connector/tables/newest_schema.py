@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from runtime.notices import Notices
 from source_connector.events.pulsar_access import PulsarConnection, schema_bytes
 from source_connector.host.record import DataSchema
-from source_connector.notices import Notices
 
 __all__ = ["NewestSchemas", "SchemaLookedAt", "marked"]
 

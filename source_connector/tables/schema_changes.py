@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import logging
 import queue
-import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypedDict, cast
 
+from runtime.backoff import Backoff
+from runtime.notices import Notices
+from runtime.stage import Stage
 from schemas.row_record import AvroSchema, schema_text
 from source_connector.events.pulsar_access import PulsarConnection, schema_of_bytes
-from source_connector.notices import Notices
 from source_connector.tables.table_definition import DEFINITION_SCHEMA, TableDefinition, changes_between
-from source_connector.timers import backoff_s
 
 if TYPE_CHECKING:
     import pulsar
@@ -27,7 +28,7 @@ __all__ = ["SCHEMA_CHANGE_SCHEMA", "SchemaChange", "SchemaChangeTopic"]
 
 _log = logging.getLogger(__name__)
 
-_LONGEST_PAUSE_S: Final = 30.0
+_BACKOFF: Final = Backoff(0.5, 30.0)
 
 
 _Told = tuple[str, str, TableDefinition | None]
@@ -59,42 +60,38 @@ SCHEMA_CHANGE_SCHEMA: Final[AvroSchema] = {
 }
 
 
-class SchemaChangeTopic:
+class SchemaChangeTopic(Stage):
     """Owns the thread, the reader and the producer. An outage of the broker delays a record, it holds nothing up.
 
     With an empty topic nothing is told.
     """
 
-    def __init__(self, connection: PulsarConnection, topic: str) -> None:
+    def __init__(self, connection: PulsarConnection, topic: str, on_failure: Callable[[Exception], None]) -> None:
+        super().__init__("writer of schema changes", on_failure=on_failure)
         self._connection = connection
         self._topic = topic
         self._definitions: queue.SimpleQueue[_Told] = queue.SimpleQueue()
         self._last: dict[str, TableDefinition | None] = {}
         self._producer: pulsar.Producer | None = None
-        self._stopping = threading.Event()
         self._notices = Notices(_log)
-        self._thread = threading.Thread(target=self._run, name="schema-changes", daemon=True)
 
     def start(self) -> None:
         """Begin to tell."""
         if self._topic:
-            self._thread.start()
+            super().start()
 
     def tell(self, keyspace: str, table: str, definition: TableDefinition | None) -> None:
         """A table as it is now; None when it is gone. What is no change is not told."""
         if self._topic:
             self._definitions.put((keyspace, table, definition))
 
-    def stop(self) -> None:
-        """Tell nothing more; what was not told is found out at the next start."""
-        self._stopping.set()
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Tell each change. What was not told at the stop is found out at the next start."""
         import pulsar
 
-        attempt = 0
+        failures = 0
         told = self._definitions.get()
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             try:
                 if self._producer is None:
                     self._open(self._connection.client())
@@ -102,10 +99,10 @@ class SchemaChangeTopic:
             except pulsar.PulsarException as error:
                 text = f"{self._topic}: a schema change of {told[0]}.{told[1]} waits: {error}"
                 self._notices.say("topic", text, self._connection.hint)
-                self._stopping.wait(backoff_s(attempt, 0.5, _LONGEST_PAUSE_S))
-                attempt += 1
+                failures += 1
+                self.stopping.wait(_BACKOFF.pause_s(failures))
             else:
-                attempt = 0
+                failures = 0
                 told = self._definitions.get()
 
     def _open(self, client: pulsar.Client) -> None:

@@ -10,15 +10,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from runtime.backoff import Backoff
+from runtime.notices import Notices
 from source_connector.host.host_protocol import SchemaRefused, SchemaTaken, encode_schema
 from source_connector.host.record import DataSchema
-from source_connector.notices import Notices
 from source_connector.tables.newest_schema import SchemaLookedAt, marked
-from source_connector.timers import Timers, backoff_s
+from source_connector.timers import Timers
 
 __all__ = ["SchemaRegistration"]
 
-_LONGEST_PAUSE_S: Final = 30.0
+_BACKOFF: Final = Backoff(1, 30.0)
 _MOST_MARKS: Final = 100
 
 
@@ -75,8 +76,8 @@ class SchemaRegistration:
         if self._is_marking and self._mark:
             self._use_older_version(table, answer.reason)
             return
-        pause_s = backoff_s(self._refusals, 1.0, _LONGEST_PAUSE_S)
         self._refusals += 1
+        pause_s = _BACKOFF.pause_s(self._refusals)
         self._notices.say(
             "registry",
             f"{table} is parked, its events wait: the data topic does not take the table's schema "

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
+from runtime.backoff import Backoff
+from runtime.notices import Notices
 from schemas.errors import CdcError
 from source_connector.errors import DeploymentError, TableNotFoundError
-from source_connector.notices import Notices
 from source_connector.tables.schema_looks import SchemaLooks
 from source_connector.tables.table_schema import TableLook, TableSchemaReader
 from source_connector.tables.table_tracker import TableTracker
-from source_connector.timers import Timers, backoff_s
+from source_connector.timers import Timers
 
 __all__ = ["SchemaWatch"]
 
@@ -43,7 +44,7 @@ class SchemaWatch:
         self._timers = timers
         self._notices = notices
         self._is_alone = is_alone
-        self._shortest_pause_s = shortest_pause_s
+        self._backoff = Backoff(shortest_pause_s, _LONGEST_PAUSE_S)
         self._on_refresh = on_refresh
         self._failed = 0
         self._is_planned = False
@@ -75,13 +76,13 @@ class SchemaWatch:
             self._table.meet_version(version)
 
     def _look_at_table(self) -> None:
-        doubts = self._table.doubts
-        self._looks.ask(self._schema.look, lambda found: self._refresh(found, doubts))
+        stale_marks = self._table.stale_marks
+        self._looks.ask(self._schema.look, lambda found: self._refresh(found, stale_marks))
 
-    def _refresh(self, found: TableLook | CdcError, doubts: int) -> None:
+    def _refresh(self, found: TableLook | CdcError, stale_marks: int) -> None:
         self._is_planned = False
         try:
-            self._table.refresh(found, doubts)
+            self._table.refresh(found, stale_marks)
             self._failed = 0
             self.is_open = True
         except CdcError as error:
@@ -90,5 +91,5 @@ class SchemaWatch:
             what = "waiting" if isinstance(error, TableNotFoundError) else "nothing is read until the schema is known"
             self._notices.say("schema", f"{what}: {error}")
             self._failed += 1
-            self.plan(backoff_s(self._failed, self._shortest_pause_s, _LONGEST_PAUSE_S))
+            self.plan(self._backoff.pause_s(self._failed))
         self._on_refresh()

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from schemas.errors import CdcError
 from schemas.table_metadata import TableMetadata, is_earlier, is_earlier_life
+from source_connector.data_format import DataFormat
+from source_connector.encoding.projection import Projection
 from source_connector.errors import TableNotFoundError
-from source_connector.rows.projection import Projection
-from source_connector.rows.row_encoder import DataFormat
 from source_connector.tables.table_schema import TableLook
 
 __all__ = ["Standing", "TableTracker"]
@@ -65,7 +65,7 @@ class TableTracker:
         self._agreed = 0
         self._earlier_looks = 0
         self._known = 0
-        self.doubts = 1
+        self.stale_marks = 1
         """Grows with each reason to look again; a look settles those that it began behind."""
         self.is_there = False
         """False when Cassandra had no such table at the last look that it answered."""
@@ -81,15 +81,14 @@ class TableTracker:
     @property
     def is_stale(self) -> bool:
         """True while there is a reason to look again."""
-        return self._known < self.doubts
+        return self._known < self.stale_marks
 
-    def doubt(self) -> None:
+    def mark_stale(self) -> None:
         """The known definition may be outdated."""
-        self.doubts += 1
+        self.stale_marks += 1
 
-    def refresh(self, found: TableLook | CdcError, doubts: int) -> None:
-        """Use the result of this schema check from now on. When the check began, there were `doubts` reasons to
-        check.
+    def refresh(self, found: TableLook | CdcError, stale_marks: int) -> None:
+        """Use the result of this schema check from now on. `stale_marks` is their number when the check began.
 
         Raises the error of the check. Raises TableNotFoundError also if a later table is known than Cassandra shows:
         from events, or, while the nodes disagree, from an earlier check that another node answered. Raises
@@ -111,8 +110,8 @@ class TableTracker:
             self._projection = projection
             _log.info("%s: table id %s, schema %d", table.full_name, table.table_id, self.schema_id)
         self._version = version
-        self._looked = doubts
-        self._agreed = doubts if is_agreed else self._agreed
+        self._looked = stale_marks
+        self._agreed = stale_marks if is_agreed else self._agreed
         for of_others in (self._past_ids, self._foreign_ids):
             of_others.discard(table.table_id)
         self._asked_ids.pop(table.table_id, None)
@@ -124,7 +123,7 @@ class TableTracker:
                 del self._asked_ids[table_id]
         if self._asked_ids:
             raise TableNotFoundError(f"{table.full_name} with id {min(self._asked_ids)}")
-        self._known = doubts
+        self._known = stale_marks
 
     @property
     def is_waiting(self) -> bool:
@@ -132,7 +131,7 @@ class TableTracker:
         return any(looks > 1 for looks in self._asked_ids.values())
 
     def standing(self, table_id: UUID, asked: int | None = None) -> Standing:
-        """Whose events these are; `asked` is the number of `doubts` when they were found unknown, None when they have just come.
+        """Whose events these are; `asked` is the number of `stale_marks` when they were found unknown, None when they have just come.
 
         An id that is not today's is unknown at first, and makes the tracker stale: a table may come back under its old id. Only a
         look that began behind the events tells that it has not.
@@ -145,7 +144,7 @@ class TableTracker:
             return Standing.FOREIGN
         self._asked_ids.setdefault(table_id, 0)
         if asked is None:
-            self.doubt()
+            self.mark_stale()
         return Standing.UNKNOWN
 
     def meet_columns(self, names: Collection[str]) -> None:
@@ -158,13 +157,13 @@ class TableTracker:
         missing = set(names) - self.projection.column_names - self._missing_columns
         if missing:
             self._missing_columns |= missing
-            self.doubt()
+            self.mark_stale()
 
     def meet_version(self, version: UUID) -> None:
         """Become stale when any schema of the cluster has changed since the last look at the table."""
         if version != self._version:
             self._missing_columns.clear()
-            self.doubt()
+            self.mark_stale()
 
     def _expect_no_earlier(self, table: TableMetadata, is_agreed: bool) -> None:
         """A node that lags shows the table as it was before it was dropped and created again. It gets some looks' time.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stages import GOLDEN, MemoryTables, StagedAgent
+from tests.agent.stages import GOLDEN, MemoryTables, StagedAgent
 from tests.unit.change_agent.memory_broker import MemoryBroker, PublisherLine
 
 

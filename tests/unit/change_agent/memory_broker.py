@@ -6,13 +6,13 @@ from pathlib import Path
 from uuid import UUID
 
 from change_agent.errors import PartitionsChangedError, PublishError, TopicLostError
+from change_agent.metrics import AgentMetrics
+from change_agent.positions.accounts import TrackedEntry
+from change_agent.positions.inflight import InflightPositions, Place
 from change_agent.publishing.event_producers import EventProducer, OnResult
-from change_agent.publishing.inflight import InflightPositions
-from change_agent.publishing.outgoing import MessageHeader, OutgoingEvent, TrackedEntry
+from change_agent.publishing.outgoing import MessageHeader, OutgoingEvent
 from change_agent.publishing.publisher import HoldLimits, MutationPublisher
 from change_agent.publishing.topic_lane import Packing
-from change_agent.publishing.topic_looks import Place
-from change_agent.reporting.metrics import AgentMetrics
 from schemas.mutation_event import MutationEvent, MutationKind, decode_events
 
 __all__ = ["TOPIC_A", "TOPIC_B", "MemoryBroker", "PublisherLine"]

@@ -16,15 +16,15 @@ import pytest
 from click.testing import CliRunner
 
 from cdc.main import cli
+from change_agent.archive.archiving import Archiving
+from change_agent.archive.segment_archive import ArchiveError, SegmentArchive, archive_problem, fetch_segment
 from change_agent.schema.schema_history import SchemaHistory
-from change_agent.segments.archiving import Archiving
-from change_agent.segments.segment_archive import ArchiveError, SegmentArchive, archive_problem, fetch_segment
 from schemas.archived_schema import ArchivedDefinition, ArchivedPlace, ArchivedSchema
-from tests.events_topic import wait_until
-from tests.golden_segments import GOLDEN_SEGMENTS
-from tests.make_state_golden import NODE_ID, STATE
-from tests.segment_writer import segment_bytes
-from tests.stages import GOLDEN, MemoryTables, StagedAgent, payloads
+from tests.agent.segment_writer import segment_bytes
+from tests.agent.stages import GOLDEN, MemoryTables, StagedAgent, payloads
+from tests.golden.make_state import NODE_ID, STATE
+from tests.golden.segments import GOLDEN_SEGMENTS
+from tests.topics.events_topic import wait_until
 
 _ID = time.time_ns() // 1_000_000 - 10_000
 _NODE = "00000000-0000-0000-0000-000000000001"

@@ -59,7 +59,10 @@ def test_the_other_decoder_passes_the_same_tests() -> None:
 @needs_compiled
 def test_good_and_bad_bytes_give_equal_values_and_equal_errors() -> None:
     """Thousands of damaged mutations and hundreds of damaged segments, the same in both; each outcome is one line."""
-    compiled, plain = _run("compiled", "-m", "tests.both_decoders"), _run("python", "-m", "tests.both_decoders")
+    compiled, plain = (
+        _run("compiled", "-m", "tests.agent.both_decoders"),
+        _run("python", "-m", "tests.agent.both_decoders"),
+    )
     assert compiled.returncode == plain.returncode == 0, compiled.stderr + plain.stderr
     assert compiled.stdout.splitlines() == plain.stdout.splitlines()
     assert len(plain.stdout.splitlines()) > 3000

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from change_agent.cdc_raw.space import CdcSpace, SpaceForecast, cdc_space_of
-from change_agent.reporting.metrics import AgentMetrics
+from change_agent.metrics import AgentMetrics
 from change_agent.schema.node_connection import NodeUnavailableError
 from change_agent.segments.cdc_raw_guard import CdcRawGuard, GuardLimits
-from tests.events_topic import wait_until
-from tests.segment_writer import segment_bytes
-from tests.stages import GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
+from tests.agent.segment_writer import segment_bytes
+from tests.agent.stages import GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
+from tests.topics.events_topic import wait_until
 
 _MIB = 1024 * 1024
 _ID = time.time_ns() // 1_000_000 - 10_000

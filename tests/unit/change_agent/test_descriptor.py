@@ -12,7 +12,7 @@ from change_agent.errors import (
     MalformedSegmentError,
     UnsupportedVersionError,
 )
-from tests.segment_writer import header_bytes
+from tests.agent.segment_writer import header_bytes
 
 SEGMENT_ID = 1795226995252
 

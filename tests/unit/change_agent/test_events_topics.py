@@ -16,8 +16,8 @@ from change_agent.errors import PublishError, TopicLostError
 from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.topic_looks import TopicState
 from schemas.errors import ConfigError
-from tests.http_brokers import Request, broker, owner_of_all, redirects_to
-from tests.token_issuer import OAUTH2_PLUGIN, key_file, token_issuer
+from tests.servers.http_brokers import Request, broker, owner_of_all, redirects_to
+from tests.servers.token_issuer import OAUTH2_PLUGIN, key_file, token_issuer
 
 _TOPIC = "persistent://tenant/ns/cdc-events-ks.t"
 _PATH = "/admin/v2/persistent/tenant/ns/cdc-events-ks.t"

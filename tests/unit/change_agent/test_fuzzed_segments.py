@@ -24,8 +24,7 @@ from change_agent.events.decode_format import mutation_json
 from change_agent.events.event_format import event_json
 from change_agent.events.mutation_events import MutationEventBuilder
 from schemas.errors import CdcError
-from tests.golden_segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
-from tests.segment_writer import (
+from tests.agent.segment_writer import (
     COMPRESSORS,
     encoded_segment_bytes,
     entry_bytes,
@@ -33,6 +32,7 @@ from tests.segment_writer import (
     segment_bytes,
     sync_marker_bytes,
 )
+from tests.golden.segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
 
 pytestmark = pytest.mark.exhaustive
 

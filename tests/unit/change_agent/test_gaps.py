@@ -15,9 +15,9 @@ from change_agent.publishing.event_producers import EventProducer, OnResult
 from change_agent.segments.gap_detector import GapDetector
 from change_agent.segments.gaps import Gap, GapReporter
 from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, encode_gap, gaps_topic
-from tests.events_topic import wait_until
-from tests.segment_writer import segment_bytes
-from tests.stages import ENTRIES, GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
+from tests.agent.segment_writer import segment_bytes
+from tests.agent.stages import ENTRIES, GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
+from tests.topics.events_topic import wait_until
 
 _ID = time.time_ns() // 1_000_000 - 10_000
 _RECORD = GapRecord(

@@ -16,7 +16,7 @@ from change_agent.commitlog.segment import SYNC_MARKER_SIZE
 from change_agent.db.mutation import MutationDecoder, decode_mutation
 from change_agent.errors import BufferUnderflowError, CommitLogReadError, Damage, UnknownTableError
 from change_agent.events.decode_format import mutation_json
-from tests.golden_segments import GOLDEN_SEGMENTS, GoldenSegment
+from tests.golden.segments import GOLDEN_SEGMENTS, GoldenSegment
 
 pytestmark = pytest.mark.parametrize("golden", GOLDEN_SEGMENTS, ids=lambda golden: golden.line)
 

@@ -14,10 +14,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from change_agent.publishing.inflight import InflightPositions
+from change_agent.metrics import AgentMetrics
+from change_agent.positions.inflight import InflightPositions
 from change_agent.publishing.topic_status import TopicStatus
 from change_agent.reporting.http_endpoint import HttpEndpoint
-from change_agent.reporting.metrics import AgentMetrics
 from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.reporting.status_report import StatusReport
 from schemas.errors import ConfigError

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from change_agent.publishing.inflight import InflightPositions
-from change_agent.publishing.outgoing import TrackedEntry
+from change_agent.positions.accounts import TrackedEntry
+from change_agent.positions.inflight import InflightPositions
 
 
 @pytest.fixture

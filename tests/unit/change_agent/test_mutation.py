@@ -22,7 +22,7 @@ from change_agent.errors import (
 )
 from schemas.cql_type import CustomType, NativeType, SetType, VectorType, parse_cql_type
 from schemas.table_metadata import ColumnKind, ColumnMetadata, DroppedColumn, TableMetadata
-from tests.golden_segments import GoldenSegment
+from tests.golden.segments import GoldenSegment
 
 INT, TEXT = NativeType("int"), NativeType("text")
 GOLDEN = GoldenSegment("5.0")

@@ -23,7 +23,7 @@ from change_agent.events.mutation_events import MutationEventBuilder, TableEvent
 from schemas.cql_type import NativeType
 from schemas.mutation_event import MutationEvent, MutationKind
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
-from tests.golden_segments import GOLDEN_SEGMENTS, GoldenSegment
+from tests.golden.segments import GOLDEN_SEGMENTS, GoldenSegment
 
 
 def _events(segment: GoldenSegment, **changes: object) -> list[TableEvent]:

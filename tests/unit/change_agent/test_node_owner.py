@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from change_agent.errors import NodeTakenError, PublishError
+from change_agent.metrics import AgentMetrics
 from change_agent.publishing.node_owner import NodeOwner
-from change_agent.reporting.metrics import AgentMetrics
 
 
 class _Broker:

@@ -23,7 +23,7 @@ from change_agent.publishing.held_events import HeldEvents
 from change_agent.schema.schema_history import NodeSchema, SchemaHistory
 from change_agent.sqlite_file import UnwritableFileError
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, encode_events
-from tests.stages import GOLDEN
+from tests.agent.stages import GOLDEN
 
 _TABLE = UUID(int=5)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from change_agent.archive.segment_archive import SegmentArchive, fetch_segment
 from change_agent.cdc_raw.archiver import move_file
 from change_agent.cdc_raw.folder import list_folder
-from change_agent.segments.segment_archive import SegmentArchive, fetch_segment
 
 _LOG = "CommitLog-7-1.log"
 

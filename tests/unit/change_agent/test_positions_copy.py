@@ -11,7 +11,7 @@ from change_agent.errors import PublishError
 from change_agent.positions.offsets import StoredPositions, StoredSegment, format_positions, parse_positions
 from change_agent.positions.positions_copy import PositionsCopy
 from change_agent.positions.segment_ids import SegmentIds
-from tests.events_topic import wait_until
+from tests.topics.events_topic import wait_until
 
 _STORED = StoredPositions(segments={7: StoredSegment(position=100)}, finished=SegmentIds.of([5, 6]), until_ms=9)
 
@@ -39,15 +39,19 @@ class _Topic:
 class _Agent:
     """What a copy asks of its agent."""
 
-    def __init__(self, topic: _Topic) -> None:
+    def __init__(self, topic: _Topic, *, is_fresh: bool = False) -> None:
         self.stored = _STORED
         self.is_portable = True
-        self.stopping = threading.Event()
+        self.adopted: list[StoredPositions] = []
         self.opened: list[str] = []
         self.busy = 0
         self._topic = topic
         self.copy = PositionsCopy(
-            self._open, lambda: "node-1", lambda: self.stored, lambda: self.is_portable, self.stopping
+            self._open,
+            lambda: "node-1",
+            lambda: self.stored,
+            lambda: self.is_portable,
+            self.adopted.append if is_fresh else None,
         )
 
     def _open(self, node_id: str) -> _Topic:
@@ -105,14 +109,16 @@ def test_an_agent_waits_for_the_one_that_has_the_nodes_copy(caplog: pytest.LogCa
     """Told once, also where it has positions of its own; a stop ends the wait."""
     made = _Agent(_Topic())
     made.busy = 2
-    made.copy.claim()
+    made.copy.start()
+    assert made.copy.is_ready.wait(20)
+    made.copy.stop()
     assert len(made.opened) == 3
     assert [each.getMessage() for each in caplog.records] == ["positions: another agent has them; trying again"]
     stopped = _Agent(_Topic())
     stopped.busy = 1_000_000
-    threading.Timer(0.2, stopped.stopping.set).start()
-    stopped.copy.claim()
-    assert len(stopped.opened) == 1
+    threading.Timer(0.2, stopped.copy.stopping.set).start()
+    stopped.copy.run()
+    assert (len(stopped.opened), stopped.copy.is_ready.is_set()) == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -122,13 +128,17 @@ def test_a_fresh_machine_takes_the_copy_or_reads_everything(
     payload: bytes | None, expected: StoredPositions | None
 ) -> None:
     """A damaged copy is as good as none: events come twice, and none is skipped."""
-    assert _Agent(_Topic(payload, refusals=0)).copy.restore() == expected
+    made = _Agent(_Topic(payload), is_fresh=True)
+    made.copy.start()
+    assert made.copy.is_ready.wait(20)
+    made.copy.stop()
+    assert made.adopted == ([] if expected is None else [expected])
 
 
 def test_restoring_waits_for_the_broker_and_ends_when_the_agent_stops() -> None:
     """To guess that there is no copy would repeat everything."""
     made = _Agent(_Topic(refusals=1_000_000))
-    threading.Timer(0.2, made.stopping.set).start()
+    threading.Timer(0.2, made.copy.stopping.set).start()
     assert made.copy.restore() is None
     again = _Agent(_Topic(format_positions(0, _STORED), refusals=1))
     assert again.copy.restore() == _STORED

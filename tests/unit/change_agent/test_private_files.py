@@ -14,14 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 from cdc.main import cli
+from change_agent.archive.archiving import Archiving
+from change_agent.archive.segment_archive import SegmentArchive
 from change_agent.cdc_raw.archiver import move_file
 from change_agent.private_files import make_private_folder
-from change_agent.segments.archiving import Archiving
-from change_agent.segments.segment_archive import SegmentArchive
-from tests.events_topic import wait_until
-from tests.make_state_golden import write_state
-from tests.segment_writer import segment_bytes
-from tests.stages import GOLDEN, MemoryTables, StagedAgent, payloads
+from tests.agent.segment_writer import segment_bytes
+from tests.agent.stages import GOLDEN, MemoryTables, StagedAgent, payloads
+from tests.golden.make_state import write_state
+from tests.topics.events_topic import wait_until
 
 _ID = time.time_ns() // 1_000_000 - 10_000
 _NODE = "00000000-0000-0000-0000-000000000001"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 from change_agent.schema.node_connection import token_of
 from schemas.mutation_event import decode_events
 from schemas.topics import partition_of_token
-from tests.events_topic import wait_until
+from tests.topics.events_topic import wait_until
 from tests.unit.change_agent.memory_broker import TOPIC_A, TOPIC_B, MemoryBroker, PublisherLine
 
 
@@ -113,9 +112,10 @@ def test_a_producer_without_connection_is_replaced(line: PublisherLine) -> None:
 def test_while_messages_are_on_their_way_events_gather(line: PublisherLine) -> None:
     """Under load a message carries what came meanwhile, and no more than two small ones are on their way."""
     line.broker.holds_back = True
-    for key in range(50):
+    line.publish("a", 0)
+    wait_until(lambda: len(line.broker.held) == 1, "the topic is open")
+    for key in range(1, 50):
         line.publish("a", key)
-        time.sleep(0.001)
     wait_until(lambda: line.publisher.statuses["ks.a"].waiting_events == 50, "all have gathered", 60)
     assert len(line.broker.held) == 2
     line.broker.holds_back = False

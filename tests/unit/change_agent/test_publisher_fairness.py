@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from schemas.mutation_event import decode_events
-from tests.events_topic import wait_until
+from tests.topics.events_topic import wait_until
 from tests.unit.change_agent.memory_broker import TOPIC_A, TOPIC_B, MemoryBroker, PublisherLine
 
 _TEN = "cdefghijkl"

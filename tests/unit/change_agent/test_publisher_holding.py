@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from change_agent.publishing.held_events import holds_events
-from tests.events_topic import wait_until
+from tests.topics.events_topic import wait_until
 from tests.unit.change_agent.memory_broker import TOPIC_A, TOPIC_B, MemoryBroker, PublisherLine
 
 

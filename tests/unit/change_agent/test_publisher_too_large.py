@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.events_topic import wait_until
+from tests.topics.events_topic import wait_until
 from tests.unit.change_agent.memory_broker import TOPIC_A, MemoryBroker, PublisherLine
 
 

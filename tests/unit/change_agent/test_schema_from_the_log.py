@@ -16,9 +16,9 @@ import pytest
 
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.events.mutation_interpreter import MutationInterpreter
+from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutations
 from change_agent.positions.segment_ids import SegmentIds
-from change_agent.reporting.metrics import AgentMetrics
 from change_agent.schema.schema_history import NodeSchema, SchemaHistory
 from change_agent.schema.schema_mutations import SchemaChange
 from change_agent.schema.schema_store import LogPlace

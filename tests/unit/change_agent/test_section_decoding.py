@@ -18,7 +18,7 @@ from change_agent.errors import (
     SegmentKeyError,
     UnsupportedEncodingError,
 )
-from tests.segment_writer import (
+from tests.agent.segment_writer import (
     COMPRESSORS,
     encoded_segment_bytes,
     encrypted_block_bytes,

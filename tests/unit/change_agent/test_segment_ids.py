@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from change_agent.metrics import AgentMetrics
+from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.segment_ids import SegmentIds
-from change_agent.publishing.inflight import InflightPositions
-from change_agent.reporting.metrics import AgentMetrics
 
 _TEN_MILLION = 10_000_000
 _MOST_RUNS = 20_000

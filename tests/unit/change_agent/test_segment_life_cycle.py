@@ -16,10 +16,10 @@ import pytest
 
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.positions.offsets import OffsetStore, StoredPositions
-from tests.events_topic import wait_until
-from tests.golden_segments import GOLDEN_SEGMENTS
-from tests.segment_writer import segment_bytes
-from tests.stages import GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
+from tests.agent.segment_writer import segment_bytes
+from tests.agent.stages import GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
+from tests.golden.segments import GOLDEN_SEGMENTS
+from tests.topics.events_topic import wait_until
 
 # Ids as of a node that started now, so that no segment looks as if it were of an earlier start.
 _ID = time.time_ns() // 1_000_000 - 10_000

@@ -19,7 +19,7 @@ from change_agent.errors import (
     MalformedSegmentError,
     UnsupportedVersionError,
 )
-from tests.segment_writer import entry_bytes, header_bytes, segment_bytes, sync_marker_bytes
+from tests.agent.segment_writer import entry_bytes, header_bytes, segment_bytes, sync_marker_bytes
 
 SEGMENT_ID = 5_000_000_001
 NAME = f"CommitLog-7-{SEGMENT_ID}.log"

@@ -19,7 +19,7 @@ import pytest
 from change_agent.cdc_raw.folder_lock import FolderLock
 from change_agent.configuration.config import AgentConfig
 from change_agent.standby import NodeClaim, only_agent
-from tests.events_topic import wait_until
+from tests.topics.events_topic import wait_until
 
 _REPOSITORY = Path(__file__).parents[3]
 

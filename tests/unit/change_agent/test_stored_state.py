@@ -29,7 +29,7 @@ from schemas.mutation_event import (
     encode_events,
 )
 from schemas.system_schema import tables_of
-from tests.make_state_golden import HELD, NODE_ID, PARKED, POSITIONS, STATE, TOPIC, golden_schema
+from tests.golden.make_state import HELD, NODE_ID, PARKED, POSITIONS, STATE, TOPIC, golden_schema
 
 _VERSIONS = sorted(path.name for path in STATE.iterdir() if path.is_dir())
 _NEWER = "is of format 2, and this version knows 1: a newer version of the agent wrote it"

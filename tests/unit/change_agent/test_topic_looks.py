@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from change_agent.errors import TopicLostError
-from change_agent.publishing.topic_looks import Place, TopicLooks, TopicState
+from change_agent.positions.inflight import Place
+from change_agent.publishing.topic_looks import TopicLooks, TopicState
 
 _TOPIC = "persistent://public/default/cdc-events-ks.t"
 

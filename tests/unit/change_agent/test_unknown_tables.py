@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from change_agent.parking.parked import read_parked
-from tests.events_topic import wait_until
-from tests.segment_writer import entry_bytes, segment_bytes
-from tests.stages import ENTRIES, GOLDEN, MemoryTables, StagedAgent, payloads
+from tests.agent.segment_writer import entry_bytes, segment_bytes
+from tests.agent.stages import ENTRIES, GOLDEN, MemoryTables, StagedAgent, payloads
+from tests.topics.events_topic import wait_until
 
 # Ids as of a node that started now, so that no segment looks as if it were of an earlier start.
 _ID = time.time_ns() // 1_000_000 - 10_000

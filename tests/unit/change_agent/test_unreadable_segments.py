@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from change_agent.errors import Damage
-from tests.events_topic import wait_until
-from tests.golden_segments import ENCODED_SEGMENTS
-from tests.segment_writer import segment_bytes
-from tests.stages import MemoryTables, StagedAgent, payloads
+from tests.agent.segment_writer import segment_bytes
+from tests.agent.stages import MemoryTables, StagedAgent, payloads
+from tests.golden.segments import ENCODED_SEGMENTS
+from tests.topics.events_topic import wait_until
 
 # Ids as of a node that started now, so that no segment looks as if it were of an earlier start.
 _ID = time.time_ns() // 1_000_000 - 10_000

@@ -13,8 +13,8 @@ import pytest
 
 from schemas.client_credentials import ClientCredentials, IssuedToken, TokenIssueError, issued_token
 from schemas.errors import ConfigError
-from tests.certificates import CertificateAuthority
-from tests.token_issuer import CLIENT_SECRET, CONFIGURATION_PATH, TOKEN_PATH, Issuer, key_file, token_issuer
+from tests.servers.certificates import CertificateAuthority
+from tests.servers.token_issuer import CLIENT_SECRET, CONFIGURATION_PATH, TOKEN_PATH, Issuer, key_file, token_issuer
 
 _GIVEN = {"issuer_url": "https://auth.example.com", "private_key": "file:///key.json"}
 _INLINE = "data:application/json;base64,"

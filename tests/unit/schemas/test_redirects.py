@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from schemas.redirects import RedirectError, redirected
-from tests.certificates import CertificateAuthority
-from tests.http_brokers import Request, broker, owner_of_all, redirects_to
+from tests.servers.certificates import CertificateAuthority
+from tests.servers.http_brokers import Request, broker, owner_of_all, redirects_to
 
 _CREDENTIALS = {"Authorization": "Bearer tell-nobody"}
 

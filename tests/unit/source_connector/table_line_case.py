@@ -11,6 +11,8 @@ import pytest
 
 from schemas.mutation_event import MutationEvent, MutationEvents
 from schemas.table_metadata import TableMetadata
+from source_connector.data_format import DataFormat
+from source_connector.encoding.projection import Projection
 from source_connector.errors import FetchError
 from source_connector.events.dead_letter_writer import DeadLetterWriter
 from source_connector.events.dead_letters import DeadLetter
@@ -18,12 +20,10 @@ from source_connector.events.events_message import EventsMessage, UnreadableMess
 from source_connector.events.mutation_cache import MutationCache
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.host_protocol import SchemaTaken
-from source_connector.host.outbox import Outbox
 from source_connector.metrics import Metrics
 from source_connector.rows.cassandra_client import CassandraClient
-from source_connector.rows.projection import Projection
+from source_connector.rows.outbox import Outbox
 from source_connector.rows.read_request import RawRow, ReadRequest, Rows
-from source_connector.rows.row_encoder import DataFormat
 from source_connector.rows.row_fetcher import RowFetcher
 from source_connector.rows.row_task import Reading, Task
 from source_connector.stages import Limits, Stages

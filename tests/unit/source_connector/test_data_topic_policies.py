@@ -16,7 +16,7 @@ from source_connector.errors import AdminError
 from source_connector.events.pulsar_access import PulsarOptions
 from source_connector.events.pulsar_admin import PulsarAdmin
 from source_connector.tables.data_topic_policies import DataTopicPolicies, trimming_of
-from tests.http_brokers import Answering, Request, broker, redirects_to
+from tests.servers.http_brokers import Answering, Request, broker, redirects_to
 
 _TOPIC = "persistent://public/default/data-ks.t"
 _NOTHING_KEPT = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}

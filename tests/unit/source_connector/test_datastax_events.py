@@ -14,11 +14,11 @@ import pytest
 from schemas.cql_type import NativeType
 from schemas.mutation_event import MalformedEventsError, MutationEvent, MutationKind, RangeBounds
 from schemas.table_metadata import ColumnKind, TableMetadata
+from source_connector.encoding.projection import Projection
 from source_connector.events.datastax_events import DataStaxEvent, DataStaxSchema, as_mutation_events
 from source_connector.events.dead_letters import DeadLetter
 from source_connector.events.events_message import DataStaxMessage, RawMessage
-from source_connector.events.guessed_events import microsecond_bounds
-from source_connector.rows.projection import Projection
+from source_connector.tables.guessed_events import microsecond_bounds
 from tests.unit.source_connector.events import column, event, table
 
 _GOLDEN: Final = Path(__file__).parents[2] / "golden" / "datastax"

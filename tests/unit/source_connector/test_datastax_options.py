@@ -13,7 +13,7 @@ from schemas.errors import ConfigError
 from source_connector.configuration.config import SourceConfig
 from source_connector.configuration.private_files import as_file
 from source_connector.configuration.tls import openssl_ciphers, tls_context
-from source_connector.rows.row_encoder import DataFormat
+from source_connector.data_format import DataFormat
 
 _STORES = Path(__file__).parents[2] / "golden" / "key_stores"
 _PLACE: dict[str, object] = {"contactPoints": "10.0.0.1", "loadBalancing.localDc": "dc1"}

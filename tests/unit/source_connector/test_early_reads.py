@@ -10,16 +10,16 @@ import pytest
 
 from schemas.mutation_event import MutationEvent, MutationKind, RangeBounds
 from schemas.table_metadata import TableMetadata
+from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import PendingEvent
 from source_connector.rows.early_reads import Outcome, is_young, outcome_of, pause_s
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import PartitionLanes
-from source_connector.rows.projection import Projection
 from source_connector.rows.read_request import RawRow, ReadLevel, Rows
 from source_connector.rows.row_task import RowTask
 from source_connector.rows.scope_task import ScopeTask
 from tests.unit.source_connector.events import column, event, int32, pending, table
-from tests.unit.source_connector.test_row_task import Desk
+from tests.unit.source_connector.test_row_task import TaskOwner
 
 _TEXTS = TableMetadata(
     keyspace="ks", name="t", table_id=UUID(int=1), partition_key=table().partition_key, clustering_key=(),
@@ -95,22 +95,22 @@ class _Case:
     def __init__(
         self, *events: MutationEvent, of: TableMetadata | None = None, lanes: PartitionLanes | None = None
     ) -> None:
-        self.desk = Desk(Projection(of or table()))
+        self.owner = TaskOwner(Projection(of or table()))
         self.events = pending(*events)
         self.lanes = lanes or PartitionLanes()
         for each in self.events:
             self.lanes.add(each)
-        self.task = RowTask(self.lanes.next_startable(), self.desk)
+        self.task = RowTask(self.lanes.next_startable(), self.owner)
         self.task.start()
 
     def answer(self, row: RawRow | None, consistency: str = "ALL") -> None:
-        request = self.desk.reads[-1]
+        request = self.owner.reads[-1]
         rows = () if row is None else (row,)
         self.task.on_rows(Rows(request=request, rows=rows, consistency=consistency, is_fallback=False))
 
     def go_on(self) -> None:
         """Let the time pass that the task waits for."""
-        self.desk.steps.pop()[1]()
+        self.owner.steps.pop()[1]()
 
 
 def _now_us() -> int:
@@ -130,12 +130,12 @@ def test_a_row_without_the_write_of_its_event_is_not_published_even_when_all_rep
     case.go_on()
     case.answer(None)
     case.go_on()
-    assert case.desk.records == []
+    assert case.owner.records == []
     case.answer(_cell(5, now_us))
     case.task.on_all_acknowledged()
-    assert [record.value for record in case.desk.records] == [b"\x02\x0a"]
-    assert [each.level for each in case.desk.reads] == [ReadLevel.FIRST] + 3 * [ReadLevel.HIGHER]
-    assert case.desk.settled == [case.events]
+    assert [record.value for record in case.owner.records] == [b"\x02\x0a"]
+    assert [each.level for each in case.owner.reads] == [ReadLevel.FIRST] + 3 * [ReadLevel.HIGHER]
+    assert case.owner.settled == [case.events]
 
 
 def test_what_never_shows_is_published_when_the_time_of_a_write_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,13 +144,13 @@ def test_what_never_shows_is_published_when_the_time_of_a_write_is_over(monkeypa
     case = _Case(event(writetime_us=now_us, live_us=now_us))
     case.answer(None, "LOCAL_QUORUM")
     case.answer(None)
-    assert case.desk.records == []
+    assert case.owner.records == []
     monkeypatch.setattr("source_connector.rows.row_task.time.time", lambda: now_us / 1e6 + 2.5)
     case.go_on()
     case.answer(None)
     case.task.on_all_acknowledged()
-    assert [record.value for record in case.desk.records] == [None]
-    assert case.desk.settled == [case.events]
+    assert [record.value for record in case.owner.records] == [None]
+    assert case.owner.settled == [case.events]
 
 
 def test_a_clock_that_is_behind_holds_up_nothing_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_a_clock_that_is_behind_holds_up_nothing_for_longer(monkeypatch: pytest.
     _pass_two_seconds(monkeypatch)
     case.go_on()
     case.answer(None)
-    assert [record.value for record in case.desk.records] == [None]
+    assert [record.value for record in case.owner.records] == [None]
 
 
 def test_a_deletion_that_comes_meanwhile_explains_what_is_not_there() -> None:
@@ -177,9 +177,9 @@ def test_a_deletion_that_comes_meanwhile_explains_what_is_not_there() -> None:
     case.go_on()
     case.answer(None)
     case.task.on_all_acknowledged()
-    assert [record.value for record in case.desk.records] == [None]
+    assert [record.value for record in case.owner.records] == [None]
     assert case.task.work.events == [*case.events, behind]
-    assert [len(each) for each in case.desk.settled] == [2]
+    assert [len(each) for each in case.owner.settled] == [2]
 
 
 def test_a_row_that_was_deleted_and_is_there_still_is_read_again() -> None:
@@ -187,12 +187,12 @@ def test_a_row_that_was_deleted_and_is_there_still_is_read_again() -> None:
     now_us = _now_us()
     case = _Case(event(kind=_DELETION, writetime_us=now_us, live_us=None, columns=()))
     case.answer(_cell(4, now_us - 1))
-    assert case.desk.records == []
+    assert case.owner.records == []
     case.go_on()
     case.answer(None)
     case.task.on_all_acknowledged()
-    assert [record.value for record in case.desk.records] == [None]
-    assert case.desk.settled == [case.events]
+    assert [record.value for record in case.owner.records] == [None]
+    assert case.owner.settled == [case.events]
 
 
 def test_where_no_write_time_tells_the_row_is_published_at_once_and_read_once_more(
@@ -203,14 +203,14 @@ def test_where_no_write_time_tells_the_row_is_published_at_once_and_read_once_mo
     case = _Case(event(writetime_us=now_us, live_us=now_us, columns=("tags",)), of=_TEXTS)
     case.answer((int32(4), None, None))
     case.task.on_all_acknowledged()
-    assert (len(case.desk.records), case.desk.settled) == (1, [])
+    assert (len(case.owner.records), case.owner.settled) == (1, [])
     _pass_two_seconds(monkeypatch)
     case.go_on()
     case.answer((int32(6), None, None))
     case.task.on_all_acknowledged()
-    first, second = (record.value for record in case.desk.records)
+    first, second = (record.value for record in case.owner.records)
     assert first != second
-    assert case.desk.settled == [case.events]
+    assert case.owner.settled == [case.events]
 
 
 def test_a_row_that_is_gone_at_the_second_read_is_left_to_the_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def test_a_row_that_is_gone_at_the_second_read_is_left_to_the_deletion(monkeypat
     _pass_two_seconds(monkeypatch)
     case.go_on()
     case.answer(None)
-    assert (len(case.desk.records), case.desk.settled) == (1, [case.events])
+    assert (len(case.owner.records), case.owner.settled) == (1, [case.events])
 
 
 def test_a_row_whose_columns_were_deleted_is_published_when_it_is_gone_at_the_second_read(
@@ -236,7 +236,10 @@ def test_a_row_whose_columns_were_deleted_is_published_when_it_is_gone_at_the_se
     case.go_on()
     case.answer(None)
     case.task.on_all_acknowledged()
-    assert ([record.value is None for record in case.desk.records], case.desk.settled) == ([False, True], [case.events])
+    assert ([record.value is None for record in case.owner.records], case.owner.settled) == (
+        [False, True],
+        [case.events],
+    )
 
 
 def test_a_row_that_seems_unchanged_is_read_once_more_before_its_event_is_settled(
@@ -248,16 +251,16 @@ def test_a_row_that_seems_unchanged_is_read_once_more_before_its_event_is_settle
     rows = LastRows(10)
     before = _Case(told._replace(writetime_us=1), of=_TEXTS)
     case = _Case(told, of=_TEXTS)
-    before.desk.last_rows = case.desk.last_rows = rows
+    before.owner.last_rows = case.owner.last_rows = rows
     before.answer((int32(4), None, None))
     before.task.on_all_acknowledged()
     case.answer((int32(4), None, None))
-    assert (case.desk.records, case.desk.settled) == ([], [])
+    assert (case.owner.records, case.owner.settled) == ([], [])
     _pass_two_seconds(monkeypatch)
     case.go_on()
     case.answer((int32(6), None, None))
     case.task.on_all_acknowledged()
-    assert (len(case.desk.records), case.desk.settled) == (1, [case.events])
+    assert (len(case.owner.records), case.owner.settled) == (1, [case.events])
 
 
 def test_a_later_change_of_the_row_makes_that_second_read() -> None:
@@ -268,10 +271,10 @@ def test_a_later_change_of_the_row_makes_that_second_read() -> None:
     case.answer((int32(4), None, None))
     case.lanes.add(pending(told)[0])
     case.task.on_all_acknowledged()
-    assert case.desk.settled == []
+    assert case.owner.settled == []
     case.lanes.add(pending(told._replace(digest=b"2"))[0])
     case.go_on()
-    assert case.desk.settled == [[]]
+    assert case.owner.settled == [[]]
 
 
 def test_a_change_of_the_static_row_is_no_such_read() -> None:
@@ -283,7 +286,7 @@ def test_a_change_of_the_static_row_is_no_such_read() -> None:
     case.lanes.add(pending(told._replace(kind=MutationKind.STATIC_ROW, key=b"static", digest=b"2"))[0])
     case.task.on_all_acknowledged()
     case.go_on()
-    assert (case.desk.settled, len(case.desk.steps)) == ([], 1)
+    assert (case.owner.settled, len(case.owner.steps)) == ([], 1)
 
 
 def _pass_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,17 +294,17 @@ def _pass_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
 
 
-def _scope(now_us: int) -> tuple[Desk, ScopeTask, list[PendingEvent]]:
+def _scope(now_us: int) -> tuple[TaskOwner, ScopeTask, list[PendingEvent]]:
     bounds = RangeBounds(start=(int32(1),), start_inclusive=True, end=(int32(9),), end_inclusive=True)
     deletion = event(kind=MutationKind.RANGE_DELETION, writetime_us=now_us, live_us=None, columns=(), bounds=bounds)
-    desk = Desk(Projection(table(clustering_key=("ck",))))
+    owner = TaskOwner(Projection(table(clustering_key=("ck",))))
     events = pending(deletion)
     lanes = PartitionLanes()
     lanes.add(events[0])
-    task = ScopeTask(lanes.next_startable(), desk)
+    task = ScopeTask(lanes.next_startable(), owner)
     task.start()
-    desk.acknowledge(task)
-    return desk, task, events
+    owner.acknowledge(task)
+    return owner, task, events
 
 
 def _survivor(clustering: int, writetime_us: int | None) -> RawRow:
@@ -312,28 +315,28 @@ def _survivor(clustering: int, writetime_us: int | None) -> RawRow:
 def test_rows_that_a_range_deletion_takes_are_no_survivors_of_it() -> None:
     """A cell of before the deletion says that it was read too early: the page is read again, and none of it published."""
     now_us = _now_us()
-    desk, task, events = _scope(now_us)
+    owner, task, events = _scope(now_us)
     early, survivor = _survivor(3, now_us - 1), _survivor(4, now_us + 1)
-    task.on_rows(Rows(request=desk.reads[-1], rows=(early, survivor), consistency="ALL", is_fallback=False))
-    assert len(desk.records) == 1
-    desk.steps.pop()[1]()
-    task.on_rows(Rows(request=desk.reads[-1], rows=(survivor,), consistency="ALL", is_fallback=False))
-    desk.acknowledge(task)
-    assert [record.properties.get("kind") for record in desk.records] == ["range_deletion", "row"]
-    assert desk.settled == [events]
+    task.on_rows(Rows(request=owner.reads[-1], rows=(early, survivor), consistency="ALL", is_fallback=False))
+    assert len(owner.records) == 1
+    owner.steps.pop()[1]()
+    task.on_rows(Rows(request=owner.reads[-1], rows=(survivor,), consistency="ALL", is_fallback=False))
+    owner.acknowledge(task)
+    assert [record.properties.get("kind") for record in owner.records] == ["range_deletion", "row"]
+    assert owner.settled == [events]
 
 
 def test_a_scope_whose_rows_tell_no_time_is_gone_through_twice() -> None:
     """The marker too, for a row that was no survivor is on the topic behind the first one."""
     now_us = _now_us()
-    desk, task, events = _scope(now_us)
-    task.on_rows(Rows(request=desk.reads[-1], rows=(_survivor(3, None),), consistency="ALL", is_fallback=False))
-    desk.acknowledge(task)
-    assert desk.settled == []
+    owner, task, events = _scope(now_us)
+    task.on_rows(Rows(request=owner.reads[-1], rows=(_survivor(3, None),), consistency="ALL", is_fallback=False))
+    owner.acknowledge(task)
+    assert owner.settled == []
     task._started_at -= 3
-    desk.steps.pop()[1]()
-    desk.acknowledge(task)
-    task.on_rows(Rows(request=desk.reads[-1], rows=(), consistency="ALL", is_fallback=False))
-    kinds = [record.properties.get("kind") for record in desk.records]
+    owner.steps.pop()[1]()
+    owner.acknowledge(task)
+    task.on_rows(Rows(request=owner.reads[-1], rows=(), consistency="ALL", is_fallback=False))
+    kinds = [record.properties.get("kind") for record in owner.records]
     assert kinds == ["range_deletion", "row", "range_deletion"]
-    assert desk.settled == [events]
+    assert owner.settled == [events]

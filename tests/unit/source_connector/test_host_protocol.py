@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from cdc.sandbox.prerequisites import java_home
+from source_connector.data_format import DataFormat
 from source_connector.errors import HostProtocolError
 from source_connector.host.host_connection import LogLines
 from source_connector.host.host_protocol import (
@@ -32,7 +33,6 @@ from source_connector.host.host_protocol import (
 from source_connector.host.record import DataSchema, SourceRecord
 from source_connector.host.record_frame import encode_record
 from source_connector.nar_start import refusal
-from source_connector.rows.row_encoder import DataFormat
 
 _REPOSITORY: Final = Path(__file__).parents[3]
 _HOST: Final = _REPOSITORY / "source_connector" / "nar"

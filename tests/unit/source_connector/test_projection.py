@@ -13,9 +13,9 @@ from schemas.cql_type import CqlType, parse_cql_type
 from schemas.mutation_event import MutationKind
 from schemas.system_schema import tables_of
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from source_connector.data_format import DataFormat
+from source_connector.encoding.projection import Projection
 from source_connector.errors import DeploymentError, RowConversionError
-from source_connector.rows.projection import Projection
-from source_connector.rows.row_encoder import DataFormat
 
 _GOLDEN: Final = Path(__file__).parents[2] / "golden" / "datastax"
 _CAPTURED: Final = json.loads((_GOLDEN / "types-rows.json").read_text())

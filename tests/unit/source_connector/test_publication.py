@@ -6,8 +6,8 @@ import base64
 from uuid import UUID
 
 from schemas.mutation_event import MutationKind, RangeBounds
-from source_connector.host.publication import event_time_ms, marker_properties, row_properties, survivor_properties
-from source_connector.rows.projection import Projection
+from source_connector.encoding.projection import Projection
+from source_connector.rows.publication import event_time_ms, marker_properties, row_properties, survivor_properties
 from tests.unit.source_connector.events import NODE, event, int32, pending, table
 
 COMMON = {"node": str(NODE), "segpos": "7:100", "table_id": str(UUID(int=1))}

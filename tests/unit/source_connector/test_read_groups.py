@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from schemas.mutation_event import MutationKind, RangeBounds
-from source_connector.rows.projection import Projection
+from source_connector.encoding.projection import Projection
 from source_connector.rows.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
 from source_connector.rows.read_request import ReadLevel, ReadRequest
 from source_connector.rows.row_fetcher import range_condition

@@ -11,12 +11,12 @@ import pytest
 from cassandra import ReadTimeout
 
 from schemas.mutation_event import MutationKind
+from source_connector.encoding.projection import Projection
+from source_connector.encoding.row_sizes import BUDGET_BYTES
 from source_connector.rows.cassandra_client import CassandraClient, RowRead
-from source_connector.rows.projection import Projection
 from source_connector.rows.raw_page import RawPage
 from source_connector.rows.read_request import ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_fetcher import Answer, RowFetcher
-from source_connector.rows.row_sizes import BUDGET_BYTES
 from tests.unit.source_connector.events import NODE, int32, table
 
 _LATENCY_S = 0.2

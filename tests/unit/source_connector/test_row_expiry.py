@@ -16,8 +16,8 @@ from schemas.mutation_event import (
     MutationEvents,
     MutationKind,
 )
+from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import EventsMessage, PendingEvent
-from source_connector.rows.projection import Projection
 from source_connector.rows.row_expiry import add_expiry
 from tests.unit.source_connector.events import NODE, column, event, int32, pending, table
 

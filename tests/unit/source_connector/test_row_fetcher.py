@@ -11,9 +11,9 @@ from cassandra import InvalidRequest, OperationTimedOut, ReadTimeout, Unavailabl
 from cassandra.cluster import NoHostAvailable
 
 from schemas.mutation_event import MutationKind
+from source_connector.encoding.projection import Projection
 from source_connector.errors import FetchError
 from source_connector.rows.cassandra_client import CassandraClient, RowRead
-from source_connector.rows.projection import Projection
 from source_connector.rows.raw_page import RawPage
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.refused_levels import RefusedLevels

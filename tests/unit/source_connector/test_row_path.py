@@ -30,8 +30,9 @@ from schemas.mutation_event import (
 from schemas.system_schema import tables_of
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 from source_connector.compiled import COMPILED_MODULES, compiled_folder, row_path
+from source_connector.data_format import DataFormat
+from source_connector.encoding.row_encoder import row_encoder
 from source_connector.events.events_reader import read_events
-from source_connector.rows.row_encoder import DataFormat, row_encoder
 from tests.unit.source_connector.events import column, table
 
 _ROOT = Path(__file__).parents[3]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from source_connector.rows.row_sizes import RowSize
+from source_connector.encoding.row_sizes import RowSize
 
 _MIB = 1024 * 1024
 

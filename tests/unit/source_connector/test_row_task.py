@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 
 from schemas.mutation_event import MutationEvent, MutationKind
+from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import PendingEvent
 from source_connector.host.record import SourceRecord
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
-from source_connector.rows.projection import Projection
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_task import Reading, RowTask, Task, holds_change
 from tests.unit.source_connector.events import NODE, event, int32, pending, table
@@ -41,7 +41,7 @@ def test_write_times_prove_a_change_or_not(
     assert holds_change(event(columns=columns, live_us=live_us), writetimes) is proven
 
 
-class Desk:
+class TaskOwner:
     """An in-memory neighbour: keeps what a task asks for."""
 
     def __init__(self, projection: Projection, known: UUID = NODE) -> None:
@@ -84,7 +84,7 @@ def row(value: int | None, writetime_us: int | None, ttl_s: int | None = None) -
 
 
 class Case:
-    """A task at a desk, and answers to its reads."""
+    """A task at a owner, and answers to its reads."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class Case:
         last_rows: LastRows | None = None,
         projection: Projection | None = None,
     ) -> None:
-        self.desk = Desk(projection or Projection(table()), node)
-        self.desk.reading = reading or Reading()
-        self.desk.last_rows = last_rows
+        self.owner = TaskOwner(projection or Projection(table()), node)
+        self.owner.reading = reading or Reading()
+        self.owner.last_rows = last_rows
         self.events = pending(*events)
-        self.task = RowTask(Work(list(self.events)), self.desk)
+        self.task = RowTask(Work(list(self.events)), self.owner)
         self.task.start()
 
     def answer(
@@ -110,7 +110,7 @@ class Case:
         coordinator: UUID | None = None,
     ) -> None:
         rows = () if found is None else (found,)
-        request = self.desk.reads[-1]
+        request = self.owner.reads[-1]
         self.task.on_rows(
             Rows(
                 request=request,
@@ -124,7 +124,7 @@ class Case:
 
     @property
     def levels(self) -> list[ReadLevel]:
-        return [request.level for request in self.desk.reads]
+        return [request.level for request in self.owner.reads]
 
 
 FIRST, HIGHER = ReadLevel.FIRST, ReadLevel.HIGHER
@@ -134,10 +134,10 @@ def test_a_proven_read_is_published_and_remembered_when_it_is_acknowledged() -> 
     """One read, one record; nothing is settled before the data topic has it."""
     case = Case(event())
     case.answer(row(5, 10))
-    assert (case.levels, case.desk.settled) == ([FIRST], [])
-    assert [record.value for record in case.desk.records] == [b"\x02\x0a"]
+    assert (case.levels, case.owner.settled) == ([FIRST], [])
+    assert [record.value for record in case.owner.records] == [b"\x02\x0a"]
     case.task.on_all_acknowledged()
-    assert case.desk.settled == [case.events]
+    assert case.owner.settled == [case.events]
 
 
 def test_a_later_increment_does_not_prove_an_earlier_one() -> None:
@@ -145,24 +145,24 @@ def test_a_later_increment_does_not_prove_an_earlier_one() -> None:
     counters = Projection(replace(table(), flags=frozenset({"counter", "compound"})))
     later = Case(event(writetime_us=10, live_us=10), projection=counters)
     later.answer(row(4, 11))
-    assert (later.levels, later.desk.records) == ([FIRST, HIGHER], [])
+    assert (later.levels, later.owner.records) == ([FIRST, HIGHER], [])
     later.answer(row(5, 11), "ALL")
-    later.desk.acknowledge(later.task)
-    assert later.desk.settled == [later.events]
+    later.owner.acknowledge(later.task)
+    assert later.owner.settled == [later.events]
     same = Case(event(writetime_us=10, live_us=10), projection=counters)
     same.answer(row(5, 10))
-    assert (same.levels, len(same.desk.records)) == ([FIRST], 1)
+    assert (same.levels, len(same.owner.records)) == ([FIRST], 1)
 
 
 def test_a_row_that_is_older_than_its_event_is_read_again_at_the_higher_level() -> None:
     """And only what that read gives is published."""
     case = Case(event(writetime_us=10, live_us=10))
     case.answer(row(4, 9))
-    assert (case.levels, case.desk.records) == ([FIRST, HIGHER], [])
+    assert (case.levels, case.owner.records) == ([FIRST, HIGHER], [])
     case.answer(row(5, 10), "ALL")
     case.task.on_all_acknowledged()
-    assert [record.value for record in case.desk.records] == [b"\x02\x0a"]
-    assert case.desk.settled == [case.events]
+    assert [record.value for record in case.owner.records] == [b"\x02\x0a"]
+    assert case.owner.settled == [case.events]
 
 
 def test_what_no_write_time_can_prove_goes_to_the_higher_level_at_once() -> None:
@@ -172,8 +172,8 @@ def test_what_no_write_time_can_prove_goes_to_the_higher_level_at_once() -> None
         case.answer(None, "ALL")
         case.task.on_all_acknowledged()
         assert case.levels == [HIGHER]
-        assert [record.value for record in case.desk.records] == [None]
-        assert case.desk.settled == [case.events]
+        assert [record.value for record in case.owner.records] == [None]
+        assert case.owner.settled == [case.events]
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_an_unproven_read_is_published_but_not_remembered(consistency: str, is_f
     case = Case(event(live_us=None), node=node)
     case.answer(None, consistency, is_fallback=is_fallback)
     case.task.on_all_acknowledged()
-    assert len(case.desk.records) == 1
-    assert case.desk.settled == [[]]
+    assert len(case.owner.records) == 1
+    assert case.owner.settled == [[]]
 
 
 def test_a_fallback_of_the_first_level_is_published_without_asking_for_more() -> None:
@@ -194,7 +194,7 @@ def test_a_fallback_of_the_first_level_is_published_without_asking_for_more() ->
     case = Case(event())
     case.answer(row(5, 10), "LOCAL_ONE", is_fallback=True)
     case.task.on_all_acknowledged()
-    assert (case.levels, case.desk.settled) == ([FIRST], [[]])
+    assert (case.levels, case.owner.settled) == ([FIRST], [[]])
 
 
 def test_events_that_are_settled_together_are_proven_one_by_one() -> None:
@@ -203,8 +203,8 @@ def test_events_that_are_settled_together_are_proven_one_by_one() -> None:
     case = Case(event(writetime_us=10, live_us=10, expiry_time_s=900, marker_expiry_s=900), newer)
     case.answer(row(5, 20, 200))
     case.task.on_all_acknowledged()
-    assert case.desk.settled == [case.events]
-    (record,) = case.desk.records
+    assert case.owner.settled == [case.events]
+    (record,) = case.owner.records
     assert (record.properties["writetime"], record.properties["expires_at"]) == ("20", "800")
     assert record.properties["segpos"] == "7:300"
 
@@ -217,11 +217,11 @@ def test_a_record_that_took_long_is_read_again_before_its_event_is_settled(monke
     case.answer(row(5, 10))
     now[0] = 6.0
     case.task.on_all_acknowledged()
-    assert (len(case.desk.reads), case.desk.settled) == (2, [])
+    assert (len(case.owner.reads), case.owner.settled) == (2, [])
     case.answer(row(6, 20))
     case.task.on_all_acknowledged()
-    assert [record.value for record in case.desk.records] == [b"\x02\x0a", b"\x02\x0c"]
-    assert case.desk.settled == [case.events]
+    assert [record.value for record in case.owner.records] == [b"\x02\x0a", b"\x02\x0c"]
+    assert case.owner.settled == [case.events]
 
 
 def test_a_busy_row_over_a_slow_topic_settles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_a_busy_row_over_a_slow_topic_settles(monkeypatch: pytest.MonkeyPatch) -
         case.answer(row(value, 10 + value))
         now[0] += 6.0
         case.task.on_all_acknowledged()
-    assert (len(case.desk.reads), len(case.desk.records), len(case.desk.settled)) == (2, 2, 1)
+    assert (len(case.owner.reads), len(case.owner.records), len(case.owner.settled)) == (2, 2, 1)
 
 
 def test_a_record_of_an_event_that_another_instance_may_have_had_is_looked_after(
@@ -247,10 +247,10 @@ def test_a_record_of_an_event_that_another_instance_may_have_had_is_looked_after
         case.events[0].message.overtaken_after = overtaken_after
         case.answer(row(5, 10))
         case.task.on_all_acknowledged()
-        assert len(case.desk.reads) == reads
+        assert len(case.owner.reads) == reads
         if reads == 2:
             case.answer(row(5, 10))
-        assert (case.desk.settled, len(case.desk.records)) == ([case.events], 1)
+        assert (case.owner.settled, len(case.owner.records)) == ([case.events], 1)
 
 
 def test_without_the_check_the_first_level_is_believed() -> None:
@@ -260,7 +260,7 @@ def test_without_the_check_the_first_level_is_believed() -> None:
         case.answer(None, is_fallback=is_fallback)
         case.task.on_all_acknowledged()
         assert case.levels == [FIRST]
-        assert case.desk.settled == [[] if is_fallback else case.events]
+        assert case.owner.settled == [[] if is_fallback else case.events]
 
 
 def test_a_copy_is_suppressed_only_by_a_read_of_the_events_own_node_where_that_is_asked_for() -> None:
@@ -271,7 +271,7 @@ def test_a_copy_is_suppressed_only_by_a_read_of_the_events_own_node_where_that_i
         if not remembered:
             case.answer(row(5, 10), "ALL", coordinator=coordinator)
         case.task.on_all_acknowledged()
-        assert [len(each) for each in case.desk.settled] == [remembered]
+        assert [len(each) for each in case.owner.settled] == [remembered]
 
 
 def test_a_row_that_did_not_change_is_settled_without_a_record_where_that_is_asked_for() -> None:
@@ -281,8 +281,8 @@ def test_a_row_that_did_not_change_is_settled_without_a_record_where_that_is_ask
     for value in (5, 5, 6):
         case = Case(event(), last_rows=rows)
         case.answer(row(value, 10))
-        if case.desk.records:
+        if case.owner.records:
             case.task.on_all_acknowledged()
-        assert case.desk.settled == [case.events]
-        published.append(len(case.desk.records))
+        assert case.owner.settled == [case.events]
+        published.append(len(case.owner.records))
     assert published == [1, 0, 1]

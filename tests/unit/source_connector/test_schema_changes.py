@@ -10,13 +10,13 @@ from uuid import UUID
 import fastavro
 import pytest
 
+from runtime.notices import Notices
 from schemas.cql_type import NativeType, UserType
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from schemas.topics import schema_changes_topic
+from source_connector.data_format import DataFormat
 from source_connector.host.host_protocol import SchemaRefused, SchemaTaken, encode_schema
 from source_connector.host.record import DataSchema
-from source_connector.notices import Notices
-from source_connector.rows.row_encoder import DataFormat
 from source_connector.tables.newest_schema import SchemaLookedAt
 from source_connector.tables.schema_changes import SCHEMA_CHANGE_SCHEMA
 from source_connector.tables.schema_registration import SchemaRegistration

@@ -8,14 +8,14 @@ import pytest
 
 from schemas.mutation_event import MutationKind, RangeBounds
 from schemas.record_properties import KIND
+from source_connector.encoding.projection import Projection
 from source_connector.errors import RowConversionError
 from source_connector.host.record import SourceRecord
 from source_connector.rows.partition_lanes import Work
-from source_connector.rows.projection import Projection
 from source_connector.rows.read_request import RawRow, Rows
 from source_connector.rows.scope_task import ScopeTask
 from tests.unit.source_connector.events import event, int32, pending, table
-from tests.unit.source_connector.test_row_task import Desk
+from tests.unit.source_connector.test_row_task import TaskOwner
 
 _MARKER = "range_deletion"
 _PROJECTION = Projection(table(clustering_key=("ck",)))
@@ -38,21 +38,21 @@ def fold(records: Iterable[SourceRecord]) -> dict[bytes, bytes | None]:
 
 
 class Case:
-    """A range deletion's task at a desk, in a time of its own."""
+    """A range deletion's task at a owner, in a time of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         monkeypatch.setattr("source_connector.rows.scope_task.time.monotonic", lambda: self.now)
         bounds = RangeBounds(start=(int32(1),), start_inclusive=True, end=(int32(9),), end_inclusive=True)
         self.events = pending(event(kind=MutationKind.RANGE_DELETION, live_us=None, columns=(), bounds=bounds))
-        self.desk = Desk(_PROJECTION)
-        self.task = ScopeTask(Work(list(self.events)), self.desk)
+        self.owner = TaskOwner(_PROJECTION)
+        self.task = ScopeTask(Work(list(self.events)), self.owner)
         self.task.start()
 
     def acknowledge(self, after_s: float = 0.0) -> None:
         """The data topic has what was published."""
         self.now += after_s
-        self.desk.acknowledge(self.task)
+        self.owner.acknowledge(self.task)
 
     def begin_again(self) -> None:
         """As the table's line does when a read has failed, or a row could not be converted."""
@@ -61,12 +61,12 @@ class Case:
 
     def answer(self, *rows: RawRow, paging_state: bytes | None = None) -> None:
         """The last read finds these."""
-        request = self.desk.reads[-1]
+        request = self.owner.reads[-1]
         self.task.on_rows(Rows(request, rows, "ALL", is_fallback=False, paging_state=paging_state))
 
     @property
     def kinds(self) -> list[str]:
-        return [record.properties[KIND] for record in self.desk.records]
+        return [record.properties[KIND] for record in self.owner.records]
 
     def of(self, *rows: RawRow) -> dict[bytes, bytes | None]:
         """The fold of a topic that has these rows."""
@@ -77,12 +77,12 @@ class Case:
 def test_rows_are_read_when_the_topic_has_the_marker(monkeypatch: pytest.MonkeyPatch) -> None:
     """What another instance published before a late marker was written before the read, so it comes again behind it."""
     case = Case(monkeypatch)
-    assert (case.kinds, case.desk.reads) == ([_MARKER], [])
+    assert (case.kinds, case.owner.reads) == ([_MARKER], [])
     case.acknowledge(after_s=60)
     case.answer(row(3))
-    assert (case.kinds, case.desk.settled) == ([_MARKER, "row"], [])
+    assert (case.kinds, case.owner.settled) == ([_MARKER, "row"], [])
     case.acknowledge()
-    assert (len(case.desk.reads), case.desk.settled) == (1, [case.events])
+    assert (len(case.owner.reads), case.owner.settled) == (1, [case.events])
 
 
 def test_what_differs_is_published_again_when_a_page_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,13 +91,13 @@ def test_what_differs_is_published_again_when_a_page_took_long(monkeypatch: pyte
     case.acknowledge()
     case.answer(row(3), row(4), row(5))
     case.acknowledge(after_s=60)
-    assert (len(case.desk.reads), case.desk.settled) == (2, [])
+    assert (len(case.owner.reads), case.owner.settled) == (2, [])
     now = (row(3), row(4, 7))
     case.answer(*now)
     case.acknowledge()
     assert case.kinds == [_MARKER, "row", "row", "row", "row_deletion", "row"]
-    assert fold(case.desk.records) == case.of(*now) | {_PROJECTION.record_key(row(5)[:2]): None}
-    assert case.desk.settled == [case.events]
+    assert fold(case.owner.records) == case.of(*now) | {_PROJECTION.record_key(row(5)[:2]): None}
+    assert case.owner.settled == [case.events]
 
 
 def test_rows_whose_way_took_long_and_that_are_as_they_were_are_not_published_again(
@@ -111,11 +111,11 @@ def test_rows_whose_way_took_long_and_that_are_as_they_were_are_not_published_ag
     for page, then in ((row(3), b"3"), (row(4), None)):
         case.answer(page, paging_state=then)
         case.acknowledge(after_s=6)
-        assert case.desk.settled == []
+        assert case.owner.settled == []
         case.answer(page, paging_state=then)
     assert case.kinds == [_MARKER, "row", "row", "row"]
-    assert [each.paging_state for each in case.desk.reads] == [None, b"2", b"2", b"3", b"3"]
-    assert case.desk.settled == [case.events]
+    assert [each.paging_state for each in case.owner.reads] == [None, b"2", b"2", b"3", b"3"]
+    assert case.owner.settled == [case.events]
 
 
 def test_a_deletion_settles_in_a_busy_partition_over_a_slow_topic(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +126,12 @@ def test_a_deletion_settles_in_a_busy_partition_over_a_slow_topic(monkeypatch: p
     value = 0
     for then, keys in pages:
         for _ in range(2):
-            assert case.desk.settled == []
+            assert case.owner.settled == []
             value += 1
             case.answer(*(row(key, value) for key in keys), paging_state=then)
             case.acknowledge(after_s=6)
-    assert (case.kinds.count(_MARKER), len(case.desk.records)) == (1, 1 + 2 * 8)
-    assert case.desk.settled == [case.events]
+    assert (case.kinds.count(_MARKER), len(case.owner.records)) == (1, 1 + 2 * 8)
+    assert case.owner.settled == [case.events]
 
 
 def test_rows_that_others_pushed_off_a_late_page_are_looked_for_on_the_next_one(
@@ -145,13 +145,13 @@ def test_rows_that_others_pushed_off_a_late_page_are_looked_for_on_the_next_one(
     case.answer(row(1), row(2), row(3), paging_state=b"3")
     assert case.kinds == [_MARKER, "row", "row", "row", "row", "row"]
     case.acknowledge()
-    assert case.desk.reads[-1].paging_state == b"3"
+    assert case.owner.reads[-1].paging_state == b"3"
     case.answer(row(5), row(6))
     case.acknowledge()
     assert case.kinds[6:] == ["row_deletion", "row"]
     now = case.of(row(1), row(2), row(3), row(5), row(6))
-    assert fold(case.desk.records) == now | {_PROJECTION.record_key(row(4)[:2]): None}
-    assert case.desk.settled == [case.events]
+    assert fold(case.owner.records) == now | {_PROJECTION.record_key(row(4)[:2]): None}
+    assert case.owner.settled == [case.events]
 
 
 def unwritable(clustering: int) -> RawRow:
@@ -170,7 +170,7 @@ def test_a_row_that_cannot_be_converted_is_tried_again_alone(monkeypatch: pytest
     case.answer(row(3))
     case.acknowledge()
     assert case.kinds == [_MARKER, "row", "row"]
-    assert (fold(case.desk.records), case.desk.settled) == (case.of(row(3), row(4)), [case.events])
+    assert (fold(case.owner.records), case.owner.settled) == (case.of(row(3), row(4)), [case.events])
 
 
 def test_pages_behind_a_row_that_cannot_be_converted_are_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_pages_behind_a_row_that_cannot_be_converted_are_not_left_out(monkeypatc
     case.acknowledge()
     case.answer(row(3), row(4), row(5))
     case.acknowledge()
-    assert (fold(case.desk.records), case.desk.settled) == (case.of(row(3), row(4), row(5)), [case.events])
+    assert (fold(case.owner.records), case.owner.settled) == (case.of(row(3), row(4), row(5)), [case.events])
 
 
 def test_none_of_several_rows_that_cannot_be_converted_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,4 +198,4 @@ def test_none_of_several_rows_that_cannot_be_converted_is_left_out(monkeypatch: 
     case.acknowledge()
     case.answer(row(3), row(4))
     case.acknowledge()
-    assert (fold(case.desk.records), case.desk.settled) == (case.of(row(3), row(4)), [case.events])
+    assert (fold(case.owner.records), case.owner.settled) == (case.of(row(3), row(4)), [case.events])

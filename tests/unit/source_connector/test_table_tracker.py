@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 
 from schemas.table_metadata import TableMetadata
+from source_connector.data_format import DataFormat
+from source_connector.encoding.projection import Projection
 from source_connector.errors import FetchError, TableNotFoundError
-from source_connector.rows.projection import Projection
-from source_connector.rows.row_encoder import DataFormat
 from source_connector.tables.table_schema import TableLook
 from source_connector.tables.table_tracker import Standing, TableTracker
 from tests.unit.source_connector.events import table
@@ -46,7 +46,7 @@ class Tracked:
     def refresh(self, *, is_agreed: bool = True) -> None:
         """Look at the table as it is now."""
         look = TableLook(self.schema.version, self.schema.current, is_agreed)
-        self.tracker.refresh(look, self.tracker.doubts)
+        self.tracker.refresh(look, self.tracker.stale_marks)
 
     def _take(self, projection: Projection, is_new_schema: bool) -> None:
         self.seen.append((projection, is_new_schema))
@@ -93,7 +93,7 @@ def test_an_earlier_table_is_known_to_be_dropped_after_one_look() -> None:
     assert tracker.standing(NOW) is Standing.CURRENT
     assert tracker.standing(OLD) is Standing.UNKNOWN
     assert tracker.is_stale
-    asked = tracker.doubts
+    asked = tracker.stale_marks
     tracked.refresh()
     assert tracker.standing(OLD, asked) is Standing.DROPPED
     assert not tracker.is_stale
@@ -104,7 +104,7 @@ def test_nothing_counts_as_dropped_while_the_nodes_disagree() -> None:
     tracked = Tracked()
     tracker = tracked.tracker
     tracker.standing(OLD)
-    asked = tracker.doubts
+    asked = tracker.stale_marks
     for _ in range(9):
         with pytest.raises(TableNotFoundError, match=f"with id {OLD}"):
             tracked.refresh(is_agreed=False)
@@ -119,17 +119,17 @@ def test_a_table_that_comes_back_under_its_old_id_is_todays_again() -> None:
     tracked = Tracked()
     tracker = tracked.tracker
     tracker.standing(OLD)
-    asked = tracker.doubts
+    asked = tracker.stale_marks
     tracked.refresh()
     assert tracker.standing(OLD, asked) is Standing.DROPPED
     assert tracker.standing(OLD) is Standing.UNKNOWN
     assert tracker.is_stale
-    asked = tracker.doubts
+    asked = tracker.stale_marks
     tracked.schema.change(table(table_id=OLD))
     tracked.refresh()
     assert tracker.standing(OLD, asked) is Standing.CURRENT
     assert tracker.standing(NOW) is Standing.UNKNOWN
-    asked = tracker.doubts
+    asked = tracker.stale_marks
     tracked.refresh()
     assert tracker.standing(NOW, asked) is Standing.DROPPED  # the table had this id, whatever its time is
 
@@ -154,14 +154,14 @@ def test_an_id_that_never_appears_is_given_some_looks(table_id: UUID) -> None:
     tracked = Tracked()
     tracker = tracked.tracker
     tracker.standing(table_id)
-    asked = tracker.doubts
+    asked = tracker.stale_marks
     for _ in range(9):
         with pytest.raises(TableNotFoundError):
             tracked.refresh()
     tracked.refresh()
     assert (tracker.standing(table_id, asked), tracker.is_stale) == (Standing.FOREIGN, False)
     assert tracker.standing(table_id) is Standing.UNKNOWN
-    asked = tracker.doubts
+    asked = tracker.stale_marks
     tracked.refresh()
     assert tracker.standing(table_id, asked) is Standing.FOREIGN
 
@@ -215,10 +215,10 @@ def test_what_gave_reason_to_look_again_while_a_look_was_under_way_is_looked_for
     """The look may have been answered before the column was there, and nothing else would ask for it."""
     tracked = Tracked()
     tracker = tracked.tracker
-    tracker.doubt()
-    look, doubts = TableLook(tracked.schema.version, tracked.schema.current, is_agreed=True), tracker.doubts
+    tracker.mark_stale()
+    look, stale_marks = TableLook(tracked.schema.version, tracked.schema.current, is_agreed=True), tracker.stale_marks
     tracker.meet_columns(["v", "new"])
-    tracker.refresh(look, doubts)
+    tracker.refresh(look, stale_marks)
     assert tracker.is_stale
     tracked.refresh()
     assert not tracker.is_stale
@@ -229,5 +229,5 @@ def test_only_an_answer_that_it_is_not_there_makes_a_table_gone() -> None:
     tracker = Tracked().tracker
     for error, is_there in ((FetchError("ks.t", "timeout"), True), (TableNotFoundError("ks.t"), False)):
         with pytest.raises(type(error)):
-            tracker.refresh(error, tracker.doubts)
+            tracker.refresh(error, tracker.stale_marks)
         assert tracker.is_there is is_there

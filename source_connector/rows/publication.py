@@ -9,8 +9,8 @@ from typing import Final
 
 from schemas import record_properties as names
 from schemas.mutation_event import SNAPSHOT_SEGMENT_ID, MutationKind, RangeBounds
+from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import PendingEvent
-from source_connector.rows.projection import Projection
 
 __all__ = ["event_time_ms", "gone_properties", "marker_properties", "row_properties", "survivor_properties"]
 

@@ -7,7 +7,7 @@ from typing import Final
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.record import SourceRecord
 from source_connector.host.record_frame import encode_record
-from source_connector.rows.row_task import Desk, Task
+from source_connector.rows.row_task import Task, TaskOwner
 
 __all__ = ["Outbox"]
 
@@ -26,12 +26,12 @@ class Outbox:
         self._host = host
         self._unanswered: dict[int, tuple[Task, int]] = {}
         self._bytes = 0
-        self._bytes_of: dict[Desk, int] = {}
+        self._bytes_of: dict[TaskOwner, int] = {}
         self._next_seq = 1
 
-    def has_room(self, desk: Desk) -> bool:
-        """False while the broker is behind by more of a desk's records than may wait in memory."""
-        own = self._bytes_of.setdefault(desk, 0)
+    def has_room(self, owner: TaskOwner) -> bool:
+        """False while the broker is behind by more of a owner's records than may wait in memory."""
+        own = self._bytes_of.setdefault(owner, 0)
         return self._bytes < _SHARED_BYTES or own < _KEPT_BYTES // len(self._bytes_of)
 
     def publish(self, task: Task, record: SourceRecord) -> None:
@@ -41,19 +41,19 @@ class Outbox:
         size = len(frame) + _BESIDE_ITS_BYTES
         self._unanswered[seq] = task, size
         self._bytes += size
-        self._bytes_of[task.desk] = self._bytes_of.get(task.desk, 0) + size
+        self._bytes_of[task.owner] = self._bytes_of.get(task.owner, 0) + size
         task.unanswered += 1
         self._host.send(frame)
 
-    def tasks_of(self, desk: Desk) -> set[Task]:
-        """The tasks of a desk with records that are neither acknowledged nor refused yet."""
-        return {task for task, _ in self._unanswered.values() if task.desk is desk}
+    def tasks_of(self, owner: TaskOwner) -> set[Task]:
+        """The tasks of a owner with records that are neither acknowledged nor refused yet."""
+        return {task for task, _ in self._unanswered.values() if task.owner is owner}
 
     def answered(self, seq: int, *, refused: bool) -> Task:
         """The task whose record was answered."""
         task, size = self._unanswered.pop(seq)
         self._bytes -= size
-        self._bytes_of[task.desk] -= size
+        self._bytes_of[task.owner] -= size
         task.unanswered -= 1
         if refused:
             task.was_refused, task.refused_bytes = True, size - _BESIDE_ITS_BYTES

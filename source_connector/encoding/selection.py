@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from schemas.table_metadata import ColumnMetadata
-from source_connector.rows.row_encoder import RawValues
+from source_connector.encoding.row_encoder import RawValues
 
 __all__ = ["Selection", "quoted"]
 

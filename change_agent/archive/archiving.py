@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
 
+from runtime.backoff import Backoff
+from runtime.notices import Notices
 from schemas.archived_schema import ArchivedSchema
 
 __all__ = ["Archiving"]
 
 _log: Final = logging.getLogger(__name__)
-_FIRST_PAUSE_S: Final = 1.0
-_MAX_PAUSE_S: Final = 60.0
+_BACKOFF: Final = Backoff(1, 60)
 # Handed over at once; the others are asked for again soon.
 _WAITING: Final = 4
 
@@ -47,6 +47,7 @@ class Archiving:
         self._pool: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="archive")
         self._futures: Final[dict[str, Future[None]]] = {}
         self._failures = 0
+        self._notices: Final = Notices(_log, again_after_s=None)
         self._retry_at = 0.0
         self.failures = 0
 
@@ -67,8 +68,7 @@ class Archiving:
         if error is not None:
             self._note_failure(log, error)
             return False
-        if self._failures:
-            _log.info("segments are archived again")
+        self._notices.clear("archive", "segments are archived again")
         self._failures = 0
         return True
 
@@ -93,9 +93,8 @@ class Archiving:
             return
         self._failures += 1
         self.failures += 1
-        pause_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._failures - 1, 10))
-        self._retry_at = time.monotonic() + random.uniform(0.5, 1.0) * pause_s
-        if self._failures == 1:
-            _log.error(
-                "%s cannot be archived (%s: %s); it is not deleted, trying again", log.name, type(error).__name__, error
-            )
+        self._retry_at = time.monotonic() + _BACKOFF.pause_s(self._failures)
+        reason = f"{type(error).__name__}: {error}"
+        self._notices.say(
+            "archive", f"{log.name} cannot be archived ({reason}); it is not deleted, trying again", level=logging.ERROR
+        )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from change_agent.publishing.outgoing import SegmentAccount, TrackedEntry, settle
-from change_agent.publishing.topic_looks import Place
+from change_agent.positions.accounts import SegmentAccount, TrackedEntry, settle
 
-__all__ = ["InflightPositions", "SegmentProgress", "TrackedEntry"]
+__all__ = ["InflightPositions", "Place", "SegmentProgress", "TrackedEntry"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +25,14 @@ class SegmentProgress:
     done: bool
     keep: bool
     fault: str | None
+
+
+class Place(NamedTuple):
+    """Everything before it in the commit log was acknowledged; everything that was synced before `until_ms`, too (0: unknown)."""
+
+    segment_id: int
+    position: int
+    until_ms: int
 
 
 class InflightPositions:

@@ -14,10 +14,11 @@ from typing import Final, Protocol
 
 from change_agent.events.mutation_events import TableEvent
 from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
+from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutation, ParkedMutations
-from change_agent.publishing.inflight import InflightPositions
-from change_agent.publishing.outgoing import OutgoingEvent, TrackedEntry, event_size, header_of
-from change_agent.reporting.metrics import AgentMetrics
+from change_agent.positions.accounts import TrackedEntry
+from change_agent.positions.inflight import InflightPositions
+from change_agent.publishing.outgoing import OutgoingEvent, event_size, header_of
 from change_agent.sqlite_file import UnwritableFileError
 
 __all__ = ["Unparker"]

@@ -10,7 +10,6 @@ Forms and bytes are those of DataStax's connector. In JSON a static row has its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import cache
 from typing import Final, Protocol, TypeVar
 
@@ -27,20 +26,13 @@ from schemas.row_record import (
     schema_text,
 )
 from schemas.table_metadata import ColumnMetadata, TableMetadata
-from source_connector.rows.avro_transcoder import FieldWriter, RecordTranscoder
+from source_connector.data_format import DataFormat
+from source_connector.encoding.avro_transcoder import FieldWriter, RecordTranscoder
 
-__all__ = ["DataFormat", "RawValues", "RowEncoder", "row_encoder"]
+__all__ = ["RawValues", "RowEncoder", "row_encoder"]
 
 RawValues = Sequence[bytes | None]
 _NO_FIELDS: Final = b"{}"
-
-
-class DataFormat(Enum):
-    """The values of the option `outputFormat`."""
-
-    KEY_VALUE_AVRO = "key-value-avro"
-    KEY_VALUE_JSON = "key-value-json"
-    JSON = "json"
 
 
 class RowEncoder(Protocol):

@@ -15,11 +15,12 @@ from schemas.cql_type import is_multi_cell
 from schemas.cql_value import CqlValueError, split_partition_key
 from schemas.mutation_event import MutationEvent, MutationKind
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from source_connector.data_format import DataFormat
+from source_connector.encoding.row_encoder import RawValues, row_encoder
+from source_connector.encoding.row_sizes import RowSize
+from source_connector.encoding.selection import Selection, quoted
 from source_connector.errors import DeploymentError, RowConversionError
 from source_connector.host.record import DataSchema
-from source_connector.rows.row_encoder import DataFormat, RawValues, row_encoder
-from source_connector.rows.row_sizes import RowSize
-from source_connector.rows.selection import Selection, quoted
 
 __all__ = ["Projection", "RawValues"]
 

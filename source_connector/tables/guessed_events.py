@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from uuid import UUID
 
+from runtime.notices import Notices
 from schemas.cql_type import NativeType
 from schemas.errors import CdcError
 from schemas.mutation_event import MalformedEventsError, MutationEvent, MutationKind, RangeBounds
+from source_connector.encoding.projection import Projection
 from source_connector.events.datastax_events import as_mutation_events
 from source_connector.events.events_message import DataStaxMessage, EventsMessage, PendingEvent, UnreadableMessage
-from source_connector.notices import Notices
 from source_connector.rows.partition_lanes import Work
-from source_connector.rows.projection import Projection
 from source_connector.rows.read_request import ReadLevel, Rows
-from source_connector.rows.row_task import Desk, RowTask, Task
+from source_connector.rows.row_task import RowTask, Task, TaskOwner
 from source_connector.rows.scope_task import ScopeTask
 from source_connector.tables.table_tracker import TableTracker
 from source_connector.timers import Timers
@@ -85,14 +85,14 @@ class GuessedEvents:
         del self._waiting[:came]
 
 
-def task_for(work: Work, desk: Desk) -> Task:
+def task_for(work: Work, owner: TaskOwner) -> Task:
     """What settles the work."""
     is_certain = all(pending.message.raw is None for pending in work.events)
     if work.is_of_one_row:
-        return RowTask(work, desk) if is_certain else GuessedRowTask(work, desk)
+        return RowTask(work, owner) if is_certain else GuessedRowTask(work, owner)
     if work.newest.event.kind is not MutationKind.STATIC_ROW:
-        return ScopeTask(work, desk)
-    return RowTask(work, desk) if is_certain else GuessedStaticTask(work, desk)
+        return ScopeTask(work, owner)
+    return RowTask(work, owner) if is_certain else GuessedStaticTask(work, owner)
 
 
 class GuessedRowTask(RowTask):
@@ -104,7 +104,7 @@ class GuessedRowTask(RowTask):
     def on_rows(self, rows: Rows) -> None:
         """Publish the row; where there is none, ask for its whole microsecond."""
         may_be_elsewhere = not rows.rows and (
-            rows.request.level is ReadLevel.HIGHER or rows.is_fallback or not self.desk.reading.proves
+            rows.request.level is ReadLevel.HIGHER or rows.is_fallback or not self.owner.reading.proves
         )
         newest = self.work.newest
         bounds = microsecond_bounds(self._projection, newest.event) if may_be_elsewhere else None
@@ -112,7 +112,7 @@ class GuessedRowTask(RowTask):
             super().on_rows(rows)
             return
         absent = newest.event._replace(kind=MutationKind.RANGE_DELETION, bounds=bounds, columns=())
-        ScopeTask(self.work.with_newest(PendingEvent(absent, newest.message)), self.desk).start()
+        ScopeTask(self.work.with_newest(PendingEvent(absent, newest.message)), self.owner).start()
 
 
 def microsecond_bounds(projection: Projection, event: MutationEvent) -> RangeBounds | None:
@@ -146,4 +146,4 @@ class GuessedStaticTask(RowTask):
             super().on_rows(rows)
             return
         deletion = event._replace(kind=MutationKind.PARTITION_DELETION, deletion_time_us=event.writetime_us, columns=())
-        ScopeTask(self.work.with_newest(PendingEvent(deletion, newest.message)), self.desk).start()
+        ScopeTask(self.work.with_newest(PendingEvent(deletion, newest.message)), self.owner).start()

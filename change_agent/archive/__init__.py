@@ -1,0 +1,1 @@
+"""Finished segments, kept whole with the schema that explains them."""

@@ -1,0 +1,61 @@
+"""What in the log waits for the acknowledgement of its events.
+
+Every event passes through here, so it is compiled. Pure: it uses no threads, files or clients.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import final
+
+__all__ = ["SegmentAccount", "TrackedEntry", "settle"]
+
+
+@final
+class TrackedEntry:
+    """A commit log entry with events on their way. `outstanding` counts those that are not acknowledged."""
+
+    __slots__ = ("outstanding", "position", "segment_id")
+
+    def __init__(self, segment_id: int, position: int, outstanding: int) -> None:
+        self.segment_id = segment_id
+        self.position = position
+        self.outstanding = outstanding
+
+
+@final
+class SegmentAccount:
+    """How far a segment was read, and how far everything before is acknowledged without a gap."""
+
+    __slots__ = ("acknowledged", "entries", "fault", "keep", "read_position", "read_to_end")
+
+    def __init__(self, position: int) -> None:
+        self.entries: deque[TrackedEntry] = deque()
+        self.acknowledged = position
+        self.read_position = position
+        self.read_to_end = False
+        self.keep = False
+        self.fault: str | None = None
+
+    def track(self, entry: TrackedEntry) -> None:
+        """An entry behind all others, whose events are about to be published."""
+        self.entries.append(entry)
+        self.read_position = entry.position
+
+    def move(self) -> None:
+        """Move the acknowledged position over what has no event outstanding."""
+        entries = self.entries
+        while entries and entries[0].outstanding == 0:
+            self.acknowledged = entries.popleft().position
+        if not entries:
+            self.acknowledged = self.read_position
+
+
+def settle(entries: Iterable[TrackedEntry]) -> set[int]:
+    """One event of each is acknowledged (an entry is named once per event); the segments that they are of."""
+    segments: set[int] = set()
+    for entry in entries:
+        entry.outstanding -= 1
+        segments.add(entry.segment_id)
+    return segments

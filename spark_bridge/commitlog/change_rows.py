@@ -9,14 +9,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from operator import attrgetter
+from typing import Final, Literal
 from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from change_agent.db.values import Clustering, DeletionTime, Mutation, PartitionUpdate, RangeTombstone, Row
+from change_agent.db.values import (
+    Cell,
+    Clustering,
+    DeletionTime,
+    LivenessInfo,
+    Mutation,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
 from schemas.cql_type import CqlType
 from schemas.table_metadata import TableMetadata
 from spark_bridge.commitlog.cql_texts import CellTexts, KeyTexts
@@ -57,29 +67,28 @@ def spark_schema(form: Form) -> StructType:
     return from_arrow_schema(_arrow_schema(form))
 
 
-class _Change(NamedTuple):
-    """One row, by the columns behind `segment_id`; the cells are apart."""
-
-    position: int | None
-    keyspace: str | None
-    table: str | None
-    table_id: str | None
-    kind: str
-    partition_key: str | bytes | None
-    clustering: object
-    writetime: int | None
-    marker: tuple[int, int, int | None] | None
-    deletion: tuple[int, int] | None
-    range: tuple[object, bool, object, bool] | None
-    complex_deletions: list[tuple[str, int, int]] | None
-    fault: str | None
+# One row, by the columns behind `segment_id`; the cells are apart. The second is the table: `ChangeRows` knows its names.
+_Change = tuple[
+    int | None,  # position
+    int | None,  # table
+    str,  # kind
+    str | bytes | None,  # partition_key
+    object,  # clustering
+    int | None,  # writetime
+    LivenessInfo | None,
+    DeletionTime | RangeTombstone | None,
+    tuple[object, bool, object, bool] | None,  # range
+    list[tuple[str, int, int]] | None,  # complex_deletions
+    str | None,  # fault
+]
 
 
 class _TableTexts:
     """What turns one table's bytes into text; columns by name and type, for a type may have been altered."""
 
-    def __init__(self, table: TableMetadata) -> None:
-        self.table_id: Final = str(table.table_id)
+    def __init__(self, index: int, table: TableMetadata) -> None:
+        self.index: Final = index
+        self.table: Final = table
         self.keys: Final = KeyTexts(table)
         self.columns: Final[dict[tuple[str, CqlType], CellTexts]] = {}
 
@@ -103,10 +112,15 @@ class ChangeRows:
         self._place: Final = (node, segment, segment_id)
         self._wanted: Final = wanted
         self._written: Final = written
-        self._tables: Final[dict[int, tuple[TableMetadata, _TableTexts]]] = {}
+        self._has_bounds: Final = written != (None, None)
+        self._tables: Final[dict[int, _TableTexts]] = {}
+        self._names: Final[list[TableMetadata]] = []
         self._changes: list[_Change] = []
         self._cell_counts: list[int] = []
-        self._cells: list[tuple[object, ...]] = []
+        self._cells: list[Cell] = []
+        # Of JSON only: the cells' own bytes are what `values=cql` shows.
+        self._paths: list[str | None] = []
+        self._values: list[str | None] = []
         self._size = 0
 
     @property
@@ -126,109 +140,132 @@ class ChangeRows:
 
     def add_fault(self, position: int | None, reason: str) -> None:
         """What cannot be read of the segment."""
-        self._append(_Change(position, None, None, None, "fault", None, None, None, None, None, None, None, reason), [])
+        self._append((position, None, "fault", None, None, None, None, None, None, None, reason))
 
     def take(self) -> pa.RecordBatch:
         """What was collected, which is forgotten here."""
         schema, count = _arrow_schema(self._form), len(self._changes)
+        columns = list(zip(*self._changes, strict=True)) or [()] * 11
+        (
+            positions,
+            tables,
+            kinds,
+            keys,
+            clusterings,
+            writetimes,
+            markers,
+            deletions,
+            ranges,
+            complex_deletions,
+            faults,
+        ) = columns
+        of_table = pa.array(tables, pa.int32())
         node, segment, segment_id = self._place
-        columns = dict(zip(_Change._fields, zip(*self._changes, strict=True), strict=True)) if count else {}
         arrays: list[pa.Array] = [
             pa.repeat(pa.scalar(node), count),
             pa.repeat(pa.scalar(segment), count),
             pa.repeat(pa.scalar(segment_id, pa.int64()), count),
+            pa.array(positions, pa.int64()),
+            pa.array([each.keyspace for each in self._names], pa.string()).take(of_table),
+            pa.array([each.name for each in self._names], pa.string()).take(of_table),
+            pa.array([str(each.table_id) for each in self._names], pa.string()).take(of_table),
+            pa.array(kinds, pa.string()),
+            pa.array(keys, schema.field("partition_key").type),
+            pa.array(clusterings, schema.field("clustering").type),
+            pa.array(writetimes, pa.int64()),
+            _structs(markers, _MARKER, ("timestamp", "ttl", "local_expiration_time")),
+            _structs(deletions, _DELETION, ("timestamp", "local_deletion_time")),
+            _bounds(ranges, schema.field("range").type),
+            pa.array(complex_deletions, schema.field("complex_deletions").type),
+            self._cell_arrays(schema.field("cells").type),
+            pa.array(faults, pa.string()),
         ]
-        for field in list(schema)[3:]:
-            if field.name == "cells":
-                arrays.append(self._cell_arrays(field.type))
-            elif pa.types.is_struct(field.type):
-                arrays.append(_structs(columns.get(field.name, ()), field.type))
-            else:
-                arrays.append(pa.array(columns.get(field.name, ()), field.type))
-        self._changes, self._cell_counts, self._size = [], [], 0
-        self._cells = []
+        self._changes, self._cell_counts, self._cells, self._paths, self._values = [], [], [], [], []
+        self._size = 0
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _cell_arrays(self, cells: pa.ListType) -> pa.ListArray:
-        fields = list(cells.value_type)
-        columns = list(zip(*self._cells, strict=True)) or [()] * len(fields)
-        parts = [pa.array(values, each.type) for values, each in zip(columns, fields, strict=True)]
+    def _cell_arrays(self, kind: pa.ListType) -> pa.ListArray:
+        cells, is_cql = self._cells, self._form == "cql"
+        values: list[Sequence[object]] = [
+            [each.column.name for each in cells],
+            [each.path for each in cells] if is_cql else self._paths,
+            [each.value for each in cells] if is_cql else self._values,
+            [each.timestamp for each in cells],
+            [each.ttl for each in cells],
+            [each.local_deletion_time for each in cells],
+        ]
+        fields = list(kind.value_type)
+        parts = [pa.array(each, field.type) for each, field in zip(values, fields, strict=True)]
         offsets = pa.array([0, *itertools.accumulate(self._cell_counts)], pa.int32())
         return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(parts, fields=fields))
 
     def _add_update(self, position: int, update: PartitionUpdate) -> None:
-        table = update.table
-        known = self._tables.get(id(table))
-        if known is None:
-            known = self._tables[id(table)] = table, _TableTexts(table)
-        texts = known[1]
-        key = update.partition_key if self._form == "cql" else texts.keys.partition(update.partition_key)
-        head = (position, table.keyspace, table.name, texts.table_id)
-        if update.partition_deletion is not None:
-            deletion = _deletion(update.partition_deletion)
-            self._append(
-                _Change(*head, "partition_deletion", key, None, deletion[0], None, deletion, None, None, None), []
-            )
+        texts = self._tables.get(id(update.table)) or self._new_table(update.table)
+        index, key = texts.index, update.partition_key
+        shown_key = key if self._form == "cql" else texts.keys.partition(key)
+        deletion = update.partition_deletion
+        if deletion is not None:
+            kind = "partition_deletion"
+            self._append((position, index, kind, shown_key, None, deletion.timestamp, None, deletion, None, None, None))
         if update.static_row is not None:
-            self._add_row(head, "static_row", key, None, update.static_row, texts)
+            self._add_row(position, "static_row", shown_key, None, update.static_row, texts)
         for each in update.range_tombstones:
-            deletion = each.timestamp, each.local_deletion_time
-            bounds = self._bounds(each, texts)
+            bounds = self._range(each, texts)
             self._append(
-                _Change(*head, "range_deletion", key, None, deletion[0], None, deletion, bounds, None, None), []
+                (position, index, "range_deletion", shown_key, None, each.timestamp, None, each, bounds, None, None)
             )
         for row in update.rows:
-            clustering = self._clustering(row.clustering, texts)
-            self._add_row(head, "row", key, clustering, row, texts)
+            self._add_row(position, "row", shown_key, self._clustering(row.clustering, texts), row, texts)
+
+    def _new_table(self, table: TableMetadata) -> _TableTexts:
+        found = self._tables[id(table)] = _TableTexts(len(self._names), table)
+        self._names.append(table)
+        return found
 
     def _add_row(
-        self,
-        head: tuple[int, str, str, str],
-        kind: str,
-        key: str | bytes,
-        clustering: object,
-        row: Row,
-        texts: _TableTexts,
+        self, position: int, kind: str, key: str | bytes, clustering: object, row: Row, texts: _TableTexts
     ) -> None:
-        marker = None
-        if row.liveness is not None:
-            marker = row.liveness.timestamp, row.liveness.ttl, row.liveness.local_expiration_time
-        deletion = None if row.deletion is None else _deletion(row.deletion)
+        cells, marker, deletion = row.cells, row.liveness, row.deletion
         complex_deletions = [
             (each.column.name, each.timestamp, each.local_deletion_time) for each in row.complex_deletions
         ]
-        times = [each.timestamp for each in row.cells]
+        times = [each.timestamp for each in cells]
         times += [each[1] for each in complex_deletions]
-        times += [each[0] for each in (marker, deletion) if each is not None]
-        if deletion is not None and not row.cells and marker is None and not complex_deletions:
-            kind = "row_deletion"
-        self._append(
-            _Change(*head, kind, key, clustering, max(times), marker, deletion, None, complex_deletions, None),
-            self._row_cells(row, texts),
-        )
+        if marker is not None:
+            times.append(marker.timestamp)
+        if deletion is not None:
+            times.append(deletion.timestamp)
+            if len(times) == 1:
+                kind = "row_deletion"
+        # Before the change: where bytes are no value of their type, nothing of the row stays.
+        shown = None if self._form == "cql" else self._cell_texts(cells, texts)
+        change = (
+            position, texts.index, kind, key, clustering, max(times), marker, deletion, None, complex_deletions, None,
+        )  # fmt: skip
+        if self._append(change, len(cells)):
+            self._cells += cells
+            if shown is not None:
+                self._paths += [path for path, _ in shown]
+                self._values += [value for _, value in shown]
 
-    def _row_cells(self, row: Row, texts: _TableTexts) -> list[tuple[object, ...]]:
-        if self._form == "cql":
-            return [
-                (each.column.name, each.path, each.value, each.timestamp, each.ttl, each.local_deletion_time)
-                for each in row.cells
-            ]
-        found: list[tuple[object, ...]] = []
-        for each in row.cells:
+    def _cell_texts(self, cells: Sequence[Cell], texts: _TableTexts) -> list[tuple[str | None, str | None]]:
+        found: list[tuple[str | None, str | None]] = []
+        for each in cells:
             column = each.column
             of_column = texts.columns.get((column.name, column.type))
             if of_column is None:
                 of_column = texts.columns[column.name, column.type] = CellTexts(column.type)
-            path, value = of_column.path(each.path), of_column.value(each.path, each.value)
-            found.append((column.name, path, value, each.timestamp, each.ttl, each.local_deletion_time))
+            found.append((of_column.path(each.path), of_column.value(each.path, each.value)))
         return found
 
-    def _append(self, change: _Change, cells: Sequence[tuple[object, ...]]) -> None:
-        if change.writetime is not None and not self._is_wanted_time(change.writetime):
-            return
+    def _append(self, change: _Change, cell_count: int = 0) -> bool:
+        """False where the write time is not wanted."""
+        writetime = change[5]
+        if self._has_bounds and writetime is not None and not self._is_wanted_time(writetime):
+            return False
         self._changes.append(change)
-        self._cell_counts.append(len(cells))
-        self._cells += cells
+        self._cell_counts.append(cell_count)
+        return True
 
     def _is_wanted_time(self, writetime: int) -> bool:
         low, high = self._written
@@ -237,20 +274,33 @@ class ChangeRows:
     def _clustering(self, values: Clustering, texts: _TableTexts) -> object:
         return list(values) if self._form == "cql" else texts.keys.clustering(values)
 
-    def _bounds(self, each: RangeTombstone, texts: _TableTexts) -> tuple[object, bool, object, bool]:
+    def _range(self, each: RangeTombstone, texts: _TableTexts) -> tuple[object, bool, object, bool]:
         start, end = self._clustering(each.start, texts), self._clustering(each.end, texts)
         return start, each.start_inclusive, end, each.end_inclusive
 
 
-def _deletion(deletion: DeletionTime) -> tuple[int, int]:
-    return deletion.timestamp, deletion.local_deletion_time
+def _structs(
+    values: Sequence[LivenessInfo | DeletionTime | RangeTombstone | None],
+    kind: pa.StructType,
+    attributes: tuple[str, ...],
+) -> pa.StructArray:
+    """The attributes by the struct's fields."""
+    mask = [each is None for each in values]
+    if all(mask):
+        return pa.nulls(len(values), kind)
+    read = attrgetter(*attributes)
+    empty = (None,) * len(attributes)
+    return _struct_array([empty if each is None else read(each) for each in values], kind, mask)
 
 
-def _structs(values: Sequence[tuple[object, ...] | None], kind: pa.StructType) -> pa.StructArray:
+def _bounds(values: Sequence[tuple[object, ...] | None], kind: pa.StructType) -> pa.StructArray:
+    mask = [each is None for each in values]
+    if all(mask):
+        return pa.nulls(len(values), kind)
+    return _struct_array([(None,) * kind.num_fields if each is None else each for each in values], kind, mask)
+
+
+def _struct_array(rows: Sequence[tuple[object, ...]], kind: pa.StructType, mask: list[bool]) -> pa.StructArray:
     fields = list(kind)
-    empty = (None,) * len(fields)
-    parts = list(zip(*[empty if each is None else each for each in values], strict=True)) or [()] * len(fields)
-    arrays = [pa.array(part, field.type) for part, field in zip(parts, fields, strict=True)]
-    return pa.StructArray.from_arrays(
-        arrays, fields=fields, mask=pa.array([each is None for each in values], pa.bool_())
-    )
+    arrays = [pa.array(part, field.type) for part, field in zip(zip(*rows, strict=True), fields, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(mask, pa.bool_()))

@@ -31,6 +31,7 @@ from spark_bridge.commitlog.segment_reading import (
     refuse_newer_versions,
 )
 from spark_bridge.errors import ArchiveReadError
+from spark_bridge.reading.garbage import few_collections
 
 __all__ = ["CommitLogDataSource"]
 
@@ -110,7 +111,7 @@ class CommitLogReader(DataSourceReader):
             segment, schema, archived_ids=_ids(task.runs), wanted=task.wanted, options_file=options.commitlog_options
         )
         # Closed at once when the query stops, for a copy of the segment is open.
-        with closing(found):
+        with few_collections(), closing(found):
             for each in found:
                 self._take(rows, segment, each)
                 if rows.is_full:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from change_agent.archive.segment_archive import ArchiveError, fetch_segment
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
@@ -35,7 +36,6 @@ from change_agent.positions.segment_ids import SegmentIds
 from change_agent.schema.schema_moments import SchemaMoments
 from change_agent.schema.schema_store import LogPlace
 from change_agent.schema.table_versions import TableVersion, TableVersions
-from change_agent.segments.segment_archive import ArchiveError, fetch_segment
 from schemas.archived_schema import ArchivedSchema
 from schemas.errors import ConfigError
 from schemas.system_schema import tables_of

@@ -7,11 +7,9 @@ run again, and a batch entry is never cut.
 from __future__ import annotations
 
 import binascii
-import gc
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +18,7 @@ import pulsar
 import pyarrow as pa
 
 from spark_bridge.errors import DataLossError, TopicReadError
+from spark_bridge.reading.garbage import few_collections
 from spark_bridge.reading.raw_columns import RawRow, to_arrow
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.authentication import client_authentication
@@ -30,7 +29,6 @@ __all__ = ["TopicRange", "end_within", "entry_versions", "last_message_propertie
 
 _ROWS_PER_BATCH: Final = 10_000  # Spark's own spark.sql.execution.arrow.maxRecordsPerBatch
 _BYTES_PER_BATCH: Final = 8 << 20
-_OBJECTS_BEFORE_COLLECTION: Final = 10 * _ROWS_PER_BATCH
 _POLL_MS: Final = 1_000
 _LEDGER: Final = 1  # fields of MessageIdData
 _ENTRY: Final = 2
@@ -59,7 +57,7 @@ def read_range(options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBa
         return
     client = open_client(options)
     try:
-        with _few_collections():
+        with few_collections():
             yield from _batches(_open(client, options, span), options, span)
     finally:
         client.close()
@@ -134,18 +132,6 @@ def open_client(options: BridgeOptions) -> pulsar.Client:
         tls_validate_hostname=options.tls_hostname_verification_enable,
         logger=logger,
     )
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Python looks for garbage in cycles after 700 new objects: a fifth of the time here, where rows wait that have none."""
-    first, *others = gc.get_threshold()
-    if first:  # else somebody has switched it off
-        gc.set_threshold(max(first, _OBJECTS_BEFORE_COLLECTION), *others)
-    try:
-        yield
-    finally:
-        gc.set_threshold(first, *others)
 
 
 def _open(client: pulsar.Client, options: BridgeOptions, span: TopicRange) -> pulsar.Reader:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 import httpx
 import tenacity
 
+from runtime.backoff import Backoff
 from schemas.redirects import RedirectError
 
 __all__ = ["patiently"]
+
+_BACKOFF: Final = Backoff(0.1, 2)
 
 
 def patiently(ask: Callable[[], httpx.Response], patience_s: float) -> httpx.Response:
@@ -20,7 +23,7 @@ def patiently(ask: Callable[[], httpx.Response], patience_s: float) -> httpx.Res
     """
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_delay(patience_s),
-        wait=tenacity.wait_exponential(multiplier=0.1, max=2),
+        wait=lambda state: _BACKOFF.pause_s(state.attempt_number),
         retry=tenacity.retry_if_exception_type((httpx.TransportError, RedirectError))
         | tenacity.retry_if_result(lambda response: response.status_code >= 500),
         retry_error_callback=_last_outcome,

@@ -14,8 +14,8 @@ from spark_bridge.errors import PulsarUnreachableError, TopicError
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import TOKEN_PLUGIN, BridgeOptions
 from spark_bridge.topics.positions import Position
-from tests.certificates import CertificateAuthority
-from tests.http_brokers import Answering, Broker, Request, broker, owner_of_all, redirects_to
+from tests.servers.certificates import CertificateAuthority
+from tests.servers.http_brokers import Answering, Broker, Request, broker, owner_of_all, redirects_to
 
 
 class AnsweringServer(HTTPServer):

@@ -17,9 +17,9 @@ from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.authentication import client_authentication, http_certificate, http_headers
 from spark_bridge.topics.options import BASIC_PLUGIN, OAUTH2_PLUGIN, TLS_PLUGIN, TOKEN_PLUGIN, BridgeOptions
 from spark_bridge.topics.positions import Position
-from tests.certificates import CertificateAuthority
-from tests.http_brokers import broker, owner_of_all
-from tests.token_issuer import CLIENT_SECRET, CONFIGURATION_PATH, TOKEN_PATH, Issuer, key_file, token_issuer
+from tests.servers.certificates import CertificateAuthority
+from tests.servers.http_brokers import broker, owner_of_all
+from tests.servers.token_issuer import CLIENT_SECRET, CONFIGURATION_PATH, TOKEN_PATH, Issuer, key_file, token_issuer
 
 
 def options(plugin: str | None = None, params: str | None = None, **more: str) -> BridgeOptions:

@@ -19,9 +19,9 @@ from schemas.errors import ConfigError
 from spark_bridge.commitlog.data_source import CommitLogReader, PushdownReader, SegmentTask
 from spark_bridge.commitlog.options import CommitLogOptions
 from spark_bridge.errors import ArchiveReadError
-from tests.archives import NODE, archive_of
-from tests.golden_segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
-from tests.segment_writer import header_bytes
+from tests.agent.archives import NODE, archive_of
+from tests.agent.segment_writer import header_bytes
+from tests.golden.segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
 
 _PLAIN = next(each for each in GOLDEN_SEGMENTS if each.line == "5.0")
 

@@ -13,7 +13,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from change_agent.segments.segment_archive import SegmentArchive
+from change_agent.archive.segment_archive import SegmentArchive
 from schemas.archived_schema import ArchivedDefinition, ArchivedSchema
 from schemas.errors import ConfigError
 from schemas.row_record import data_key_schema, data_value_schema
@@ -23,8 +23,8 @@ from spark_bridge.commitlog.data_source import CommitLogReader
 from spark_bridge.commitlog.options import CommitLogOptions
 from spark_bridge.commitlog.partitions import CHANGE_COLUMNS
 from spark_bridge.commitlog.views import rows_fold
-from tests.archives import NODE, archive_of
-from tests.golden_segments import GOLDEN_SEGMENTS
+from tests.agent.archives import NODE, archive_of
+from tests.golden.segments import GOLDEN_SEGMENTS
 
 _PLAIN = next(each for each in GOLDEN_SEGMENTS if each.line == "5.0")
 _NOW_US = 1_800_000_000_000_000

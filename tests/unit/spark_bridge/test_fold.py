@@ -21,7 +21,7 @@ from spark_bridge.rows.fold import PARTITION, RANGE, ROW, STATIC, Going, Place, 
 from spark_bridge.rows.fold_batches import BOUNDS, FOLDED_SCHEMA, KEPT_SCHEMA, TOLD_COLUMNS, fold_batches
 from spark_bridge.rows.range_scope import RangeScope
 from spark_bridge.topics.topic_schemas import AvroRecord
-from tests.fix_spark import table_schemas
+from tests.fixtures.spark import table_schemas
 
 KEY, VALUE = table_schemas(
     partition_key={"pk": "text"}, clustering={"a": "int", "b": "text"}, regular={"v": "int"}, static={"s": "int"}

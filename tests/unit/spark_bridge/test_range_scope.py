@@ -13,7 +13,7 @@ from schemas.row_record import record_writer
 from spark_bridge.rows.fold import Bounds
 from spark_bridge.rows.range_scope import RangeScope
 from spark_bridge.topics.topic_schemas import AvroRecord
-from tests.fix_spark import table_schemas
+from tests.fixtures.spark import table_schemas
 
 VERSION = 7
 # type, and values in Cassandra's order

@@ -19,7 +19,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 
 from cdc.sandbox import CassandraNode
 from change_agent.commitlog.reader import SegmentReader
-from tests.segment_writer import entry_bytes, header_bytes, sync_marker_bytes
+from tests.agent.segment_writer import entry_bytes, header_bytes, sync_marker_bytes
 
 __all__ = ["Backlog", "entries_of_a_node"]
 

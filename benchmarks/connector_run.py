@@ -135,7 +135,26 @@ def drain(
     sandbox: Sandbox, source: Source, name: str, *, events_topics: Sequence[str], data_topics: Sequence[str], rows: int, warm_up: int,
     reads: Callable[[], int],
 ) -> Drain:  # fmt: skip
-    """Watch the source until the last event is acknowledged; `reads` gives Cassandra's count of reads of the table."""
+    """Watch the source until the last event is acknowledged; `reads` gives Cassandra's count of reads of the table.
+
+    Raises click.ClickException, also where a process of the source ends: what is left would be another process's figures.
+    """
+    try:
+        return _drain(
+            sandbox, source, name, events_topics=events_topics, data_topics=data_topics, rows=rows, warm_up=warm_up,
+            reads=reads,
+        )  # fmt: skip
+    except psutil.NoSuchProcess as error:
+        raise click.ClickException(
+            f"{name}: process {error.pid} of the source ended during the run; the log of its instance, in Pulsar's folder"
+            " logs/functions, says why"
+        ) from error
+
+
+def _drain(
+    sandbox: Sandbox, source: Source, name: str, *, events_topics: Sequence[str], data_topics: Sequence[str], rows: int, warm_up: int,
+    reads: Callable[[], int],
+) -> Drain:  # fmt: skip
     deadline, reads_before = time.monotonic() + _WAIT_S, reads()
     # Without a warm-up everything counts, the source's own start too.
     first = None if warm_up else _Account(source, sandbox, 0)

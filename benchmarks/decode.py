@@ -27,11 +27,13 @@ from cdc.sandbox.artifacts import cassandra_class_path
 from cdc.sandbox.cassandra_config import jvm_options
 from cdc.sandbox.prerequisites import java_home
 
+__all__ = ["RIVAL", "WARM_PASSES", "Reader", "Result", "java_command", "started"]
+
 _HERE: Final = Path(__file__).parent
 _ROOT: Final = _HERE.parent
-_WARM_PASSES: Final = 3
+WARM_PASSES: Final = 3
 _HEAP_MB: Final = 1024
-_RIVAL: Final = "Cassandra's CommitLogReader, warm"
+RIVAL: Final = "Cassandra's CommitLogReader, warm"
 _BAR: Final = 0.45
 _EVENT_BAR_US: Final = 8.0
 
@@ -98,7 +100,8 @@ class Reader:
 
 
 @contextmanager
-def _started(name: str, command: list[str], **environment: str) -> Iterator[Reader]:
+def started(name: str, command: list[str], **environment: str) -> Iterator[Reader]:
+    """A reader in a process of its own, which is killed at the end."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=os.environ | environment
     )
@@ -109,7 +112,8 @@ def _started(name: str, command: list[str], **environment: str) -> Iterator[Read
         process.wait()
 
 
-def _java_command(load: Load, classes: Path) -> list[str]:
+def java_command(load: Load, classes: Path) -> list[str]:
+    """What runs Cassandra's reader over a load; `classes` takes what is compiled for it."""
     jars = cassandra_class_path("5.0")
     class_path = ":".join(map(str, [classes, *jars]))
     source = _HERE / "java" / "ReaderBenchmark.java"
@@ -130,10 +134,10 @@ def _measure(load: Load, passes: int) -> tuple[list[Result], list[Result]]:
     ours = [sys.executable, "-m", "benchmarks.decode_passes", str(load.schema_file), *map(str, load.segments)]
     with ExitStack() as stack:
         classes = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cdc-bench-")))
-        rival = stack.enter_context(_started(_RIVAL, _java_command(load, classes)))
-        compiled = stack.enter_context(_started("ours, compiled", ours, CDC_DECODER="compiled"))
-        plain = stack.enter_context(_started("ours, plain Python", ours, CDC_DECODER="python"))
-        for _ in range(_WARM_PASSES):
+        rival = stack.enter_context(started(RIVAL, java_command(load, classes)))
+        compiled = stack.enter_context(started("ours, compiled", ours, CDC_DECODER="compiled"))
+        plain = stack.enter_context(started("ours, plain Python", ours, CDC_DECODER="python"))
+        for _ in range(WARM_PASSES):
             rival.run("mutations")
         rival.forget()
         for _ in range(passes):

@@ -15,11 +15,11 @@ from typing import Final
 
 import psutil
 
+from change_agent.metrics import AgentMetrics
+from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.segment_ids import SegmentIds
-from change_agent.publishing.inflight import InflightPositions
-from change_agent.reporting.metrics import AgentMetrics
 from change_agent.schema.schema_moments import SchemaMoments
 
 _COUNTS: Final = (1_000, 1_000_000, 10_000_000)

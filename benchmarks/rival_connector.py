@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
-import os
 import random
-import threading
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import _pulsar
 import click
-import pulsar
 from cassandra.cluster import Session
 from cassandra.metadata import Murmur3Token
 
@@ -28,9 +26,12 @@ from benchmarks.connector_run import Drain, deployed, drain
 from cdc.rest import rest
 from cdc.sandbox import Sandbox
 from schemas.row_record import AvroSchema, record_writer
+from tests.fixtures.spark import RecordWriter
 
 __all__ = ["measure_rival_connector"]
 
+_Message = Mapping[str, object]
+_MESSAGES_A_REQUEST: Final = 20_000
 _DATA_TOPIC: Final = "rival-data"
 _NAME: Final = "rival"
 _TOPIC: Final = "rival-events-bench.distinct"
@@ -53,7 +54,9 @@ _PROPERTIES: Final = {
 }  # fmt: skip
 
 
-def measure_rival_connector(archive: Path, sandbox: Sandbox, session: Session, *, rows: int, warm_up: int) -> Drain:
+def measure_rival_connector(
+    archive: Path, sandbox: Sandbox, session: Session, *, rows: int, warm_up: int, reads: Callable[[], int]
+) -> Drain:
     """Let it drain the changes of `bench.distinct`, which has so many rows. Raises click.ClickException."""
     _make_topic(sandbox)
     sent = _send(sandbox, session)
@@ -63,7 +66,7 @@ def measure_rival_connector(archive: Path, sandbox: Sandbox, session: Session, *
     with deployed(sandbox, archive.absolute(), _NAME, _DATA_TOPIC, options) as source:
         return drain(
             sandbox, source, _NAME, rows=rows, warm_up=warm_up, events_topics=[f"persistent://public/default/{_TOPIC}"],
-            data_topics=[_DATA_TOPIC], reads=lambda: 0,
+            data_topics=[_DATA_TOPIC], reads=reads,
         )  # fmt: skip
 
 
@@ -77,34 +80,30 @@ def _make_topic(sandbox: Sandbox) -> None:
 
 
 def _send(sandbox: Sandbox, session: Session) -> int:
-    """A message for each row; how many were sent, all of them with the broker."""
-    client = pulsar.Client(sandbox.pulsar.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
-    topic = f"persistent://public/default/{_TOPIC}"
-    # Without a version: the client crashes on key and value apart, and who reads takes the topic's last schema.
-    producer = client.create_producer(topic, batching_enabled=True, block_if_queue_full=True, send_timeout_millis=0)
-    failures: list[object] = []
-    outstanding = threading.Semaphore(0)
+    """A message for each row; how many were sent, all of them with the broker.
 
-    def done(result: _pulsar.Result, _message_id: object) -> None:
-        if result != _pulsar.Result.Ok:
-            failures.append(result)
-        outstanding.release()
-
-    count = 0
-    for payload, key, properties in _messages(session):
-        producer.send_async(payload, done, partition_key=key, properties=dict(properties))
-        count += 1
-    producer.flush()
-    for _ in range(count):
-        outstanding.acquire()
-    client.close()
-    if failures:
-        raise click.ClickException(f"{topic}: {len(failures):,} events were not taken: {failures[0]}")
+    By a Java producer, whose messages carry the version of their schema. The connector reads with AutoConsumeSchema: a message
+    without a version is BYTES to it, and ends it in a ClassCastException.
+    """
+    topic, count = f"persistent://public/default/{_TOPIC}", 0
+    with tempfile.TemporaryDirectory() as classes:
+        writer = RecordWriter(sandbox.pulsar.service_url, Path(classes))
+        try:
+            for messages in _chunks(_messages(session), _MESSAGES_A_REQUEST):
+                writer.write_bytes(topic, json.dumps(_KEY), json.dumps(_VALUE), messages, batch=1000)
+                count += len(messages)
+        finally:
+            writer.close()
     return count
 
 
-def _messages(session: Session) -> Iterator[tuple[bytes, str, Mapping[str, str]]]:
-    """Value, key and properties of each row's event, in no order of the keys, as the rows were written."""
+def _chunks(messages: Iterator[_Message], size: int) -> Iterator[list[_Message]]:
+    while chunk := list(itertools.islice(messages, size)):
+        yield chunk
+
+
+def _messages(session: Session) -> Iterator[_Message]:
+    """Each row's event, in no order of the keys, as the rows were written."""
     node: Any = session.execute("SELECT host_id FROM system.local").one()
     write = record_writer(_KEY)
     rows = list(session.execute("SELECT pk, ck FROM bench.distinct"))
@@ -115,6 +114,8 @@ def _messages(session: Session) -> Iterator[tuple[bytes, str, Mapping[str, str]]
         digest = hashlib.md5(key, usedforsecurity=False).hexdigest()
         value = b"\0\x02\x40" + digest.encode() + b"\x02\x48" + str(node["host_id"]).encode()
         token = str(Murmur3Token.hash_fn(row["pk"].encode()))
-        yield value, base64.b64encode(key).decode(), {
-            "segpos": f"1:{number}", "token": token, "writetime": str(now_us),
-        }  # fmt: skip
+        yield {
+            "key": base64.b64encode(key).decode(),
+            "value": base64.b64encode(value).decode(),
+            "properties": {"segpos": f"1:{number}", "token": token, "writetime": str(now_us)},
+        }

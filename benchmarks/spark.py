@@ -39,9 +39,9 @@ from spark_bridge import raw_batch, session_builder, typed
 from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.mirror import mirror
-from tests.fix_spark import RecordWriter, keep_everything, table_schemas
-from tests.fix_spark35 import Spark35
-from tests.spark_environment import ensure_python, line_jars
+from tests.fixtures.spark import RecordWriter, keep_everything, table_schemas
+from tests.fixtures.spark35 import Spark35
+from tests.spark.environment import ensure_python, line_jars
 
 _NAMESPACE: Final = "public/benchmark"
 _KEY, _VALUE = table_schemas(

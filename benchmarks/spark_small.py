@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from benchmarks.spark_meter import Measured, timed
 from spark_bridge import raw_stream, typed
 from spark_bridge.jobs.mirror import mirror
-from tests.fix_spark import tasks_of_jobs
+from tests.fixtures.spark import tasks_of_jobs
 
 __all__ = ["small_stage"]
 

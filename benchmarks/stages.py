@@ -24,7 +24,7 @@ from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 
 from benchmarks.delay import write_to_publish
-from benchmarks.rival import CONSTANTS, RIVAL_DELAY, measure_rival
+from benchmarks.rival import WITHOUT_RIVAL, measure_rival
 from cdc.demo.line import Line
 from cdc.demo.spark_job import local_session
 from cdc.progress import progress_display
@@ -198,13 +198,17 @@ def main(rows: int, demo: bool, as_json: bool, rival_agent: Path | None) -> None
         measured = [_decode(line), _agent(line, rows), _connector(line, rows), _spark(line, rows)]
         line.session.execute(f"CREATE TABLE {_KEYSPACE}.delay (pk int PRIMARY KEY, v text) WITH cdc = true")
         delay = write_to_publish(line.sandbox, line.session, f"{_KEYSPACE}.delay", seconds=10, rate=1_000)
-        rival = CONSTANTS if rival_agent is None else measure_rival(rival_agent, line.sandbox, max(rows, 60_000))
+        rival = [] if rival_agent is None else measure_rival(rival_agent, line.sandbox, max(rows, 60_000))
     if as_json:
-        compared = {"delay": asdict(delay), "rival": asdict(rival)}
+        compared = {"delay": asdict(delay), "rival": [asdict(each) for each in rival]}
         click.echo(json.dumps({"demo": report, "stages": [asdict(each) for each in measured], **compared}))
         return
     delays = f"agent, write to publication at 1,000 writes/s: {delay} (sync period {options.commitlog_sync_ms} ms)"
-    click.echo("\n".join([*lines, *(each.line for each in measured), delays, str(rival), RIVAL_DELAY]))
+    click.echo(
+        "\n".join(
+            [*lines, *(each.line for each in measured), delays, *(map(str, rival) if rival else (WITHOUT_RIVAL,))]
+        )
+    )
 
 
 if __name__ == "__main__":

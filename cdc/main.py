@@ -9,14 +9,15 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
+from difflib import get_close_matches
 from importlib.metadata import version
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
 from schemas.errors import CdcError, ConfigError
 
-__all__ = ["cli", "main"]
+__all__ = ["cli", "main", "run"]
 
 # subcommand -> (module, attribute, help); a table, so that `cdc --help` imports no client library
 _COMMANDS: Final = {
@@ -26,7 +27,6 @@ _COMMANDS: Final = {
     "decode": ("cdc.commands.decode", "decode", "Print what a commit log segment holds."),
     "demo": ("cdc.commands.demo", "demo", "Run the whole line on the sandbox and check every row."),
     "doctor": ("cdc.commands.doctor", "doctor", "Check every link of a line, and say what to do."),
-    "faults": ("cdc.commands.faults", "faults", "Break every part on purpose, and prove that nothing was lost."),
     "parked": ("cdc.commands.parked", "parked", "List the mutations that an agent could not decode."),
     "sandbox": ("cdc.commands.sandbox", "sandbox", "Start real Cassandra and Pulsar servers without Docker."),
     "status": ("cdc.commands.status", "status", "Say how a whole line is, and what to do."),
@@ -37,6 +37,16 @@ _COMMANDS: Final = {
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but what was meant may be any command, also one that is not loaded."""
+        if args[0] not in _COMMANDS and not args[0].startswith("-"):
+            near = get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise click.UsageError(f"No such command '{args[0]}'.{hint}", ctx)
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
@@ -69,24 +79,29 @@ def cli(debug: bool) -> None:
 
 
 def main() -> None:
-    """Entry point of `cdc`: runs a command and turns errors into one line each and an exit code."""
+    """Entry point of `cdc`."""
+    run(cli, "cdc")
+
+
+def run(command: click.Command, name: str) -> NoReturn:
+    """Run a command and end the process: errors become one line each and an exit code."""
     debug = "--debug" in sys.argv[1:]
     try:
-        sys.exit(cli(standalone_mode=False) or 0)
+        sys.exit(command(prog_name=name, standalone_mode=False) or 0)
     except click.exceptions.Abort:
-        sys.exit("cdc: interrupted")
+        sys.exit(f"{name}: interrupted")
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "cdc"
-        print(f"{command}: {error.format_message()} (`{command} --help` lists what there is)", file=sys.stderr)
+        path = error.ctx.command_path if error.ctx else name
+        print(f"{path}: {error.format_message()} (`{path} --help` lists what there is)", file=sys.stderr)
         sys.exit(2)
     except click.ClickException as error:
-        print(f"cdc: {error.format_message()}", file=sys.stderr)
+        print(f"{name}: {error.format_message()}", file=sys.stderr)
         sys.exit(error.exit_code)
     except CdcError as error:
         if debug:
             traceback.print_exc()
         for line in str(error).splitlines():
-            print(f"cdc: {line}", file=sys.stderr)
+            print(f"{name}: {line}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 
 

@@ -1,4 +1,4 @@
-"""Marks and plug-ins of the suite; fixtures live in the `fix_*` modules, one per server or part."""
+"""Marks and plug-ins of the suite; fixtures live in `tests/fixtures`, one per server or part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_bridge.spark_line import LINE
 
 _INTEGRATION = Path(__file__).parent / "integration"
 _PLUGINS = (
-    "fix_feature_report", "fix_servers", "fix_agent", "fix_connector", "fix_spark", "fix_spark_cluster", "fix_mirror", "fix_drawn", "fix_spark35",
+    "feature_report", "servers", "agent", "connector", "spark", "spark_cluster", "mirror", "drawn", "spark35",
 )  # fmt: skip
 
 _BY_OPTION = {
@@ -24,12 +24,22 @@ _BY_OPTION = {
 }
 """Marks of what runs by an option of the same name only: it takes long, and wants the machine for itself."""
 
+_PARTS = {
+    "connector": ("test_connector_",),
+    "spark_jobs": (
+        "test_spark_backfill", "test_spark_cluster", "test_spark_fresh", "test_spark_kills", "test_spark_lake",
+        "test_spark_large_mirror", "test_spark_mirror", "test_spark_submit", "test_spark_topic_made_again", "test_spark_verify",
+        "test_spark_workload",
+    ),
+}  # fmt: skip
+"""Marks by the first letters of a module's name."""
+
 _SPARK_FIXTURES = frozenset({"spark", "spark35", "spark_cluster"})
 
 _SPARK_LINES = "==4.1"
 """The lines of Spark that tests are for which say nothing: that of requirements.lock."""
 
-pytest_plugins = [f"tests.{name}" for name in _PLUGINS if (Path(__file__).parent / f"{name}.py").exists()]
+pytest_plugins = [f"tests.fixtures.{name}" for name in _PLUGINS]
 
 
 def pytest_report_header() -> list[str]:
@@ -64,6 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _INTEGRATION in item.path.parents:
             item.add_marker(pytest.mark.integration)
     _mark_spark(items)
+    _mark_by_name(items)
     items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
     wanted = {mark for mark in _BY_OPTION if config.getoption(mark)}
     others = [
@@ -78,14 +89,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _mark_spark(items: list[pytest.Item]) -> None:
-    """Modules that use a Spark session: `make test` runs them beside the other ones, on servers of their own.
-
-    Spark computes while the others wait for servers, so that both together take little longer than one.
-    """
+    """Modules that use a Spark session."""
     found = {item.path for item in items if not _SPARK_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))}
     for item in items:
         if item.path in found:
             item.add_marker(pytest.mark.spark)
+
+
+def _mark_by_name(items: list[pytest.Item]) -> None:
+    """The parts of the integration tests that `make test` runs side by side, besides that of all others."""
+    for item in items:
+        if _INTEGRATION in item.path.parents:
+            for mark, names in _PARTS.items():
+                if item.path.name.startswith(names):
+                    item.add_marker(mark)
 
 
 def _spark_lines(item: pytest.Item) -> SpecifierSet:

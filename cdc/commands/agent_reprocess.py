@@ -8,10 +8,10 @@ from typing import Final
 import click
 
 from cdc.commands.agent_options import config_option
+from change_agent.archive.segment_archive import ArchiveError, fetch_segment
 from change_agent.cdc_raw.archiver import REASON_SUFFIX
 from change_agent.configuration.config import AgentConfig
 from change_agent.private_files import give_to_owner_of, make_private_folder
-from change_agent.segments.segment_archive import ArchiveError, fetch_segment
 from schemas.errors import ConfigError
 
 __all__ = ["reprocess"]

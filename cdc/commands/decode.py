@@ -16,10 +16,10 @@ import click
 from cdc.schema_source import fetch_schema, load_schema, parse_contact_point, save_schema
 from cdc.segment_printer import FORMATS, SegmentPrinter, StartPosition, tables_named
 from cdc.segment_stats import SegmentStats
+from change_agent.archive.segment_archive import fetch_segment
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.configuration.commitlog_options import load_segment_options
 from change_agent.decoder import running
-from change_agent.segments.segment_archive import fetch_segment
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.system_schema import tables_of
 from schemas.table_metadata import TableMetadata

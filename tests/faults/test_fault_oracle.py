@@ -11,15 +11,15 @@ from uuid import UUID
 
 import pytest
 
-from cdc.faults.oracle.cassandra_rows import Stored
-from cdc.faults.oracle.changes import Judged, compare_events, covered, order_problems
-from cdc.faults.oracle.comparison import compare
-from cdc.faults.oracle.folding import TableShape, fold, newest
-from cdc.faults.oracle.gaps import Gap, unexplained
-from cdc.faults.oracle.in_flight import InFlight
-from cdc.faults.oracle.topics import DataRecord, Event
-from cdc.faults.oracle.values import form_of_avro, form_of_driver
-from cdc.faults.report import Report, ReportedGap
+from tests.fault_kit.oracle.cassandra_rows import Stored
+from tests.fault_kit.oracle.changes import Judged, compare_events, covered, order_problems
+from tests.fault_kit.oracle.comparison import compare
+from tests.fault_kit.oracle.folding import TableShape, fold, newest
+from tests.fault_kit.oracle.gaps import Gap, unexplained
+from tests.fault_kit.oracle.in_flight import InFlight
+from tests.fault_kit.oracle.topics import DataRecord, Event
+from tests.fault_kit.oracle.values import form_of_avro, form_of_driver
+from tests.fault_kit.report import Report, ReportedGap
 
 _ID = "11111111-1111-1111-1111-111111111111"
 _OLD_ID = "22222222-2222-2222-2222-222222222222"

@@ -14,16 +14,16 @@ import pytest
 from cassandra import ProtocolVersion
 from cassandra.protocol import ErrorMessage
 
-from cdc.faults.clock import SteppedClock
-from cdc.faults.disks import cdc_raw_filled, folder_on_another_disk
-from cdc.faults.index_files import disturb_index
-from cdc.faults.keeper import SegmentKeeper
-from cdc.faults.kinds import FaultKind
-from cdc.faults.literals import ELEMENT_TYPES, NATIVE_TYPES, literal
-from cdc.faults.soak import Sample, SoakReport, backlog, growth
-from cdc.faults.soak_plot import plot_soak
-from cdc.faults.tables import ALL_TYPES
-from cdc.faults.workload import Failures
+from tests.fault_kit.clock import SteppedClock
+from tests.fault_kit.disks import cdc_raw_filled, folder_on_another_disk
+from tests.fault_kit.index_files import disturb_index
+from tests.fault_kit.keeper import SegmentKeeper
+from tests.fault_kit.kinds import FaultKind
+from tests.fault_kit.literals import ELEMENT_TYPES, NATIVE_TYPES, literal
+from tests.fault_kit.soak import Sample, SoakReport, backlog, growth
+from tests.fault_kit.soak_plot import plot_soak
+from tests.fault_kit.tables import ALL_TYPES
+from tests.fault_kit.workload import Failures
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from cdc.faults.kinds import DESCRIPTIONS, LANES, FaultKind
-from cdc.faults.plan import TEST_COUNTS, counts_for_minutes, draw_plan, fitting
-from cdc.faults.statements import StatementWriter
+from tests.fault_kit.kinds import DESCRIPTIONS, LANES, FaultKind
+from tests.fault_kit.plan import TEST_COUNTS, counts_for_minutes, draw_plan, fitting
+from tests.fault_kit.statements import StatementWriter
 
 
 def test_a_seed_gives_the_same_plan_every_time() -> None:

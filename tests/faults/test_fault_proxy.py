@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from cdc.faults.kinds import FaultKind
-from cdc.faults.plan import Fault
-from cdc.faults.proxy import Proxy
-from cdc.faults.report import Report, Struck
-from cdc.faults.strikes import Strikes
+from tests.fault_kit.kinds import FaultKind
+from tests.fault_kit.plan import Fault
+from tests.fault_kit.proxy import Proxy
+from tests.fault_kit.report import Report, Struck
+from tests.fault_kit.strikes import Strikes
 
 if TYPE_CHECKING:
-    from cdc.faults.line import FaultLine
+    from tests.fault_kit.line import FaultLine
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc.faults.commitlog import CommitLogEncoding
-from cdc.faults.kinds import FaultKind
-from cdc.faults.plan import TEST_COUNTS, fitting
-from cdc.faults.run import RunOptions, run_faults
+from tests.fault_kit.commitlog import CommitLogEncoding
+from tests.fault_kit.kinds import FaultKind
+from tests.fault_kit.plan import TEST_COUNTS, fitting
+from tests.fault_kit.run import RunOptions, run_faults
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault_plan]
 

@@ -1,6 +1,6 @@
 """Pulsar is lost with all that it held and set up anew: its ledgers are counted from the beginning, under a mirror that knows them.
 
-It is no kind of `cdc faults run`, whose oracle reads at the end what all topics had from the beginning.
+It is no kind of `python -m tests.fault_kit run`, whose oracle reads at the end what all topics had from the beginning.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from cassandra.cluster import Session
 from pyspark.sql import SparkSession
 
 from cdc.demo.comparison import differences
-from cdc.faults.line import FaultLine
-from cdc.faults.oracle.topics import TopicReader
-from cdc.faults.sessions import session_of
-from cdc.faults.settle import settle
-from cdc.faults.tables import KEYSPACE, schema_statements
 from spark_bridge.errors import OtherTopicError
 from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.mirror_state import MirrorTables
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.fault_kit.line import FaultLine
+from tests.fault_kit.oracle.topics import TopicReader
+from tests.fault_kit.sessions import session_of
+from tests.fault_kit.settle import settle
+from tests.fault_kit.tables import KEYSPACE, schema_statements
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 
 pytestmark = [
     pytest.mark.integration,

@@ -29,9 +29,9 @@ from schemas.mutation_event import (
     encode_events,
 )
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from source_connector.encoding.projection import Projection
 from source_connector.events.datastax_events import DataStaxSchema
-from source_connector.rows.projection import Projection
-from tests.segment_writer import (
+from tests.agent.segment_writer import (
     COMPRESSORS,
     encoded_segment_bytes,
     encrypted_block_bytes,

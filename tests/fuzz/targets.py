@@ -29,12 +29,12 @@ from schemas.cql_value import CqlValueError
 from schemas.errors import CdcError
 from schemas.mutation_event import decode_events
 from source_connector.configuration.config import SourceConfig
+from source_connector.encoding.projection import Projection
 from source_connector.events.datastax_events import DataStaxSchema, as_mutation_events
 from source_connector.host.host_protocol import Acks, FrameDecoder, HostFrame
-from source_connector.rows.projection import Projection
+from tests.agent.segment_writer import COMPRESSORS, encoded_segment_bytes, entry_bytes, segment_bytes
 from tests.fuzz import shapes
-from tests.golden_segments import GOLDEN_SEGMENTS
-from tests.segment_writer import COMPRESSORS, encoded_segment_bytes, entry_bytes, segment_bytes
+from tests.golden.segments import GOLDEN_SEGMENTS
 
 __all__ = ["TARGETS", "FuzzTarget"]
 

@@ -12,9 +12,9 @@ from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.mutation_event import MutationKind
 from schemas.topics import events_topic
-from tests.cassandra_session import cluster_of
-from tests.events_topic import EventsTopic, wait_until
-from tests.servers import PulsarServer
+from tests.servers.cassandra_session import cluster_of
+from tests.servers.interface import PulsarServer
+from tests.topics.events_topic import EventsTopic, wait_until
 
 
 @pytest.fixture(scope="module")

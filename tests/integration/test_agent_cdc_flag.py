@@ -9,9 +9,9 @@ import time
 from cassandra.cluster import Session
 
 from cdc.agent_process import AgentProcess
-from tests.agent_table import KEYED, AgentTable
-from tests.events_topic import wait_until
-from tests.fix_agent import EventsFor
+from tests.fixtures.agent import EventsFor
+from tests.topics.agent_table import KEYED, AgentTable
+from tests.topics.events_topic import wait_until
 
 
 def test_what_was_written_while_cdc_was_off_is_not_published(table: AgentTable) -> None:

@@ -25,9 +25,9 @@ from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.gap_record import GapRecord, decode_gap, gaps_topic
 from schemas.topics import events_topic
-from tests.cassandra_session import cluster_of
-from tests.events_topic import EventsTopic, partitions_of, wait_until
-from tests.fix_agent import TopicOf
+from tests.fixtures.agent import TopicOf
+from tests.servers.cassandra_session import cluster_of
+from tests.topics.events_topic import EventsTopic, partitions_of, wait_until
 
 _MIB = 1024 * 1024
 _TOTAL_SPACE_MB = 12

@@ -12,9 +12,9 @@ from cdc.agent_process import AgentProcess
 from cdc.rest import rest
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MutationKind, RangeBounds
 from schemas.topics import events_topic
-from tests.events_topic import EventsTopic, TopicEvent, avro_record, partitions_of
-from tests.fix_agent import EventsFor
-from tests.servers import PulsarServer
+from tests.fixtures.agent import EventsFor
+from tests.servers.interface import PulsarServer
+from tests.topics.events_topic import EventsTopic, TopicEvent, avro_record, partitions_of
 
 _KEYED = "pk int, ck int, v text, w int, st text static, PRIMARY KEY (pk, ck)"
 

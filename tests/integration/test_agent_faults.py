@@ -20,9 +20,9 @@ from cdc.agent_process import AgentProcess
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.mutation_event import MutationKind
-from tests.cassandra_session import cluster_of
-from tests.events_topic import EventsTopic, TopicEvent, wait_until
-from tests.fix_agent import TopicOf
+from tests.fixtures.agent import TopicOf
+from tests.servers.cassandra_session import cluster_of
+from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
 
 _numbers = itertools.count(1)
 

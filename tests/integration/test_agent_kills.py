@@ -21,11 +21,11 @@ from cassandra.cluster import ResponseFuture, Session
 from cassandra.concurrent import execute_concurrent_with_args
 
 from cdc.agent_process import AgentProcess
-from cdc.commitlog_oracle.oracle import CommitLogOracle
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.topics import events_topic
-from tests.cassandra_session import cluster_of
-from tests.events_topic import EventsTopic, TopicEvent, wait_until
+from tests.commitlog_oracle.oracle import CommitLogOracle
+from tests.servers.cassandra_session import cluster_of
+from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
 
 _KILLS: Final = 50
 _SEED_VARIABLE: Final = "CDC_TEST_SEED"

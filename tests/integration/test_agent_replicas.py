@@ -10,8 +10,8 @@ from cassandra.query import SimpleStatement
 
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox
-from tests.cassandra_session import cluster_of
-from tests.events_topic import EventsTopic, TopicEvent
+from tests.servers.cassandra_session import cluster_of
+from tests.topics.events_topic import EventsTopic, TopicEvent
 
 _STATEMENTS = [
     "INSERT INTO replicas.t (pk, ck, v, l, s) VALUES (1, 1, 'a', ['x', 'y'], 'static')",

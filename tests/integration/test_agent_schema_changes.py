@@ -5,7 +5,7 @@ from __future__ import annotations
 from cassandra.cluster import Session
 
 from cdc.agent_process import AgentProcess
-from tests.agent_table import AgentTable
+from tests.topics.agent_table import AgentTable
 
 
 def test_a_table_that_came_and_went_while_the_agent_was_down_is_published(

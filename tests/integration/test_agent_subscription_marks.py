@@ -13,8 +13,8 @@ import pytest
 from cdc.rest import rest
 from change_agent.errors import PublishError
 from change_agent.publishing.events_topics import EventsTopics
-from tests.events_topic import wait_until
-from tests.servers import PulsarServer
+from tests.servers.interface import PulsarServer
+from tests.topics.events_topic import wait_until
 
 _TOPICS = 20
 _AGENTS = 3

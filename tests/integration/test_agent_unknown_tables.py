@@ -16,9 +16,9 @@ from cdc.main import cli
 from cdc.rest import rest
 from cdc.sandbox import Sandbox
 from schemas.topics import events_topic
-from tests.agent_table import AgentTable
-from tests.events_topic import EventsTopic, wait_until
-from tests.servers import CassandraServer, PulsarServer
+from tests.servers.interface import CassandraServer, PulsarServer
+from tests.topics.agent_table import AgentTable
+from tests.topics.events_topic import EventsTopic, wait_until
 
 
 def _forget(agent: AgentProcess, table_id: UUID) -> list[tuple[object, ...]]:

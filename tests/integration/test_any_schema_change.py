@@ -10,11 +10,11 @@ from cassandra.cluster import Session
 from hypothesis import strategies as st
 
 from schemas.cql_type import CqlType, NativeType, UserType
-from tests.cql_forms import consumer_form, sorted_sets
-from tests.cql_strategies import cql_text, cql_types, declared, literals, user_types_of
-from tests.data_topic import DataTopic
-from tests.events_topic import wait_until
-from tests.fix_drawn import Serve, drawn, newest, table_rows
+from tests.cql.forms import consumer_form, sorted_sets
+from tests.cql.strategies import cql_text, cql_types, declared, literals, user_types_of
+from tests.fixtures.drawn import Serve, drawn, newest, table_rows
+from tests.topics.data_topic import DataTopic
+from tests.topics.events_topic import wait_until
 
 _STEPS: Final = 6
 _EVOLUTIONS: Final = st.lists(

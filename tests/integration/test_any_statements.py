@@ -10,10 +10,10 @@ from cassandra.cluster import Session
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from tests.events_topic import wait_until
-from tests.fix_drawn import Serve, drawn, spark_rows
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
-from tests.servers import PulsarServer
+from tests.fixtures.drawn import Serve, drawn, spark_rows
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.servers.interface import PulsarServer
+from tests.topics.events_topic import wait_until
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 

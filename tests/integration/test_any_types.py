@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType, VectorType
-from tests.cql_forms import comparable, consumer_form, from_json, order_of, sorted_sets
-from tests.cql_strategies import cql_text, cql_types, declared, literals, user_types_of
-from tests.data_topic import DataTopic
-from tests.fix_drawn import Serve, drawn, newest, spark_rows, table_rows
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
-from tests.servers import PulsarServer
+from tests.cql.forms import comparable, consumer_form, from_json, order_of, sorted_sets
+from tests.cql.strategies import cql_text, cql_types, declared, literals, user_types_of
+from tests.fixtures.drawn import Serve, drawn, newest, spark_rows, table_rows
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.servers.interface import PulsarServer
+from tests.topics.data_topic import DataTopic
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 

@@ -6,10 +6,10 @@ from cdc.rest import rest
 from source_connector.events.pulsar_access import PulsarOptions
 from source_connector.events.pulsar_admin import PulsarAdmin
 from source_connector.tables.data_topic_policies import trimming_of
-from tests.connector_line import int32
-from tests.events_topic import wait_until
-from tests.fix_connector import CreateLine, DeployConnector, OpenDataTopic
-from tests.servers import PulsarServer
+from tests.fixtures.connector import CreateLine, DeployConnector, OpenDataTopic
+from tests.servers.interface import PulsarServer
+from tests.topics.connector_line import int32
+from tests.topics.events_topic import wait_until
 
 
 def test_the_policies_in_force_are_read(pulsar: PulsarServer, keyspace: str, open_data_topic: OpenDataTopic) -> None:

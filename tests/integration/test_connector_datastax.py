@@ -13,11 +13,11 @@ import pytest
 from cassandra.cluster import Session
 
 from cdc.rest import rest
-from tests.data_topic import DataRecord, DataTopic
-from tests.events_topic import wait_until
-from tests.fix_connector import DeployConnector, OpenDataTopic, OpenEventsWriter
-from tests.fix_spark import RecordWriter
-from tests.servers import PulsarServer
+from tests.fixtures.connector import DeployConnector, OpenDataTopic, OpenEventsWriter
+from tests.fixtures.spark import RecordWriter
+from tests.servers.interface import PulsarServer
+from tests.topics.data_topic import DataRecord, DataTopic
+from tests.topics.events_topic import wait_until
 
 _VECTORS: Final = Path(__file__).parent.parent / "golden" / "datastax"
 

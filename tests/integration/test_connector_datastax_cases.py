@@ -12,10 +12,10 @@ from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent
 
 from cdc.sandbox import Sandbox
-from tests.cassandra_session import cluster_of
-from tests.data_topic import DataTopic
-from tests.fix_connector import Connector, connector_options
-from tests.servers import PulsarServer
+from tests.fixtures.connector import Connector, connector_options
+from tests.servers.cassandra_session import cluster_of
+from tests.servers.interface import PulsarServer
+from tests.topics.data_topic import DataTopic
 
 _FORMATS = ("key-value-avro", "key-value-json", "json")
 _TABLES = {

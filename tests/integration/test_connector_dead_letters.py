@@ -19,10 +19,10 @@ from cdc.sandbox import Sandbox
 from schemas.mutation_event import MutationKind
 from source_connector.errors import DeadLettersError
 from source_connector.events.dead_letters import RESEND_SUBSCRIPTION
-from tests.connector_line import ConnectorLine, int32
-from tests.events_topic import wait_until
-from tests.fix_connector import Connector, CreateLine, DeployConnector, wait_until_acknowledged
-from tests.servers import PulsarServer
+from tests.fixtures.connector import Connector, CreateLine, DeployConnector, wait_until_acknowledged
+from tests.servers.interface import PulsarServer
+from tests.topics.connector_line import ConnectorLine, int32
+from tests.topics.events_topic import wait_until
 
 Deploy = Callable[..., Connector]
 _TOMBSTONES: Final = 100

@@ -14,8 +14,7 @@ from cdc.rest import rest
 from cdc.sandbox import Sandbox, artifacts
 from cdc.sandbox.prerequisites import java_home
 from schemas.mutation_event import MutationEvent
-from tests.connector_line import ConnectorLine, int32
-from tests.fix_connector import (
+from tests.fixtures.connector import (
     CreateLine,
     DeployConnector,
     OpenDataTopic,
@@ -25,8 +24,9 @@ from tests.fix_connector import (
     pulsar_admin,
     wait_until_acknowledged,
 )
-from tests.local_run import LocalRun
-from tests.servers import CassandraServer, PulsarServer
+from tests.servers.interface import CassandraServer, PulsarServer
+from tests.servers.local_run import LocalRun
+from tests.topics.connector_line import ConnectorLine, int32
 
 _JAVA = Path(__file__).parent.parent / "java" / "AutoConsume.java"
 # `localrun` starts two JVMs and unpacks the archive; on a busy machine that is not fast.

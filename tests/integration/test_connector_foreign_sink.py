@@ -14,10 +14,10 @@ from cassandra.cluster import Session
 from cdc.rest import rest
 from cdc.sandbox import artifacts
 from schemas.mutation_event import MutationKind
-from tests.connector_line import int32
-from tests.events_topic import wait_until
-from tests.fix_connector import CreateLine, DeployConnector, data_topic_name
-from tests.servers import PulsarServer
+from tests.fixtures.connector import CreateLine, DeployConnector, data_topic_name
+from tests.servers.interface import PulsarServer
+from tests.topics.connector_line import int32
+from tests.topics.events_topic import wait_until
 
 Rows = Callable[[], list[tuple[object, ...]]]
 

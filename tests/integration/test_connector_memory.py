@@ -11,9 +11,9 @@ from cassandra.concurrent import execute_concurrent_with_args
 
 from cdc.sandbox import Sandbox
 from schemas.mutation_event import MutationKind
-from tests.connector_line import int32
-from tests.fix_connector import CreateLine, DeployConnector, wait_until_acknowledged
-from tests.processes import connectors_below
+from tests.fixtures.connector import CreateLine, DeployConnector, wait_until_acknowledged
+from tests.servers.processes import connectors_below
+from tests.topics.connector_line import int32
 
 _ROWS: Final = 40
 # A row of 4.1 MB, written a column at a time: no single write is larger than Cassandra takes here, no record than the broker.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cdc.rest import rest
-from tests.connector_line import int32
-from tests.events_topic import wait_until
-from tests.fix_connector import CreateLine, DeployConnector, data_topic_name, wait_until_acknowledged
-from tests.servers import PulsarServer
+from tests.fixtures.connector import CreateLine, DeployConnector, data_topic_name, wait_until_acknowledged
+from tests.servers.interface import PulsarServer
+from tests.topics.connector_line import int32
+from tests.topics.events_topic import wait_until
 
 
 def test_more_partitions_are_noticed_and_told(

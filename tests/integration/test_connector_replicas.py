@@ -16,13 +16,13 @@ from cassandra.query import SimpleStatement
 from cdc.sandbox import Sandbox
 from cdc.sandbox.cassandra_node import CassandraNode
 from schemas.mutation_event import MutationEvent
-from tests.cassandra_session import cluster_of
-from tests.connector_line import int32
-from tests.data_topic import DataTopic
-from tests.events_topic import wait_until
-from tests.events_writer import EventsWriter
-from tests.fix_connector import Connector, OpenDataTopic, connector_options, data_topic_name
-from tests.servers import PulsarServer
+from tests.fixtures.connector import Connector, OpenDataTopic, connector_options, data_topic_name
+from tests.servers.cassandra_session import cluster_of
+from tests.servers.interface import PulsarServer
+from tests.topics.connector_line import int32
+from tests.topics.data_topic import DataTopic
+from tests.topics.events_topic import wait_until
+from tests.topics.events_writer import EventsWriter
 
 # Cassandra drops a write that reaches a node later than its timeout of 2 s.
 _MESSAGES_EXPIRE_S = 4

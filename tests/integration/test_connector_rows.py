@@ -8,10 +8,10 @@ import time
 from uuid import UUID, uuid4
 
 from schemas.mutation_event import NO_MARKER, SNAPSHOT_SEGMENT_ID, MutationKind, RangeBounds
-from tests.connector_line import int32
-from tests.events_topic import wait_until
-from tests.fix_connector import CreateLine, DeployConnector, wait_until_acknowledged
-from tests.servers import PulsarServer
+from tests.fixtures.connector import CreateLine, DeployConnector, wait_until_acknowledged
+from tests.servers.interface import PulsarServer
+from tests.topics.connector_line import int32
+from tests.topics.events_topic import wait_until
 
 
 def test_a_row_is_published_as_it_is_now_and_a_missing_row_as_null(

@@ -12,9 +12,9 @@ from cassandra.cluster import Session
 
 from cdc.rest import rest
 from schemas.mutation_event import MutationKind
-from tests.connector_line import ConnectorLine, int32
-from tests.fix_connector import CreateLine, DeployConnector, OpenDataTopic, wait_until_acknowledged
-from tests.servers import PulsarServer
+from tests.fixtures.connector import CreateLine, DeployConnector, OpenDataTopic, wait_until_acknowledged
+from tests.servers.interface import PulsarServer
+from tests.topics.connector_line import ConnectorLine, int32
 
 _TOPIC = "persistent://public/default/cdc-events-schema-changes"
 

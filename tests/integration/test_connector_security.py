@@ -19,20 +19,20 @@ from source_connector.configuration.config import SourceConfig
 from source_connector.configuration.tls import tls_context
 from source_connector.errors import DeploymentError, FetchError
 from source_connector.rows.cassandra_client import CassandraClient
-from tests.cassandra_session import cluster_of
-from tests.certificates import STORE_PASSWORD, CertificateAuthority
-from tests.connector_line import int32
-from tests.events_topic import wait_until
-from tests.events_writer import EventsWriter
-from tests.fix_connector import (
+from tests.fixtures.connector import (
     Connector,
     OpenDataTopic,
     connector_options,
     data_topic_name,
     wait_until_acknowledged,
 )
-from tests.security_settings import node_tls
-from tests.servers import PulsarServer
+from tests.servers.cassandra_session import cluster_of
+from tests.servers.certificates import STORE_PASSWORD, CertificateAuthority
+from tests.servers.interface import PulsarServer
+from tests.servers.security_settings import node_tls
+from tests.topics.connector_line import int32
+from tests.topics.events_topic import wait_until
+from tests.topics.events_writer import EventsWriter
 
 _PASSWORD = "open sesame"
 

@@ -12,10 +12,10 @@ import psutil
 
 from cdc.rest import rest
 from schemas.mutation_event import MutationEvent, MutationKind
-from tests.connector_line import ConnectorLine, int32
-from tests.fix_connector import CreateLine, DeployConnector, wait_until_acknowledged
-from tests.local_run import LocalRun
-from tests.servers import PulsarServer
+from tests.fixtures.connector import CreateLine, DeployConnector, wait_until_acknowledged
+from tests.servers.interface import PulsarServer
+from tests.servers.local_run import LocalRun
+from tests.topics.connector_line import ConnectorLine, int32
 
 _KEYS = range(40)
 _rounds = itertools.count(1)

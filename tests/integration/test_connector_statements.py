@@ -13,7 +13,7 @@ import pytest
 from cassandra.cluster import Session
 
 from cdc.agent_process import AgentProcess
-from tests.fix_connector import DeployConnector, OpenDataTopic
+from tests.fixtures.connector import DeployConnector, OpenDataTopic
 
 _VECTORS: Final = Path(__file__).parent.parent / "golden" / "datastax"
 # A statement that is not applied, and one that repeats another to the microsecond, give none.

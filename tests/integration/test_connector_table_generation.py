@@ -9,7 +9,7 @@ from cassandra.cluster import Session
 
 from source_connector.rows.cassandra_client import CassandraClient, CassandraOptions
 from source_connector.tables.table_schema import TableSchemaReader
-from tests.servers import CassandraServer
+from tests.servers.interface import CassandraServer
 
 
 @pytest.fixture

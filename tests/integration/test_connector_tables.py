@@ -11,12 +11,18 @@ from cassandra.cluster import Session
 from pulsar import Client, FileLogger, LoggerLevel
 
 from cdc.rest import rest
-from tests.connector_line import int32
-from tests.data_topic import DataTopic
-from tests.events_topic import wait_until
-from tests.events_writer import EventsWriter
-from tests.fix_connector import Connector, DeployConnector, OpenDataTopic, OpenEventsWriter, wait_until_acknowledged
-from tests.servers import PulsarServer
+from tests.fixtures.connector import (
+    Connector,
+    DeployConnector,
+    OpenDataTopic,
+    OpenEventsWriter,
+    wait_until_acknowledged,
+)
+from tests.servers.interface import PulsarServer
+from tests.topics.connector_line import int32
+from tests.topics.data_topic import DataTopic
+from tests.topics.events_topic import wait_until
+from tests.topics.events_writer import EventsWriter
 
 # Not the agents' prefix: one that runs beside the node is not to publish the same changes a second time.
 _EVENTS = "persistent://public/default/tables-events-"

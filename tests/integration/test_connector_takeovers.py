@@ -12,11 +12,11 @@ from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 
 from cdc.rest import rest
-from tests.connector_line import ConnectorLine, int32
-from tests.events_topic import wait_until
-from tests.fix_connector import DeployConnector, OpenDataTopic, OpenEventsWriter, wait_until_acknowledged
-from tests.local_run import LocalRun
-from tests.servers import PulsarServer
+from tests.fixtures.connector import DeployConnector, OpenDataTopic, OpenEventsWriter, wait_until_acknowledged
+from tests.servers.interface import PulsarServer
+from tests.servers.local_run import LocalRun
+from tests.topics.connector_line import ConnectorLine, int32
+from tests.topics.events_topic import wait_until
 
 _KEYS = 2_000
 _OF_A_MESSAGE = 50

@@ -13,12 +13,12 @@ from cdc.rest import rest
 from cdc.sandbox import artifacts
 from cdc.sandbox.prerequisites import java_home
 from schemas.table_metadata import ColumnMetadata
-from tests.cql_forms import consumer_form, from_json, sorted_sets
-from tests.data_topic import DataTopic
-from tests.events_topic import wait_until
-from tests.events_writer import EventsWriter
-from tests.fix_connector import DeployConnector, OpenDataTopic, OpenEventsWriter
-from tests.servers import PulsarServer
+from tests.cql.forms import consumer_form, from_json, sorted_sets
+from tests.fixtures.connector import DeployConnector, OpenDataTopic, OpenEventsWriter
+from tests.servers.interface import PulsarServer
+from tests.topics.data_topic import DataTopic
+from tests.topics.events_topic import wait_until
+from tests.topics.events_writer import EventsWriter
 
 _FORMATS: Final = ("key-value-avro", "key-value-json", "json")
 _JAVA: Final = Path(__file__).parent.parent / "java" / "AutoConsume.java"

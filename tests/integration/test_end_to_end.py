@@ -20,9 +20,7 @@ from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.topics import events_topic
 from spark_bridge import current_table
-from tests.data_topic import DataTopic
-from tests.events_topic import EventsTopic, wait_until
-from tests.fix_connector import (
+from tests.fixtures.connector import (
     Connector,
     DeployConnector,
     OpenDataTopic,
@@ -30,8 +28,10 @@ from tests.fix_connector import (
     data_topic_name,
     wait_until_acknowledged,
 )
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
-from tests.servers import PulsarServer
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.servers.interface import PulsarServer
+from tests.topics.data_topic import DataTopic
+from tests.topics.events_topic import EventsTopic, wait_until
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 

@@ -21,12 +21,11 @@ from cdc.sandbox.native_protocol import DEFAULT_LOGIN
 from schemas.errors import ConfigError
 from spark_bridge.errors import CassandraReadError, PulsarUnreachableError
 from spark_bridge.jobs.cassandra_rows import read_rows, table_metadata, token_ranges
-from tests.certificates import STORE_PASSWORD, CertificateAuthority
-from tests.events_topic import wait_until
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
-from tests.processes import connectors_below, limit_of, process_lines
-from tests.secured_line import EXPIRED, NODE_PASSWORD, SECRETS, TOKEN, SecuredLine, running_line
-from tests.secured_servers import (
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.servers.certificates import STORE_PASSWORD, CertificateAuthority
+from tests.servers.processes import connectors_below, limit_of, process_lines
+from tests.servers.secured_line import EXPIRED, NODE_PASSWORD, SECRETS, TOKEN, SecuredLine, running_line
+from tests.servers.secured_servers import (
     ADMIN_ROLE,
     ROLE,
     TABLE,
@@ -38,7 +37,8 @@ from tests.secured_servers import (
     source_options,
     spark_options,
 )  # fmt: skip
-from tests.security_settings import HTTPS_PORT, TLS_PORT, token
+from tests.servers.security_settings import HTTPS_PORT, TLS_PORT, token
+from tests.topics.events_topic import wait_until
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 

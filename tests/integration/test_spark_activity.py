@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from cdc.commands.spark_top import top_command
 from cdc.sandbox import artifacts
 from spark_bridge.rows.activity import change_rates, recent, topic_summary
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
-from tests.servers import REPOSITORY
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
+from tests.servers.interface import REPOSITORY
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 MakeTopic = Callable[..., DataTopic]

@@ -20,10 +20,10 @@ from spark_bridge.errors import ProgressFileError, TopicError
 from spark_bridge.jobs.backfill import backfill, initial_snapshot, rebuild
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.row_keys import token_of
-from tests.events_topic import EventsTopic
-from tests.fix_connector import OpenEventsWriter
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
-from tests.servers import CassandraServer, PulsarServer
+from tests.fixtures.connector import OpenEventsWriter
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.servers.interface import CassandraServer, PulsarServer
+from tests.topics.events_topic import EventsTopic
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 _ROWS = 20

@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 from schemas.row_record import data_key_schema, data_value_schema
 from spark_bridge import as_of, current_table
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata
-from tests.archives import archive_of
-from tests.fix_connector import OpenEventsWriter
-from tests.fix_mirror import texts
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, Record, RecordWriter
-from tests.fix_spark_cluster import SparkCluster
-from tests.golden_segments import GOLDEN_SEGMENTS
-from tests.servers import CassandraServer, PulsarServer
+from tests.agent.archives import archive_of
+from tests.fixtures.connector import OpenEventsWriter
+from tests.fixtures.mirror import texts
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, Record, RecordWriter
+from tests.fixtures.spark_cluster import SparkCluster
+from tests.golden.segments import GOLDEN_SEGMENTS
+from tests.servers.interface import CassandraServer, PulsarServer
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(900)]
 
@@ -69,7 +69,7 @@ def test_every_job_ends_right_although_a_worker_dies_in_the_midst_of_the_mirror(
     victim, survivor = spark_cluster.worker_pids
 
     found = spark_cluster.drive(
-        "tests.spark_cluster_driver",
+        "tests.spark.cluster_driver",
         {
             "options": options,
             "target": str(tmp_path / "mirror"),

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc.agent_process import AgentProcess
 from schemas.errors import ConfigError
 from spark_bridge import as_of, cell_history, commit_log, latest_cells
-from tests.events_topic import wait_until
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
-from tests.servers import CassandraServer
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.servers.interface import CassandraServer
+from tests.topics.events_topic import wait_until
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)]
 

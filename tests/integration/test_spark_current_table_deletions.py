@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
-from tests.table_records import WIDE, Case, partition_deletion, range_deletion, row, row_deletion, rows_by_case
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.topics.table_records import WIDE, Case, partition_deletion, range_deletion, row, row_deletion, rows_by_case
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_bridge import current_table
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
-from tests.table_records import (
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.topics.table_records import (
     BEFORE_T,
     OLD,
     WIDE,

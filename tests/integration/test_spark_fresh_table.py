@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from schemas.errors import ConfigError
 from spark_bridge import fresh_table
 from spark_bridge.errors import OtherTopicError
-from tests.fix_mirror import MirrorOf
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
+from tests.fixtures.mirror import MirrorOf
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
 from tests.integration.test_spark_mirror_markers import random_record
 from tests.integration.test_spark_topic_made_again import make_again
-from tests.table_records import NEW, OLD, PLAIN, WIDE
+from tests.topics.table_records import NEW, OLD, PLAIN, WIDE
 
 pytestmark = [
     pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_bridge import raw_stream
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, killed_driver, table_schemas
-from tests.fix_spark_cluster import SparkCluster
-from tests.spark_kill_driver import write_batch
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, killed_driver, table_schemas
+from tests.fixtures.spark_cluster import SparkCluster
+from tests.spark.kill_driver import write_batch
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 MakeTopic = Callable[..., DataTopic]

@@ -16,7 +16,7 @@ from spark_bridge.jobs.history_table import add_versions
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [

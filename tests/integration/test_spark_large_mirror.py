@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_bridge.jobs import batch_session
-from tests.fix_mirror import MirrorOf
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
-from tests.table_records import WIDE, partition_deletion, row, row_deletion, static_row
+from tests.fixtures.mirror import MirrorOf
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
+from tests.topics.table_records import WIDE, partition_deletion, row, row_deletion, static_row
 
 pytestmark = [
     pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),

@@ -16,10 +16,10 @@ from cdc.demo.comparison import differences
 from cdc.rest import rest
 from spark_bridge import current_table
 from spark_bridge.errors import TopicError
-from tests.events_topic import wait_until
-from tests.fix_connector import DeployConnector
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
-from tests.servers import PulsarServer
+from tests.fixtures.connector import DeployConnector
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.servers.interface import PulsarServer
+from tests.topics.events_topic import wait_until
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.fix_mirror import MirrorOf, stopped_after
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
-from tests.spark_settings import PATIENCE_S
-from tests.table_records import PLAIN
+from tests.fixtures.mirror import MirrorOf, stopped_after
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.spark.settings import PATIENCE_S
+from tests.topics.table_records import PLAIN
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [

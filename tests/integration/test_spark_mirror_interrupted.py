@@ -10,9 +10,9 @@ from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_state import MirrorTables
-from tests.fix_mirror import MirrorOf, stopped_after
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
-from tests.table_records import WIDE, partition_deletion, row, row_deletion
+from tests.fixtures.mirror import MirrorOf, stopped_after
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
+from tests.topics.table_records import WIDE, partition_deletion, row, row_deletion
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [

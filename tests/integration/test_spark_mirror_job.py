@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
-from tests.fix_mirror import Mirror, MirrorOf
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
-from tests.table_records import PLAIN, WIDE, partition_deletion, range_deletion, row, row_deletion, static_row
+from tests.fixtures.mirror import Mirror, MirrorOf
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.topics.table_records import PLAIN, WIDE, partition_deletion, range_deletion, row, row_deletion, static_row
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [

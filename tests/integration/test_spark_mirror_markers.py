@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from tests.fix_mirror import MirrorOf
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
-from tests.table_records import (
+from tests.fixtures.mirror import MirrorOf
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.topics.table_records import (
     BEFORE_T,
     WIDE,
     partition_deletion,

@@ -10,9 +10,9 @@ import pytest
 from schemas.cql_type import NativeType, UserType
 from schemas.cql_value import AvroValue
 from schemas.row_record import AvroSchema
-from tests.fix_mirror import Mirror, MirrorOf, Rows, stopped_after
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, table_schemas
-from tests.table_records import NEW, OLD
+from tests.fixtures.mirror import Mirror, MirrorOf, Rows, stopped_after
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, table_schemas
+from tests.topics.table_records import NEW, OLD
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fix_mirror import MirrorOf
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
-from tests.table_records import WIDE, row, row_deletion
+from tests.fixtures.mirror import MirrorOf
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
+from tests.topics.table_records import WIDE, row, row_deletion
 
 pytestmark = [
     pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),

@@ -17,8 +17,8 @@ from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.raw_columns import RAW_SCHEMA
 from spark_bridge.reading.topic_reader import TopicRange, read_range
 from spark_bridge.topics.options import BridgeOptions
-from tests.events_topic import wait_until
-from tests.fix_spark import DataTopic, Record, table_schemas
+from tests.fixtures.spark import DataTopic, Record, table_schemas
+from tests.topics.events_topic import wait_until
 
 MakeTopic = Callable[..., DataTopic]
 KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})

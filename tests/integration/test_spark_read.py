@@ -15,9 +15,9 @@ from spark_bridge.reading.data_source import CassandraCdcDataSource
 from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.topic_reader import read_range
 from spark_bridge.topics.options import BridgeOptions
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record
-from tests.numbered_records import KEY_AND_VALUE, names, numbered, read
-from tests.servers import PulsarServer
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record
+from tests.servers.interface import PulsarServer
+from tests.topics.numbered_records import KEY_AND_VALUE, names, numbered, read
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 

@@ -12,9 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_bridge.topics.options import OAUTH2_PLUGIN, TOKEN_PLUGIN
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
-from tests.numbered_records import KEY_AND_VALUE, numbered, read
-from tests.servers import PulsarServer
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
+from tests.servers.interface import PulsarServer
+from tests.topics.numbered_records import KEY_AND_VALUE, numbered, read
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 

@@ -11,9 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.sandbox import Sandbox, SandboxOptions
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, RecordWriter, keep_everything
-from tests.numbered_records import KEY_AND_VALUE, names, numbered
-from tests.spark_settings import PATIENCE_S
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, RecordWriter, keep_everything
+from tests.spark.settings import PATIENCE_S
+from tests.topics.numbered_records import KEY_AND_VALUE, names, numbered
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 

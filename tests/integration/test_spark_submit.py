@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 import cdc.spark_job
 from cdc.sandbox import artifacts
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record
-from tests.spark_settings import SETTINGS
-from tests.table_records import PLAIN
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record
+from tests.spark.settings import SETTINGS
+from tests.topics.table_records import PLAIN
 
 pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 _WITHIN_S = 420

@@ -7,10 +7,10 @@ import pytest
 from spark_bridge.errors import OtherTopicError
 from spark_bridge.reading.source_readers import StreamReader
 from spark_bridge.topics.options import BridgeOptions
-from tests.fix_mirror import MirrorOf
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record
-from tests.numbered_records import KEY_AND_VALUE, numbered
-from tests.table_records import PLAIN
+from tests.fixtures.mirror import MirrorOf
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record
+from tests.topics.numbered_records import KEY_AND_VALUE, numbered
+from tests.topics.table_records import PLAIN
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 

@@ -13,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 from schemas.cql_type import NativeType, UserType
 from schemas.cql_value import AvroValue
 from spark_bridge import changes
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, table_schemas
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, table_schemas
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 

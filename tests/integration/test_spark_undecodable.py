@@ -15,8 +15,8 @@ from spark_bridge.errors import TopicError
 from spark_bridge.rows.folding import all_records
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import TopicSchemas
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
-from tests.servers import PulsarServer
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
+from tests.servers.interface import PulsarServer
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 

@@ -29,11 +29,11 @@ from spark_bridge.jobs.table_comparison import Look, TableComparison
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.jobs.verify import VerifyReport, verify
 from spark_bridge.topics.options import BridgeOptions
-from tests.events_topic import wait_until
-from tests.events_writer import EventsWriter
-from tests.fix_connector import DeployConnector, OpenEventsWriter, wait_until_acknowledged
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver
-from tests.servers import CassandraServer, PulsarServer
+from tests.fixtures.connector import DeployConnector, OpenEventsWriter, wait_until_acknowledged
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver
+from tests.servers.interface import CassandraServer, PulsarServer
+from tests.topics.events_topic import wait_until
+from tests.topics.events_writer import EventsWriter
 
 # the first test looks at its table eight times
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]

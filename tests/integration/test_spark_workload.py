@@ -16,11 +16,11 @@ import pytest
 from cassandra.cluster import Session
 from pyspark.sql import SparkSession
 
-from tests.fix_connector import DeployConnector
-from tests.fix_spark import PY4J_LEAVES_SOCKETS_OPEN
-from tests.servers import PulsarServer
-from tests.spark_workload import TABLES
-from tests.spark_workload_line import Mirrors, Workload, WorkloadLine
+from tests.fixtures.connector import DeployConnector
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.servers.interface import PulsarServer
+from tests.spark.workload import TABLES
+from tests.spark.workload_line import Mirrors, Workload, WorkloadLine
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_workload]
 

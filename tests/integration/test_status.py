@@ -18,9 +18,9 @@ from cdc.health.source_keeper import SourceKeeper
 from cdc.health.turns import Turns
 from cdc.main import cli
 from cdc.rest import rest
-from tests.events_topic import wait_until
-from tests.fix_connector import DeployConnector
-from tests.servers import CassandraServer, PulsarServer
+from tests.fixtures.connector import DeployConnector
+from tests.servers.interface import CassandraServer, PulsarServer
+from tests.topics.events_topic import wait_until
 
 
 @pytest.fixture

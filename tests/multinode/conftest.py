@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from cdc.sandbox import Sandbox, SandboxOptions
-from tests.servers import PulsarServer
+from tests.servers.interface import PulsarServer
 
 
 @pytest.fixture(scope="session")

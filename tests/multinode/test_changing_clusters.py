@@ -12,13 +12,13 @@ import pytest
 from cassandra.cluster import Session
 
 from cdc.agent_process import AgentProcess
-from cdc.faults.oracle.topics import Event
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.cassandra_node import CassandraNode
-from tests.events_topic import wait_until
-from tests.fix_connector import Connector, connector_options, data_topic_name
-from tests.multi_node import WAIT_S, connected, events_of, key_hex, wait_for_equal_data, wait_for_keys, write
-from tests.servers import PulsarServer
+from tests.fault_kit.oracle.topics import Event
+from tests.fixtures.connector import Connector, connector_options, data_topic_name
+from tests.servers.interface import PulsarServer
+from tests.topics.events_topic import wait_until
+from tests.topics.multi_node import WAIT_S, connected, events_of, key_hex, wait_for_equal_data, wait_for_keys, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.multinode, pytest.mark.timeout(1800)]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.faults.kinds import FaultKind
-from cdc.faults.plan import draw_plan
-from cdc.faults.run import RunOptions, run_faults
+from tests.fault_kit.kinds import FaultKind
+from tests.fault_kit.plan import draw_plan
+from tests.fault_kit.run import RunOptions, run_faults
 
 pytestmark = [pytest.mark.integration, pytest.mark.multinode, pytest.mark.timeout(2400)]
 

@@ -9,9 +9,9 @@ import pytest
 
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
-from tests.fix_connector import Connector, connector_options, data_topic_name
-from tests.multi_node import connected, events_of, wait_for_equal_data, wait_for_keys, write
-from tests.servers import PulsarServer
+from tests.fixtures.connector import Connector, connector_options, data_topic_name
+from tests.servers.interface import PulsarServer
+from tests.topics.multi_node import connected, events_of, wait_for_equal_data, wait_for_keys, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.multinode, pytest.mark.timeout(1800)]
 

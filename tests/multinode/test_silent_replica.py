@@ -14,13 +14,13 @@ from cassandra.cluster import Session
 
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.mutation_event import MutationKind
-from tests.connector_line import int32
-from tests.data_topic import DataTopic
-from tests.events_topic import wait_until
-from tests.events_writer import EventsWriter
-from tests.fix_connector import Connector, connector_options, data_topic_name
-from tests.multi_node import connected, write
-from tests.servers import PulsarServer
+from tests.fixtures.connector import Connector, connector_options, data_topic_name
+from tests.servers.interface import PulsarServer
+from tests.topics.connector_line import int32
+from tests.topics.data_topic import DataTopic
+from tests.topics.events_topic import wait_until
+from tests.topics.events_writer import EventsWriter
+from tests.topics.multi_node import connected, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.multinode, pytest.mark.timeout(1800)]
 

@@ -14,19 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cdc.commitlog_oracle.oracle import CommitLogOracle
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import KeyProvider, SegmentOptions
 from change_agent.errors import CommitLogReadError
-from tests.oracle.variants import CIPHER
-from tests.segment_writer import (
+from tests.agent.segment_writer import (
     COMPRESSORS,
     encoded_segment_bytes,
     encrypted_block_bytes,
     entry_bytes,
     segment_bytes,
 )
+from tests.commitlog_oracle.oracle import CommitLogOracle
+from tests.oracle.variants import CIPHER
 
 __all__ = ["DamagedReading", "read_damaged"]
 

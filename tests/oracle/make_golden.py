@@ -19,12 +19,12 @@ from pathlib import Path
 
 from cassandra.cluster import Cluster, Session
 
-from cdc.commitlog_oracle.oracle import CommitLogOracle
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.schema_source import fetch_schema
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.configuration.commitlog_options import load_segment_options
+from tests.commitlog_oracle.oracle import CommitLogOracle
 from tests.oracle.variants import ENCODED_VARIANTS, PLAIN_VARIANTS, Variant
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "commitlog"

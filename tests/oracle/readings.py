@@ -18,7 +18,6 @@ from cassandra import DriverException, InvalidRequest
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
 from cassandra.concurrent import execute_concurrent
 
-from cdc.commitlog_oracle.oracle import CommitLogOracle, OracleOutput
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.schema_source import load_schema
@@ -26,6 +25,7 @@ from change_agent.cdc_raw.cdc_index import index_name
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.configuration.commitlog_options import load_segment_options
+from tests.commitlog_oracle.oracle import CommitLogOracle, OracleOutput
 from tests.oracle.damage import DamagedReading, read_damaged
 from tests.oracle.features import FeatureCounts, count_features
 from tests.oracle.random_cql import random_cql

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from source_connector.nar_build import WHEELS, WHEELS_LOCK, NarBuildError, install_wheels
-from tests.dependency_lock import LOCK, locked
+from tests.tools.dependency_lock import LOCK, locked
 
 _PROJECT = tomllib.loads((LOCK.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

@@ -13,9 +13,6 @@ from cdc.agent_process import AgentProcess
 from cdc.rest import rest
 from cdc.sandbox import Sandbox
 from cdc.sandbox.native_protocol import DEFAULT_LOGIN
-from tests.cassandra_session import cluster_of
-from tests.certificates import CertificateAuthority
-from tests.events_topic import EventsTopic
 from tests.integration.test_agent_publishing.strict_servers import (
     NAMESPACE,
     NODE_PASSWORD,
@@ -23,6 +20,9 @@ from tests.integration.test_agent_publishing.strict_servers import (
     TopicOf,
     strict_options,
 )
+from tests.servers.cassandra_session import cluster_of
+from tests.servers.certificates import CertificateAuthority
+from tests.topics.events_topic import EventsTopic
 
 _numbers = itertools.count(1)
 

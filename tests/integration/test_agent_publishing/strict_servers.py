@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdc.agent_process import AgentProcess
 from cdc.rest import rest
 from cdc.sandbox import SandboxOptions
-from tests.certificates import CertificateAuthority
-from tests.events_topic import EventsTopic
-from tests.security_settings import node_tls, pulsar_tls, pulsar_tokens
+from tests.servers.certificates import CertificateAuthority
+from tests.servers.security_settings import node_tls, pulsar_tls, pulsar_tokens
+from tests.topics.events_topic import EventsTopic
 
 __all__ = [
     "NAMESPACE", "NODE_PASSWORD", "PREFIX", "TopicOf", "keys_of", "metric_of", "strict_options", "topic_state", "write",

@@ -12,8 +12,8 @@ from cdc.agent_process import AgentProcess
 from cdc.rest import rest
 from cdc.sandbox import Sandbox
 from schemas.gap_record import GapRecord, decode_gap, gaps_topic
-from tests.events_topic import partitions_of, wait_until
 from tests.integration.test_agent_publishing.strict_servers import NAMESPACE, PREFIX, TopicOf, keys_of, write
+from tests.topics.events_topic import partitions_of, wait_until
 
 
 @pytest.fixture

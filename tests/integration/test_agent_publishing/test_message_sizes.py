@@ -5,8 +5,8 @@ from __future__ import annotations
 from cassandra.cluster import Session
 
 from cdc.agent_process import AgentProcess
-from tests.events_topic import wait_until
 from tests.integration.test_agent_publishing.strict_servers import TopicOf, keys_of, metric_of, write
+from tests.topics.events_topic import wait_until
 
 
 def test_an_event_larger_than_the_broker_takes_is_set_aside(

@@ -7,8 +7,8 @@ from cassandra.cluster import Session
 from cdc.agent_process import AgentProcess
 from cdc.rest import rest
 from cdc.sandbox import Sandbox
-from tests.events_topic import wait_until
 from tests.integration.test_agent_publishing.strict_servers import NAMESPACE, metric_of, topic_state, write
+from tests.topics.events_topic import wait_until
 
 _LONG_MIN = 1_000_000
 

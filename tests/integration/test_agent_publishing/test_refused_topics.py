@@ -10,7 +10,6 @@ from cassandra.cluster import Session
 from cdc.agent_process import AgentProcess
 from cdc.rest import rest
 from cdc.sandbox import Sandbox
-from tests.events_topic import wait_until
 from tests.integration.test_agent_publishing.strict_servers import (
     NAMESPACE,
     PREFIX,
@@ -20,6 +19,7 @@ from tests.integration.test_agent_publishing.strict_servers import (
     topic_state,
     write,
 )
+from tests.topics.events_topic import wait_until
 
 
 def _refusing_topic(servers: Sandbox, table: str) -> str:

@@ -8,8 +8,8 @@ import time
 from cassandra.cluster import Session
 
 from cdc.agent_process import AgentProcess
-from tests.events_topic import wait_until
 from tests.integration.test_agent_publishing.strict_servers import TopicOf, keys_of, write
+from tests.topics.events_topic import wait_until
 
 
 def test_with_de_duplication_nothing_that_is_sent_again_is_dropped(

@@ -24,8 +24,6 @@ from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.topic_reader import read_range
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
-from tests.certificates import CertificateAuthority
-from tests.events_topic import wait_until
 from tests.integration.test_agent_publishing.strict_servers import (
     NAMESPACE,
     NODE_PASSWORD,
@@ -35,8 +33,10 @@ from tests.integration.test_agent_publishing.strict_servers import (
     topic_state,
     write,
 )
-from tests.security_settings import HTTPS_PORT, TLS_PORT, token
-from tests.token_issuer import CLIENT_SECRET, OAUTH2_PLUGIN, Issuer, key_file, token_issuer
+from tests.servers.certificates import CertificateAuthority
+from tests.servers.security_settings import HTTPS_PORT, TLS_PORT, token
+from tests.servers.token_issuer import CLIENT_SECRET, OAUTH2_PLUGIN, Issuer, key_file, token_issuer
+from tests.topics.events_topic import wait_until
 
 
 @pytest.fixture

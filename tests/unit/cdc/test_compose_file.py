@@ -18,7 +18,7 @@ from cdc.sandbox import SandboxOptions
 from cdc.sandbox.cassandra_config import CDC_SETTINGS
 from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
 from change_agent.configuration.config import AgentConfig
-from tests.servers import ComposeCassandra, ComposePulsar
+from tests.servers.interface import ComposeCassandra, ComposePulsar
 
 _FILE = Path(__file__).parents[3] / "docker-compose.yml"
 

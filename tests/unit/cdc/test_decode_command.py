@@ -13,7 +13,7 @@ import pytest
 
 from cdc.schema_source import load_schema, parse_contact_point, save_schema
 from schemas.errors import ConfigError
-from tests.golden_segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
+from tests.golden.segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
 
 GOLDEN = GoldenSegment("5.0")
 # The segment holds three mutations of system tables, which its schema file does not have.

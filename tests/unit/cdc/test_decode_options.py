@@ -14,7 +14,7 @@ import pytest
 
 from cdc.segment_printer import StartPosition
 from schemas.errors import ConfigError
-from tests.golden_segments import ENCODED_SEGMENTS, GoldenSegment
+from tests.golden.segments import ENCODED_SEGMENTS, GoldenSegment
 
 GOLDEN = GoldenSegment("5.0")
 SEGMENT_ID = 1795228134954

@@ -1,4 +1,0 @@
-"""The fault kit: a seeded workload on real servers, faults in a drawn order, and an oracle that knows no code of the product.
-
-`cdc faults run` is its command; `docs/faults.md` says what each fault does and what is compared.
-"""

@@ -1,0 +1,87 @@
+"""What the decoder of this process makes of good and bad bytes, one line each: compared between compiled and plain.
+
+CDC_DECODER=compiled python -m tests.agent.both_decoders > compiled.txt
+CDC_DECODER=python python -m tests.agent.both_decoders > python.txt
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from change_agent.commitlog.entry import CommitLogEntry
+from change_agent.commitlog.reader import SegmentReader
+from change_agent.db.mutation import MutationDecoder
+from change_agent.errors import CommitLogReadError
+from change_agent.events.decode_format import mutation_json
+from change_agent.events.event_format import event_json
+from change_agent.events.mutation_events import MutationEventBuilder
+from schemas.errors import CdcError
+from tests.golden.segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
+
+_BAD_MUTATIONS = 6
+_BAD_SEGMENTS = 25
+
+
+def _lines() -> Iterator[str]:
+    for golden in (*GOLDEN_SEGMENTS, *ENCODED_SEGMENTS):
+        # The same bad bytes in both processes.
+        choice = random.Random(golden.line)
+        yield from _mutations(golden, choice)
+        yield from _segments(golden, choice)
+
+
+def _mutations(golden: GoldenSegment, choice: random.Random) -> Iterator[str]:
+    decoder, version = MutationDecoder(golden.tables()), golden.version
+    for entry in golden.entries():
+        for payload in (entry.payload, *(_damaged(entry.payload, choice) for _ in range(_BAD_MUTATIONS))):
+            damaged = CommitLogEntry(entry.position, payload)
+            yield f"{golden.line} {entry.position} {_decoded(decoder, damaged, version)}"
+
+
+def _decoded(decoder: MutationDecoder, entry: CommitLogEntry, version: int) -> str:
+    try:
+        mutation = decoder.decode(entry.payload, version)
+        events = MutationEventBuilder().events_of(mutation, entry.position)
+    except CdcError as error:
+        return f"{type(error).__name__} {error}"
+    return " ".join([mutation_json("", entry, mutation), *(event_json("", each) for each in events)])
+
+
+def _segments(golden: GoldenSegment, choice: random.Random) -> Iterator[str]:
+    content, options = golden.path.read_bytes(), golden.options()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / golden.path.name
+        for _ in range(_BAD_SEGMENTS):
+            path.write_bytes(_damaged(content, choice))
+            read = []
+            try:
+                with SegmentReader(path, options=options) as reader:
+                    read += [f"{entry.position}:{entry.size}" for entry in reader.read()]
+            except CommitLogReadError as error:
+                read.append(f"{type(error).__name__} {error}")
+            yield f"{golden.line} {' '.join(read)}"
+
+
+def _damaged(data: bytes, choice: random.Random) -> bytes:
+    """One bit flipped, a byte changed, bytes left out, the end cut off, or the largest numbers put in."""
+    damaged, at = bytearray(data), choice.randrange(len(data))
+    match choice.randrange(5):
+        case 0:
+            damaged[at] ^= 1 << choice.randrange(8)
+        case 1:
+            damaged[at] = choice.randrange(256)
+        case 2:
+            del damaged[at : at + choice.randrange(1, 9)]
+        case 3:
+            del damaged[at:]
+        case _:
+            damaged[at : at + 9] = b"\xff" * 9
+    return bytes(damaged)
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(line + "\n" for line in _lines())

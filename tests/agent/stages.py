@@ -1,0 +1,182 @@
+"""An agent without servers, for tests of its stages: real files and threads, the schema and the broker in memory."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from uuid import UUID
+
+from change_agent.archive.archiving import Archiving
+from change_agent.cdc_raw.archiver import SegmentArchiver
+from change_agent.cdc_raw.watcher import CdcRawWatcher
+from change_agent.commitlog.section_decoder import SegmentOptions
+from change_agent.events.mutation_interpreter import MutationInterpreter
+from change_agent.metrics import AgentMetrics
+from change_agent.parking.parked import ParkedMutations
+from change_agent.positions.accounts import TrackedEntry
+from change_agent.positions.inflight import InflightPositions
+from change_agent.positions.offsets import OffsetStore, StoredPositions
+from change_agent.positions.positions_writer import PositionsWriter
+from change_agent.positions.reading_again import reading_again
+from change_agent.publishing.outgoing import OutgoingEvent
+from change_agent.schema.schema_mutations import SchemaChange
+from change_agent.schema.schema_store import LogPlace
+from change_agent.schema.table_metadata import KnownTables
+from change_agent.segments.finished_segments import FinishedSegmentFiles
+from change_agent.segments.gaps import Gap
+from change_agent.segments.segment_follower import SegmentFollower
+from change_agent.segments.unparking import Unparker
+from schemas.table_metadata import TableMetadata
+from tests.golden.segments import GOLDEN_SEGMENTS
+
+__all__ = ["ENTRIES", "GOLDEN", "MemoryTables", "StagedAgent", "payloads", "tracked_entries"]
+
+GOLDEN = GOLDEN_SEGMENTS[-1]
+ENTRIES = [entry for entry in GOLDEN.entries() if UUID(bytes=entry.payload[1:17]) in GOLDEN.tables()]
+_numbers = itertools.count(1)
+
+
+def payloads(count: int) -> list[bytes]:
+    """The first mutations of the golden segment."""
+    return [entry.payload for entry in ENTRIES[:count]]
+
+
+def tracked_entries(events: Sequence[OutgoingEvent]) -> list[TrackedEntry]:
+    """The log entries of events that were handed over."""
+    return [each.entry for each in events if each.entry is not None]
+
+
+class MemoryTables:
+    """The node's schema; `asked` counts the full looks at it."""
+
+    def __init__(self, tables: Mapping[UUID, TableMetadata]) -> None:
+        self.tables = tables
+        self.asked = 0
+        self.answers = True
+        self.at_second_look: Mapping[UUID, TableMetadata] | None = None
+        self.known: KnownTables | None = None
+
+    def note(self, change: SchemaChange, segment_id: int, position: int) -> KnownTables | None:
+        return None
+
+    def settle(self, places: Sequence[LogPlace]) -> None:
+        """Nothing to settle: places are never known."""
+
+    def forget_places_before(self, segment_id: int, position: int) -> KnownTables | None:
+        return None
+
+    def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
+        self.asked += reread
+        if not self.answers:
+            time.sleep(0.01)
+            return None
+        if self.asked == 2 and self.at_second_look is not None:
+            self.tables = self.at_second_look
+        return KnownTables(version=next(_numbers), node_id=UUID(int=1), tables=self.tables)
+
+
+class StagedAgent:
+    """All stages of an agent but the one that speaks to Pulsar: events are acknowledged at once, or when asked to."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tables: MemoryTables,
+        options: SegmentOptions | None = None,
+        *,
+        max_events: int = 10_000,
+        archiving: Archiving | None = None,
+    ) -> None:
+        self.cdc_raw, self.work = folder / "cdc_raw", folder / "work"
+        self.cdc_raw.mkdir(exist_ok=True)
+        self.metrics = AgentMetrics()
+        self.published: list[OutgoingEvent] = []
+        self.acknowledges = True
+        self.gaps: list[Gap] = []
+        self._tables = tables
+        self._store = OffsetStore(self.work)
+        self.stored = self._store.load()
+        self.spill = folder / "spill"
+        self.spill.mkdir(exist_ok=True)
+        self._parked = ParkedMutations(self.work, self._read_again)
+        self.positions = InflightPositions(max_events=max_events, max_bytes=10_000_000)
+        self._stopping = threading.Event()
+        self._watcher = CdcRawWatcher(self.cdc_raw, 0.02, [self.spill], self.work / "reprocess")
+        interpreter = MutationInterpreter(tables, self._parked, self.metrics, self._stopping, reread_pause_s=0.01)
+        self.follower = SegmentFollower(
+            self._watcher,
+            interpreter,
+            Unparker(self._parked, interpreter, self.positions, self, self.metrics, self._stopping),
+            self.positions,
+            self,
+            self.metrics,
+            self.stored,
+            self._stopping,
+            self,
+            options or SegmentOptions(),
+        )
+        self._writer = PositionsWriter(
+            self._store,
+            self.stored,
+            self.positions,
+            FinishedSegmentFiles(
+                self.follower, SegmentArchiver(self.work / "error"), self._parked, self.metrics, archiving
+            ),
+            self.metrics,
+            lambda: None,
+            0.01,
+        )
+        self._reader = threading.Thread(target=self.follower.run, daemon=True)
+
+    def _read_again(self) -> None:
+        self.stored = reading_again(self.stored, [self.cdc_raw, self.spill])
+        self._store.store(self.stored)
+
+    def stored_now(self) -> StoredPositions:
+        """What was stored last."""
+        return self._writer.stored
+
+    def publish(self, events: Sequence[OutgoingEvent]) -> None:
+        self.published += events
+        if self.acknowledges:
+            self.positions.acknowledge(tracked_entries(events), len(events), sum(each.size for each in events))
+
+    def report(self, gap: Gap) -> None:
+        self.gaps.append(gap)
+
+    def start(self) -> None:
+        self._writer.start()
+        self._reader.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.follower.wake()
+        self._reader.join()
+        self._watcher.close()
+        self._writer.stop()
+        self._parked.close()
+        self._store.close()
+        assert self._writer.failure is None
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.cdc_raw.iterdir())
+
+    def places(self) -> list[tuple[int, int]]:
+        return [(each.header.segment_id, each.event.position) for each in self.published]
+
+    def segment(self, segment_id: int, content: bytes, index: str | None, *, version: int = 7) -> Path:
+        """Cassandra's way: the file in its own folder, a second name in cdc_raw, then the index (None: none yet)."""
+        log = self.cdc_raw.parent / f"CommitLog-{version}-{segment_id}.log"
+        log.write_bytes(content)
+        os.link(log, self.cdc_raw / log.name)
+        if index is not None:
+            self.index(segment_id, index)
+        return self.cdc_raw / log.name
+
+    def index(self, segment_id: int, index: str) -> None:
+        """Write the index of a segment."""
+        (self.cdc_raw / f"CommitLog-7-{segment_id}_cdc.idx").write_text(index)

@@ -1,0 +1,163 @@
+"""Cassandra's rows beside the folded data topic: every table, row and column.
+
+What expires is judged by Cassandra's own TTLs: a value that is there goes when its newest record says, and what is gone was
+to go by then.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.fault_kit.oracle.cassandra_rows import Stored
+from tests.fault_kit.oracle.folding import Folded, Key, TableShape
+from tests.fault_kit.oracle.values import Form, avro_name
+
+__all__ = ["TableComparison", "compare"]
+
+_SHOWN_CHARACTERS: Final = 200
+_Row = Mapping[str, Form]
+# Of clocks, and of a read that took long.
+_SLACK_S: Final = 10
+
+
+class _Told:
+    """What the newest record of a row tells of its expiry, beside what Cassandra's own TTLs tell."""
+
+    def __init__(self, properties: Mapping[str, str], now_s: float, *, had_ttls: bool) -> None:
+        self._now_s = now_s
+        self._had_ttls = had_ttls
+        self.row_s = int(properties["expires_at"]) if "expires_at" in properties else None
+        self.cells_s = int(properties["cells_expire_at"]) if "cells_expire_at" in properties else None
+        self.columns_s: Mapping[str, int] = json.loads(properties.get("columns_expire_at", "{}"))
+
+    def is_row_gone(self, got: _Row) -> bool:
+        """Whether it may be gone by now, with all that it held."""
+        if self.row_s is not None:
+            return self.row_s <= self._now_s + _SLACK_S
+        # Whether a row stays whose last value has gone, no record can tell: its marker may have a TTL, too.
+        is_empty = all(value is None or self.is_gone(name) for name, value in got.items())
+        return is_empty and (self.cells_s is not None or self._had_ttls)
+
+    def is_gone(self, column: str) -> bool:
+        """Whether the column may be null by now."""
+        second = self.columns_s.get(avro_name(column))
+        return second is not None and second <= self._now_s + _SLACK_S
+
+    def differences(self, wanted: _Row, ttls_s: Mapping[str, float]) -> Iterator[str]:
+        """Of a row that is in Cassandra."""
+        if self.row_s is not None and self.row_s < self._now_s - _SLACK_S:
+            yield f"was to go {self._now_s - self.row_s:.0f} s ago, and is in Cassandra"
+        for column, value in wanted.items():
+            second, own = self.columns_s.get(avro_name(column)), ttls_s.get(column)
+            if own is not None and (second is None or abs(second - own) > _SLACK_S):
+                yield f"{column} goes at {own:.0f} by its TTL in Cassandra, and at {second} by its record"
+            elif second is not None and second < self._now_s - _SLACK_S and value is not None:
+                yield f"{column} was to go {self._now_s - second:.0f} s ago, and is in Cassandra"
+
+
+@dataclass(slots=True)
+class TableComparison:
+    """What was found of one table."""
+
+    table: str
+    rows: int = 0
+    expired_rows: int = 0
+    expired_columns: int = 0
+    records: int = 0
+    markers: int = 0
+    duplicates: int = 0
+    differences: list[str] = field(default_factory=list)
+    in_question: list[tuple[bytes, str]] = field(default_factory=list)
+    """Differences of a table with a gap, and the row's Avro key (empty: not known), until it is known what the gap covers."""
+    excused: int = 0
+
+    def judge(self, key_partitions: Mapping[bytes, str], touched: Collection[str]) -> None:
+        """Excuse what concerns a partition with changes in a gap; a row without any event has had none but those.
+
+        `key_partitions`: the partition key of each Avro key that events have; `touched`: partition keys with changes in a gap.
+        """
+        for key, text in self.in_question:
+            partition = key_partitions.get(key)
+            if touched and (partition is None or partition in touched):
+                self.excused += 1
+            else:
+                self.differences.append(text)
+        self.in_question.clear()
+
+
+def compare(shape: TableShape, stored: Stored, folded: Folded, *, has_gaps: bool = False) -> TableComparison:
+    """Every difference in words; with gaps they are in question until TableComparison.judge."""
+    found = TableComparison(
+        table=shape.name,
+        rows=sum(map(len, stored.rows.values())),
+        records=folded.records,
+        markers=folded.markers,
+        duplicates=folded.duplicates,
+        differences=list(folded.problems),
+    )
+    now_s = time.time()
+    for pk in sorted(stored.rows.keys() | folded.rows.keys(), key=repr):
+        wanted, got = stored.rows.get(pk, {}), folded.rows.get(pk, {})
+        for ck in sorted(wanted.keys() | got.keys(), key=repr):
+            key = folded.key_bytes.get((pk, ck), b"")
+            told = _Told(folded.told.get((pk, ck), {}), now_s, had_ttls=(pk, ck) in folded.had_ttls)
+            with _in_question(found, key, has_gaps=has_gaps):
+                _compare_row(found, (pk, ck), wanted.get(ck), got.get(ck), told)
+                if ck in wanted and ck in got:
+                    told_wrong = told.differences(wanted[ck], stored.expiries_s.get((pk, ck), {}))
+                    found.differences += [f"{shape.name} {pk} {ck}: {each}" for each in told_wrong]
+        with _in_question(found, b"", has_gaps=has_gaps):
+            _compare_statics(found, pk, stored.statics.get(pk), folded.statics.get(pk))
+    return found
+
+
+@contextmanager
+def _in_question(found: TableComparison, key: bytes, *, has_gaps: bool) -> Iterator[None]:
+    before = len(found.differences)
+    yield
+    if has_gaps:
+        found.in_question += [(key, text) for text in found.differences[before:]]
+        del found.differences[before:]
+
+
+def _compare_row(
+    found: TableComparison, place: tuple[Key, Key], wanted: _Row | None, got: _Row | None, told: _Told
+) -> None:
+    name = f"{found.table} {place[0]} {place[1]}"
+    if wanted is None and got is not None:
+        # No record comes when the last cell has expired: whoever folds looks at the clock.
+        if told.is_row_gone(got):
+            found.expired_rows += 1
+        else:
+            found.differences.append(f"{name}: is on the data topic ({_short(got)}) and not in Cassandra")
+    elif got is None and wanted is not None:
+        found.differences.append(f"{name}: is in Cassandra ({_short(wanted)}) and not on the data topic")
+    elif wanted is not None and got is not None:
+        for column, value in wanted.items():
+            if value == got[column]:
+                continue
+            if value is None and told.is_gone(column):
+                found.expired_columns += 1
+            else:
+                found.differences.append(
+                    f"{name}: {column} is {_short(value)} in Cassandra and {_short(got[column])} on the data topic"
+                )
+
+
+def _compare_statics(found: TableComparison, pk: Key, wanted: _Row | None, got: _Row | None) -> None:
+    for column in sorted({*(wanted or {}), *(got or {})}):
+        values = (wanted or {}).get(column), (got or {}).get(column)
+        if values[0] != values[1]:
+            found.differences.append(
+                f"{found.table} {pk}: static {column} is {_short(values[0])} in Cassandra and {_short(values[1])} on the data topic"
+            )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

@@ -1,0 +1,35 @@
+"""Sessions of the tests with Cassandra: patient, for the machine may be busy and the node just started."""
+
+from __future__ import annotations
+
+from cassandra import ConsistencyLevel
+from cassandra.auth import AuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.policies import WhiteListRoundRobinPolicy
+
+from tests.servers.interface import CassandraServer
+
+__all__ = ["cluster_of"]
+
+_PATIENCE_S = 60.0
+
+
+def cluster_of(
+    *nodes: CassandraServer, consistency_level: int = ConsistencyLevel.LOCAL_ONE, login: AuthProvider | None = None
+) -> Cluster:
+    """The driver's cluster object that talks to these nodes only; `with` closes it."""
+    addresses = [node.address for node in nodes]
+    profile = ExecutionProfile(
+        load_balancing_policy=WhiteListRoundRobinPolicy(addresses),
+        consistency_level=consistency_level,
+        request_timeout=_PATIENCE_S,
+    )
+    return Cluster(
+        addresses,
+        port=nodes[0].native_port,
+        auth_provider=login,
+        connect_timeout=_PATIENCE_S,
+        control_connection_timeout=_PATIENCE_S,
+        idle_heartbeat_timeout=_PATIENCE_S,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+    )

@@ -1,0 +1,85 @@
+"""Small HTTP servers that answer as brokers do which own a topic, or know who does."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from typing import NamedTuple
+
+from tests.servers.local_http import LocalServer, running
+
+__all__ = ["Broker", "Request", "broker", "owner_of_all", "redirects_to"]
+
+
+class Request(NamedTuple):
+    """What arrived."""
+
+    method: str
+    path: str
+    body: object
+    authorization: str | None
+
+
+Answering = Callable[[Request], tuple[int, Mapping[str, str], object]]
+"""Status, headers and the JSON of the body, by request."""
+
+
+class Broker(LocalServer):
+    """Keeps what it was asked; `answering` may be changed."""
+
+    def __init__(self, answering: Answering, tls: ssl.SSLContext | None) -> None:
+        super().__init__(_Handler, tls)
+        self.answering = answering
+        self.asked: list[Request] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_PUT(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        server = self.server
+        assert isinstance(server, Broker)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        request = Request(
+            self.command, self.path, json.loads(body) if body else None, self.headers.get("Authorization")
+        )
+        server.asked.append(request)
+        status, headers, content = server.answering(request)
+        data = b"" if content is None else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if status != 204:
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (http.server's name)
+        """Say nothing."""
+
+
+@contextmanager
+def broker(answering: Answering, tls: ssl.SSLContext | None = None) -> Iterator[Broker]:
+    """A server that runs meanwhile."""
+    with running(Broker(answering, tls)) as server:
+        yield server
+
+
+def redirects_to(url: str, status: int = 307) -> Answering:
+    """A broker that sends everybody to the same path of another one, with an empty body as Pulsar does."""
+    return lambda request: (status, {"Location": url + request.path}, None)
+
+
+def owner_of_all(content: object) -> Answering:
+    """A broker that has this to say to everything."""
+    return lambda request: (200, {}, content)

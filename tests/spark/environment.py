@@ -1,0 +1,71 @@
+"""Python environments of the tests on other lines of Spark than .venv's, which exclude each other: made once by venv and pip,
+kept in the cache folder.
+
+`python -m tests.spark.environment 4.2` makes that of a line and prints its interpreter. Its folder carries a hash of what
+pyproject.toml asks for, so that another range is another environment. Our own code is not in it: PYTHONPATH says where that is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+from typing import Final
+
+from cdc.sandbox import artifacts
+from tests.servers.interface import REPOSITORY
+
+__all__ = ["ensure_python", "line_jars"]
+
+_WANTED: Final = {
+    "3.5": (("spark35",), ()),
+    "4.2": (("dev", "spark"), ("pyspark==4.2.*",)),  # pytest itself runs there
+}
+"""Extras of pyproject.toml, and requirements beside them, by line of Spark."""
+
+_JARS: Final = {
+    "3.5": ("spark35",),
+    "4.1": ("spark-avro", "spark-delta", "spark-iceberg"),
+    "4.2": ("spark-avro", "spark-delta-4.2"),
+}
+"""Artifact sets of the sandbox by line of Spark."""
+
+
+def ensure_python(line: str) -> Path:
+    """The interpreter of a line's environment, which is made first if it is not there. Raises KeyError for another line."""
+    wanted = requirements(line)
+    version = ".".join(map(str, sys.version_info[:3]))
+    digest = hashlib.sha256("\n".join([version, *wanted]).encode()).hexdigest()[:12]
+    folder = artifacts.cache_dir() / "environments" / f"spark{line.replace('.', '')}-{digest}"
+    python, ready = folder / "bin" / "python", folder / ".ready"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists():  # also after an attempt that was cut off
+            print(f"preparing {folder} (once; some minutes on a slow network)", file=sys.stderr)
+            venv.create(folder, clear=True, with_pip=True)
+            subprocess.run([str(python), "-m", "pip", "install", "--quiet", "setuptools", "wheel"], check=True)
+            subprocess.run([str(python), "-m", "pip", "install", "--quiet", *wanted], check=True)
+            ready.touch()
+    return python
+
+
+def requirements(line: str) -> list[str]:
+    """The dependencies of pyproject.toml, and what the line needs beside them."""
+    extras, more = _WANTED[line]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    optional = [each for extra in extras for each in project["optional-dependencies"][extra]]
+    return sorted([*project["dependencies"], *optional, *more])
+
+
+def line_jars(line: str) -> list[Path]:
+    """All that tests of a line need; fetched first if they are not there."""
+    return [jar for name in _JARS[line] for jar in artifacts.ensure(name)]
+
+
+if __name__ == "__main__":
+    print(ensure_python(sys.argv[1]))

@@ -9,7 +9,7 @@ RIVAL := $(if $(RIVAL_AGENT),--rival-agent $(RIVAL_AGENT))
 RIVAL_NAR ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-servers test-spark test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-decode bench-spark compile faults soak fuzz audit lock nar lint fmt prerequisites clean
+.PHONY: help demo test test-fast test-servers test-agent test-connector test-spark test-spark-reading test-spark-jobs test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-decode bench-spark bench-commitlog compile faults soak fuzz audit lock nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-20s %s\n' "$$name" "$$text"; done
@@ -21,7 +21,7 @@ demo: compile ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, e
 test: lint compile spark35 ## Everything that CI runs: linters, unit tests, integration tests on real servers, a fault plan
 ifeq ($(PYTEST_ARGS),)
 	@$(BIN)/pytest -n auto --dist worksteal -m "not integration"
-	@$(MAKE) --no-print-directory -j2 --output-sync=target test-servers test-spark
+	@$(MAKE) --no-print-directory -j4 --output-sync=target test-agent test-connector test-spark-reading test-spark-jobs
 	@$(MAKE) --no-print-directory test-faults
 else
 	@$(BIN)/pytest $(PYTEST_ARGS)
@@ -30,11 +30,22 @@ endif
 test-fast: compile ## Unit tests, no servers, and not those that try every cut and every flipped bit
 	@$(BIN)/pytest -n 3 --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)
 
-test-servers: compile ## Integration tests without Spark (part of `make test`, beside the next one)
-	@$(BIN)/pytest -m "integration and not spark" $(PYTEST_ARGS)
+test-servers: test-agent test-connector ## Integration tests without Spark
 
-test-spark: compile spark35 ## Integration tests with Spark, on servers of their own (part of `make test`)
-	@$(BIN)/pytest -m "integration and spark" $(PYTEST_ARGS)
+# `make test` runs these four side by side, on servers of their own: one alone leaves half of two cores idle.
+test-agent: compile ## Integration tests of the agent, the decoder and the commands (part of `make test`)
+	@$(BIN)/pytest -m "integration and not spark and not connector" $(PYTEST_ARGS)
+
+test-connector: compile ## Integration tests of the connector (part of `make test`)
+	@$(BIN)/pytest -m "integration and connector and not spark" $(PYTEST_ARGS)
+
+test-spark: test-spark-reading test-spark-jobs ## Integration tests with Spark
+
+test-spark-reading: compile spark35 ## Reading topics and archives, tables and types, PySpark 3.5 (part of `make test`)
+	@$(BIN)/pytest -m "integration and spark and not spark_jobs" $(PYTEST_ARGS)
+
+test-spark-jobs: compile ## Mirrors, verify, backfill, a cluster (part of `make test`)
+	@$(BIN)/pytest -m "integration and spark and spark_jobs" $(PYTEST_ARGS)
 
 test-multinode: compile ## Two data centres, an upgrade in place, nodes down, repaired, silent, replaced, joining, leaving, faults (some 20 minutes)
 	@$(BIN)/pytest --multinode $(PYTEST_ARGS)
@@ -46,7 +57,7 @@ test-spark35: compile spark35 ## The tests on PySpark 3.5 (part of `make test`)
 	@$(BIN)/pytest -m spark35 $(PYTEST_ARGS)
 
 test-spark42: compile spark42 ## Readers, views, mirrors and limits on PySpark 4.2, in an environment of its own (not part of `make test`)
-	@PYTHONPATH=$(CURDIR) $$($(BIN)/python -m tests.spark_environment 4.2) -m pytest $(PYTEST_ARGS)
+	@PYTHONPATH=$(CURDIR) $$($(BIN)/python -m tests.spark.environment 4.2) -m pytest $(PYTEST_ARGS)
 
 test-spark-workload: compile spark35 ## Random statements while Spark mirrors them and is killed (STATEMENTS=100000 KILLS=3: both lines of Spark)
 	@CDC_TEST_STATEMENTS=$(STATEMENTS) CDC_TEST_KILLS=$(KILLS) $(BIN)/pytest --spark-workload -s $(PYTEST_ARGS)
@@ -56,7 +67,7 @@ test-spark-workload: compile spark35 ## Random statements while Spark mirrors th
 spark35: SPARK_LINE := 3.5
 spark42: SPARK_LINE := 4.2
 spark35 spark42: $(VENV)/.ready
-	@$(BIN)/python -m tests.spark_environment $(SPARK_LINE) >/dev/null
+	@$(BIN)/python -m tests.spark.environment $(SPARK_LINE) >/dev/null
 
 # The containers share folders with the tests, so they run as the user who runs the tests.
 COMPOSE := CDC_UID=$$(id -u) CDC_GID=$$(id -g) docker compose
@@ -83,6 +94,9 @@ bench-spark: $(VENV)/.ready ## Spark: raw read, typed decode beside from_avro al
 bench-decode: compile ## The decoder, compiled and plain, beside Cassandra's own reader
 	@$(BIN)/python -m benchmarks.decode $(BENCH_ARGS)
 
+bench-commitlog: compile ## The commit log as a DataFrame beside Cassandra's own reader, on one core each
+	@$(BIN)/python -m benchmarks.commitlog_frame $(BENCH_ARGS)
+
 FUZZ_ARGS ?= --inputs 500000
 
 fuzz: compile ## Eleven million wrong inputs for everything that reads bytes (FUZZ_ARGS="mutation --seconds 3600")
@@ -94,16 +108,16 @@ audit: $(VENV)/.ready ## Known weaknesses of the pinned packages (pip-audit; nee
 
 lock: $(VENV)/.ready ## Pin all packages by version and hash anew (LOCK_ARGS=--upgrade takes the newest; SECURITY.md)
 	@$(BIN)/python -m pip install --quiet 'pip-tools>=7.5,<8'
-	@$(BIN)/python -m tests.dependency_lock $(LOCK_ARGS)
+	@$(BIN)/python -m tests.tools.dependency_lock $(LOCK_ARGS)
 
 compile: $(VENV)/.ready ## Compile the decoder and the connector's row path where there is a C compiler; all works without, slower
 	@$(BIN)/cdc compile --if-possible
 
 faults: compile ## Break everything on purpose, and compare every row (FAULTS_ARGS='--seed 7 --minutes 60'; docs/faults.md)
-	@$(BIN)/cdc faults run $(FAULTS_ARGS)
+	@$(BIN)/python -m tests.fault_kit run $(FAULTS_ARGS)
 
 soak: compile ## 30 minutes of load: memory, files, threads, lag, and a plot (SOAK_ARGS='--minutes 480' for 8 hours)
-	@$(BIN)/cdc faults soak $(SOAK_ARGS)
+	@$(BIN)/python -m tests.fault_kit soak $(SOAK_ARGS)
 
 nar: compile ## Build the connector's archive: build/cassandra-cdc-source-*.nar
 	@$(BIN)/python -m source_connector.nar_build
@@ -122,7 +136,7 @@ prerequisites:
 	@sh cdc/prerequisites.sh $(PYTHON)
 
 # Of the lines of Spark that the extra `spark` takes, the one that the lock has.
-CONSTRAINTS := tests/dependency_lock_constraints.txt
+CONSTRAINTS := tests/tools/dependency_lock_constraints.txt
 
 # The stamp is newer than pyproject.toml when the environment holds what it asks for.
 $(VENV)/.ready: pyproject.toml $(CONSTRAINTS) | prerequisites

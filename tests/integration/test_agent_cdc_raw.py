@@ -92,6 +92,11 @@ def _raw_bytes(servers: Sandbox) -> int:
     return total
 
 
+def _wait_for_room(servers: Sandbox, at_most_bytes: int = _ENOUGH_BYTES) -> None:
+    """A busy machine may take its time; what has to come while the agent runs, with Pulsar or without, is the room."""
+    wait_until(lambda: _raw_bytes(servers) <= at_most_bytes, "the agent makes room")
+
+
 def _rss_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
@@ -115,8 +120,7 @@ def test_while_pulsar_is_away_writes_go_on_and_everything_arrives_afterwards(
     agent.start()
     wait_until(lambda: agent.metric("cdc_raw_limit_bytes") == _TOTAL_SPACE_MB * _MIB, "the agent knows the limit")
     for start in range(0, 24_000, 2_000):
-        # a busy machine may take its time; what has to come, without Pulsar, is the room
-        wait_until(lambda: _raw_bytes(servers) <= _ENOUGH_BYTES, "the guard makes room")
+        _wait_for_room(servers)
         _write(session, table, range(start, start + 2_000), size=1_000)
     wait_until(lambda: agent.metric("segments_spilled") >= 10, "segments are off-loaded")
     assert agent.metric("inflight_events") <= 1_000
@@ -172,7 +176,8 @@ def test_segments_that_cassandra_removed_unread_are_told_as_a_gap(
     [gap] = [each for each in _gaps(servers) if f"{each.keyspace}.{each.table}" == table]
     assert str(gap.node_id) == agent.status()["node_id"]
     assert gap.from_ms is not None and gap.from_ms < before_ms < gap.to_ms
-    wait_until(lambda: _raw_bytes(servers) <= _ENOUGH_BYTES // 2, "the next test can write before its agent runs")
+    # the next test writes before its agent runs
+    _wait_for_room(servers, _ENOUGH_BYTES // 2)
 
 
 def _gaps(servers: Sandbox) -> list[GapRecord]:
@@ -193,20 +198,23 @@ def test_a_backlog_of_100_000_rows_arrives_whole_whichever_server_was_away(
     servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
     """Before the agent ever ran (it starts before Cassandra does), while it was down, and while Pulsar was away."""
-    _write(session, table, range(40_000))
+    _write(session, table, range(30_000))
     servers.node.stop()
     agent.start()
     servers.node.start()
     topic = topic_of(table)
     with cluster_of(servers.node) as cluster:
         again = cluster.connect()
-        topic.wait_for_rows(40_000)
+        topic.wait_for_rows(30_000)
+        _wait_for_room(servers, _ENOUGH_BYTES // 2)
         assert agent.stop() == 0, agent.log_tail()
-        _write(again, table, range(40_000, 70_000))
+        _write(again, table, range(30_000, 60_000))
         agent.start()
-        topic.wait_for_rows(70_000)
+        topic.wait_for_rows(60_000)
         servers.pulsar.kill()
-        _write(again, table, range(70_000, 100_000))
+        for start in range(60_000, 100_000, 10_000):
+            _wait_for_room(servers)
+            _write(again, table, range(start, start + 10_000))
     servers.pulsar.start()
     topic.wait_for_rows(100_000)
     assert _keys(topic) == set(range(100_000))

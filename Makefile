@@ -120,7 +120,7 @@ soak: compile ## 30 minutes of load: memory, files, threads, lag, and a plot (SO
 	@$(BIN)/python -m tests.fault_kit soak $(SOAK_ARGS)
 
 nar: compile ## Build the connector's archive: build/cassandra-cdc-source-*.nar
-	@$(BIN)/python -m source_connector.nar_build
+	@$(BIN)/cdc nar --out build
 
 lint: $(VENV)/.ready ## ruff, mypy strict, import rules
 	@$(BIN)/ruff check .

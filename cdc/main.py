@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "decode": ("cdc.commands.decode", "decode", "Print what a commit log segment holds."),
     "demo": ("cdc.commands.demo", "demo", "Run the whole line on the sandbox and check every row."),
     "doctor": ("cdc.commands.doctor", "doctor", "Check every link of a line, and say what to do."),
+    "nar": ("cdc.commands.nar", "nar", "Build the connector's archive for Pulsar."),
     "parked": ("cdc.commands.parked", "parked", "List the mutations that an agent could not decode."),
     "sandbox": ("cdc.commands.sandbox", "sandbox", "Start real Cassandra and Pulsar servers without Docker."),
     "status": ("cdc.commands.status", "status", "Say how a whole line is, and what to do."),

@@ -1,4 +1,4 @@
-"""Builds the connector's archive: `python -m source_connector.nar_build` writes build/cassandra-cdc-source-<version>.nar.
+"""Builds the connector's archive, cassandra-cdc-source-<version>.nar: the work of `cdc nar`.
 
     META-INF/services/pulsar-io.yaml      what Pulsar starts
     META-INF/bundled-dependencies/*.jar   the Java host
@@ -27,8 +27,6 @@ from importlib.metadata import version
 from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import Final
-
-import click
 
 from schemas.errors import CdcError
 from source_connector.compiled import compiled_folder
@@ -164,17 +162,3 @@ def _run(*command: str | Path) -> None:
     if done.returncode != 0:
         tail = (done.stdout + done.stderr).strip()[-2000:]
         raise NarBuildError(f"nar: {name} ended with exit code {done.returncode}: {tail}")
-
-
-@click.command()
-@click.option("--out", type=click.Path(path_type=Path), default=_ROOT / "build", help="Folder of the archive.")
-def main(out: Path) -> None:
-    """Build the connector's archive and print its path."""
-    try:
-        click.echo(build_nar(out))
-    except CdcError as error:
-        raise click.ClickException(str(error)) from error
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,27 @@
+"""`cdc nar`: build the connector's archive from the installed package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+__all__ = ["nar"]
+
+
+@click.command(name="nar")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Folder of the archive, and of what is fetched for it; by default this one.",
+)
+def nar(out: Path) -> None:
+    """Build the connector's archive for Pulsar, and print its path.
+
+    Needs a JDK 17 and Maven. The archive runs on the Python version and the platform that built it, and contains the
+    compiled row path if `cdc compile` has made it.
+    """
+    from source_connector.nar_build import build_nar
+
+    click.echo(build_nar(out.resolve()))

@@ -17,6 +17,7 @@ from cdc.commands.spark_options import (
     TOPIC_OPTION,
     SparkJobError,
     cassandra_options,
+    check_topics,
     may_be_iceberg,
     named,
     open_session,
@@ -105,6 +106,7 @@ def verify_command(
     keyspace, name = _table_name(table)
     options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
     iceberg = mirror_target is not None and may_be_iceberg(mirror_target)
+    check_topics(options)
     session = open_session(jars, master, iceberg=iceberg)
     try:
         report = verify(

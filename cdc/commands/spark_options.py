@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,6 +21,7 @@ __all__ = [
     "TOPIC_OPTION",
     "SparkJobError",
     "cassandra_options",
+    "check_topics",
     "may_be_iceberg",
     "named",
     "open_session",
@@ -126,6 +127,19 @@ def may_be_iceberg(target: str) -> bool:
         return known_format(target) == "iceberg"
     except (OSError, ValueError):
         return HAS_ICEBERG
+
+
+def check_topics(options: Mapping[str, str]) -> None:
+    """Ask the admin service for the data topics before Spark starts, which takes a minute on a small machine.
+
+    Raises ConfigError, TopicError and PulsarUnreachableError.
+    """
+    from spark_bridge.topics.admin import PulsarAdmin
+    from spark_bridge.topics.options import BridgeOptions
+
+    with PulsarAdmin(BridgeOptions.from_mapping(options)) as admin:
+        for partition in admin.topic_partitions():
+            admin.ledgers(partition)
 
 
 def open_session(jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False) -> SparkSession:

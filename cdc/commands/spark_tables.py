@@ -15,6 +15,7 @@ from cdc.commands.spark_options import (
     SESSION_OPTIONS,
     TOPIC_OPTION,
     SparkJobError,
+    check_topics,
     may_be_iceberg,
     named,
     open_session,
@@ -120,6 +121,7 @@ def latest_command(
 
     options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
     statics = _columns(static_columns)
+    check_topics(options)
     session = open_session(jars, master, iceberg=target is not None and may_be_iceberg(target))
     try:
         if target is None:
@@ -172,6 +174,7 @@ def _run(kept: _Kept, given: Mapping[str, object], *, changelog: bool, history: 
     job = _JobOptions(**given)  # type: ignore[arg-type]  # click has made them what the options say
     options = {"serviceUrl": job.service_url, "adminUrl": job.admin_url, "topic": job.topic, **named(job.more)}
     iceberg = job.table_format == "iceberg" or (job.table_format is None and may_be_iceberg(job.target))
+    check_topics(options)
     session = open_session(job.jars, job.master, iceberg=iceberg)
     try:
         summary = mirror(

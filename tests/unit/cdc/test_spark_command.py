@@ -14,7 +14,6 @@ from cdc.commands import spark as verify_module
 from cdc.commands import spark_tables
 from cdc.commands.spark import spark
 from cdc.commands.spark_options import may_be_iceberg
-from cdc.sandbox import artifacts
 from schemas.errors import ConfigError
 
 PULSAR = ["--service-url", "pulsar://h:1", "--admin-url", "http://h:2"]
@@ -70,8 +69,9 @@ def test_a_session_has_iceberg_where_the_tables_are(
         asked.append(iceberg)
         raise ConfigError.of("session", "is not started by this test")
 
-    monkeypatch.setattr(spark_tables, "open_session", session)
-    monkeypatch.setattr(verify_module, "open_session", session)
+    for module in (spark_tables, verify_module):
+        monkeypatch.setattr(module, "open_session", session)
+        monkeypatch.setattr(module, "check_topics", lambda options: None)
     where = (
         ["--target", target] if command == "mirror" else ["--mirror", target, "--table", "k.t", "--contact-point", "h"]
     )
@@ -86,30 +86,11 @@ def test_where_there_is_no_iceberg_tables_out_of_sight_are_taken_for_delta(monke
     assert may_be_iceberg("viewfs://only-spark/lake") is False
 
 
-def test_iceberg_tables_in_a_session_without_iceberg_are_one_line(tmp_path: Path) -> None:
-    """It says what is missing, before anything else is asked for."""
-    (tmp_path / "applied").mkdir()
-    state = {"table_format": "iceberg", "positions": {}, "static_columns": []}
-    (tmp_path / "applied" / "1.json").write_text(json.dumps(state))
-    arguments = ["mirror", *PULSAR, "--topic", "t", "--target", str(tmp_path), "--master", "local[1]"]
-    jars = [
-        part
-        for name in ("spark-avro", "spark-delta")
-        for jar in artifacts.ensure(name)
-        for part in ("--jars", str(jar))
-    ]
-    done = cdc(*arguments, *jars)
-    assert done.returncode == 2
-    (line,) = [each for each in done.stderr.splitlines() if each.startswith("cdc: ")]
-    assert f"format: the tables below {tmp_path} are Iceberg's, and this session has no Iceberg" in line
-    assert "Traceback" not in done.stderr
-
-
-def test_without_a_java_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No traceback, and what to install."""
+def test_an_admin_service_that_does_not_answer_is_told_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no Java here, and nothing asks for it."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    done = cdc("latest", *PULSAR, "--topic", "t")
+    done = cdc("latest", "--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0.0.1:1", "--topic", "t")
     assert done.returncode == 1
-    (line,) = [each for each in done.stderr.splitlines() if each.startswith("cdc: ")]
-    assert "Spark's Java did not start (JAVA_HOME is /nowhere); install a JDK 17" in line
-    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "the admin service does not answer" in line
+    assert "check the option adminUrl" in line

@@ -147,6 +147,10 @@ class TableLine:
         """True when the node is part of the cluster."""
         return self._stages.client.knows(node)
 
+    def cluster_time_s(self) -> float:
+        """Seconds since the epoch, by Cassandra's clock."""
+        return self._stages.client.clock.time_s()
+
     def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
         """Take this step of the task after the delay."""
         if counted_as:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from schemas.table_metadata import ColumnMetadata
 from source_connector.encoding.row_encoder import RawValues
 
 __all__ = ["Selection", "quoted"]
 
+_TIMEUUID_TIME: Final = struct.Struct(">IHH")
+_TICKS_PER_S: Final = 10_000_000
+_GREGORIAN_TO_UNIX_S: Final = 12_219_292_800
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The columns of a SELECT in order: key columns, value columns, then write times and seconds to live of columns."""
+    """The columns of a SELECT in order: key columns, value columns, then write times and seconds to live of columns.
+
+    The last one, where there are seconds to live, is the coordinator's `now()`: they count from there.
+    """
 
     key_columns: tuple[ColumnMetadata, ...]
     value_columns: tuple[ColumnMetadata, ...]
@@ -33,15 +42,25 @@ class Selection:
         """`SELECT ... ` up to and without FROM; never empty."""
         names = [quoted(column.name) for column in self.key_columns + self.value_columns]
         timed = [quoted(name) for name in self.timed_columns]
-        return "SELECT " + ", ".join(
-            names + [f"WRITETIME({name})" for name in timed] + [f"TTL({name})" for name in timed]
-        )
+        times = [f"WRITETIME({name})" for name in timed] + [f"TTL({name})" for name in timed]
+        return "SELECT " + ", ".join(names + times + (["now()"] if timed else []))
+
+    def read_at_s(self, row: RawValues) -> int:
+        """When the coordinator read this row, by its own clock, in seconds since the epoch; for a row with timed columns."""
+        return _unix_s(row[-1] or b"")
 
     def writetimes_us(self, row: RawValues) -> dict[str, int]:
         """Write times of the live cells among the timed columns."""
         times = row[self.ttls_at - len(self.timed_columns) : self.ttls_at]
         found = zip(self.timed_columns, times, strict=True)
         return {name: int.from_bytes(time, "big", signed=True) for name, time in found if time is not None}
+
+
+def _unix_s(timeuuid: bytes) -> int:
+    """The time of a version 1 UUID, whose 60 bits stand in the order low, middle, high (RFC 9562, section 5.1)."""
+    low, middle, high = _TIMEUUID_TIME.unpack_from(timeuuid)
+    ticks: int = (high & 0x0FFF) << 48 | middle << 32 | low
+    return ticks // _TICKS_PER_S - _GREGORIAN_TO_UNIX_S
 
 
 def quoted(name: str) -> str:

@@ -48,7 +48,10 @@ class _Partition:
 
 
 class Arrival(NamedTuple):
-    """What a message is judged by; times are of one clock in seconds, but for the age, which is by the sender's clock."""
+    """What a message is judged by.
+
+    `now`: a time of `time.monotonic`. `age_s`: from the sender's clock to that time, so only differences between ages mean anything.
+    """
 
     topic: str
     place: Place

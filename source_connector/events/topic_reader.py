@@ -236,9 +236,8 @@ class TopicReader(Stage):
             return 0.0, 0.0
         message_id = message.message_id()
         place = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
-        age_s = time.time() - message.publish_timestamp() / 1000
-        before = takeovers.count
-        arrival = Arrival(message.topic_name(), place, age_s, time.monotonic())
+        before, now = takeovers.count, time.monotonic()
+        arrival = Arrival(message.topic_name(), place, now - message.publish_timestamp() / 1000, now)
         overtaken_after = takeovers.fetched_after(arrival) + STALE_AFTER_S
         begins_at = takeovers.held_until(arrival)
         if takeovers.count > before:

@@ -32,6 +32,7 @@ from schemas.certificate_refusal import certificate_refusal
 from schemas.node_errors import node_errors
 from source_connector.configuration.private_files import as_file
 from source_connector.errors import DeploymentError, FetchError
+from source_connector.rows.cluster_clock import ClusterClock
 from source_connector.rows.raw_page import RawPage
 from source_connector.rows.silent_nodes import SILENT_AFTER_S, SilentNodes
 from source_connector.rows.timeouts import Timeout, Timeouts
@@ -105,7 +106,7 @@ class _RawResultMessage(ResultMessage):  # type: ignore[misc]  # the driver has 
             return
         (count,) = _SIZE.unpack(f.read(4))
         self.column_names = self.column_types = ()
-        self.parsed_rows = RawPage(f.read(), count, len(columns), self.paging_state, int(time.time()))
+        self.parsed_rows = RawPage(f.read(), count, len(columns), self.paging_state)
 
 
 class _RawProtocolHandler(ProtocolHandler):  # type: ignore[misc]  # the driver has no types
@@ -158,6 +159,7 @@ class CassandraClient:
         self._session: Session | None = None
         self._version: tuple[float, UUID] | None = None
         self._silent = SilentNodes()
+        self.clock: Final = ClusterClock()
 
     def connect(self) -> None:
         """One attempt. Raises FetchError when no node answers, DeploymentError for what waiting cannot mend."""
@@ -179,6 +181,11 @@ class CassandraClient:
         session.client_protocol_handler = _RawProtocolHandler
         session.use_client_timestamp = False
         self._cluster, self._session = cluster, session
+        try:
+            self._look_at_local()
+        except FetchError:
+            cluster.shutdown()
+            raise
 
     def close(self) -> None:
         """Close all connections."""
@@ -195,13 +202,19 @@ class CassandraClient:
 
     def schema_version(self) -> UUID:
         """A value that changes with every change of the cluster's schema, at most a second old. Raises FetchError."""
-        now = time.monotonic()
-        if self._version is None or now - self._version[0] > _VERSION_FOR_S:
-            (row,) = self.system_rows("SELECT schema_version FROM system.local WHERE key = 'local'")
-            version = row["schema_version"]
-            assert isinstance(version, UUID)
-            self._version = now, version
+        if self._version is None or time.monotonic() - self._version[0] > _VERSION_FOR_S:
+            self._version = time.monotonic(), self._look_at_local()
         return self._version[1]
+
+    def _look_at_local(self) -> UUID:
+        """The schema's version at a node, and its time. Raises FetchError."""
+        asked_at = time.monotonic()
+        (row,) = self.system_rows("SELECT schema_version, now() AS now FROM system.local WHERE key = 'local'")
+        version, now = row["schema_version"], row["now"]
+        assert isinstance(version, UUID)
+        assert isinstance(now, UUID)
+        self.clock.told(now, asked_at, time.monotonic())
+        return version
 
     def schema_versions(self) -> set[UUID]:
         """The versions that the nodes have now, but for those that are known to be down: one where they agree. Raises FetchError.

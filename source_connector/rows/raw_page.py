@@ -21,9 +21,9 @@ RawRow = tuple[bytes | None, ...]
 class RawPage:
     """Rows of one page, not yet parsed: `rows` gives the columns' CQL bytes (None: null)."""
 
-    __slots__ = ("_columns", "_count", "_data", "coordinator", "paging_state", "received_s")
+    __slots__ = ("_columns", "_count", "_data", "coordinator", "paging_state")
 
-    def __init__(self, data: bytes, count: int, columns: int, paging_state: bytes | None, received_s: int = 0) -> None:
+    def __init__(self, data: bytes, count: int, columns: int, paging_state: bytes | None) -> None:
         self._data: bytes = data
         self._count: int = count
         self._columns: int = columns
@@ -31,8 +31,6 @@ class RawPage:
         """The node that answered, where the reader tells."""
         self.paging_state: bytes | None = paging_state
         """Where the next page starts; None when this is the last one."""
-        self.received_s: int = received_s
-        """Seconds since the epoch: what a column has to live counts from then."""
 
     def __len__(self) -> int:
         return self._count

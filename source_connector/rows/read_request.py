@@ -63,10 +63,10 @@ class Rows:
     """The rows of one page, their columns by the projection's selection for the kind, and how far to trust them.
 
     `is_fallback` when a lower level than the one asked for answered; `coordinator` is the node that answered; `paging_state` is
-    where the next page starts, None when this is the last one; `received_s` is when the answer came, since the epoch.
+    where the next page starts, None when this is the last one.
     """
 
-    __slots__ = ("consistency", "coordinator", "is_fallback", "paging_state", "received_s", "request", "rows")
+    __slots__ = ("consistency", "coordinator", "is_fallback", "paging_state", "request", "rows")
 
     def __init__(
         self,
@@ -76,7 +76,6 @@ class Rows:
         is_fallback: bool,
         coordinator: UUID | None = None,
         paging_state: bytes | None = None,
-        received_s: int = 0,
     ) -> None:
         self.request: Final = request
         self.rows: Final = rows
@@ -84,4 +83,3 @@ class Rows:
         self.is_fallback: Final = is_fallback
         self.coordinator: Final = coordinator
         self.paging_state: Final = paging_state
-        self.received_s: Final = received_s

@@ -1,7 +1,7 @@
 """When a row that was read expires, and which of its columns expire before: from Cassandra's own TTLs. Pure.
 
 A column with one cell expires when its TTL is over. `TTL()` gives the seconds that are left, whatever caused the
-read. No function shows these two things:
+read; they count from the coordinator's `now()`, for the connector's own clock may be wrong. No function shows these two things:
 
 - Each cell of a collection, or of a user type that is not frozen, has its own TTL. Such a column counts as one that
   stays, unless the newest change that names it is an INSERT whose values all have a TTL.
@@ -39,7 +39,7 @@ _STAYS: Final = 0
 _GONE: Final = -1
 _UNKNOWN: Final = -2
 _NOT_TOLD: Final = -3
-# Between the second that an event tells and the one that TTL() comes to: clocks, the way of the answer.
+# Between the second that an event tells and the one that TTL() comes to: of two writes with one write time, each may have its own TTL.
 _SAME_EXPIRY_S: Final = 5
 
 
@@ -49,13 +49,12 @@ def add_expiry(
     selection: Selection,
     row: RawRow,
     events: Sequence[PendingEvent],
-    received_s: int,
 ) -> None:
     """Add what the record says of the expiry of its row; nothing for most rows."""
-    start = selection.ttls_at
-    if not any(row[start:]) and not any((each.event.marker_expiry_s or 0) > 0 for each in events):
+    start, end = selection.ttls_at, selection.ttls_at + len(selection.timed_columns)
+    if not any(row[start:end]) and not any((each.event.marker_expiry_s or 0) > 0 for each in events):
         return
-    going, lasts = _going_columns(projection, selection, row, events, received_s)
+    going, lasts = _going_columns(projection, selection, row, events)
     if going:
         fields = projection.field_names
         said = {fields[name]: second for name, second in going.items() if name in fields}
@@ -76,20 +75,21 @@ def add_expiry(
 
 
 def _going_columns(
-    projection: Projection, selection: Selection, row: RawRow, events: Sequence[PendingEvent], received_s: int
+    projection: Projection, selection: Selection, row: RawRow, events: Sequence[PendingEvent]
 ) -> tuple[dict[str, int], bool]:
     """The second at which each of the columns goes that do, and whether a cell stays or may stay."""
     going: dict[str, int] = {}
     lasts = False
     ttl_at = selection.ttls_at
     written_at = ttl_at - len(selection.timed_columns)
+    read_at_s = 0
     for name in selection.timed_columns:
         written, ttl = row[written_at], row[ttl_at]
         written_at += 1
         ttl_at += 1
         if ttl is not None:
-            second = received_s + int.from_bytes(ttl, "big")
-            going[name] = _told_second(events, name, written, second)
+            read_at_s = read_at_s or selection.read_at_s(row)
+            going[name] = _told_second(events, name, written, read_at_s + int.from_bytes(ttl, "big"))
         elif written is not None:
             lasts = True
     if events[-1].event.kind is not _STATIC_ROW:

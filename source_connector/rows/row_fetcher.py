@@ -375,10 +375,7 @@ def _rows_of(request: ReadRequest) -> int:
 def _rows(
     statement: Statement, read: WaitingRead, rows: Sequence[RawRow], page: RawPage, paging_state: bytes | None
 ) -> Rows:
-    return Rows(
-        read.request, rows, statement.consistency, statement.attempt > 0, page.coordinator, paging_state,
-        page.received_s,
-    )  # fmt: skip
+    return Rows(read.request, rows, statement.consistency, statement.attempt > 0, page.coordinator, paging_state)
 
 
 def _condition(request: ReadRequest) -> tuple[str, RawValues]:

@@ -103,6 +103,9 @@ class TaskOwner(Protocol):
     def knows(self, node: UUID) -> bool:
         """True when the node is part of the cluster."""
 
+    def cluster_time_s(self) -> float:
+        """Seconds since the epoch, by Cassandra's clock."""
+
     def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
         """Take this step of the task after the delay; one more of what the metric of that name counts."""
 
@@ -169,7 +172,7 @@ class RowTask(Task):
         events = self.work.events
         properties = row_properties(self._projection, events)
         if row is not None:
-            add_expiry(properties, self._projection, self._selection, row, events, rows.received_s)
+            add_expiry(properties, self._projection, self._selection, row, events)
         record = SourceRecord(
             self._schema_id,
             self._projection.event_key(self.work.newest.event),
@@ -244,8 +247,8 @@ class RowTask(Task):
 
     def _outcome(self, pending: PendingEvent, row: RawRow | None) -> Outcome:
         """What the read tells of an event; of one whose write is surely there by now, nothing bad."""
-        now_s = time.time()
-        # A clock that is behind holds up nothing for longer than one that is right.
+        now_s = self.owner.cluster_time_s()
+        # Clocks of nodes may differ: whichever is behind holds up nothing for longer than one that is right.
         if time.monotonic() - self._started_at > WITHIN_S or not is_young(pending, now_s):
             return Outcome.POSSIBLE
         events = self.work.events

@@ -128,7 +128,7 @@ class ScopeTask(Task):
         for row in rows.rows:
             key = row[:width]
             if before.get(key) != now[key]:
-                self._publish_survivor(row, rows.received_s)
+                self._publish_survivor(row)
 
     def on_all_acknowledged(self) -> None:
         """The marker or the page is on the data topic: the next page, or the end, unless the page was late."""
@@ -156,13 +156,13 @@ class ScopeTask(Task):
 
     def _outcome(self, rows: Rows) -> Outcome:
         """Whether the rows of a page can have survived; those of a deletion that is surely there by now have."""
-        if time.monotonic() - self._started_at > WITHIN_S or not is_young(self._pending, time.time()):
+        if time.monotonic() - self._started_at > WITHIN_S or not is_young(self._pending, self.owner.cluster_time_s()):
             return Outcome.POSSIBLE
         if not self.owner.reading.proves:
             return Outcome.POSSIBLE
         return outcome_of_scope(self._pending.event, self._projection.scope_selection, rows.rows)
 
-    def _publish_survivor(self, row: RawRow, received_s: int) -> None:
+    def _publish_survivor(self, row: RawRow) -> None:
         projection, selection = self._projection, self._projection.scope_selection
         key_values = tuple(row[: len(selection.key_columns)])
         is_static = self._is_static(key_values)
@@ -179,7 +179,7 @@ class ScopeTask(Task):
         writetime_us = max(selection.writetimes_us(row).values(), default=None)
         properties = survivor_properties(projection, self._pending, writetime_us, is_static=is_static)
         if not is_static:
-            add_expiry(properties, projection, selection, row, [self._pending], received_s)
+            add_expiry(properties, projection, selection, row, [self._pending])
         self._publish(key, value, properties)
 
     def _publish_gone(self, key_values: RawRow, *, has_rows: bool) -> None:

@@ -73,7 +73,8 @@ def _rows(node: CassandraNode, schema: dict[str, list[dict[str, Any]]]) -> dict[
         )
         page = answers.get(timeout=20)
         assert isinstance(page, RawPage), page
-        found[table.name] = [[None if each is None else each.hex() for each in row] for row in page]
+        width = selection.ttls_at + len(selection.timed_columns)  # without the coordinator's time
+        found[table.name] = [[None if each is None else each.hex() for each in row[:width]] for row in page]
     client.close()
     return found
 

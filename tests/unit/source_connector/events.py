@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+from cassandra.util import uuid_from_time
+
 from schemas.cql_type import parse_cql_type
 from schemas.errors import CdcError
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, RangeBounds
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.events.events_message import EventsMessage, PendingEvent
 
-__all__ = ["NODE", "AtOnce", "column", "event", "int32", "pending", "table"]
+__all__ = ["NODE", "AtOnce", "column", "event", "int32", "pending", "read_at", "table"]
 
 
 _T = TypeVar("_T")
@@ -30,6 +32,11 @@ class AtOnce:
         except CdcError as error:
             answer = error
         then(answer)
+
+
+def read_at(second: int) -> bytes:
+    """The CQL bytes of a coordinator's `now()` in this second since the epoch."""
+    return bytes(uuid_from_time(float(second)).bytes)
 
 
 def int32(value: int) -> bytes:

@@ -22,6 +22,7 @@ from source_connector.host.host_connection import HostConnection
 from source_connector.host.host_protocol import SchemaTaken
 from source_connector.metrics import Metrics
 from source_connector.rows.cassandra_client import CassandraClient
+from source_connector.rows.cluster_clock import ClusterClock
 from source_connector.rows.outbox import Outbox
 from source_connector.rows.read_request import RawRow, ReadRequest, Rows
 from source_connector.rows.row_fetcher import RowFetcher
@@ -78,6 +79,10 @@ class Neighbours:
 
     def knows(self, node: UUID) -> bool:
         return True
+
+    @property
+    def clock(self) -> ClusterClock:
+        return ClusterClock()
 
     def read(self) -> TableMetadata:
         return self.current

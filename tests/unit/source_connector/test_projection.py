@@ -166,17 +166,17 @@ def test_names_are_quoted_and_write_times_and_ttls_asked_for_where_cassandra_kno
     """WRITETIME and TTL are refused on key columns and on collections that are not frozen."""
     projection = Projection(_table())
     assert projection.select(projection.row_selection, projection.row_where) == (
-        'SELECT "list", "v", "s", WRITETIME("v"), TTL("v") FROM "ks"."T" WHERE "pk" = ? AND "c k" = ?'
+        'SELECT "list", "v", "s", WRITETIME("v"), TTL("v"), now() FROM "ks"."T" WHERE "pk" = ? AND "c k" = ?'
     )
     assert projection.select(projection.static_selection, projection.partition_where) == (
-        'SELECT "s", WRITETIME("s"), TTL("s") FROM "ks"."T" WHERE "pk" = ?'
+        'SELECT "s", WRITETIME("s"), TTL("s"), now() FROM "ks"."T" WHERE "pk" = ?'
     )
 
 
 def test_columns_that_are_not_wanted_are_not_selected_but_still_prove_a_read() -> None:
     """The option `columns` is a regular expression on whole names."""
     projection = Projection(_table(), columns="list")
-    assert projection.row_selection.text == 'SELECT "list", WRITETIME("v"), TTL("v")'
+    assert projection.row_selection.text == 'SELECT "list", WRITETIME("v"), TTL("v"), now()'
     assert projection.static_selection.value_columns == ()
     assert [field["name"] for field in json.loads(projection.value_schema)["fields"]] == ["list"]
 

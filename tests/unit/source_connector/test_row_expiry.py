@@ -19,7 +19,7 @@ from schemas.mutation_event import (
 from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import EventsMessage, PendingEvent
 from source_connector.rows.row_expiry import add_expiry
-from tests.unit.source_connector.events import NODE, column, event, int32, pending, table
+from tests.unit.source_connector.events import NODE, column, event, int32, pending, read_at, table
 
 NOW_S = 1_000_000
 INSERT = event(writetime_us=10, expiry_time_s=NOW_S + 50, marker_expiry_s=NOW_S + 50, columns=("v", "w"))
@@ -45,7 +45,7 @@ def said(events: Sequence[PendingEvent], *cells: tuple[int, int | None] | None) 
     times = [None if each is None else each[0].to_bytes(8, "big") for each in cells]
     ttls = [None if each is None or each[1] is None else int32(each[1]) for each in cells]
     properties: dict[str, str] = {}
-    add_expiry(properties, projection, projection.row_selection, (*values, *times, *ttls), events, NOW_S)
+    add_expiry(properties, projection, projection.row_selection, (*values, *times, *ttls, read_at(NOW_S)), events)
     return {name: json.loads(each) if each[0] == "{" else each for name, each in properties.items()}
 
 
@@ -123,15 +123,15 @@ def test_a_collection_stays_unless_an_insert_with_a_ttl_wrote_it(events: list[Mu
     made = table(columns=("v",))
     of_map = replace(made, regular_columns=(*made.regular_columns, column("m", cql_type="map<int, int>")))
     projection = Projection(of_map)
-    row = (int32(1), b"\0\0\0\0", (10).to_bytes(8, "big"), int32(50))
+    row = (int32(1), b"\0\0\0\0", (10).to_bytes(8, "big"), int32(50), read_at(NOW_S))
     properties: dict[str, str] = {}
     named = [each._replace(columns=("v", "m")) for each in events]
-    add_expiry(properties, projection, projection.row_selection, row, pending(*named), NOW_S)
+    add_expiry(properties, projection, projection.row_selection, row, pending(*named))
     assert ("expires_at" in properties) is goes
     assert json.loads(properties["columns_expire_at"]) == {"v": NOW_S + 50} | ({"m": NOW_S + 50} if goes else {})
     without_map = (int32(1), None, *row[2:])
     properties.clear()
-    add_expiry(properties, projection, projection.row_selection, without_map, pending(INSERT), NOW_S)
+    add_expiry(properties, projection, projection.row_selection, without_map, pending(INSERT))
     assert properties["expires_at"] == str(NOW_S + 50)
 
 
@@ -140,6 +140,6 @@ def test_static_columns_go_by_themselves() -> None:
     projection = Projection(table(clustering_key=("c",), static=("s",)))
     static = event(kind=MutationKind.STATIC_ROW, columns=("s",))
     properties: dict[str, str] = {}
-    row = (int32(1), (10).to_bytes(8, "big"), int32(50))
-    add_expiry(properties, projection, projection.static_selection, row, pending(static), NOW_S)
+    row = (int32(1), (10).to_bytes(8, "big"), int32(50), read_at(NOW_S))
+    add_expiry(properties, projection, projection.static_selection, row, pending(static))
     assert properties == {"columns_expire_at": f'{{"s":{NOW_S + 50}}}'}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -16,7 +17,7 @@ from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_task import Reading, RowTask, Task, holds_change
-from tests.unit.source_connector.events import NODE, event, int32, pending, table
+from tests.unit.source_connector.events import NODE, event, int32, pending, read_at, table
 
 
 @pytest.mark.parametrize(
@@ -74,13 +75,16 @@ class TaskOwner:
     def knows(self, node: UUID) -> bool:
         return node == self._known
 
+    def cluster_time_s(self) -> float:
+        return time.time()
+
     def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
         self.steps.append((delay_s, step))
 
 
 def row(value: int | None, writetime_us: int | None, ttl_s: int | None = None) -> RawRow:
     time = None if writetime_us is None else writetime_us.to_bytes(8, "big")
-    return (None if value is None else int32(value), time, None if ttl_s is None else int32(ttl_s))
+    return (None if value is None else int32(value), time, None if ttl_s is None else int32(ttl_s), read_at(601))
 
 
 class Case:
@@ -118,7 +122,6 @@ class Case:
                 consistency=consistency,
                 is_fallback=is_fallback,
                 coordinator=coordinator,
-                received_s=601,
             )
         )
 

@@ -98,6 +98,9 @@ class EventsTopics:
         # Before what waits is asked for: then what has nothing waiting has consumed up to these ends.
         ends = self._ends(topic, partitions)
         stats = self._stats(topic, partitions)
+        if not any(stats.values()):
+            # Its number of partitions is still known to the broker, for a moment after its deletion.
+            raise TopicLostError(topic, f"does not exist{self._hint}")
         if self._without_subscription(stats):
             raise TopicLostError(topic, f"has no subscription {self._subscription!r}{self._hint}")
         found = [each["subscriptions"][self._subscription] for each in stats.values()]

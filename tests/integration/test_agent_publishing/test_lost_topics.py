@@ -62,7 +62,9 @@ def test_a_topic_that_is_deleted_while_the_agent_runs_is_made_again_and_a_gap_is
     assert _backlog(servers, table) == len(keys_of(topic_of(table)))
     wait_until(lambda: len(_gaps_of(servers, gaps, keyspace)) == 1, "the gap is told")
     (gap,) = _gaps_of(servers, gaps, keyspace)
-    assert (gap.table, gap.reason) == ("a", "the events topic does not exist")
+    assert gap.table == "a"
+    # Which of them is found depends on whether the look comes before or after the bare partitions.
+    assert gap.reason in ("the events topic does not exist", "the events topic has no subscription 'sub'")
     after = next(each for each in topic_of(table).read() if each.event.partition_key == b"after")
     first, last = (gap.first_segment_id, gap.first_position), (gap.last_segment_id, gap.last_position or 0)
     assert first < last < (after.message.segment_id, after.event.position)

@@ -176,7 +176,10 @@ def test_a_partition_that_is_with_no_broker_just_now_has_not_lost_its_subscripti
 
 def test_a_topic_all_of_whose_partitions_are_gone_does_not_exist(server: _Server) -> None:
     """For a moment after its deletion the broker still tells how many partitions it had."""
-    server.answers = {("GET", f"{_PATH}/partitions"): (200, {"partitions": 2}), ("GET", _STATS): (200, {"partitions": {}})}
+    server.answers = {
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 2}),
+        ("GET", _STATS): (200, {"partitions": {}}),
+    }
     with pytest.raises(TopicLostError, match="does not exist; it is made again"):
         _topics(server).look(_TOPIC)
 

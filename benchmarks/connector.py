@@ -12,8 +12,8 @@ machine that is busy with the servers, too: the load average stands beside them.
 - *many*: one source for 50 tables, each with waiting changes.
 - *hot*: nothing is warm-up, and fewer records than changes come, for a read settles all changes of a key that wait.
 
-With `--rival-nar`, DataStax's connector drains the same rows of *distinct* behind us, in the same run; without, nothing is
-compared.
+With `--rival-nar`, DataStax's connector drains the same rows of *distinct*: ours, theirs, and so on, `--turns` times each, with
+medians at the end. Without it, nothing is compared.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Final, cast
 
 import click
@@ -35,9 +35,9 @@ import pulsar
 from cassandra.cluster import Session
 
 from benchmarks.connector_backlog import KEYSPACE, SCENARIOS, Scenario, create_keyspace, write_many_tables
-from benchmarks.connector_run import Drain, Source, deployed, drain
+from benchmarks.connector_run import SUBSCRIPTION, Drain, Source, deployed, drain, subscribe_from_the_start
 from benchmarks.rival import AS_IN_SERVICE
-from benchmarks.rival_connector import measure_rival_connector
+from benchmarks.rival_connector import RivalConnector
 from cdc.demo.line import Line
 from cdc.progress import progress_display
 from cdc.sandbox import SandboxOptions
@@ -46,6 +46,7 @@ from source_connector.nar_build import build_nar
 
 _WARM_UP_ROWS: Final = 60_000
 _SYNC_MS: Final = 100
+_DEFAULT_SYNC_MS: Final = 10_000
 _MANY: Final = 50
 _WAIT_S: Final = 900
 _NAMES: Final = (*(each.table for each in SCENARIOS), "many", "delay")
@@ -70,18 +71,31 @@ class _Bench:
         self._events = 0
 
     def scenario(self, scenario: Scenario, rows: int) -> Drain:
-        count = scenario.write(self._line.session, rows)
-        self._wait_for_events(count)
+        """Write the changes of one table, and let a source drain them."""
+        count = self._write(scenario, rows)
         options = {"keyspace": KEYSPACE, "table": scenario.table}
         return self._drain(scenario.table, count, options, [scenario.table], [f"data-{scenario.table}"])
 
-    def rival(self, archive: Path, rows: int) -> Drain:
-        """DataStax's connector, with the rows of *distinct*."""
-        line = self._line
-        return measure_rival_connector(
-            archive, line.sandbox, line.session, rows=rows, warm_up=min(_WARM_UP_ROWS, rows // 5),
-            reads=lambda: _reads(line.session, "distinct"),
-        )  # fmt: skip
+    def turns(self, scenario: Scenario, rows: int, archive: Path, turns: int) -> Iterator[tuple[Drain, Drain]]:
+        """Our source and DataStax's drain the same changes, one after the other, so often. Each turn has its subscription."""
+        count = self._write(scenario, rows)
+        line, table = self._line, scenario.table
+        names = [SUBSCRIPTION, *(f"turn{number}" for number in range(1, turns))]
+        for name in names[1:]:
+            subscribe_from_the_start(line.sandbox, events_topic(KEYSPACE, table), name)
+        rival = RivalConnector(archive, line.sandbox, line.session, rows=count, turns=names)
+        for name in names:
+            options = {"keyspace": KEYSPACE, "table": table, "events.subscription.name": name}
+            ours = self._drain(f"{table}-{name}", count, options, [table], [f"data-{table}-{name}"], name)
+            theirs = rival.measure(
+                name, warm_up=min(_WARM_UP_ROWS, rows // 5), reads=lambda: _reads(line.session, table)
+            )
+            yield ours, theirs
+
+    def _write(self, scenario: Scenario, rows: int) -> int:
+        count = scenario.write(self._line.session, rows)
+        self._wait_for_events(count)
+        return count
 
     def many(self, rows: int) -> Drain:
         """One source, `_MANY` tables."""
@@ -118,14 +132,20 @@ class _Bench:
         return delays
 
     def _drain(
-        self, name: str, rows: int, options: Mapping[str, object], tables: Sequence[str], destinations: Sequence[str]
+        self,
+        name: str,
+        rows: int,
+        options: Mapping[str, object],
+        tables: Sequence[str],
+        destinations: Sequence[str],
+        subscription: str = SUBSCRIPTION,
     ) -> Drain:
         line = self._line
         with self._deployed(name, options) as source:
             return drain(
                 line.sandbox, source, name, rows=rows, warm_up=0 if name == "hot" else min(_WARM_UP_ROWS, rows // 5),
                 events_topics=[events_topic(KEYSPACE, table) for table in tables], data_topics=destinations,
-                reads=lambda: sum(_reads(line.session, table) for table in tables),
+                reads=lambda: sum(_reads(line.session, table) for table in tables), subscription=subscription,
             )  # fmt: skip
 
     def _deployed(self, name: str, options: Mapping[str, object]) -> AbstractContextManager[Source]:
@@ -137,10 +157,24 @@ class _Bench:
         self._line.wait_for_events(self._events, _WAIT_S)
 
 
-def _ratio(ours: Drain, rival: Drain) -> str:
-    rate = ours.rows / ours.seconds / (rival.rows / rival.seconds)
-    cpu = (ours.child_us + ours.host_us) / (rival.child_us + rival.host_us)
-    return f"distinct against rival: {rate:.2f} times the rate, {cpu:.2f} of the CPU"
+def _ratio(pairs: Sequence[tuple[Drain, Drain]]) -> str:
+    """Medians of ours beside the rival's."""
+
+    def middle(which: int, figure: Callable[[Drain], float]) -> float:
+        return median(figure(each[which]) for each in pairs)
+
+    rate, cpu, memory = (
+        middle(0, figure) / middle(1, figure)
+        for figure in (
+            lambda each: each.rows / each.seconds,
+            lambda each: each.child_us + each.host_us,
+            lambda each: float(each.rss_bytes),
+        )
+    )
+    return (
+        f"distinct beside DataStax's, median of {len(pairs)}: {rate:.2f} times the rate (bar: 4), {cpu:.2f} of the CPU (bar: 0.2),"
+        f" {memory:.2f} of the memory"
+    )
 
 
 @click.command()
@@ -159,10 +193,16 @@ def _ratio(ours: Drain, rival: Drain) -> str:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="DataStax's connector, beside ours.",
 )
+@click.option("--turns", default=3, show_default=True, type=click.IntRange(1), help="Of ours and DataStax's, in turn.")
 @click.option(
     "--create-args",
     default="",
     help="More for `pulsar-admin sources create`, such as '--ram 134217728', as a shell has it.",
+)
+@click.option(
+    "--read-unsynced",
+    is_flag=True,
+    help="The agent with readUnsynced, and Cassandra's default sync of 10 s.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def main(
@@ -171,7 +211,9 @@ def main(
     seconds: float,
     rate: float,
     rival_nar: Path | None,
+    turns: int,
     create_args: str,
+    read_unsynced: bool,
     as_json: bool,
 ) -> None:
     """Measure the connector."""
@@ -179,8 +221,9 @@ def main(
     if rival_nar is not None and "distinct" not in wanted:
         raise click.UsageError("--rival-nar is measured with the rows of `distinct`: add --only distinct")
     report: dict[str, object] = {}
+    sync_ms = _DEFAULT_SYNC_MS if read_unsynced else _SYNC_MS
     options = SandboxOptions(
-        commitlog_segment_mb=32, commitlog_sync_ms=_SYNC_MS, cassandra_settings={"cdc_total_space_in_mb": 8192},
+        commitlog_segment_mb=32, commitlog_sync_ms=sync_ms, cassandra_settings={"cdc_total_space_in_mb": 8192},
         cassandra_heap_mb=1024, cassandra_jvm_options=AS_IN_SERVICE, pulsar_jvm_options=AS_IN_SERVICE,
     )  # fmt: skip
 
@@ -189,25 +232,30 @@ def main(
         if not as_json:
             click.echo(line)
 
-    with progress_display(quiet=True) as on_progress, Line(options, on_progress=on_progress) as line:
+    with (
+        progress_display(quiet=True) as on_progress,
+        Line(options, on_progress=on_progress, agent_options={"readUnsynced": read_unsynced}) as line,
+    ):
         line.keep_data_topics()
         create_keyspace(line.session)
         bench = _Bench(line, shlex.split(create_args))
-        for scenario in SCENARIOS:
-            if scenario.table in wanted:
-                drained = bench.scenario(scenario, rows)
-                say(scenario.table, f"{drained.line}   ({scenario.about})", asdict(drained))
+        for scenario in (each for each in SCENARIOS if each.table in wanted):
             if scenario.table == "distinct" and rival_nar is not None:
-                rival = bench.rival(rival_nar, rows)
-                say("rival", f"{rival.line}   (DataStax's connector, the same rows)", asdict(rival))
-                ratio = _ratio(drained, rival)
-                say("ratio", ratio, ratio)
+                pairs = []
+                for ours, rival in bench.turns(scenario, rows, rival_nar, turns):
+                    pairs.append((ours, rival))
+                    say(ours.name, f"{ours.line}   ({scenario.about})", asdict(ours))
+                    say(f"rival {len(pairs)}", f"{rival.line}   (DataStax's connector, the same rows)", asdict(rival))
+                say("ratio", _ratio(pairs), _ratio(pairs))
+                continue
+            drained = bench.scenario(scenario, rows)
+            say(scenario.table, f"{drained.line}   ({scenario.about})", asdict(drained))
         if "many" in wanted:
             drained = bench.many(rows // 10)
             say("many", f"{drained.line}   ({_MANY} tables, {rows // 10:,} waiting changes each)", asdict(drained))
         if "delay" in wanted:
             p50, p99, count = bench.delay(seconds, rate)
-            text = f"insert to data topic, sync every {_SYNC_MS} ms: p50 {p50:.0f} ms, p99 {p99:.0f} ms of {count}"
+            text = f"insert to data topic, sync every {sync_ms} ms: p50 {p50:.0f} ms, p99 {p99:.0f} ms of {count}"
             say("delay", f"{text}  load {os.getloadavg()[0]:.1f}", {"p50_ms": p50, "p99_ms": p99, "count": count})
     if as_json:
         click.echo(json.dumps(report))

@@ -17,13 +17,15 @@ import psutil
 
 from cdc.rest import rest
 from cdc.sandbox import Sandbox
+from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.sandbox.prerequisites import java_home
 
-__all__ = ["Drain", "Source", "deployed", "drain", "messages_in"]
+__all__ = ["SUBSCRIPTION", "Drain", "Source", "deployed", "drain", "messages_in", "subscribe_from_the_start"]
 
 _LOOK_S: Final = 0.1
 _WAIT_S: Final = 900
-_SUBSCRIPTION: Final = "sub"
+SUBSCRIPTION: Final = "sub"
+"""Of the first turn, which the agent makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +69,18 @@ class Source:
 
 @contextmanager
 def deployed(
-    sandbox: Sandbox, archive: Path, name: str, topic: str, options: Mapping[str, object], more: Sequence[str] = ()
+    sandbox: Sandbox,
+    archive: Path,
+    name: str,
+    topic: str,
+    options: Mapping[str, object],
+    more: Sequence[str] = (),
+    node: CassandraNode | None = None,
 ) -> Iterator[Source]:
-    """`pulsar-admin sources create`, with `more` arguments, and `delete` at the end."""
+    """`pulsar-admin sources create`, with `more` arguments, and `delete` at the end. It reads the sandbox's node, or `node`."""
     admin = str(sandbox.pulsar.pulsar_admin)
     environment = {**os.environ, "JAVA_HOME": str(java_home())}
-    node = sandbox.node
+    node = sandbox.node if node is None else node
     config = {
         "contactPoints": node.address, "port": node.native_port, "loadBalancing.localDc": "datacenter1", **options,
     }  # fmt: skip
@@ -108,10 +116,17 @@ def messages_in(sandbox: Sandbox, topic: str) -> int:
     return int(response.json()["msgInCounter"]) if response.is_success else 0
 
 
-def _is_drained(sandbox: Sandbox, events_topic: str) -> bool:
+def _is_drained(sandbox: Sandbox, events_topic: str, subscription: str) -> bool:
     path = events_topic.replace("://", "/", 1)
     stats = rest().get(f"{sandbox.pulsar.admin_url}/admin/v2/{path}/partitioned-stats").json()
-    return int(stats["subscriptions"][_SUBSCRIPTION]["msgBacklog"]) == 0
+    return int(stats["subscriptions"][subscription]["msgBacklog"]) == 0
+
+
+def subscribe_from_the_start(sandbox: Sandbox, topic: str, name: str) -> None:
+    """A subscription that has the whole backlog of an events topic, for a further turn."""
+    path = topic.replace("://", "/", 1)
+    earliest = {"ledgerId": -1, "entryId": -1}
+    rest().put(f"{sandbox.pulsar.admin_url}/admin/v2/{path}/subscription/{name}", json=earliest).raise_for_status()
 
 
 class _Account:
@@ -133,7 +148,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 def drain(
     sandbox: Sandbox, source: Source, name: str, *, events_topics: Sequence[str], data_topics: Sequence[str], rows: int, warm_up: int,
-    reads: Callable[[], int],
+    reads: Callable[[], int], subscription: str = SUBSCRIPTION,
 ) -> Drain:  # fmt: skip
     """Watch the source until the last event is acknowledged; `reads` gives Cassandra's count of reads of the table.
 
@@ -142,7 +157,7 @@ def drain(
     try:
         return _drain(
             sandbox, source, name, events_topics=events_topics, data_topics=data_topics, rows=rows, warm_up=warm_up,
-            reads=reads,
+            reads=reads, subscription=subscription,
         )  # fmt: skip
     except psutil.NoSuchProcess as error:
         raise click.ClickException(
@@ -153,7 +168,7 @@ def drain(
 
 def _drain(
     sandbox: Sandbox, source: Source, name: str, *, events_topics: Sequence[str], data_topics: Sequence[str], rows: int, warm_up: int,
-    reads: Callable[[], int],
+    reads: Callable[[], int], subscription: str = SUBSCRIPTION,
 ) -> Drain:  # fmt: skip
     deadline, reads_before = time.monotonic() + _WAIT_S, reads()
     # Without a warm-up everything counts, the source's own start too.
@@ -167,7 +182,9 @@ def _drain(
             first = _Account(source, sandbox, count)
         stands = bool(seen) and seen[-1][1] == count
         seen.append((time.monotonic(), count))
-        if count >= rows or (count and stands and all(_is_drained(sandbox, topic) for topic in events_topics)):
+        if count >= rows or (
+            count and stands and all(_is_drained(sandbox, topic, subscription) for topic in events_topics)
+        ):
             break
         if time.monotonic() > deadline:
             raise click.ClickException(f"{name}: {count:,} of {rows:,} rows within {_WAIT_S} s")

@@ -27,6 +27,7 @@ import psutil
 import pulsar
 from cassandra.cluster import Cluster, Session
 
+from benchmarks.raw_writer import RawWriter
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from change_agent.cdc_raw.cdc_index import parse_cdc_index
@@ -117,6 +118,11 @@ def _write(session: Session, table: str, seconds: float, rate: float | None) -> 
     return latencies
 
 
+def small_rows(count: int) -> Iterator[tuple[int, str]]:
+    """So many rows of (pk, v)."""
+    return ((number, "x" * 100) for number in range(count))
+
+
 def _delays(sandbox: Sandbox, session: Session, seconds: float, rate: float) -> Spread:
     session.execute("CREATE TABLE bench.delay (pk int PRIMARY KEY, v text) WITH cdc = true")
     # The topic is made at the first event, which is another matter.
@@ -136,13 +142,16 @@ def _delays(sandbox: Sandbox, session: Session, seconds: float, rate: float) -> 
     return Spread.of(delays)
 
 
-def write_to_publish(sandbox: Sandbox, session: Session, table: str, *, seconds: float, rate: float) -> Spread:
+def write_to_publish(
+    sandbox: Sandbox, session: Session, table: str, *, seconds: float, rate: float, settle_s: float = 3
+) -> Spread:
     """From the write time of each row, given by the coordinator, to the broker's time of publication; the agent runs."""
-    _write(session, table, 2, 50)
-    time.sleep(1)
-    began_ms = time.time() * 1000
-    _write(session, table, seconds, rate)
-    time.sleep(3)
+    with RawWriter(sandbox.node, session, f"INSERT INTO {table} (pk, v) VALUES (?, ?)") as writer:
+        writer.write(small_rows(100), 50)
+        time.sleep(1)
+        began_ms = time.time() * 1000
+        writer.write(small_rows(int(seconds * rate)), rate)
+    time.sleep(settle_s)
     return Spread.of(
         [
             message.publish_timestamp() / 1000 - event.writetime_us / 1e6

@@ -19,12 +19,12 @@ from typing import Final
 import click
 import psutil
 from cassandra.cluster import Cluster
-from cassandra.concurrent import execute_concurrent_with_args
 
+from benchmarks.raw_writer import RawWriter
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions, ServerStartError
 
-__all__ = ["AS_IN_SERVICE", "WITHOUT_RIVAL", "RivalFigures", "measure_rival"]
+__all__ = ["AS_IN_SERVICE", "RIVAL_CASSANDRA", "WITHOUT_RIVAL", "RivalFigures", "measure_rival"]
 
 AS_IN_SERVICE: Final = ("-XX:TieredStopAtLevel=4",)
 """Both of the JVM's compilers. The sandbox's servers have the first one only, which lets them start fast."""
@@ -33,8 +33,8 @@ WITHOUT_RIVAL: Final = (
     "DataStax's agent was not measured: --rival-agent JAR (make: RIVAL_AGENT=JAR) runs it beside ours"
 )
 
-# The newest line that it starts on.
-_CASSANDRA: Final = "4.0"
+RIVAL_CASSANDRA: Final = "4.0"
+"""The newest line that DataStax's agent starts on."""
 _WARM_UP: Final = 60_000
 _WAIT_S: Final = 1800
 _LOOK_S: Final = 0.2
@@ -59,16 +59,16 @@ class RivalFigures:
         )
 
 
-def measure_rival(jar: Path, pulsar: Sandbox, events: int) -> list[RivalFigures]:
-    """Let it drain so many events to the Pulsar of this sandbox, once with each choice of options.
+def measure_rival(jar: Path, pulsar: Sandbox, events: int, turn: int = 0) -> list[RivalFigures]:
+    """Let it drain so many events to the Pulsar of this sandbox, once with each choice of options; each turn has topics of its own.
 
     Raises click.ClickException when it does not run.
     """
     found = []
     for number, (name, more) in enumerate(_OPTIONS.items()):
-        prefix = f"rival{number}-"
+        prefix = f"rival{turn}-{number}-"
         options = SandboxOptions(
-            cassandra=_CASSANDRA,
+            cassandra=RIVAL_CASSANDRA,
             pulsar=False,
             commitlog_segment_mb=32,
             cassandra_heap_mb=512,
@@ -82,7 +82,7 @@ def measure_rival(jar: Path, pulsar: Sandbox, events: int) -> list[RivalFigures]
             with Sandbox(options) as cassandra:
                 found.append(_drain(cassandra, pulsar, events, name, _TOPIC.format(prefix=prefix)))
         except ServerStartError as error:
-            raise click.ClickException(f"{jar} cannot be loaded into Cassandra {_CASSANDRA}: {error}") from error
+            raise click.ClickException(f"{jar} cannot be loaded into Cassandra {RIVAL_CASSANDRA}: {error}") from error
     return found
 
 
@@ -96,12 +96,12 @@ def _drain(cassandra: Sandbox, pulsar: Sandbox, events: int, name: str, topic: s
             "CREATE TABLE bench.rows (pk text, ck int, a text, b text, c int, d bigint, e double, PRIMARY KEY (pk, ck))"
             " WITH cdc = true"
         )
-        insert = session.prepare("INSERT INTO bench.rows (pk, ck, a, b, c, d, e) VALUES (?, ?, ?, ?, ?, ?, ?)")
+        insert = "INSERT INTO bench.rows (pk, ck, a, b, c, d, e) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
         def write(first: int, count: int) -> None:
             numbers = range(first, first + count)
-            values = ((f"key-{i:08}", i % 7, "a" * 40, f"value {i}", i, i * i, i / 3) for i in numbers)
-            execute_concurrent_with_args(session, insert, values, concurrency=64)
+            with RawWriter(node, session, insert) as writer:
+                writer.write((f"key-{i:08}", i % 7, "a" * 40, f"value {i}", i, i * i, i / 3) for i in numbers)
 
         # A subscription: without one the broker drops a topic that is idle, and its count.
         rest().put(f"{pulsar.pulsar.admin_url}/admin/v2/{topic}").raise_for_status()

@@ -14,7 +14,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,13 +22,13 @@ import click
 from cassandra.cluster import Session
 from cassandra.metadata import Murmur3Token
 
-from benchmarks.connector_run import Drain, deployed, drain
+from benchmarks.connector_run import Drain, deployed, drain, subscribe_from_the_start
 from cdc.rest import rest
 from cdc.sandbox import Sandbox
 from schemas.row_record import AvroSchema, record_writer
 from tests.fixtures.spark import RecordWriter
 
-__all__ = ["measure_rival_connector"]
+__all__ = ["RivalConnector"]
 
 _Message = Mapping[str, object]
 _MESSAGES_A_REQUEST: Final = 20_000
@@ -54,27 +54,38 @@ _PROPERTIES: Final = {
 }  # fmt: skip
 
 
-def measure_rival_connector(
-    archive: Path, sandbox: Sandbox, session: Session, *, rows: int, warm_up: int, reads: Callable[[], int]
-) -> Drain:
-    """Let it drain the changes of `bench.distinct`, which has so many rows. Raises click.ClickException."""
-    _make_topic(sandbox)
-    sent = _send(sandbox, session)
-    if sent != rows:
-        raise click.ClickException(f"bench.distinct has {sent:,} rows, {rows:,} were written")
-    options = {"keyspace": "bench", "table": "distinct", "events.topic": f"persistent://public/default/{_TOPIC}"}
-    with deployed(sandbox, archive.absolute(), _NAME, _DATA_TOPIC, options) as source:
-        return drain(
-            sandbox, source, _NAME, rows=rows, warm_up=warm_up, events_topics=[f"persistent://public/default/{_TOPIC}"],
-            data_topics=[_DATA_TOPIC], reads=reads,
-        )  # fmt: skip
+class RivalConnector:
+    """Makes the topic with all changes of `bench.distinct`, which has so many rows, once; then each turn drains all of it."""
+
+    def __init__(self, archive: Path, sandbox: Sandbox, session: Session, *, rows: int, turns: Sequence[str]) -> None:
+        """`turns` are names of subscriptions. Raises click.ClickException."""
+        self._archive: Final = archive.absolute()
+        self._sandbox: Final = sandbox
+        self._rows: Final = rows
+        _make_topic(sandbox, turns)
+        sent = _send(sandbox, session)
+        if sent != rows:
+            raise click.ClickException(f"bench.distinct has {sent:,} rows, {rows:,} were written")
+
+    def measure(self, turn: str, *, warm_up: int, reads: Callable[[], int]) -> Drain:
+        """Let a source of its own drain the changes. Raises click.ClickException."""
+        events_topic, data_topic = f"persistent://public/default/{_TOPIC}", f"{_DATA_TOPIC}-{turn}"
+        options = {
+            "keyspace": "bench", "table": "distinct", "events.topic": events_topic, "events.subscription.name": turn,
+        }  # fmt: skip
+        with deployed(self._sandbox, self._archive, f"{_NAME}-{turn}", data_topic, options) as source:
+            return drain(
+                self._sandbox, source, _NAME, rows=self._rows, warm_up=warm_up, events_topics=[events_topic],
+                data_topics=[data_topic], reads=reads, subscription=turn,
+            )  # fmt: skip
 
 
-def _make_topic(sandbox: Sandbox) -> None:
-    """With its subscription and its schema, as the agents leave it."""
+def _make_topic(sandbox: Sandbox, subscriptions: Sequence[str]) -> None:
+    """With its subscriptions and its schema, as the agents leave it."""
     admin = f"{sandbox.pulsar.admin_url}/admin/v2"
     rest().put(f"{admin}/persistent/public/default/{_TOPIC}/partitions", json=1).raise_for_status()
-    rest().put(f"{admin}/persistent/public/default/{_TOPIC}/subscription/sub").raise_for_status()
+    for name in subscriptions:
+        subscribe_from_the_start(sandbox, f"persistent://public/default/{_TOPIC}", name)
     schema = {"type": "KEY_VALUE", "schema": json.dumps({"key": _KEY, "value": _VALUE}), "properties": _PROPERTIES}
     rest().post(f"{admin}/schemas/public/default/{_TOPIC}/schema", json=schema).raise_for_status()
 

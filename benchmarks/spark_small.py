@@ -64,7 +64,8 @@ def by_hand(spark: SparkSession, options: Options, target: str) -> None:
     def merge(batch: DataFrame, number: int) -> None:
         del number
         order = Window.partitionBy("key").orderBy(
-            F.desc("publish_time"), *[F.desc(F.split("message_id", ":")[at].cast("bigint")) for at in (0, 1, 3)]
+            F.desc("publish_time"),
+            *[F.desc(F.get(F.split("message_id", ":"), F.lit(at)).cast("bigint")) for at in (0, 1, 3)],
         )
         newest = typed(batch, options).withColumn("at", F.row_number().over(order)).where("at = 1")
         source = newest.select("op", "key.*", "value.*")

@@ -126,7 +126,7 @@ def _agent(line: Line, rows: int) -> Measurement:
 
 def _connector(line: Line, rows: int) -> Measurement:
     """From the first record to the last acknowledged event; the instance's JVM and its Python process."""
-    line.deploy_connectors(_KEYSPACE, [_TABLE])
+    line.deploy_source(_KEYSPACE, [_TABLE])
     processes = _instance_processes()
     watch = Stopwatch(processes)
     line.wait_for_records(_KEYSPACE, [_TABLE], _WAIT_S)

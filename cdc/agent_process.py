@@ -1,4 +1,4 @@
-"""AgentProcess: a change agent as a process of its own, for the demo, benchmarks and tests.
+"""AgentProcess: a change agent as a separate process, for the demo, benchmarks and tests.
 
 agent = AgentProcess.for_node(node, pulsar, directory)
 agent.start()
@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol, Self, cast
+from typing import Any, Final, Protocol, Self
 
 import yaml
 
@@ -29,7 +29,7 @@ _LOOK_S: Final = 0.05
 
 
 class Node(Protocol):
-    """What an agent has to know of its Cassandra node."""
+    """The agent's settings about its Cassandra node."""
 
     @property
     def address(self) -> str:
@@ -45,7 +45,7 @@ class Node(Protocol):
 
 
 class PulsarUrls(Protocol):
-    """What an agent has to know of Pulsar."""
+    """The agent's settings about Pulsar."""
 
     @property
     def service_url(self) -> str:
@@ -137,17 +137,18 @@ class AgentProcess:
 
     def _is_reported(self) -> bool:
         try:
-            return self.status()["pid"] == self.pid
+            return bool(self.status()["pid"] == self.pid)
         except FileNotFoundError:
             return False
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> dict[str, Any]:
         """The agent's status file: pid, time, node_id, segments, metrics. At most a second old."""
-        return cast("dict[str, object]", json.loads((self.working_dir / "status.json").read_text(encoding="utf-8")))
+        status: dict[str, Any] = json.loads((self.working_dir / "status.json").read_text(encoding="utf-8"))
+        return status
 
     def metric(self, name: str) -> int:
         """One number of the status file's metrics."""
-        return cast("dict[str, int]", self.status()["metrics"])[name]
+        return int(self.status()["metrics"][name])
 
     def stop(self, timeout_s: float = 30.0) -> int:
         """Stop in order (SIGTERM); the exit code."""

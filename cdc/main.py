@@ -9,12 +9,12 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from difflib import get_close_matches
 from importlib.metadata import version
 from typing import Final, NoReturn
 
 import click
 
+from cdc.helpful_group import HelpfulGroup
 from schemas.errors import CdcError, ConfigError
 
 __all__ = ["cli", "main", "run"]
@@ -22,32 +22,29 @@ __all__ = ["cli", "main", "run"]
 # subcommand -> (module, attribute, help); a table, so that `cdc --help` imports no client library
 _COMMANDS: Final = {
     "agent": ("cdc.commands.agent", "agent", "Read a node's cdc_raw and publish its changes."),
-    "compile": ("cdc.commands.compile", "compile_decoder", "Compile the decoder and the row path, for speed."),
-    "connector": ("cdc.commands.connector", "connector", "List a connector's dead letters, and send them again."),
-    "decode": ("cdc.commands.decode", "decode", "Print what a commit log segment holds."),
-    "demo": ("cdc.commands.demo", "demo", "Run the whole line on the sandbox and check every row."),
-    "doctor": ("cdc.commands.doctor", "doctor", "Check every link of a line, and say what to do."),
+    "compile": (
+        "cdc.commands.compile",
+        "compile_decoder",
+        "Compile the decoder and the connector's row path, for speed.",
+    ),
+    "connector": ("cdc.commands.connector", "connector", "List and resend dead letters; restart sources."),
+    "decode": ("cdc.commands.decode", "decode", "Print the content of commit log segments."),
+    "demo": ("cdc.commands.demo", "demo", "Run the whole pipeline on the sandbox and compare every row."),
+    "doctor": ("cdc.commands.doctor", "doctor", "Check every connection and setting, with remedies."),
     "nar": ("cdc.commands.nar", "nar", "Build the connector's archive for Pulsar."),
     "parked": ("cdc.commands.parked", "parked", "List the mutations that an agent could not decode."),
+    "resend": ("cdc.commands.trace", "resend", "Publish one row once more."),
     "sandbox": ("cdc.commands.sandbox", "sandbox", "Start real Cassandra and Pulsar servers without Docker."),
-    "status": ("cdc.commands.status", "status", "Say how a whole line is, and what to do."),
-    "spark": ("cdc.commands.spark", "spark", "Keep tables in a lakehouse by data topics."),
+    "resolved": ("cdc.commands.resolved", "resolved", "Show until when each table is complete."),
+    "status": ("cdc.commands.status", "status", "Show the state of the whole pipeline, with remedies."),
+    "spark": ("cdc.commands.spark", "spark", "Keep lakehouse tables, and compare them with Cassandra."),
+    "trace": ("cdc.commands.trace", "trace", "Show where the changes of one row went."),
 }
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(HelpfulGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but what was meant may be any command, also one that is not loaded."""
-        if args[0] not in _COMMANDS and not args[0].startswith("-"):
-            near = get_close_matches(args[0], _COMMANDS, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            raise click.UsageError(f"No such command '{args[0]}'.{hint}", ctx)
-        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:

@@ -19,7 +19,7 @@ __all__ = ["progress_display"]
 
 @contextmanager
 def progress_display(*, quiet: bool) -> Iterator[Progress]:
-    """Gives the function that is told of each step; everything goes to stderr."""
+    """Gives the function to call for each step; everything is printed on stderr."""
     console = Console(stderr=True)
     if quiet:
         yield lambda name, step: None
@@ -48,7 +48,7 @@ def _lines() -> Progress:
         with lock:
             if step == "ready":
                 since = started.get(name)
-                # What is told once only has no start.
+                # A step that is reported only once has no start.
                 text = name if since is None else f"{name}: ready after {time.monotonic() - since:.1f} s"
                 print(text, file=sys.stderr)
             else:

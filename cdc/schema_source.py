@@ -15,9 +15,9 @@ from uuid import UUID
 
 from change_agent.schema.schema_history import read_newest_tables
 from change_agent.sqlite_file import DamagedFileError
+from clients.node_errors import one_line
 from schemas.archived_schema import ArchivedSchema, ArchivedSchemaError
 from schemas.errors import CdcError, ConfigError
-from schemas.node_errors import one_line
 from schemas.system_schema import SELECTS, SystemSchema, SystemSchemaError, tables_of
 from schemas.table_metadata import TableMetadata
 
@@ -33,7 +33,7 @@ ContactPoint = tuple[str, int]
 
 
 class SchemaFetchError(CdcError):
-    """A node does not tell its schema: which node, and why."""
+    """A node does not return its schema: which node, and why."""
 
 
 def load_schema(path: Path) -> dict[UUID, TableMetadata]:

@@ -131,7 +131,7 @@ class SegmentPrinter:
         return stats
 
     def summary(self) -> list[str]:
-        """What was skipped, for stderr."""
+        """The skipped entries, for stderr."""
         count = self._unknown_tables.total()
         if not count:
             return []

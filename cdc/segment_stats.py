@@ -1,4 +1,4 @@
-"""What `cdc decode --stats` tells of a segment: what it is, its tables, and the times of its writes."""
+"""The output of `cdc decode --stats` for a segment: its kind, its tables, and the times of its writes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SegmentStats:
     tables: dict[UUID, tuple[str, TableStats]] = field(default_factory=dict)
 
     def describe(self, descriptor: CommitLogDescriptor) -> None:
-        """What the header says."""
+        """The content of the header."""
         self.version = descriptor.version
         self.encoding = descriptor.encryption or descriptor.compression or "plain"
 

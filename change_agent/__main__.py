@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+import change_agent.lean_imports  # noqa: F401  # first: what follows imports the libraries
 from change_agent.agent import ChangeAgent
 from change_agent.configuration.config import AgentConfig
 from change_agent.decoder import running
@@ -51,7 +52,7 @@ def _run(config: AgentConfig, path: Path | None, claim: NodeClaim, is_orphan: Ca
     reload_request = SignalRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, frame: agent.ask_to_stop())
-    signal.signal(signal.SIGHUP, lambda signum, frame: reload_request.tell())
+    signal.signal(signal.SIGHUP, lambda signum, frame: reload_request.send())
 
     def look() -> bool:
         if reload_request.take():
@@ -69,7 +70,7 @@ def _run(config: AgentConfig, path: Path | None, claim: NodeClaim, is_orphan: Ca
 
 
 def _keep_private() -> None:
-    """Row data and credentials are in this process: nobody else reads its files, and it leaves no core behind."""
+    """Row data and credentials are in this process: nobody else reads its files, and it writes no core file."""
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -7,11 +7,12 @@
 Each stage is one thread. They start in this order and stop in the opposite one, so that what was read can still be
 acknowledged and stored:
 
-    HttpEndpoint            metrics, health and readiness, on threads of its own
+    HttpEndpoint            metrics, health and readiness, on separate threads
     TableMetadataProvider   the session with Cassandra; the schema history, with the reader
     PositionsCopy           where it is wanted: claims the node, restores positions
     PositionsWriter         the positions' files, the deletion of segments, the status file
     GapReporter             idle until something is lost
+    ProgressReporter        the record of the progress topic
     MutationPublisher       topics, lanes; short-lived threads make producers for it
     (at the stop: wait until everything that was read is acknowledged)
     SegmentFollower         inotify, the open segments, the decoder, the parked mutations
@@ -48,26 +49,39 @@ from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.positions_copy import PositionsCopy
 from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.reading_again import reading_again
+from change_agent.positions.stops import Stops
 from change_agent.publishing.held_events import holds_events
+from change_agent.publishing.hold_limits import HoldLimits
+from change_agent.publishing.messages import Packing
 from change_agent.publishing.node_owner import NodeOwner
-from change_agent.publishing.publisher import HoldLimits, MutationPublisher
-from change_agent.publishing.topic_lane import Packing
-from change_agent.publishing.topic_looks import LostTopic
+from change_agent.publishing.publisher import MutationPublisher
+from change_agent.publishing.topic_checks import LostTopic
 from change_agent.reporting.http_endpoint import HttpEndpoint
 from change_agent.reporting.logs import set_up_log
+from change_agent.reporting.progress_reporter import (
+    ProgressReporter,
+    ProgressState,
+    newest_published_ms,
+    stored_progress,
+)
 from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.reporting.status_report import StatusReport
 from change_agent.schema.schema_history import SchemaHistory
 from change_agent.schema.table_metadata import TableMetadataProvider
+from change_agent.segments.clearings import Clearings
 from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap, GapReporter, lost_topic_message, lost_topic_record
+from change_agent.segments.moments import Moments
 from change_agent.segments.segment_follower import SegmentFollower
+from change_agent.segments.table_stops import table_stops
 from change_agent.segments.unparking import Unparker
+from change_agent.segments.unsynced import UnsyncedReading
 from change_agent.signal_request import SignalRequest
 from change_agent.sqlite_file import UnwritableFileError
 from runtime.stage import Stage
 from schemas.errors import CdcError
 from schemas.gap_record import gaps_topic
+from schemas.progress_record import Peer, progress_topic
 from schemas.topics import full_topic_name
 
 __all__ = ["AgentFailedError", "ChangeAgent"]
@@ -135,10 +149,17 @@ class ChangeAgent:
             config.cdc_poll_interval_ms / 1000,
             [spill_directory],
             config.cdc_working_dir / "reprocess",
+            unsynced=config.read_unsynced,
         )
         self._guard: Final = cdc_raw_guard(config, spill_directory, self.metrics, self._watcher.wake)
-        self._gaps: Final = GapReporter(self._producers, gaps_topic(config.topic_prefix))
+        self._stops: Final = Stops(config.cdc_working_dir)
+        self._gaps: Final = GapReporter(self._producers, gaps_topic(config.topic_prefix), self._stops)
+        self._interpreter: Final = MutationInterpreter(
+            self._provider, self._parked, self.metrics, self._stopping, finished=self._stored.finished
+        )
+        self._moments: Final = self._make_moments()
         self._follower: Final = self._make_follower()
+        self._progress: Final = self._make_progress()
         self._report: Final = self._make_report()
         self._http: Final = self._make_http()
         self._archiving: Final = self._make_archiving()
@@ -162,7 +183,7 @@ class ChangeAgent:
                 self._archiving,
             ),
             self.metrics,
-            write_status=self._report.look,
+            write_status=self._report.refresh,
             interval_s=config.positions_interval_ms / 1000,
         )
 
@@ -188,7 +209,7 @@ class ChangeAgent:
         url, compression = self._config.archive_url, self._config.archive_compression
         if url is None:
             return None
-        # Every segment that is not finished by now goes to the archive.
+        # Every segment that is not finished yet will be archived.
         began_ms = time.time_ns() // 1_000_000
         return Archiving(
             SegmentArchive(url, compression), self._node_id, lambda: self._provider.archived_schema(began_ms)
@@ -239,6 +260,7 @@ class ChangeAgent:
             self._provider,
             limits=self._follower.limits,
             topics=lambda: self._publisher.statuses,
+            progress=lambda: {} if self._progress is None else self._progress.as_status(),
             path=self._config.cdc_working_dir / "status.json",
             service_url=self._config.pulsar_service_url,
             requires_safe_policies=self._config.ready_requires_safe_policies,
@@ -248,7 +270,9 @@ class ChangeAgent:
         config = self._config
         if config.http_port is None:
             return None
-        page = MetricsPage(self.metrics, lambda: self._publisher.statuses)
+        progress = self._progress
+        ages = dict if progress is None else progress.ages_s
+        page = MetricsPage(self.metrics, lambda: self._publisher.statuses, ages)
         return HttpEndpoint(
             config.http_address,
             config.http_port,
@@ -261,21 +285,76 @@ class ChangeAgent:
         )
 
     def _note_lost(self, lost: LostTopic) -> None:
-        """A thread that opens the topic again: tell which events may be lost with it."""
+        """On a thread that opens the topic again: report which events may be lost with it."""
         known = self._provider.known
         if known is None:
             raise PublishError(lost.topic, "its table is not known before Cassandra answers")
         self.metrics.topics_lost += 1
+        table = lost.topic.removeprefix(full_topic_name(self._config.topic_prefix))
         record = lost_topic_record(
             lost, full_topic_name(self._config.topic_prefix), known, self._positions.read_place, int(time.time() * 1000)
         )
+        reason = f"the events topic {lost.reason.partition(';')[0]}: run cdc spark resync, or verify the table"
+        self._stops.note(table, reason, [record])
         _log.error("%s", lost_topic_message(lost.topic, record))
-        self._gaps.report(Gap(records=[record], on_told=lost.on_told))
+        self._gaps.report(Gap(records=[record], on_reported=lost.on_reported))
+
+    def _make_moments(self) -> Moments | None:
+        interval_ms = self._config.progress_interval_ms
+        if not interval_ms:
+            return None
+        return Moments(
+            interval_ms / 1000,
+            self._note_moment,
+            floor_ms=newest_published_ms(stored_progress(self._config.cdc_working_dir)),
+        )
+
+    def _note_moment(self, time_ms: int) -> None:
+        """The reader's thread: everything that the node answered before is with the publisher."""
+        stops = self._table_stops()
+        self._publisher.note_moment(time_ms, frozenset(name for name, reason in stops.items() if reason is None))
+
+    def _table_stops(self) -> dict[tuple[str, str], str | None]:
+        known = self._provider.known
+        tables = {} if known is None else known.tables
+        return table_stops(self._interpreter.published_tables, tables, self._parked.table_ids, self._stops.reasons())
+
+    def _make_progress(self) -> ProgressReporter | None:
+        if self._moments is None:
+            return None
+        topic = progress_topic(self._config.topic_prefix)
+        reporter = ProgressReporter(
+            self._config.cdc_working_dir,
+            lambda: self._producers.open_progress(topic),
+            self._progress_state,
+            self._publisher,
+            self._config.progress_interval_ms / 1000,
+        )
+        self._publisher.on_moment(reporter.note)
+        return reporter
+
+    def _progress_state(self) -> ProgressState | None:
+        known, moments = self._provider.known, self._moments
+        if known is None or moments is None or not moments.has_checked:
+            return None
+        return ProgressState(
+            node_id=known.node_id,
+            tables=self._interpreter.published_tables,
+            stops=self._table_stops(),
+            peers=[Peer(each.host_id, each.address, each.data_center) for each in self._provider.nodes],
+            replication=self._provider.replication,
+            behind=moments.behind,
+        )
 
     def _make_follower(self) -> SegmentFollower:
-        interpreter = MutationInterpreter(
-            self._provider, self._parked, self.metrics, self._stopping, finished=self._stored.finished
-        )
+        interpreter = self._interpreter
+        config, unsynced = self._config, None
+        if config.read_unsynced:
+            unsynced = UnsyncedReading(
+                config.read_unsynced_min_interval_ms / 1000,
+                config.read_unsynced_max_interval_ms / 1000,
+                self._guard.commitlog_disk_access_mode,
+            )
         return SegmentFollower(
             self._watcher,
             interpreter,
@@ -286,7 +365,19 @@ class ChangeAgent:
             self._stored,
             self._stopping,
             self._gaps,
-            self._config.segment_options,
+            config.segment_options,
+            unsynced,
+            self._moments,
+            self._stops,
+            Clearings(
+                config.cdc_working_dir,
+                self._provider,
+                interpreter,
+                self._positions,
+                self._producers,
+                config.topic_prefix,
+                self._stopping,
+            ),
         )
 
     def start(self) -> None:
@@ -296,8 +387,10 @@ class ChangeAgent:
             _log.warning("%s", note)
         _log.info(
             "reading %s, publishing to %s, topics %s<keyspace>.<table>",
-            config.cdc_raw_directory, config.pulsar_service_url, config.topic_prefix,
-        )  # fmt: skip
+            config.cdc_raw_directory,
+            config.pulsar_service_url,
+            config.topic_prefix,
+        )
         self._apply(config)
         if self._http is not None:
             self._report.http_address = self._http.address
@@ -308,7 +401,7 @@ class ChangeAgent:
         self._begin(self._provider)
         if self._archiving is not None:
             ending.callback(self._archiving.close)
-        self._begin(self._copy, self._writer, self._gaps, self._publisher)
+        self._begin(self._copy, self._writer, self._gaps, self._progress, self._publisher)
         ending.callback(self._drain)
         ending.callback(self._watcher.close)
         self._begin(self._reader, self._guard, self._rotation)
@@ -338,7 +431,7 @@ class ChangeAgent:
 
     def ask_to_stop(self) -> None:
         """Let `wait` return."""
-        self._stop_request.tell()
+        self._stop_request.send()
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> None:
         """Return when the agent was asked to stop, or `until`, which is asked often, says so.
@@ -361,7 +454,7 @@ class ChangeAgent:
         _log.info("stopped: %s", self._stats_line())
 
     def _drain(self) -> None:
-        """Wait for what is on its way, up to the shutdown timeout."""
+        """Wait for the events in flight, up to the shutdown timeout."""
         if not self._positions.wait_until_empty(self._config.shutdown_timeout_ms / 1000):
             _log.warning("%d events are not acknowledged; the next start reads them again", self._positions.events)
 

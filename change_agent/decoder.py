@@ -1,8 +1,11 @@
-"""Which decoder runs: the sources of the decoder compiled by mypyc, or the same sources as they are.
+"""Which decoder runs: the native core, the sources of the decoder compiled by mypyc, or the same sources as they are.
 
-`cdc compile` puts the compiled modules into `_compiled/<key>/` beside this file; `schemas.compiled_modules` says when they are
-loaded. What was compiled from other sources is not, and :func:`running` says that it is stale. `CDC_DECODER` chooses: `auto`,
-`compiled` or `python`.
+`cdc compile` puts the compiled modules into `_compiled/<key>/` beside this file; `runtime.compiled_modules` says when they are
+loaded. What was compiled from other sources is not, and :func:`running` says that it is stale. The native core, whose sources
+are `native/`, has a folder of its own there. It takes most entries of an agent (change_agent.native_core); the modules read what
+it refuses, and all that is no agent reads.
+
+`CDC_DECODER` chooses: `auto` (what there is), `native` and `compiled` (or an error, never something else), `python`.
 
 `change_agent/__init__.py` calls :func:`choose` before any other module of the package can be imported.
 """
@@ -10,12 +13,28 @@ loaded. What was compiled from other sources is not, and :func:`running` says th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
-from schemas.compiled_modules import CompiledGroup, abi, build_key
+from runtime.compiled_modules import CompiledGroup, abi, build_key
+from schemas.errors import ConfigError
 
-__all__ = ["COMPILED_MODULES", "GROUP", "INTERFACES", "RunningDecoder", "choose", "compiled_folder", "running"]
+__all__ = [
+    "COMPILED_MODULES",
+    "GROUP",
+    "INTERFACES",
+    "NATIVE_MODULE",
+    "NATIVE_SOURCES",
+    "RunningDecoder",
+    "choose",
+    "compiled_folder",
+    "native_folder",
+    "native_module",
+    "running",
+]
 
 COMPILED_MODULES: Final = (
     "change_agent.data_input",
@@ -35,20 +54,27 @@ COMPILED_MODULES: Final = (
     "change_agent.events.events_writer",
     "change_agent.positions.accounts",
     "change_agent.publishing.outgoing",
+    "change_agent.publishing.event_batch",
 )
 """They are compiled together."""
 
 INTERFACES: Final = (
+    "change_agent.cdc_raw.segment_key",
     "change_agent.commitlog.compression",
     "change_agent.commitlog.descriptor",
     "change_agent.commitlog.section_decoder",
     "change_agent.errors",
+    "change_agent.events.mutation_interpreter",
     "change_agent.format_version",
+    "change_agent.metrics",
+    "change_agent.native_core",
+    "change_agent.positions.inflight",
     "schemas.avro_forms",
     "schemas.avro_names",
     "schemas.cql_type",
     "schemas.cql_value",
     "schemas.mutation_event",
+    "schemas.native_codec",
     "schemas.row_record",
     "schemas.table_metadata",
     "schemas.topics",
@@ -58,34 +84,57 @@ INTERFACES: Final = (
 GROUP: Final = CompiledGroup(name="change_agent_decoder", option="CDC_DECODER", modules=COMPILED_MODULES)
 _ROOT: Final = Path(__file__).parent.parent
 _HOW: Final = "`make compile` or `cdc compile` makes it several times as fast"
+_CHOICES: Final = ("auto", "compiled", "native", "python")
+
+NATIVE_MODULE: Final = "change_agent_native"
+"""The native core, as a module."""
+NATIVE_SOURCES: Final = _ROOT / "change_agent" / "native"
+"""The crate that it is compiled from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningDecoder:
-    """What this process decodes with; `description` says it to a person, and why when it is not the compiled one."""
+    """What this process decodes with. `description` says it to a person, and why when it is not the fastest; `modules` says it
+    of what reads without the native core: `cdc decode`, archives, what the core refuses."""
 
+    is_native: bool
     is_compiled: bool
     description: str
+    modules: str
 
 
 def running() -> RunningDecoder:
-    """What this process decodes with."""
+    """The decoder of this process."""
     assert _running is not None
     return _running
 
 
 def choose(choice: str) -> None:
     """Let the modules of the decoder come from where `choice` says; called once. Raises ConfigError."""
-    global _running  # noqa: PLW0603  # a process has one decoder
+    global _running, _native  # noqa: PLW0603  # a process has one decoder
+    if choice not in _CHOICES:
+        raise ConfigError.of(GROUP.option, f"{choice!r} is not one of {', '.join(_CHOICES)}")
+    no_core = None
+    if choice in {"auto", "native"}:
+        _native, no_core = _load_native()
+    if choice == "native" and no_core is not None:
+        raise ConfigError.of(
+            GROUP.option, f"there is no native core: {no_core}; run `cdc compile` where there is cargo"
+        )
     folder = compiled_folder()
     why = None
     if not folder.is_dir():
         why = "the sources changed since it was compiled" if _was_compiled(folder) else "not compiled"
     missing = None if why is None else f"there is no compiled decoder: {why}"
-    is_compiled = GROUP.load(choice, str(folder), missing)
+    is_compiled = GROUP.load("auto" if choice == "native" else choice, str(folder), missing)
     plain = "CDC_DECODER=python" if choice == "python" else f"{why}; {_HOW}"
+    modules = described = "compiled" if is_compiled else f"plain Python ({plain})"
+    if _native is not None:
+        described = "native" if is_compiled else f"native; refused entries: {modules}"
+    elif is_compiled and choice != "compiled":
+        described = f"compiled (no native core: {no_core})"
     _running = RunningDecoder(
-        is_compiled=is_compiled, description="compiled" if is_compiled else f"plain Python ({plain})"
+        is_native=_native is not None, is_compiled=is_compiled, description=described, modules=modules
     )
 
 
@@ -95,7 +144,37 @@ def compiled_folder() -> Path:
     return _ROOT / "change_agent" / "_compiled" / key
 
 
+def native_folder() -> Path:
+    """Where the native core of these sources, for this interpreter, is or would be."""
+    files = [NATIVE_SOURCES / "Cargo.toml", NATIVE_SOURCES / "Cargo.lock", *sorted(NATIVE_SOURCES.glob("src/*.rs"))]
+    key = build_key((path.name, path.read_bytes()) for path in files if path.is_file())
+    return _ROOT / "change_agent" / "_compiled" / f"native-{key}"
+
+
+def native_module() -> ModuleType | None:
+    """The module of the native core, where it runs."""
+    return _native
+
+
+def _load_native() -> tuple[ModuleType | None, str | None]:
+    """The module, or why there is none."""
+    folder = native_folder()
+    file = folder / f"{NATIVE_MODULE}.abi3.so"
+    if not file.is_file():
+        was_built = any(folder.parent.glob(f"native-{abi()}-*"))
+        return None, "its sources changed since it was built" if was_built else "not built"
+    try:
+        spec = spec_from_file_location(NATIVE_MODULE, file, loader=ExtensionFileLoader(NATIVE_MODULE, str(file)))
+        assert spec is not None and spec.loader is not None
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        return None, f"{file} cannot be loaded ({error})"
+    return module, None
+
+
 _running: RunningDecoder | None = None
+_native: ModuleType | None = None
 
 
 def _source(module: str) -> Path:

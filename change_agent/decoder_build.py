@@ -1,6 +1,7 @@
 """Compiles the decoder, or other modules: mypyc makes C of their sources, and the C compiler makes modules that Python loads.
+Cargo makes the native core.
 
-Where a compiler is missing nothing is lost but speed; :func:`obstacle` says what to install.
+Where a compiler is missing nothing is lost but speed; :func:`obstacle` and :func:`native_obstacle` say what to install.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from change_agent.decoder import GROUP, compiled_folder
-from schemas.compiled_modules import CompiledGroup
+from change_agent.decoder import GROUP, NATIVE_MODULE, NATIVE_SOURCES, compiled_folder, native_folder
+from runtime.compiled_modules import CompiledGroup
 from schemas.errors import CdcError
 
-__all__ = ["DecoderBuildError", "build_decoder", "build_modules", "obstacle"]
+__all__ = ["DecoderBuildError", "build_decoder", "build_modules", "build_native", "native_obstacle", "obstacle"]
 
 _ROOT: Final = Path(__file__).parent.parent
 _SHOWN_LINES: Final = 20
+_NO_COMPILER: Final = "there is no C compiler (on Debian: apt install gcc python3-dev)"
 
 # The group makes one library of all modules, so that they call each other as C functions do.
 _SETUP: Final = """\
@@ -43,17 +45,66 @@ class DecoderBuildError(CdcError):
     """The decoder could not be compiled: what the compiler said last."""
 
 
+def native_obstacle() -> str | None:
+    """Why the native core cannot be built here, and what to install; None when it can."""
+    if shutil.which(_cargo()) is None:
+        return "there is no cargo (https://rustup.rs, or on Debian: apt install cargo)"
+    return _NO_COMPILER if _has_no_compiler() else None
+
+
 def obstacle() -> str | None:
     """Why the decoder cannot be compiled here, and what to install; None when it can."""
-    compiler = os.environ.get("CC") or str(sysconfig.get_config_var("CC") or "cc")
-    if shutil.which(compiler.split()[0]) is None:
-        return "there is no C compiler (on Debian: apt install gcc python3-dev)"
+    if _has_no_compiler():
+        return _NO_COMPILER
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         return f"Python's headers are missing for {sys.executable} (on Debian: apt install python3-dev)"
     for module, package in (("mypyc", "mypy"), ("setuptools", "setuptools")):
         if find_spec(module) is None:
             return f"{package} is not installed (pip install 'cassandra-cdc[compile]')"
     return None
+
+
+def _has_no_compiler() -> bool:
+    compiler = os.environ.get("CC") or str(sysconfig.get_config_var("CC") or "cc")
+    return shutil.which(compiler.split()[0]) is None
+
+
+def _cargo() -> str:
+    return os.environ.get("CARGO") or "cargo"
+
+
+def build_native() -> Path:
+    """Build the native core of the sources as they are now. Raises DecoderBuildError, which is one line.
+
+    Cargo fetches the crates that `Cargo.lock` names, unless it has them.
+    """
+    target = native_folder()
+    if target.is_dir():
+        return target
+    with tempfile.TemporaryDirectory(prefix="cdc-native-") as folder:
+        work = Path(folder)
+        sources = work / "native"
+        shutil.copytree(NATIVE_SOURCES, sources, ignore=shutil.ignore_patterns("target"))
+        done = subprocess.run(
+            [_cargo(), "build", "--release", "--locked", "--target-dir", str(work / "target")],
+            cwd=sources, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={"CARGO_NET_RETRY": "1", "CARGO_HTTP_TIMEOUT": "20", **os.environ, "PYO3_PYTHON": sys.executable},
+        )  # fmt: skip
+        if done.returncode:
+            raise DecoderBuildError(f"cargo: {_first_error(done.stdout)}")
+        (library,) = (work / "target" / "release").glob(f"lib{NATIVE_MODULE}.[sd][oy]*")
+        (work / "out").mkdir()
+        shutil.copyfile(library, work / "out" / f"{NATIVE_MODULE}.abi3.so")
+        _move(work / "out", target)
+    return target
+
+
+def _first_error(said: str) -> str:
+    """Of what cargo said: the first error, and the last cause of it."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error")]
+    causes = [line for line in lines if line.startswith("[")] or lines[-1:]
+    return f"{errors[0]} ({causes[-1]})" if errors else "; ".join(causes)
 
 
 def build_decoder(target: Path | None = None) -> Path:

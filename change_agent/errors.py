@@ -9,11 +9,12 @@
     └─ CommitLogReadError            reason, segment, position
        ├─ SegmentFileError           the file cannot be opened or read now (rights, disk): try again, later
        ├─ BufferUnderflowError       the bytes end too early: more may come, else the segment is cut
-       ├─ ChecksumMismatchError      bytes are not what Cassandra wrote: keep the segment, tell the operator
+       ├─ ChecksumMismatchError      bytes are not what Cassandra wrote: keep the segment, report it
        ├─ MalformedSegmentError      checksums agree and the framing is impossible: the same
        ├─ MalformedMutationError     checksums agree and the mutation does not fit the schema we know: the same
        ├─ UnknownTableError          table_id: refresh the schema, then try again
        ├─ UnknownColumnError         table, column: refresh the schema, then try again
+       ├─ NativeCoreError            the native core has a defect: plain Python reads the entry, tell the developers
        ├─ UnsupportedVersionError    version: leave the segment alone
        ├─ UnsupportedEncodingError   encoding: leave the segment alone
        └─ SegmentKeyError            key_alias: leave the segment alone, the operator has the key
@@ -37,6 +38,7 @@ __all__ = [
     "KeyStoreError",
     "MalformedMutationError",
     "MalformedSegmentError",
+    "NativeCoreError",
     "NodeTakenError",
     "PartitionsChangedError",
     "PublishError",
@@ -59,9 +61,9 @@ class Damage(StrEnum):
     SECTION = "section"
     """What a section was compressed or encrypted to."""
     ENTRY_SIZE = "entry_size"
-    """The size of an entry, or its checksum: nothing behind it can be found."""
+    """The size of an entry, or its checksum: nothing after it can be found."""
     ENTRY = "entry"
-    """A mutation, or its checksum: the entry behind it can be found."""
+    """A mutation, or its checksum: the entry after it can be found."""
     ZEROS = "zeros"
     """Zeros in the middle of the log."""
     CUT = "cut"
@@ -124,7 +126,7 @@ class CommitLogReadError(CdcError):
         self.position = position
 
     def with_location(self, segment: str, position: int) -> Self:
-        """This error, told where it happened; what it knows already stays."""
+        """This error, with the place where it happened; known parts of the place stay."""
         self.segment = segment if self.segment is None else self.segment
         self.position = position if self.position is None else self.position
         return self
@@ -184,6 +186,13 @@ class MalformedSegmentError(CommitLogReadError):
 
 class MalformedMutationError(CommitLogReadError):
     """A mutation that does not fit the schema it is read with, or that Cassandra would not have written."""
+
+
+class NativeCoreError(CommitLogReadError):
+    """The native core broke off at an entry: a defect of it, which says nothing about the bytes."""
+
+    def __init__(self, message: str, *, segment: str | None = None, position: int | None = None) -> None:
+        super().__init__(f"the native core broke off ({message})", segment=segment, position=position)
 
 
 class UnknownTableError(CommitLogReadError):

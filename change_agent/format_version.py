@@ -1,4 +1,4 @@
-"""What differs between commit log versions: the one table.
+"""The one table of the differences between commit log versions.
 
 Cassandra source: o.a.c.db.commitlog.CommitLogDescriptor.getMessagingVersion and what o.a.c.db reads by that version.
 """

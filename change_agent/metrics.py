@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left
 from dataclasses import dataclass, field, fields
 from typing import Final, final
@@ -62,7 +63,7 @@ def _gauge(text: str) -> int:
 class AgentMetrics:
     """Counts since the agent started, and a few gauges. Plain numbers: a reader may see one of them a moment late.
 
-    Each has the text that `/metrics` tells about it.
+    Each has its text for `/metrics`.
     """
 
     segments_finished: int = _counter("Segments that were read to their end")
@@ -77,6 +78,9 @@ class AgentMetrics:
         "Times that a segment could not be moved out of cdc_raw while it filled up; it stays, and is tried again"
     )
     bytes_read: int = _counter("Bytes of commit log that were read")
+    unsynced_bytes_lost: int = _counter(
+        "Bytes of commit log that were published before their sync and that the node lost when it was killed"
+    )
     mutations_read: int = _counter("Mutations that were read")
     mutations_skipped: int = _counter("Mutations without an event: tables without cdc, or left out by patterns")
     mutations_parked: int = _counter("Mutations that could not be decoded and were parked")
@@ -84,21 +88,28 @@ class AgentMetrics:
     corrupt_entries: int = _counter("Commit log entries whose checksum is wrong")
     events_published: int = _counter("Events that were handed to the publisher")
     events_acknowledged: int = _counter("Events that the broker has")
-    events_too_large: int = _counter("Events that the broker did not take for their size, kept on disk")
+    events_too_large: int = _counter("Events that were too large for the broker, kept on disk")
     messages_sent: int = _counter("Messages that were sent")
     bytes_sent: int = _counter("Bytes of the messages that the broker has")
     send_errors: int = _counter("Messages that were refused, and sent again")
     topics_held: int = _counter("Times that a topic could not be used and its events were held on disk")
     topics_lost: int = _counter(
-        "Times that an events topic or its subscription was gone: a gap record says which events may be lost"
+        "Times that an events topic or its subscription was missing; a gap record names the events that may be lost"
     )
     write_failures: int = _counter(
         "Times that something could not be written to the working directory; it is tried again"
     )
+    last_write_failure_timestamp_seconds: float = field(
+        default=0.0,
+        metadata={
+            "help": "Time of the last failed write to the working directory, seconds of the epoch; 0: none since the start",
+            "is_gauge": True,
+        },
+    )
     schema_refreshes: int = _counter("Times that the schema was read from the node")
-    parked: int = _gauge("Mutations in the parking lot now")
+    parked: int = _gauge("Mutations that are parked now")
     parked_bytes: int = _gauge("Bytes of parked.sqlite")
-    schema_bytes: int = _gauge("Bytes of schema.sqlite")
+    schema_bytes: int = _gauge("Bytes of schema.sqlite and its write-ahead log")
     inflight_events: int = _gauge("Events on their way, not acknowledged")
     inflight_bytes: int = _gauge("Bytes of these events, estimated")
     lag_bytes: int = _gauge("Bytes of commit log that Cassandra has synced and the broker has not acknowledged")
@@ -107,13 +118,13 @@ class AgentMetrics:
     )
     stuck_seconds: float = field(
         default=0.0,
-        metadata={"help": "How long there is something to do and the position does not move", "is_gauge": True},
+        metadata={"help": "How long the position has not moved although there is something to read", "is_gauge": True},
     )
     standby: int = _gauge("1 while another agent has this node, and this one waits for its end")
     cdc_raw_unlocked: int = _gauge(
         "1 where cdc_raw cannot be locked: a second agent for this node would not be kept out"
     )
-    ignored_files: int = _gauge("Files in cdc_raw that are not what their names say, and are left alone")
+    ignored_files: int = _gauge("Files in cdc_raw that are not segments, and are left alone")
     cdc_raw_bytes: int = _gauge("Bytes in cdc_raw, as Cassandra counts them")
     cdc_raw_limit_bytes: int = _gauge("Bytes that Cassandra allows in cdc_raw")
     cdc_raw_seconds_to_full: int = field(
@@ -132,7 +143,7 @@ class AgentMetrics:
         "Write time of the last event that the broker has, microseconds of the epoch"
     )
     damage: dict[Damage, int] = field(default_factory=lambda: dict.fromkeys(Damage, 0))
-    """Bad places in segments, by what is bad. Written by the follower's thread."""
+    """Damaged places in segments, by kind. Written by the follower's thread."""
     tables: dict[str, TableMetrics] = field(default_factory=dict)
     """By `keyspace.table`. Only the publisher's thread adds one."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -141,6 +152,7 @@ class AgentMetrics:
         """Something could not be written to the working directory. For any thread; each other counter has one thread."""
         with self._lock:
             self.write_failures += 1
+            self.last_write_failure_timestamp_seconds = round(time.time(), 3)
 
     def note_damage(self, damage: Damage | None) -> None:
         """Bytes of a segment are not what Cassandra wrote; None: it is something else that is wrong."""

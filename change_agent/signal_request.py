@@ -1,4 +1,4 @@
-"""What a signal asks the agent for: to stop, to read its configuration again."""
+"""The requests that signals make to the agent: to stop, or to read its configuration again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 __all__ = ["SignalRequest"]
 
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 
 class SignalRequest:
@@ -18,22 +18,22 @@ class SignalRequest:
     """
 
     def __init__(self) -> None:
-        self._is_told = False
+        self._is_sent = False
 
-    def tell(self) -> None:
+    def send(self) -> None:
         """From now on every `wait` returns True."""
-        self._is_told = True
+        self._is_sent = True
 
     def take(self) -> bool:
-        """True when it was told since the last time."""
-        if not self._is_told:
+        """True if the signal came since the last call."""
+        if not self._is_sent:
             return False
-        self._is_told = False
+        self._is_sent = False
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """True soon after it was told, False when the time is over."""
+        """True soon after the signal, False when the time is over."""
         deadline = time.monotonic() + timeout_s
-        while not self._is_told and (left_s := deadline - time.monotonic()) > 0:
-            time.sleep(min(left_s, _LOOK_S))
-        return self._is_told
+        while not self._is_sent and (left_s := deadline - time.monotonic()) > 0:
+            time.sleep(min(left_s, _POLL_S))
+        return self._is_sent

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _BUSY_TIMEOUT_S: Final = 10.0
-# Primary codes of what is wrong with the disk or with rights, and not with the content.
+# Primary codes of errors of the disk or of rights, and not of the content.
 _NOT_DAMAGED: Final = frozenset({
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM,
@@ -104,7 +104,7 @@ def set_aside(path: Path) -> Path:
 
 
 def stored_bytes(path: Path) -> int:
-    """What a database takes on the disk; 0 when it is not there."""
+    """The size of a database on the disk; 0 when it does not exist."""
     total = 0
     for suffix in _SUFFIXES:
         with suppress(FileNotFoundError):

@@ -25,7 +25,7 @@ _LOOK_S: Final = 0.5
 
 
 class NodeClaim(Enum):
-    """What this agent knows of others for its node."""
+    """Whether other agents have this agent's node."""
 
     ALONE = auto()
     """No other agent of this machine reads cdc_raw, or will, while this one runs."""
@@ -56,8 +56,9 @@ def _claim(lock: FolderLock, config: AgentConfig, is_over: Callable[[], bool]) -
     except OSError as error:
         _log.warning(
             "%s cannot be locked (%s): a second agent for this node would not be kept out; see to it that there is none",
-            folder, error.strerror,
-        )  # fmt: skip
+            folder,
+            error.strerror,
+        )
         return NodeClaim.UNKNOWN
     reason = (
         f"another agent reads {folder}: this one waits until that has ended, and changes nothing;"
@@ -78,7 +79,7 @@ def _signals() -> Iterator[SignalRequest]:
     """Told at SIGTERM and SIGINT; behind it they do what they did before."""
     request = SignalRequest()
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda signum, frame: request.tell()) for number in numbers]
+    before = [signal.signal(number, lambda signum, frame: request.send()) for number in numbers]
     try:
         yield request
     finally:

@@ -1,1 +1,1 @@
-"""What a process that runs for months needs of its threads: how they start and stop, wait before they retry, and warn."""
+"""Threads of a process that runs for months: how they start and stop, wait before they retry, and warn."""

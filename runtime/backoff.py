@@ -19,6 +19,6 @@ class Backoff:
     longest_s: float
 
     def pause_s(self, failures: int) -> float:
-        """The pause after so many failures in a row, in seconds; the first failure is number 1."""
+        """The pause after this number of failures in a row, in seconds; the first failure is number 1."""
         bounded: float = min(self.longest_s, self.shortest_s * 2.0 ** min(max(failures - 1, 0), _MOST_DOUBLINGS))
         return bounded * random.uniform(0.5, 1)

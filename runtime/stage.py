@@ -14,7 +14,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Stage(ABC):
-    """Runs `run` once on a thread of its own. What `run` raises is logged with its traceback and kept as `failure`.
+    """Runs `run` once on a separate thread. What `run` raises is logged with its traceback and kept as `failure`.
 
     `on_failure` gets it too, on the stage's thread. A stage that was never started can be stopped, and every stage can be stopped twice.
     """

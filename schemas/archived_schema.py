@@ -1,4 +1,4 @@
-"""What an archive of commit log segments holds beside them: the schemas by which they are read.
+"""The schema history that is stored beside archived commit log segments, and by which they are read.
 
     <archive>/<node id>/CommitLog-7-1795219249195.log.zst    a finished segment, perhaps without .zst
     <archive>/<node id>/schema-history.json                  an object:
@@ -66,13 +66,13 @@ class ArchivedDefinition:
 
     @property
     def key(self) -> tuple[UUID, int, int]:
-        """What tells definitions apart."""
+        """The values that distinguish definitions."""
         return self.table_id, self.since_us, self.types_since_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedPlace:
-    """Where in the log a definition begins: the entries behind this place have it."""
+    """Where in the log a definition begins: entries after this place have it."""
 
     segment_id: int
     position: int
@@ -132,7 +132,7 @@ class ArchivedSchema:
 
 
 def merged(stored: ArchivedSchema | None, known: ArchivedSchema) -> ArchivedSchema:
-    """What is known now, and what stood in the archive before and is no longer known, as after a loss of the working directory."""
+    """The known definitions, and those in the archive that are not known any more (the working directory was lost)."""
     if stored is None:
         return known
     definitions = {each.key: replace(each, present=False) for each in stored.definitions}

@@ -1,4 +1,4 @@
-"""CQL types as a tree of values, parsed from the text that `system_schema` holds (`frozen<map<text, int>>`).
+"""CQL types as a tree of values, parsed from the text in `system_schema` (`frozen<map<text, int>>`).
 
 Cassandra source: o.a.c.cql3.CQL3Type and o.a.c.schema.CQLTypeParser.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from schemas.errors import CdcError
+from schemas.native_codec import CODECS
 
 __all__ = [
     "CqlType",
@@ -25,10 +26,7 @@ __all__ = [
     "parse_cql_type",
 ]
 
-NATIVE_TYPE_NAMES: Final = frozenset({
-    "ascii", "bigint", "blob", "boolean", "counter", "date", "decimal", "double", "duration", "empty", "float", "inet",
-    "int", "smallint", "text", "time", "timestamp", "timeuuid", "tinyint", "uuid", "varchar", "varint",
-})  # fmt: skip
+NATIVE_TYPE_NAMES: Final = frozenset({*CODECS, "varchar"})
 
 # Deeper nesting than any schema has; keeps hostile text from exhausting the stack.
 _MAX_DEPTH: Final = 64

@@ -1,11 +1,6 @@
 """CQL bytes -> the value that goes into an Avro record, in the mapping that DataStax's connector established.
 
-    text ascii -> str              boolean -> bool           blob, custom -> bytes
-    tinyint smallint int -> int    bigint counter -> int     float double -> float
-    varint -> bytes (two's complement, minimal)              decimal -> {"bigint": bytes, "scale": int}
-    timestamp -> int milliseconds  date -> int days          time -> int microseconds (nanoseconds are cut)
-    uuid timeuuid -> str           inet -> str as Java's InetAddress.getHostAddress
-    duration -> {"months", "days", "nanoseconds"}
+    native types as in `schemas.native_codec`; custom types -> bytes
     list set vector -> list        map -> dict with text keys    tuple, user type -> dict of nullable fields
 
 Serialized forms: o.a.c.serializers.* and the native protocol v5 specification, section 6.
@@ -14,7 +9,6 @@ Serialized forms: o.a.c.serializers.* and the native protocol v5 specification, 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Final
 
 from schemas.avro_names import avro_names
@@ -31,11 +25,9 @@ from schemas.cql_type import (
     VectorType,
 )
 from schemas.errors import CdcError
-from schemas.json_value import AvroValue
+from schemas.native_codec import CODECS, AvroValue, ValueReader, minimal_varint, unsigned_vint
 
 __all__ = ["AvroValue", "CqlValueError", "minimal_varint", "split_partition_key", "value_reader"]
-
-ValueReader = Callable[[bytes], AvroValue]
 
 
 class CqlValueError(CdcError):
@@ -82,115 +74,13 @@ def split_partition_key(data: bytes, components: int) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def minimal_varint(data: bytes) -> bytes:
-    """The same two's complement number without needless leading bytes, as Java's BigInteger.toByteArray."""
-    at = 0
-    while at + 1 < len(data) and (data[at], data[at + 1] >> 7) in ((0x00, 0), (0xFF, 1)):
-        at += 1
-    return data[at:]
-
-
 _INT32: Final = struct.Struct(">i")
-
-
-def _fixed(code: str) -> ValueReader:
-    unpack = struct.Struct(">" + code).unpack
-
-    def read(data: bytes) -> AvroValue:
-        if not data:
-            return None
-        (value,) = unpack(data)
-        return value  # type: ignore[no-any-return]  # struct cannot say what it unpacks
-
-    return read
-
-
-def _text(data: bytes) -> AvroValue:
-    return data.decode("utf-8")
-
-
-def _blob(data: bytes) -> AvroValue:
-    return bytes(data)
-
-
-def _boolean(data: bytes) -> AvroValue:
-    return None if not data else data[0] != 0
-
-
-def _varint(data: bytes) -> AvroValue:
-    return minimal_varint(data) if data else None
-
-
-def _decimal(data: bytes) -> AvroValue:
-    if not data:
-        return None
-    (scale,) = _INT32.unpack_from(data)
-    return {"bigint": minimal_varint(data[4:]), "scale": scale}
-
-
-def _date(data: bytes) -> AvroValue:
-    return None if not data else int.from_bytes(data[:4], "big") - (1 << 31)
-
-
-def _time(data: bytes) -> AvroValue:
-    return None if not data else int.from_bytes(data[:8], "big") // 1000
-
-
-def _uuid(data: bytes) -> AvroValue:
-    if not data:
-        return None
-    if len(data) != 16:
-        raise IndexError("a uuid has 16 bytes")
-    text = data.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def _inet(data: bytes) -> AvroValue:
-    if not data:
-        return None
-    if len(data) == 4:
-        return ".".join(map(str, data))
-    return ":".join(f"{part:x}" for part in struct.unpack(">8H", data))
-
-
-def _duration(data: bytes) -> AvroValue:
-    if not data:
-        return None
-    months, at = _signed_vint(data, 0)
-    days, at = _signed_vint(data, at)
-    nanoseconds, at = _signed_vint(data, at)
-    return {"months": months, "days": days, "nanoseconds": nanoseconds}
-
-
-_NATIVE: Final[dict[str, ValueReader]] = {
-    "ascii": _text,
-    "text": _text,
-    "bigint": _fixed("q"),
-    "counter": _fixed("q"),
-    "blob": _blob,
-    "boolean": _boolean,
-    "date": _date,
-    "decimal": _decimal,
-    "double": _fixed("d"),
-    "duration": _duration,
-    "empty": lambda data: None,
-    "float": _fixed("f"),
-    "inet": _inet,
-    "int": _fixed("i"),
-    "smallint": _fixed("h"),
-    "time": _time,
-    "timestamp": _fixed("q"),
-    "timeuuid": _uuid,
-    "tinyint": _fixed("b"),
-    "uuid": _uuid,
-    "varint": _varint,
-}
 
 
 def _reader(cql_type: CqlType) -> ValueReader:
     match cql_type:
         case NativeType(name):
-            return _NATIVE[name]
+            return CODECS[name].read
         case ListType(element) | SetType(element):
             return _sequence(_reader(element))
         case MapType(key, value):
@@ -202,7 +92,7 @@ def _reader(cql_type: CqlType) -> ValueReader:
         case VectorType(element, dimension):
             return _vector(element, dimension)
         case CustomType():
-            return _blob
+            return CODECS["blob"].read
 
 
 def _sequence(read_element: ValueReader) -> ValueReader:
@@ -245,23 +135,17 @@ def _fields(names: tuple[str, ...], types: tuple[CqlType, ...]) -> ValueReader:
             field, at = _sized(data, at) if at < len(data) else (None, at)
             values[name] = None if field is None else read_field(field)
         if at != len(data):
-            # Written after a field was added: to leave it out would lose it, so whoever reads has to look again.
+            # Written after a field was added. The reader has to read the schema again, or the field would be lost.
             raise IndexError(f"{len(data) - at} bytes are after the {len(readers)} fields that are known")
         return values
 
     return read
 
 
-# Bytes of one element where the type has a fixed length inside a vector (o.a.c.db.marshal.AbstractType.valueLengthIfFixed).
-_VECTOR_ELEMENT_LENGTH: Final = {
-    "bigint": 8, "boolean": 1, "double": 8, "float": 4, "int": 4, "timestamp": 8, "timeuuid": 16, "uuid": 16,
-}  # fmt: skip
-
-
 def fixed_length(cql_type: CqlType) -> int | None:
     """Bytes of every value of a type that has a fixed length, else None (AbstractType.valueLengthIfFixed)."""
     if isinstance(cql_type, NativeType):
-        return _VECTOR_ELEMENT_LENGTH.get(cql_type.name)
+        return CODECS[cql_type.name].length
     if isinstance(cql_type, VectorType):
         element = fixed_length(cql_type.element)
         return None if element is None else element * cql_type.dimension
@@ -285,7 +169,7 @@ def _vector(element: CqlType, dimension: int) -> ValueReader:
         values: list[AvroValue] = []
         at = 0
         for _ in range(dimension):
-            size, at = _unsigned_vint(data, at)
+            size, at = unsigned_vint(data, at)
             if size > len(data) - at:
                 raise IndexError(f"an element of {size} bytes")
             values.append(read_element(data[at : at + size]))
@@ -310,19 +194,3 @@ def _sized(data: bytes, at: int) -> tuple[bytes | None, int]:
     if size > len(data) - at:
         raise IndexError(f"a size of {size}")
     return data[at : at + size], at + size
-
-
-def _unsigned_vint(data: bytes, at: int) -> tuple[int, int]:
-    """o.a.c.utils.vint.VIntCoding: the number of leading one bits is the number of further bytes."""
-    first = data[at]
-    extra = 8 - (~first & 0xFF).bit_length() if first != 0xFF else 8
-    end = at + 1 + extra
-    if end > len(data):
-        raise IndexError("a vint ends too early")
-    value = (first & (0xFF >> extra)) << (8 * extra) if extra < 8 else 0
-    return value | int.from_bytes(data[at + 1 : end], "big"), end
-
-
-def _signed_vint(data: bytes, at: int) -> tuple[int, int]:
-    value, at = _unsigned_vint(data, at)
-    return (value >> 1) ^ -(value & 1), at

@@ -1,4 +1,4 @@
-"""What one message of an events topic says: `MutationEvents`, several changed rows of one table from one segment.
+"""One message of an events topic: `MutationEvents`, several changed rows of one table from one segment.
 
 The Avro schema of each message's writer comes from the topic's schema registry, so that agents and connectors of
 neighbouring versions work together. New fields are nullable with a default, and are added at the end.
@@ -10,7 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, NotRequired, TypedDict, cast
 from uuid import UUID
 
 import fastavro
@@ -21,23 +21,32 @@ from schemas.errors import CdcError
 from schemas.row_record import AvroSchema, schema_text
 
 __all__ = [
+    "CLEARING_SCHEMA",
+    "CLEARING_SCHEMA_TEXT",
+    "EXPIRY_SEGMENT_ID",
     "FIRST_MUTATION_EVENTS_SCHEMA",
     "MARKER_STAYS",
     "MUTATION_EVENTS_SCHEMA",
     "MUTATION_EVENTS_SCHEMA_TEXT",
     "NO_MARKER",
     "SNAPSHOT_SEGMENT_ID",
+    "Clearing",
+    "ClearingKind",
     "MalformedEventsError",
     "MutationEvent",
     "MutationEvents",
     "MutationKind",
     "RangeBounds",
     "decode_events",
+    "encode_clearing",
     "encode_events",
 ]
 
 SNAPSHOT_SEGMENT_ID: Final = -2
 """Of events that stand for no change: existing rows that a backfill asks for. No commit log has it."""
+EXPIRY_SEGMENT_ID: Final = -3
+"""Of events that stand for no change: rows in which something has expired. Their kinds are ROW and STATIC_ROW, so that a
+connector of an earlier version publishes the row as it is. `columns` are those that were to go at `expiry_time_s`."""
 NO_MARKER: Final = -1
 """The change wrote no row marker."""
 MARKER_STAYS: Final = 0
@@ -45,13 +54,32 @@ MARKER_STAYS: Final = 0
 
 
 class MutationKind(Enum):
-    """What happened to the row, the static row, or the rows in a scope."""
+    """The kind of change of the row, of the static row, or of the rows in a scope."""
 
     ROW = "ROW"
     ROW_DELETION = "ROW_DELETION"
     STATIC_ROW = "STATIC_ROW"
     RANGE_DELETION = "RANGE_DELETION"
     PARTITION_DELETION = "PARTITION_DELETION"
+
+
+class ClearingKind(Enum):
+    """The statement that removed all rows of a table at once."""
+
+    TRUNCATION = "TRUNCATION"
+    DROP = "DROP"
+
+
+class Clearing(NamedTuple):
+    """A node removed all rows of the table that it had written before this place of its log.
+
+    `position` is in the message's segment; `time_ms` (since the epoch, by the node's clock) is later than the removed writes. Of a
+    DROP both tell when the agent noticed it.
+    """
+
+    kind: ClearingKind
+    position: int
+    time_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +106,7 @@ class MutationEvent(NamedTuple):
     `deletion_time_us` of the row, range or partition deletion, `expiry_time_s` (since the epoch) when the last cell or
     row marker expires, where all that was written has a TTL.
     `marker_expiry_s`: an INSERT writes a row marker, which keeps the row without any cell. `NO_MARKER` when the change wrote
-    none (an UPDATE), `MARKER_STAYS`, else the second when it expires; None: not told (older agents, snapshots).
+    none (an UPDATE), `MARKER_STAYS`, else the second when it expires; None: unknown (older agents, snapshots).
     `columns` are the names of regular or static columns that were written or deleted.
 
     A named tuple, for it is made for every change, six times as fast as a frozen dataclass.
@@ -102,7 +130,10 @@ class MutationEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationEvents:
-    """Events of one topic partition that were sent together, in commit log order."""
+    """Events of one topic partition that were sent together, in commit log order.
+
+    A message with a `clearing` has no events, and is on every partition of the topic.
+    """
 
     node_id: UUID
     segment_id: int
@@ -111,6 +142,7 @@ class MutationEvents:
     table_id: UUID
     key_schema: str
     events: tuple[MutationEvent, ...]
+    clearing: Clearing | None = None
 
 
 class MalformedEventsError(CdcError):
@@ -153,7 +185,19 @@ _FIRST_FIELDS: Final[list[AvroSchema]] = [
 ]
 
 
-def _events_schema(event_fields: list[AvroSchema]) -> dict[str, AvroSchema | int | None]:
+_CLEARING: Final[AvroSchema] = {
+    "type": "record",
+    "name": "Clearing",
+    "fields": [
+        # No enum: Pulsar's strategy FULL refuses one that gets another symbol.
+        {"name": "kind", "type": "string"},
+        {"name": "position", "type": "int"},
+        {"name": "time", "type": "long"},
+    ],
+}
+
+
+def _events_schema(event_fields: list[AvroSchema], *more: AvroSchema) -> dict[str, AvroSchema | int | None]:
     event: AvroSchema = {"type": "record", "name": "MutationEvent", "fields": event_fields}
     fields: list[AvroSchema] = [
         {"name": "node_id", "type": {"type": "string", "logicalType": "uuid"}},
@@ -164,36 +208,108 @@ def _events_schema(event_fields: list[AvroSchema]) -> dict[str, AvroSchema | int
         {"name": "key_schema", "type": "string"},
         {"name": "column_sets", "type": {"type": "array", "items": {"type": "array", "items": "string"}}},
         {"name": "events", "type": {"type": "array", "items": event}},
+        *more,
     ]
     return {"type": "record", "name": "MutationEvents", "namespace": "cassandra_cdc", "fields": fields}
 
 
 FIRST_MUTATION_EVENTS_SCHEMA: Final = _events_schema(_FIRST_FIELDS)
-"""By which messages were written that do not tell their schema: those that the first version of the agent held back."""
-MUTATION_EVENTS_SCHEMA: Final = _events_schema([*_FIRST_FIELDS, _nullable("marker_expiry", "long")])
+"""The schema of messages that do not name theirs: those that the first version of the agent held on disk."""
+_FIELDS: Final = [*_FIRST_FIELDS, _nullable("marker_expiry", "long")]
+MUTATION_EVENTS_SCHEMA: Final = _events_schema(_FIELDS)
 MUTATION_EVENTS_SCHEMA_TEXT: Final = schema_text(MUTATION_EVENTS_SCHEMA)
+CLEARING_SCHEMA: Final = _events_schema(_FIELDS, _nullable("clearing", _CLEARING))
+"""Of messages with a clearing, which have no events: a connector of an earlier version acknowledges them, and does nothing."""
+CLEARING_SCHEMA_TEXT: Final = schema_text(CLEARING_SCHEMA)
+
+
+class _Bounds(TypedDict):
+    start: Sequence[bytes]
+    start_inclusive: bool
+    end: Sequence[bytes]
+    end_inclusive: bool
+
+
+class _Record(TypedDict):
+    """An event as fastavro has it."""
+
+    position: int
+    ordinal: int
+    kind: str
+    key: bytes
+    partition_key: bytes
+    clustering: Sequence[bytes | None]
+    digest: bytes
+    writetime: int | None
+    live_cell_writetime: int | None
+    deletion_time: int | None
+    expiry_time: int | None
+    bounds: _Bounds | None
+    column_set: int
+    marker_expiry: int | None
+
+
+class _ClearingRecord(TypedDict):
+    kind: str
+    position: int
+    time: int
+
+
+class _Message(TypedDict):
+    """A message as fastavro has it."""
+
+    node_id: str
+    segment_id: int
+    keyspace: str
+    table: str
+    table_id: str
+    key_schema: str
+    column_sets: Sequence[Sequence[str]]
+    events: Sequence[_Record]
+    clearing: NotRequired[_ClearingRecord | None]
+
 
 _AVRO_ERRORS: Final = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
 _PARSED: Final = fastavro.parse_schema(cast("dict[str, object]", MUTATION_EVENTS_SCHEMA))
+_PARSED_WITH_CLEARING: Final = fastavro.parse_schema(cast("dict[str, object]", CLEARING_SCHEMA))
 
 
 def encode_events(events: MutationEvents) -> bytes:
     """Avro binary of a message, by MUTATION_EVENTS_SCHEMA."""
     column_sets: dict[tuple[str, ...], int] = {}
-    records = [_record(event, column_sets.setdefault(event.columns, len(column_sets))) for event in events.events]
+    message = _message(events)
+    message["events"] = [
+        _record(event, column_sets.setdefault(event.columns, len(column_sets))) for event in events.events
+    ]
+    message["column_sets"] = [list(each) for each in column_sets]
     out = io.BytesIO()
-    message = {
+    fastavro.schemaless_writer(out, _PARSED, message)
+    return out.getvalue()
+
+
+def encode_clearing(events: MutationEvents) -> bytes:
+    """Avro binary of a message with a clearing, by CLEARING_SCHEMA."""
+    assert events.clearing is not None
+    kind, position, time_ms = events.clearing
+    message = _message(events)
+    message["clearing"] = {"kind": kind.value, "position": position, "time": time_ms}
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, _PARSED_WITH_CLEARING, message)
+    return out.getvalue()
+
+
+def _message(events: MutationEvents) -> _Message:
+    """The fields of every message, without events."""
+    return {
         "node_id": str(events.node_id),
         "segment_id": events.segment_id,
         "keyspace": events.keyspace,
         "table": events.table,
         "table_id": str(events.table_id),
         "key_schema": events.key_schema,
-        "column_sets": [list(each) for each in column_sets],
-        "events": records,
+        "column_sets": [],
+        "events": [],
     }
-    fastavro.schemaless_writer(out, _PARSED, message)
-    return out.getvalue()
 
 
 def decode_events(data: bytes, writer_schema: Mapping[str, object] | None = None) -> MutationEvents:
@@ -204,26 +320,26 @@ def decode_events(data: bytes, writer_schema: Mapping[str, object] | None = None
     try:
         writer = _PARSED if writer_schema is None else dict(writer_schema)
         stream = io.BytesIO(data)
-        message = cast("Mapping[str, object]", fastavro.schemaless_reader(stream, writer, _PARSED))
+        message = cast("_Message", fastavro.schemaless_reader(stream, writer, _PARSED_WITH_CLEARING))
         if stream.read(1):
             raise ValueError("more bytes than its schema says")
-        column_sets = [tuple(each) for each in cast("Sequence[Sequence[str]]", message["column_sets"])]
-        records = cast("Sequence[Mapping[str, object]]", message["events"])
+        column_sets = [tuple(each) for each in message["column_sets"]]
         return MutationEvents(
             node_id=UUID(str(message["node_id"])),
-            segment_id=cast("int", message["segment_id"]),
-            keyspace=cast("str", message["keyspace"]),
-            table=cast("str", message["table"]),
+            segment_id=message["segment_id"],
+            keyspace=message["keyspace"],
+            table=message["table"],
             table_id=UUID(str(message["table_id"])),
-            key_schema=cast("str", message["key_schema"]),
-            events=tuple(_event(record, column_sets) for record in records),
+            key_schema=message["key_schema"],
+            events=tuple(_event(record, column_sets) for record in message["events"]),
+            clearing=_clearing(message.get("clearing")),
         )
-    # What fastavro lets through on bytes that are no such record, or of a schema that has too little or too much for us.
+    # fastavro's errors for bytes that are not such a record, or for a schema with missing or additional fields.
     except (*_AVRO_ERRORS, SchemaResolutionError, SchemaParseException) as error:
         raise MalformedEventsError(f"{len(data)} bytes are no MutationEvents record ({error})") from error
 
 
-def _record(event: MutationEvent, column_set: int) -> dict[str, object]:
+def _record(event: MutationEvent, column_set: int) -> _Record:
     bounds = event.bounds
     return {
         "position": event.position,
@@ -250,28 +366,32 @@ def _record(event: MutationEvent, column_set: int) -> dict[str, object]:
     }
 
 
-def _event(record: Mapping[str, object], column_sets: Sequence[tuple[str, ...]]) -> MutationEvent:
-    bounds = cast("Mapping[str, object] | None", record["bounds"])
+def _clearing(record: _ClearingRecord | None) -> Clearing | None:
+    return None if record is None else Clearing(ClearingKind(record["kind"]), record["position"], record["time"])
+
+
+def _event(record: _Record, column_sets: Sequence[tuple[str, ...]]) -> MutationEvent:
+    bounds = record["bounds"]
     return MutationEvent(
-        position=cast("int", record["position"]),
-        ordinal=cast("int", record["ordinal"]),
+        position=record["position"],
+        ordinal=record["ordinal"],
         kind=MutationKind(record["kind"]),
-        key=cast("bytes", record["key"]),
-        partition_key=cast("bytes", record["partition_key"]),
-        clustering=tuple(cast("Sequence[bytes | None]", record["clustering"])),
-        digest=cast("bytes", record["digest"]),
-        writetime_us=cast("int | None", record["writetime"]),
-        live_cell_writetime_us=cast("int | None", record["live_cell_writetime"]),
-        deletion_time_us=cast("int | None", record["deletion_time"]),
-        expiry_time_s=cast("int | None", record["expiry_time"]),
+        key=record["key"],
+        partition_key=record["partition_key"],
+        clustering=tuple(record["clustering"]),
+        digest=record["digest"],
+        writetime_us=record["writetime"],
+        live_cell_writetime_us=record["live_cell_writetime"],
+        deletion_time_us=record["deletion_time"],
+        expiry_time_s=record["expiry_time"],
         bounds=None
         if bounds is None
         else RangeBounds(
-            start=tuple(cast("Sequence[bytes]", bounds["start"])),
+            start=tuple(bounds["start"]),
             start_inclusive=bool(bounds["start_inclusive"]),
-            end=tuple(cast("Sequence[bytes]", bounds["end"])),
+            end=tuple(bounds["end"]),
             end_inclusive=bool(bounds["end_inclusive"]),
         ),
-        columns=column_sets[cast("int", record["column_set"])],
-        marker_expiry_s=cast("int | None", record["marker_expiry"]),
+        columns=column_sets[record["column_set"]],
+        marker_expiry_s=record["marker_expiry"],
     )

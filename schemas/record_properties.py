@@ -13,11 +13,12 @@
     row_marker       `expires`: no row marker of an earlier INSERT keeps the row beyond `expires_at`. Absent: not known
     deletion_time    microseconds, on partition_deletion and range_deletion
     static_columns   on static_row: JSON list of the table's static columns, as the value's fields are called (its schema cannot tell them)
-    range_start      on range_deletion: base64 of an Avro key whose clustering columns after the bound's prefix are null;
-    range_end        absent where that end is open. Start and end are in clustering order, as in the commit log
+    range_start      on range_deletion: base64 of an Avro key whose clustering columns after the bound's prefix are null. Absent: open
+    range_end        the same for the end of the range. Start and end are in clustering order, as in the commit log
     range_start_inclusive, range_end_inclusive    `true` or `false`
     range_reversed   JSON list of the clustering columns with descending order, as the key's fields are called; absent when there is none
     snapshot         `true` on backfilled rows
+    expiry           `true` on records that no change caused: something of the row has expired
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = [
     "COLUMNS_EXPIRE_AT",
     "DELETION_TIME",
     "EXPIRES_AT",
+    "EXPIRY",
     "KIND",
     "NODE",
     "RANGE_END",
@@ -63,3 +65,4 @@ RANGE_START_INCLUSIVE: Final = "range_start_inclusive"
 RANGE_END_INCLUSIVE: Final = "range_end_inclusive"
 RANGE_REVERSED: Final = "range_reversed"
 SNAPSHOT: Final = "snapshot"
+EXPIRY: Final = "expiry"

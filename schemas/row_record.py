@@ -26,7 +26,7 @@ from schemas.cql_type import (
     UserType,
     VectorType,
 )
-from schemas.cql_value import AvroValue
+from schemas.native_codec import CODECS, AvroSchema, AvroValue
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 
 __all__ = [
@@ -40,55 +40,10 @@ __all__ = [
     "schema_text",
 ]
 
-AvroSchema = str | dict[str, "AvroSchema | int | None"] | list["AvroSchema"]
 RecordWriter = Callable[[Mapping[str, AvroValue]], bytes]
 
-_CQL_DECIMAL: Final[AvroSchema] = {
-    "type": "record",
-    "name": "cql_decimal",
-    "namespace": "",
-    "fields": [{"name": "bigint", "type": "bytes"}, {"name": "scale", "type": "int"}],
-    "logicalType": "cql_decimal",
-}
-_CQL_DURATION: Final[AvroSchema] = {
-    "type": "record",
-    "name": "cql_duration",
-    "namespace": "",
-    "fields": [
-        {"name": "months", "type": "int"},
-        {"name": "days", "type": "int"},
-        {"name": "nanoseconds", "type": "long"},
-    ],
-    "logicalType": "cql_duration",
-}
-_UUID: Final[AvroSchema] = {"type": "string", "logicalType": "uuid"}
-_SCALARS: Final[Mapping[str, AvroSchema]] = {
-    "ascii": "string",
-    "bigint": "long",
-    "blob": "bytes",
-    "boolean": "boolean",
-    "counter": "long",
-    "date": {"type": "int", "logicalType": "date"},
-    "decimal": _CQL_DECIMAL,
-    "double": "double",
-    "duration": _CQL_DURATION,
-    "empty": "null",
-    "float": "float",
-    "inet": "string",
-    "int": "int",
-    "smallint": "int",
-    "text": "string",
-    "time": {"type": "long", "logicalType": "time-micros"},
-    "timestamp": {"type": "long", "logicalType": "timestamp-millis"},
-    "timeuuid": _UUID,
-    "tinyint": "int",
-    "uuid": _UUID,
-    "varint": {"type": "bytes", "logicalType": "cql_varint"},
-}
-
-
 _ROOT: Final = "table__"
-# What a type's name inside a schema cannot be: a reference by that name would mean something else.
+# Names that a type inside a schema cannot have: a reference by that name would mean something else.
 _RESERVED: Final = (
     "null", "boolean", "int", "long", "float", "double", "bytes", "string",
     "record", "enum", "array", "map", "union", "fixed", "error", "cql_decimal", "cql_duration",
@@ -154,8 +109,11 @@ def _record(
     table: TableMetadata, doc: str, columns: Sequence[ColumnMetadata], *, with_defaults: bool = True
 ) -> AvroSchema:
     record: dict[str, AvroSchema | int | None] = {
-        "type": "record", "name": avro_name(table.name), "namespace": avro_name(table.keyspace), "doc": doc,
-    }  # fmt: skip
+        "type": "record",
+        "name": avro_name(table.name),
+        "namespace": avro_name(table.keyspace),
+        "doc": doc,
+    }
     types = _AvroTypes(avro_name(table.name))
     fields: list[AvroSchema] = []
     for column, name in zip(columns, avro_names([column.name for column in columns]), strict=True):
@@ -186,7 +144,7 @@ class _AvroTypes:
     def of(self, cql_type: CqlType) -> AvroSchema:
         match cql_type:
             case NativeType(name):
-                scalar = _SCALARS[name]
+                scalar = CODECS[name].avro
                 return self._once(name, scalar) if name in ("decimal", "duration") else scalar
             case ListType(element) | SetType(element) | VectorType(element, _):
                 return {"type": "array", "items": self.of(element)}

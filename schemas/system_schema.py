@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, cast
+from typing import Any, Final
 from uuid import UUID
 
 from schemas.cql_type import CqlType, CqlTypeError, CustomType, UserType, parse_cql_type
@@ -65,7 +65,7 @@ def tables_of(schema: SystemSchema) -> dict[UUID, TableMetadata]:
             static_columns=_named(of_table, ColumnKind.STATIC),
             regular_columns=_named(of_table, ColumnKind.REGULAR),
             dropped_columns=tuple(_dropped(each, own_types) for each in dropped.get((keyspace, name), ())),
-            flags=frozenset(map(str, cast(Iterable[object], row.get("flags") or ()))),
+            flags=frozenset(_texts(row, "flags")),
             cdc=bool(row.get("cdc")),
             is_view=is_view,
         )
@@ -121,9 +121,15 @@ def _user_types(rows: Sequence[Row]) -> dict[str, dict[str, UserType]]:
     return resolved
 
 
+def _texts(row: Row, name: str) -> tuple[str, ...]:
+    """A list's elements as text; none for null."""
+    found: Any = row.get(name)
+    return tuple(map(str, found or ()))
+
+
 def _user_type(row: Row, known: Mapping[str, UserType]) -> UserType:
-    names = tuple(map(str, cast(Iterable[object], row.get("field_names") or ())))
-    texts = tuple(map(str, cast(Iterable[object], row.get("field_types") or ())))
+    names = _texts(row, "field_names")
+    texts = _texts(row, "field_types")
     if len(names) != len(texts):
         raise SystemSchemaError(f"schema: field_names and field_types differ in length in the row {dict(row)!r}")
     return UserType(

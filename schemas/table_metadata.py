@@ -1,4 +1,4 @@
-"""What is known of a Cassandra table: values, built by `schemas.system_schema`.
+"""The definition of a Cassandra table, as values that `schemas.system_schema` builds.
 
 Cassandra source: o.a.c.schema.TableMetadata, ColumnMetadata, DroppedColumn.
 """
@@ -87,7 +87,7 @@ class TableMetadata:
 
 
 def is_earlier(table_id: UUID, other: UUID) -> bool:
-    """True when the first one was certainly made before the other: ids that Cassandra makes tell their time."""
+    """True if the first id is certainly older than the other: ids that Cassandra makes contain their time."""
     return table_id.version == 1 == other.version and table_id.time < other.time
 
 

@@ -1,4 +1,4 @@
-"""Names of topics. Tables are named `<keyspace>.<table>` behind a prefix that may hold tenant and namespace."""
+"""Names of topics. A table's topic is a prefix, which may have tenant and namespace, and `<keyspace>.<table>`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from typing import Final
 from urllib.parse import quote
 
 __all__ = [
+    "DEFAULT_DATA_PREFIX",
     "DEFAULT_EVENTS_PREFIX",
     "DEFAULT_SUBSCRIPTION",
+    "RESEND_SUBSCRIPTION",
+    "dead_letters_topic",
     "events_topic",
+    "expiry_topic",
     "full_topic_name",
     "partition_of_token",
     "rest_path",
@@ -17,7 +21,10 @@ __all__ = [
 
 # Not DataStax's `events-`: a broker refuses two kinds of schema on one topic.
 DEFAULT_EVENTS_PREFIX: Final = "persistent://public/default/cdc-events-"
+DEFAULT_DATA_PREFIX: Final = "persistent://public/default/data-"
 DEFAULT_SUBSCRIPTION: Final = "sub"
+RESEND_SUBSCRIPTION: Final = "resend"
+"""Of a topic of dead letters: what it has not acknowledged waits for a person."""
 
 
 def events_topic(keyspace: str, table: str, prefix: str = DEFAULT_EVENTS_PREFIX) -> str:
@@ -25,14 +32,30 @@ def events_topic(keyspace: str, table: str, prefix: str = DEFAULT_EVENTS_PREFIX)
     return full_topic_name(f"{prefix}{keyspace}.{table}")
 
 
+def dead_letters_topic(events: str) -> str:
+    """The full name of the connector's dead-letter topic for this events topic, or for a prefix of such topics: one a namespace."""
+    return f"{full_topic_name(events).rpartition('/')[0]}/cdc-dead-letters"
+
+
 def schema_changes_topic(events: str, keyspace: str, table: str) -> str:
-    """Where changes of definitions are told: `schema-changes` behind the prefix of this events topic of the table.
+    """The topic of changed definitions: the prefix of this events topic of the table, and `schema-changes`.
 
     Behind the default prefix, when the topic's name has another form.
     """
+    return f"{_prefix_of(events, keyspace, table)}schema-changes"
+
+
+def expiry_topic(events: str, keyspace: str, table: str) -> str:
+    """Where rows wait for the second in which they expire: `expiry-<keyspace>.<table>` behind the same prefix.
+
+    No keyspace has such a name, so it is no other table's events topic.
+    """
+    return f"{_prefix_of(events, keyspace, table)}expiry-{keyspace}.{table}"
+
+
+def _prefix_of(events: str, keyspace: str, table: str) -> str:
     name = f"{keyspace}.{table}"
-    prefix = events.removesuffix(name) if events.endswith(name) else DEFAULT_EVENTS_PREFIX
-    return f"{prefix}schema-changes"
+    return events.removesuffix(name) if events.endswith(name) else DEFAULT_EVENTS_PREFIX
 
 
 def full_topic_name(topic: str) -> str:

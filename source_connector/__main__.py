@@ -92,7 +92,7 @@ def _log_to_standard_error() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(LogLines("%(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    # What the driver says about nodes that are away or refuse us, with its traceback, we say in one line.
+    # Nodes that are away or refuse us are logged in one line, instead of the driver's messages and tracebacks.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
 
 

@@ -8,6 +8,7 @@ import ssl
 from source_connector.configuration.config import SourceConfig
 from source_connector.events.dead_letter_writer import DeadLetterWriter
 from source_connector.events.events_consumer import EventsConsumer
+from source_connector.events.expiry_topics import ExpiryTopics
 from source_connector.events.mutation_cache import MutationCache
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
 from source_connector.events.pulsar_admin import PulsarAdmin
@@ -19,14 +20,15 @@ from source_connector.rows.cassandra_client import CassandraClient, CassandraOpt
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.outbox import Outbox
 from source_connector.rows.row_fetcher import RowFetcher
-from source_connector.rows.row_task import Reading
+from source_connector.rows.task import Reading
 from source_connector.source import CassandraSource, Inbox
 from source_connector.stages import Limits, Stages
 from source_connector.tables.data_partitions import DataPartitions
 from source_connector.tables.data_topic_policies import DataTopicPolicies
+from source_connector.tables.followed_table import SchemaStages
 from source_connector.tables.newest_schema import NewestSchemas
 from source_connector.tables.schema_changes import SchemaChangeTopic
-from source_connector.tables.schema_looks import SchemaLooks
+from source_connector.tables.schema_queries import SchemaQueries
 from source_connector.timers import Timers
 
 __all__ = ["assemble", "cassandra_options"]
@@ -51,10 +53,10 @@ def assemble(
     policies = DataTopicPolicies(admin, config.retention_minutes)
     newest = NewestSchemas(connection, output_topic, inbox.put)
 
-    def look_at_schema(schema: DataSchema) -> None:
+    def check_schema(schema: DataSchema) -> None:
         """The registry has taken it, so the topic is there."""
         policies.follow(schema.topic or output_topic)
-        newest.look(schema)
+        newest.check(schema)
 
     stages = Stages(
         client=client,
@@ -73,25 +75,34 @@ def assemble(
             expire_after_s=config.cache_expire_after_ms / 1000,
         ),
         outbox=Outbox(host),
-        looks=SchemaLooks(inbox.put),
         timers=timers,
-        letters=DeadLetterWriter(pulsar, config.dead_letters_topic, inbox.put),
-        changes=SchemaChangeTopic(connection, config.changes_topic, inbox.put),
-        data_partitions=DataPartitions(connection, output_topic, inbox.put),
+        dead_letters=DeadLetterWriter(pulsar, config.dead_letters_topic, inbox.put),
         metrics=metrics,
+        expiries=ExpiryTopics(connection, config.cache_max_capacity, client.clock.time_s, inbox.put)
+        if config.publishes_expiry
+        else None,
         last_rows=LastRows(config.cache_max_capacity) if config.suppress_unchanged else None,
         limits=Limits(
-            columns=config.columns,
             range_deletions=config.range_deletions,
-            data_format=config.output_format,
             backoff_s=config.backoff_ms / 1000,
             max_backoff_s=config.max_backoff_s,
             max_failures=config.max_failures,
             reading=Reading(proves=config.proves_reads, only_by_event_node=config.only_if_coordinator_match),
         ),
-        send=host.send,
-        look_at_schema=look_at_schema,
-        new_schema_id=itertools.count(1).__next__,
+        output_topic=output_topic,
+        is_shared=has_other_instances,
+        schemas=SchemaStages(
+            queries=SchemaQueries(inbox.put),
+            changes=SchemaChangeTopic(connection, config.changes_topic, inbox.put),
+            data_partitions=DataPartitions(connection, output_topic, inbox.put),
+            send=host.send,
+            check_schema=check_schema,
+            new_schema_id=itertools.count(1).__next__,
+            columns=config.columns,
+            data_format=config.output_format,
+            hidden=config.hidden,
+            shortest_pause_s=config.backoff_ms / 1000,
+        ),
     )
     return CassandraSource(
         inbox=inbox,

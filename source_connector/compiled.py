@@ -1,7 +1,7 @@
 """Chooses the row path: modules compiled by mypyc, or the same sources as plain Python.
 
 `cdc compile` puts the compiled modules into `_compiled/<key>/` beside this file, and the archive contains them.
-`schemas.compiled_modules` says when they are loaded. The key covers all of the application's sources. `CDC_CONNECTOR`
+`runtime.compiled_modules` says when they are loaded. The key covers all of the application's sources. `CDC_CONNECTOR`
 chooses: `auto`, `compiled` or `python`.
 
 `source_connector/__init__.py` calls :func:`choose` before any other module of the package can be imported.
@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from schemas.compiled_modules import CompiledGroup, build_key
+from runtime.compiled_modules import CompiledGroup, build_key
 
 __all__ = ["COMPILED_MODULES", "GROUP", "choose", "compiled_folder", "row_path"]
 
 COMPILED_MODULES: Final = tuple(
     f"source_connector.{name}"
     for name in (
+        "tables.followed_table",
         "events.events_message",
         "events.events_reader",
         "tables.guessed_events",
@@ -37,12 +38,15 @@ COMPILED_MODULES: Final = tuple(
         "rows.read_lane",
         "rows.read_request",
         "rows.row_expiry",
+        "rows.expiry_schedule",
         "rows.row_fetcher",
         "encoding.row_sizes",
         "rows.row_task",
         "rows.scope_task",
+        "rows.task",
         "rows.table_life",
         "rows.timeouts",
+        "attempts",
         "source",
         "table_line",
     )
@@ -51,13 +55,13 @@ COMPILED_MODULES: Final = tuple(
 
 GROUP: Final = CompiledGroup(name="source_connector_rows", option="CDC_CONNECTOR", modules=COMPILED_MODULES)
 _PACKAGE: Final = Path(__file__).parent
-_PACKAGES: Final = ("schemas", "runtime", "source_connector")
+_PACKAGES: Final = ("schemas", "runtime", "clients", "source_connector")
 # Not part of the application: the archive does not hold it.
 _OF_THE_BUILD: Final = "nar_"
 
 
 def row_path() -> str:
-    """What this process runs, and why, for its log."""
+    """The row path of this process, with the reason, for its log."""
     return _running
 
 

@@ -8,9 +8,10 @@ CdcError
 ├─ FetchError               the loop: read again after a pause; `refresh_schema` when the table has changed
 ├─ TableNotFoundError       the loop: wait until the table exists
 ├─ RowConversionError       the loop: this row only is tried again, then set aside; everything else goes on
-├─ AdminError               nobody: Pulsar does not tell its policies; asked again later
-├─ UnexpectedError          the same, for what nobody has foreseen
-└─ DeadLettersError         the operator: the dead-letter topic cannot be read, or is another one
+├─ AdminError               nobody: Pulsar does not answer about its policies; asked again later
+├─ UnexpectedError          the same, for an unexpected error
+├─ DeadLettersError         the operator: the dead-letter topic cannot be read, or is another one
+└─ ExpiriesError            the operator: an expiry topic cannot be read
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = [
     "DeadLettersError",
     "DeploymentError",
     "EventsTopicError",
+    "ExpiriesError",
     "FetchError",
     "HostProtocolError",
     "RowConversionError",
@@ -31,7 +33,7 @@ __all__ = [
 
 
 class AdminError(CdcError):
-    """Pulsar's admin interface does not tell or set a topic's policy."""
+    """Pulsar's admin interface does not answer about or set a topic's policy."""
 
     def __init__(self, topic: str, reason: str) -> None:
         self.topic = topic
@@ -42,8 +44,12 @@ class DeadLettersError(CdcError):
     """Dead letters cannot be read or sent again."""
 
 
+class ExpiriesError(CdcError):
+    """The keys that wait on an expiry topic cannot be read."""
+
+
 class DeploymentError(CdcError):
-    """What was found at run time makes work impossible until an operator changes it; Pulsar's restarts only say it again."""
+    """An error at run time that only an operator can correct; Pulsar's restarts only repeat it."""
 
 
 class EventsTopicError(DeploymentError):

@@ -10,31 +10,70 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-__all__ = ["Metrics"]
+__all__ = ["COUNTED", "MEASURED", "Metrics"]
 
-# Always told, so that a dashboard has them from the start.
-_COUNTED: Final = ("cache_hits", "cache_misses", "cache_evictions", "events_received", "records_published")
+COUNTED: Final[Mapping[str, str]] = {
+    "cache_hits": "Events whose change was published already",
+    "cache_misses": "Events whose change was not published yet",
+    "cache_evictions": "Keys that were removed from the cache for others",
+    "data_topic_partitions_added": "Partitions that data topics were given while this instance wrote to them",
+    "events_dead_lettered": "Events that can never be published and became dead letters",
+    "events_of_dropped_tables": "Events of tables that were dropped",
+    "events_received": "Events that were read from events topics",
+    "expiries_looked_at_again": "Reads that showed what should have expired, and were repeated",
+    "expiries_stored": "Rows that wait for the second in which something of them expires",
+    "keys_not_read": "Reads that failed while reads of other keys were answered",
+    "levels_left_out": "Times that a consistency level was left out for a while, for nodes did not answer",
+    "levels_refused": "Answers of Cassandra that a consistency level is disallowed",
+    "messages_dead_lettered": "Messages that are no events and became dead letters",
+    "partitions_taken_over": "Topic partitions that this instance began to read or got from another one",
+    "range_deletions_left_out": "Range deletions that were not published (publish.rangeDeletions: false)",
+    "reads_at_fallback": "Reads that a lower level than the configured one answered",
+    "reads_refused_in_disagreement": "Reads that were refused while the nodes did not agree about the schema",
+    "reads_too_early": "Reads that showed less than their event, and were repeated",
+    "records_published": "Records that the data topics have",
+    "records_refused": "Records that the broker did not take, and that are sent again",
+    "retries": "Attempts that failed and were repeated",
+    "rows_not_converted": "Rows that could not be written as a record",
+    "slots_given_up": "Statements that had no answer after 2 s",
+    "unexpected_errors": "Attempts that failed for a reason that nobody foresaw; the log has it",
+}
+"""Name -> help. All are reported from the start, so that a dashboard has them and an alarm sees their first increase."""
+
+MEASURED: Final[Mapping[str, str]] = {
+    "cache_size": "Keys in the cache",
+    "data_topic_hazards": "Policies of Pulsar that delete records of data topics",
+    "data_topics_not_judged": "Data topics whose policies are not known",
+    "events_topics_refused": "Events topics that cannot be read",
+    "partitions_in_work": "Partitions of Cassandra that are being read",
+    "query_executors": "Statements that may be in flight",
+    "query_latency": "Milliseconds of a statement; the mean of an interval",
+    "replication_latency": "Milliseconds from the write to its acknowledged record; the mean of an interval",
+    "tables": "Tables that this instance serves",
+    "tables_parked": "Tables that wait for a problem to be solved",
+}
+"""Name -> help."""
 
 
 class Metrics:
-    """Counters, and means of what happened since they were told last."""
+    """Counters, and means of what happened since the last report."""
 
     def __init__(self) -> None:
-        self.counters: Counter[str] = Counter(dict.fromkeys(_COUNTED, 0))
+        self.counters: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
         """By name, since the start."""
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._sums: dict[str, tuple[float, int]] = {}
 
     def observe(self, name: str, value: float) -> None:
-        """One measurement; the mean of an interval is told."""
+        """One measurement; the mean of an interval is reported."""
         total, count = self._sums.get(name, (0.0, 0))
         self._sums[name] = total + value, count + 1
 
-    def to_tell(self, measured: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-        """What is to be told now: increases, means, and these values as they are."""
+    def to_report(self, measured: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+        """The values to report now: increases, means, and these values as they are."""
         for name, value in self.counters.items():
-            increase = value - self._told.get(name, 0)
-            self._told[name] = value
+            increase = value - self._reported.get(name, 0)
+            self._reported[name] = value
             yield name, increase
         for name, (total, count) in self._sums.items():
             yield name, total / count

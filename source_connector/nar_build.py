@@ -2,8 +2,8 @@
 
     META-INF/services/pulsar-io.yaml      what Pulsar starts
     META-INF/bundled-dependencies/*.jar   the Java host
-    python/                               schemas, runtime, source_connector and the wheels they need, unpacked; the row path
-                                          compiled, where `cdc compile` has made that of these sources
+    python/                               schemas, runtime, clients, source_connector and the wheels they need, unpacked; the row
+                                          path compiled, where `cdc compile` has made that of these sources
     python/__main__.py                    refuses an interpreter of another kind, starts the application
     python/ABI                            the kind of Python the wheels are for
 
@@ -117,7 +117,7 @@ def _application(target: Path, wheels: Path) -> None:
         stamp.write_text(wanted, encoding="utf-8")
     shutil.copytree(wheels, target, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     left_out = shutil.ignore_patterns(*_LEFT_OUT, "nar", "nar_*", "_compiled")
-    for package in ("schemas", "runtime", "source_connector"):
+    for package in ("schemas", "runtime", "clients", "source_connector"):
         shutil.copytree(_ROOT / package, target / package, ignore=left_out)
     row_path = compiled_folder()
     if row_path.is_dir():

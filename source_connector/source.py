@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Final
 from uuid import UUID
 
 from runtime.notices import Notices
@@ -27,7 +27,8 @@ from source_connector.configuration.table_selection import TablePlace, TableSele
 from source_connector.errors import DeploymentError, EventsTopicError, FetchError
 from source_connector.events.dead_letter_writer import DeadLettersWritten
 from source_connector.events.events_consumer import EventsConsumer
-from source_connector.events.events_message import DataStaxMessage, EventsMessage, PendingEvent, UnreadableMessage
+from source_connector.events.events_message import DataStaxMessage, EventsMessage, UnreadableMessage
+from source_connector.events.expiry_topics import ExpiriesStored
 from source_connector.events.topic_reader import ReceivedMessage
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.host_protocol import (
@@ -40,15 +41,13 @@ from source_connector.host.host_protocol import (
     encode_metric,
 )
 from source_connector.rows.cassandra_client import CassandraClient
-from source_connector.rows.read_request import Rows
-from source_connector.rows.row_fetcher import Answer
-from source_connector.rows.row_task import Task
+from source_connector.rows.row_fetcher import Answer, ReadOver
 from source_connector.stages import Stages
 from source_connector.table_line import TableLine
 from source_connector.tables.data_partitions import PartitionsAdded
 from source_connector.tables.data_topic_policies import DataTopicPolicies
-from source_connector.tables.newest_schema import SchemaLookedAt
-from source_connector.tables.schema_looks import Looked
+from source_connector.tables.newest_schema import NewestSchemaAnswer
+from source_connector.tables.schema_queries import SchemaAnswer
 from source_connector.tables.table_schema import TableSchemaReader
 
 __all__ = ["CassandraSource", "Inbox"]
@@ -57,15 +56,24 @@ _log = logging.getLogger(__name__)
 
 _CONNECT_FOR_S: Final = 30.0
 _CONNECT_PAUSE_S: Final = 2.0
-_SCHEMA_LOOK_S: Final = 5.0
+_SCHEMA_CHECK_S: Final = 5.0
 _METRICS_S: Final = 5.0
 _BEAT_S: Final = 1.0
 _SLOTS_S: Final = 0.5
 _TOPIC_LOOK_S: Final = 10.0
+_PATTERNS_CHECK_S: Final = 30.0
 _HANDLED_AT_ONCE: Final = 200
 
 Posted = (
-    ReceivedMessage | Answer | HostFrame | SchemaLookedAt | Looked | PartitionsAdded | DeadLettersWritten | Exception
+    ReceivedMessage
+    | Answer
+    | HostFrame
+    | NewestSchemaAnswer
+    | SchemaAnswer
+    | PartitionsAdded
+    | DeadLettersWritten
+    | ExpiriesStored
+    | Exception
 )
 Inbox = queue.SimpleQueue[Posted]
 
@@ -102,21 +110,24 @@ class CassandraSource:
         timers = self._stages.timers
         try:
             self._connect()
-            self._stages.changes.start()
+            self._stages.schemas.changes.start()
             for place in self._selection.named():
                 self._serve(place)
-            self._look_for_tables()
-            timers.after(_SCHEMA_LOOK_S, self._look_at_schema)
+            self._find_tables()
+            timers.after(_SCHEMA_CHECK_S, self._check_schema)
             timers.after(_METRICS_S, self._send_metrics)
-            self._look_at_slots()
+            timers.after(_PATTERNS_CHECK_S, self._check_patterns)
+            self._check_slots()
             self._beat()
             while not self._is_closing:
                 self._turn()
         finally:
-            self._stages.changes.ask_to_stop()
-            self._stages.data_partitions.ask_to_stop()
+            self._stages.schemas.changes.ask_to_stop()
+            self._stages.schemas.data_partitions.ask_to_stop()
+            if self._stages.expiries is not None:
+                self._stages.expiries.ask_to_stop()
             self._consumer.close()
-            self._stages.letters.ask_to_stop()
+            self._stages.dead_letters.ask_to_stop()
             self._stages.client.close()
 
     def _serve(self, place: TablePlace) -> None:
@@ -127,12 +138,15 @@ class CassandraSource:
         def follow() -> None:
             for topic in place.events_topics:
                 self._consumer.follow(topic)
+            if self._stages.expiries is not None:
+                self._stages.expiries.follow(place.expiry_topic)
 
         line = TableLine(
             self._stages,
             TableSchemaReader(self._stages.client, place.keyspace, place.table),
             follow,
             destination=place.destination,
+            expiry_topic=place.expiry_topic,
             is_alone=self._selection.only is not None,
         )
         self._lines[place.keyspace, place.table] = line
@@ -164,18 +178,21 @@ class CassandraSource:
                     self._host_answered(seq, refused=False)
             case Fail(seq=seq):
                 self._host_answered(seq, refused=True)
-            case SchemaTaken() | SchemaRefused() | SchemaLookedAt():
+            case SchemaTaken() | SchemaRefused() | NewestSchemaAnswer():
                 for line in self._turns:
                     line.schema_answered(item)
             case PartitionsAdded():
                 for line in self._turns:
                     line.partitions_added(item)
-            case Looked():
-                item.tell()
+            case SchemaAnswer():
+                item.deliver()
             case UnreadableMessage():
                 self._stages.set_aside(item)
             case DeadLettersWritten():
-                self._written(item.ticket)
+                item.then()
+            case ExpiriesStored():
+                for then in item.then:
+                    then()
             case Close():
                 self._is_closing = True
             case EventsTopicError() if self._selection.only is None:
@@ -183,28 +200,20 @@ class CassandraSource:
             case Exception():
                 raise item
 
-    def _deliver(self, over: Sequence[tuple[object, Rows | CdcError]]) -> None:
-        """Reads that are over, to their tasks."""
-        for ticket, outcome in over:
-            task, attempt = cast("tuple[Task, int]", ticket)
-            cast("TableLine", task.owner).deliver(task, attempt, outcome)
+    def _deliver(self, over: Sequence[ReadOver]) -> None:
+        """Reads that are over, to the tables of their tasks."""
+        for read, outcome in over:
+            read.task.owner.deliver(read.task, read.attempt, outcome)
 
     def _host_answered(self, seq: int, *, refused: bool) -> None:
         task = self._stages.outbox.answered(seq, refused=refused)
-        cast("TableLine", task.owner).answered(task, refused=refused)
-
-    def _written(self, ticket: object) -> None:
-        if isinstance(ticket, UnreadableMessage):
-            ticket.origin.settled(ticket, 1)
-        else:
-            line, of_letters = cast("tuple[TableLine, Task | Sequence[PendingEvent]]", ticket)
-            line.letters_written(of_letters)
+        task.owner.answered(task, refused=refused)
 
     def _cannot_read(self, error: EventsTopicError) -> None:
-        """One of many tables: an operator may mend its topic, and the others go on meanwhile."""
+        """One of many tables: an operator may mend its topic, and the others continue meanwhile."""
         self._unreadable.add(error.topic)
         self._notices.say(
-            error.topic, f"{error}; it is looked at again every {_TOPIC_LOOK_S:.0f} s, other tables go on"
+            error.topic, f"{error}; it is checked again every {_TOPIC_LOOK_S:.0f} s, other tables continue"
         )
         self._stages.timers.after(_TOPIC_LOOK_S, partial(self._read_again, error.topic))
 
@@ -219,20 +228,37 @@ class CassandraSource:
             self._stages.timers.after(_BEAT_S, self._beat)
             self._stages.last_rows.beat()
 
-    def _look_at_slots(self) -> None:
+    def _check_slots(self) -> None:
         """Nothing comes while no statement is answered; `flush` sees that some have waited too long."""
-        self._stages.timers.after(_SLOTS_S, self._look_at_slots)
+        self._stages.timers.after(_SLOTS_S, self._check_slots)
 
-    def _look_at_schema(self) -> None:
-        self._stages.timers.after(_SCHEMA_LOOK_S, self._look_at_schema)
+    def _check_schema(self) -> None:
+        self._stages.timers.after(_SCHEMA_CHECK_S, self._check_schema)
         for line in self._turns:
-            line.look_at_schema()
-        self._look_for_tables()
+            line.check_schema()
+        self._find_tables()
 
-    def _look_for_tables(self) -> None:
-        """Tables that a pattern selects, when the schema has changed since the last look."""
+    def _check_patterns(self) -> None:
+        """Of several tables: a pattern that hides nothing may be a slip of the pen, and values leave in clear."""
+        hidden = self._stages.schemas.hidden
+        if hidden is None or self._selection.only is not None:
+            return
+        matched = set[str]().union(*(line.matched_patterns for line in self._turns))
+        for pattern in hidden.patterns:
+            if pattern.text not in matched:
+                _log.warning(
+                    "%s: %s matches no column of the %d tables that were found so far; correct it, unless its table is still to come",
+                    pattern.hiding.value,
+                    pattern.text,
+                    len(self._turns),
+                )
+
+    def _find_tables(self) -> None:
+        """Tables that a pattern selects, when the schema has changed since the last check."""
         if self._selection.has_patterns:
-            self._stages.looks.ask(partial(_tables_since, self._stages.client, self._tables_seen_at), self._found)
+            self._stages.schemas.queries.ask(
+                partial(_tables_since, self._stages.client, self._tables_seen_at), self._found
+            )
 
     def _found(self, found: tuple[UUID, Sequence[tuple[str, str, bool]]] | CdcError) -> None:
         if isinstance(found, CdcError):
@@ -243,7 +269,7 @@ class CassandraSource:
             self._serve(place)
 
     def _connect(self) -> None:
-        """Tries for a while; CLOSE ends the waiting. Raises DeploymentError: so the source's status tells that nobody answers."""
+        """Tries for a while; CLOSE ends the waiting. Raises DeploymentError: so the source's status says that nobody answers."""
         give_up_at = time.monotonic() + _CONNECT_FOR_S
         while not self._is_closing:
             try:
@@ -276,7 +302,7 @@ class CassandraSource:
             "data_topic_hazards": self._policies.hazards,
             "data_topics_not_judged": self._policies.unknown,
         }
-        for name, value in stages.metrics.to_tell(measured):
+        for name, value in stages.metrics.to_report(measured):
             self._host.send(encode_metric(name, value))
 
 

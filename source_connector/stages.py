@@ -1,30 +1,27 @@
-"""What the tables of a source share. Values and the stages themselves, no work."""
+"""The values and stages that the tables of a source share."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from schemas.errors import CdcError
-from source_connector.data_format import DataFormat
 from source_connector.encoding.projection import Projection
 from source_connector.events.dead_letter_writer import DeadLetterWriter
 from source_connector.events.dead_letters import DeadLetter
-from source_connector.events.events_message import UnreadableMessage
+from source_connector.events.events_message import PendingEvent, UnreadableMessage
+from source_connector.events.expiry_topics import ExpiryTopics
 from source_connector.events.mutation_cache import MutationCache
-from source_connector.host.record import DataSchema
 from source_connector.metrics import Metrics
 from source_connector.rows.cassandra_client import CassandraClient
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.outbox import Outbox
-from source_connector.rows.read_request import ReadRequest, Rows
-from source_connector.rows.row_fetcher import Answer
-from source_connector.rows.row_task import Reading
-from source_connector.tables.data_partitions import DataPartitions
-from source_connector.tables.schema_changes import SchemaChangeTopic
-from source_connector.tables.schema_looks import SchemaLooks
+from source_connector.rows.read_request import ReadRequest
+from source_connector.rows.row_fetcher import Answer, ReadOver
+from source_connector.rows.task import Reading, Task
+from source_connector.tables.followed_table import SchemaStages
 from source_connector.timers import Timers
 
 __all__ = ["Limits", "Stages"]
@@ -34,11 +31,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is published in which format, how long between attempts, and how many of them before an event is set aside."""
+    """Limits and options: what is published, how rows are read, pauses between attempts, and the number of attempts."""
 
-    columns: str
     range_deletions: bool
-    data_format: DataFormat
     backoff_s: float
     max_backoff_s: float
     max_failures: int
@@ -46,7 +41,7 @@ class Limits:
 
 
 class Fetcher(Protocol):
-    """What `source_connector.rows.row_fetcher.RowFetcher` is to the others."""
+    """The interface of `source_connector.rows.row_fetcher.RowFetcher`."""
 
     @property
     def has_room(self) -> bool:
@@ -63,43 +58,55 @@ class Fetcher(Protocol):
     def prepare(self, projection: Projection) -> None:
         """Prepare for a projection."""
 
-    def start(self, ticket: object, request: ReadRequest) -> None:
+    def start(self, task: Task, request: ReadRequest) -> None:
         """Queue a read."""
 
-    def flush(self) -> list[tuple[object, Rows | CdcError]]:
+    def flush(self) -> list[ReadOver]:
         """Send what may be sent; reads that failed before."""
 
-    def answered(self, answer: Answer) -> list[tuple[object, Rows | CdcError]]:
+    def answered(self, answer: Answer) -> list[ReadOver]:
         """The reads that are over with this answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """What the tables of a source share."""
+    """The stages that the tables of a source share."""
 
     client: CassandraClient
     fetcher: Fetcher
     cache: MutationCache
     outbox: Outbox
-    looks: SchemaLooks
     timers: Timers
-    letters: DeadLetterWriter
-    changes: SchemaChangeTopic
-    data_partitions: DataPartitions
+    dead_letters: DeadLetterWriter
     metrics: Metrics
     last_rows: LastRows | None
+    expiries: ExpiryTopics | None = None
+    """None where expiries are not to be published."""
     limits: Limits
-    send: Callable[[bytes], None]
-    """To the host."""
-    look_at_schema: Callable[[DataSchema], None]
-    """Whether it is its topic's newest one; answered by a `SchemaLookedAt`."""
-    new_schema_id: Callable[[], int]
+    schemas: SchemaStages
+    output_topic: str = ""
+    """The source's own, of tables without a destination."""
+    is_shared: bool = False
+    """True when other instances of the source write to the same topics."""
+
+    def set_events_aside(self, events: Sequence[PendingEvent], reason: str, then: Callable[[], None]) -> None:
+        """Write a dead letter of each event; `then` follows when they are written."""
+        dead_letters = [DeadLetter.of_event(each, reason) for each in events]
+
+        def written() -> None:
+            self.metrics.counters["events_dead_lettered"] += len(dead_letters)
+            then()
+
+        self.dead_letters.write(dead_letters, written)
 
     def set_aside(self, message: UnreadableMessage) -> None:
-        """A message that is no event, now or ever."""
+        """Write a dead letter of a message that is no event, now or ever."""
         _log.error(
             "%s message %s goes to the dead-letter topic %s: %s",
-            message.topic, message.message_id, self.letters.topic, message.reason,
-        )  # fmt: skip
+            message.topic,
+            message.message_id,
+            self.dead_letters.topic,
+            message.reason,
+        )
         self.metrics.counters["messages_dead_lettered"] += 1
-        self.letters.write(message, [DeadLetter.of_message(message)])
+        self.dead_letters.write([DeadLetter.of_message(message)], partial(message.origin.settled, message, 1))

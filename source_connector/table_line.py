@@ -1,11 +1,10 @@
 """One table: from the events of its topic to their records. Its problems do not affect other tables.
 
-    receive -> PartitionLanes -> (MutationCache) -> RowTask | ScopeTask <-> RowFetcher -> Outbox -> acknowledged
-                                                        '-- fails again and again --> dead letters -> acknowledged
+    receive -> FollowedTable -> PartitionLanes -> (MutationCache) -> RowTask | ScopeTask <-> RowFetcher -> Outbox -> settled
+                                                                         '-- Attempts: fails again and again --> dead letters
 
-Everything runs in the source's thread. A failure that concerns Cassandra or the broker as a whole is retried without
-end. A failure that concerns one event only is retried a limited number of times: a row that cannot be written, a key
-that Cassandra refuses or cannot read, an unexpected exception. Then the event becomes a dead letter.
+The methods stand in the order of this flow: an event comes in (`receive`, `place`), a task starts (`work`), reads (`read`,
+`deliver`), publishes (`publish`, `answered`), and is settled (`settle`). Everything runs in the source's thread.
 """
 
 from __future__ import annotations
@@ -13,48 +12,40 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 from uuid import UUID
 
-from runtime.backoff import Backoff
 from runtime.notices import Notices
 from schemas.errors import CdcError
-from schemas.mutation_event import MutationKind
+from schemas.mutation_event import EXPIRY_SEGMENT_ID
+from source_connector.attempts import Attempts
 from source_connector.encoding.projection import Projection
-from source_connector.errors import FetchError, UnexpectedError
-from source_connector.events.dead_letters import DeadLetter
-from source_connector.events.events_message import DataStaxMessage, EventsMessage, PendingEvent
+from source_connector.events.events_message import STALE_AFTER_S, DataStaxMessage, EventsMessage, PendingEvent
 from source_connector.host.host_protocol import SchemaRefused, SchemaTaken
 from source_connector.host.record import SourceRecord
-from source_connector.rows.key_faults import KeyFaults
+from source_connector.rows.expiry_schedule import ExpirySchedule
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
-from source_connector.rows.read_request import ReadRequest, Rows
-from source_connector.rows.row_task import Reading, RowTask, Task
+from source_connector.rows.read_request import OF_MANY_ROWS, ReadRequest, Rows
+from source_connector.rows.row_expiry import NextExpiry
 from source_connector.rows.table_life import TableLife
+from source_connector.rows.task import Reading, Task, TaskState
 from source_connector.stages import Stages
 from source_connector.tables.data_partitions import PartitionsAdded
-from source_connector.tables.guessed_events import GuessedEvents, task_for
-from source_connector.tables.newest_schema import SchemaLookedAt
-from source_connector.tables.schema_registration import SchemaRegistration
-from source_connector.tables.schema_watch import SchemaWatch
-from source_connector.tables.table_definition import definition_of
+from source_connector.tables.followed_table import FollowedTable
+from source_connector.tables.guessed_events import task_for
+from source_connector.tables.newest_schema import NewestSchemaAnswer
+from source_connector.tables.table_clearings import TableClearings
 from source_connector.tables.table_schema import TableSchemaReader
-from source_connector.tables.table_tracker import Standing, TableTracker
+from source_connector.tables.table_tracker import Standing
 
 __all__ = ["TableLine"]
 
 _log = logging.getLogger(__name__)
 
-_OUTAGE_LOOK_S: Final = 3.0
 _ROOM_LOOK_S: Final = 0.1
-_OWN_FAULT: Final = (
-    "reads of other keys are answered, so it is this key's partition (too many tombstones, a damaged SSTable): when it is mended, "
-    "send the event again (`cdc connector resend`)"
-)
-_OF_MANY_ROWS: Final = (MutationKind.RANGE_DELETION, MutationKind.PARTITION_DELETION)
+_SETTLED: Final = TaskState.SETTLED
 
 
 class TableLine:
@@ -65,82 +56,214 @@ class TableLine:
     """
 
     def __init__(
-        self, stages: Stages, schema: TableSchemaReader, on_open: Callable[[], None],
-        *, destination: str = "", is_alone: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        stages: Stages,
+        schema: TableSchemaReader,
+        on_open: Callable[[], None],
+        *,
+        destination: str = "",
+        expiry_topic: str = "",
+        is_alone: bool = True,
+    ) -> None:
+        notices = Notices(_log)
         self._stages = stages
         self._on_open = on_open
         self._destination = destination
-        self._is_followed = False
-        self._table = TableTracker(
-            schema.keyspace, schema.table, stages.limits.columns, stages.limits.data_format, self._use_projection
+        self._life = TableLife(stages.outbox, stages.metrics, notices, stages.limits.range_deletions)
+        self._table = FollowedTable(
+            stages.schemas, schema, stages.timers, notices, self, destination=destination, is_alone=is_alone
         )
-        self._of_unknown_tables: list[tuple[EventsMessage, int]] = []
-        self._to_be_retried: set[Task] = set()
-        self._being_parked: set[Task] = set()
-        self._taken = 0
-        self._taken_at_refusal: dict[Task, int] = {}
-        self._faults = KeyFaults()
-        self._notices = Notices(_log)
-        self._life = TableLife(stages.outbox, stages.metrics, self._notices, stages.limits.range_deletions)
-        self._registration = SchemaRegistration(stages.send, stages.look_at_schema, stages.timers, self._notices)
-        self._watch = SchemaWatch(
-            self._table, schema, stages.looks, stages.timers, self._notices,
-            is_alone=is_alone, shortest_pause_s=stages.limits.backoff_s, on_refresh=self._on_refresh,
-        )  # fmt: skip
-        self._guessed = GuessedEvents(self._table, self._watch.ask_version, stages.timers, self._notices)
-        self.schema_id = 0
-        """Of the projection's schemas."""
+        self._clearings = TableClearings(
+            stages.schemas.queries,
+            stages.schemas.changes,
+            stages.timers,
+            notices,
+            truncations=stages.client.truncations,
+            current_id=schema.current_id,
+            is_quiet=self._is_quiet,
+            forget=self._forget_published,
+            data_topic=destination or stages.output_topic,
+            pause_s=STALE_AFTER_S if stages.is_shared else 0.0,
+        )
+        self._reads = 0
+        self._attempts = Attempts(stages, self._table, self._life, notices, partial(self.settle, proven=()))
+        self._expiries = ExpirySchedule(stages.expiries, expiry_topic, stages.metrics, notices, self.settle)
 
-    # What tasks ask for (row_task.TaskOwner).
+    # Events come in.
 
-    @property
-    def projection(self) -> Projection:
-        """The table as it is known now."""
-        return self._table.projection
+    def open(self) -> None:
+        """Look up the table until it is found."""
+        self._table.open()
+
+    def receive(self, message: EventsMessage | DataStaxMessage) -> None:
+        """Take events of the table."""
+        self._table.receive(message)
+
+    def place(self, message: EventsMessage, standing: Standing) -> None:
+        """It is known whose events these are (FollowedTable's TableUser)."""
+        if message.clearing is not None:
+            self._take_clearing(message, standing)
+        elif standing is Standing.DROPPED:
+            self._life.drop(message)
+        elif standing is Standing.FOREIGN:
+            self._set_aside(message)
+        else:
+            self._stages.metrics.counters["events_received"] += message.unsettled
+            self._life.take(message)
+
+    def _take_clearing(self, message: EventsMessage, standing: Standing) -> None:
+        """A truncation or drop of another table, or of one that was dropped since, says nothing about today's."""
+        if standing is Standing.CURRENT:
+            self._clearings.take(message, self.projection.table)
+        else:
+            message.settle()
+
+    def _set_aside(self, message: EventsMessage) -> None:
+        table = ".".join(message.header[:2])
+        reason = (
+            f"its table id {message.table_id_text} is not that of {table} ({self.projection.table.table_id}), nor has it become so; it "
+            "is another cluster's whose events come to the same topic, or of a table that a node had and the others do not"
+        )
+        _log.error(
+            "%s: %d events of message %s go to the dead-letter topic %s: %s",
+            table,
+            message.unsettled,
+            message.message_id,
+            self._stages.dead_letters.topic,
+            reason,
+        )
+        events = message.take_events()
+        self._stages.set_events_aside(events, reason, partial(_settle_all, events))
+
+    # Tasks start, read, publish, and settle their events.
+
+    def work(self) -> None:
+        """Start what may start now."""
+        for unreadable in self._table.understood():
+            self._stages.set_aside(unreadable)
+        self._clearings.work()
+        while self._life.lanes.has_startable and self._may_start():
+            self._start(self._life.lanes.next_startable())
+
+    def _may_start(self) -> bool:
+        stages = self._stages
+        return (
+            self._table.is_ready
+            and self._life.may_publish
+            and not self._clearings.holds
+            and stages.fetcher.has_room
+            and stages.outbox.has_room(self)
+        )
+
+    def _start(self, work: Work) -> None:
+        """Settle the copies of published changes; a task does the rest."""
+        is_published = self._stages.cache.is_published
+        counters = self._stages.metrics.counters
+        fresh = [each for each in work.events if not is_published(each.cache_key, each.event.digest)]
+        counters["cache_misses"] += len(fresh)
+        if len(fresh) < len(work.events):
+            counters["cache_hits"] += len(work.events) - len(fresh)
+            _settle_all([each for each in work.events if each not in fresh])
+            work.events[:] = fresh
+        if not fresh:
+            self._life.lanes.finished(work)
+            return
+        task = task_for(work, self)
+        self._attempts.step(task, task.attempts, task.start)
 
     def read(self, task: Task, request: ReadRequest) -> None:
         """Queue a read; the answer comes by `deliver`, with the attempt that asked.
 
-        A page of many rows waits while the broker is behind, for all its records are handed over at once.
+        A page of many rows waits while the broker is behind, because all its records are handed over at once.
         """
-        if request.kind in _OF_MANY_ROWS and not self._stages.outbox.has_room(self):
-            self._stages.timers.after(_ROOM_LOOK_S, partial(self._read_page, task, task.attempts, request))
+        if request.kind in OF_MANY_ROWS and not self._stages.outbox.has_room(self):
+            self.later(task, _ROOM_LOOK_S, partial(self.read, task, request))
         else:
-            self._stages.fetcher.start((task, task.attempts), request)
+            self._reads += 1
+            self._stages.fetcher.start(task, request)
 
-    def _read_page(self, task: Task, attempt: int, request: ReadRequest) -> None:
-        if attempt == task.attempts and not self._life.dismisses(task):
-            self.read(task, request)
+    def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
+        """A read of this attempt is over."""
+        self._reads -= 1
+        self._attempts.read_over(task, attempt, outcome)
 
     def publish(self, task: Task, record: SourceRecord) -> None:
         """Hand a record to the host."""
         self._stages.outbox.publish(task, record)
         self._stages.metrics.counters["records_published"] += 1
 
+    def answered(self, task: Task, *, refused: bool) -> None:
+        """The data topic has, or has not, taken a record of the task."""
+        self._life.record_answered(task)
+        self._attempts.record_answered(task, refused=refused)
+
+    def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
+        """Take this step of the attempt after the delay."""
+        if counted_as:
+            self._stages.metrics.counters[counted_as] += 1
+        self._stages.timers.after(delay_s, partial(self._attempts.step, task, task.attempts, step))
+
     def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
         """Remember what is proven, acknowledge the events, let the next ones of the key start."""
         if self._life.dismisses(task):
             return
+        if task.unstored:
+            task.settles_with = proven
+            return
         for pending in proven:
-            self._stages.cache.remember(pending.cache_key, pending.event.digest)
-        for pending in task.work.events:
-            pending.message.settle()
+            # Of expiries there is one for each second and no copy of a replica: a later one of the key must not be taken for it.
+            if pending.message.segment_id != EXPIRY_SEGMENT_ID:
+                self._stages.cache.remember(pending.cache_key, pending.event.digest)
+        _settle_all(task.work.events)
         writetime_us = task.work.newest.event.writetime_us
         if writetime_us is not None:
             self._stages.metrics.observe("replication_latency", time.time() * 1000 - writetime_us / 1000)
-        self._taken_at_refusal.pop(task, None)
-        self._faults.forget(task)
+        self._attempts.forget(task)
+        task.become(_SETTLED)
         self._life.lanes.finished(task.work)
+
+    def schedule(
+        self, task: Task, pending: PendingEvent, clustering: tuple[bytes | None, ...], expiry: NextExpiry
+    ) -> None:
+        """Store the second in which a part of a row expires."""
+        self._expiries.store(task, pending, clustering, expiry, self.projection)
+
+    # The conditions that a truncation waits for, and its effects.
+
+    def _is_quiet(self) -> bool:
+        """No row is being read, and the broker has answered for all records."""
+        return not self._reads and not self._stages.outbox.tasks_of(self)
+
+    def _forget_published(self, table_id: UUID) -> None:
+        self._stages.cache.forget(table_id.bytes)
+        if self._stages.last_rows is not None:
+            self._stages.last_rows.forget()
+
+    # The interface for tasks (TaskOwner).
+
+    @property
+    def projection(self) -> Projection:
+        """The table as it is known now."""
+        return self._table.projection
+
+    @property
+    def schema_id(self) -> int:
+        """Of the projection's schemas."""
+        return self._table.schema_id
+
+    @property
+    def epoch(self) -> int:
+        """The number of the table's life."""
+        return self._life.epoch
 
     @property
     def reading(self) -> Reading:
-        """What is asked of a read."""
+        """The requirements of a read."""
         return self._stages.limits.reading
 
     @property
     def last_rows(self) -> LastRows | None:
-        """What was published last, where unchanged rows are not wanted."""
+        """The rows that were published last, if unchanged rows are suppressed."""
         return self._stages.last_rows
 
     def knows(self, node: UUID) -> bool:
@@ -151,294 +274,57 @@ class TableLine:
         """Seconds since the epoch, by Cassandra's clock."""
         return self._stages.client.clock.time_s()
 
-    def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
-        """Take this step of the task after the delay."""
-        if counted_as:
-            self._stages.metrics.counters[counted_as] += 1
-        self._stages.timers.after(delay_s, partial(self._guarded, task, step))
-
-    # What the source tells.
+    # The table and its topics change.
 
     @property
     def is_parked(self) -> bool:
-        """True while the registry refuses the table's schema, or events wait for a table that no look finds."""
-        return self._registration.is_refused or self._table.is_waiting
+        """True while the registry refuses the table's schema, or events wait for a table that is not found."""
+        return self._table.is_parked
+
+    @property
+    def matched_patterns(self) -> set[str]:
+        """Patterns of columns to hide that match one of the table's."""
+        return self._table.matched_patterns
 
     @property
     def partitions_in_work(self) -> int:
         """Partitions of the table with events that are not settled."""
         return len(self._life.lanes)
 
-    def open(self) -> None:
-        """Look for the table until it is there."""
-        self._watch.plan()
+    def check_schema(self) -> None:
+        """Check whether any schema of the cluster has changed."""
+        self._table.check_schema()
 
-    def receive(self, message: EventsMessage | DataStaxMessage) -> None:
-        """Events of the table."""
-        if isinstance(message, DataStaxMessage):
-            self._guessed.add(message)
-            return
-        self._place(message, None)
+    def on_found(self) -> None:
+        """The table has been found for the first time (TableUser)."""
+        self._on_open()
 
-    def _place(self, message: EventsMessage, asked: int | None) -> None:
-        """To where its table id belongs; `asked` as in `TableTracker.standing`."""
-        standing = self._table.standing(message.table_id, asked)
-        if standing is Standing.UNKNOWN:
-            self._of_unknown_tables.append((message, self._table.stale_marks if asked is None else asked))
-        elif standing is Standing.DROPPED:
-            self._life.drop(message)
-        elif standing is Standing.FOREIGN:
-            self._set_aside(message)
-        else:
-            self._stages.metrics.counters["events_received"] += message.unsettled
-            self._table.meet_columns(message.column_names())
-            self._life.take(message)
+    def on_projection(self, projection: Projection) -> None:
+        """The table changes to this (TableUser). Raises FetchError."""
+        self._stages.fetcher.prepare(projection)
+        if self._life.begins_anew(projection.table, self):
+            self._attempts.forget_all()
 
-    def work(self) -> None:
-        """Start what may start now."""
-        for message in self._guessed.understood():
-            if isinstance(message, EventsMessage):
-                self.receive(message)
-            else:
-                self._stages.set_aside(message)
-        if self._table.is_stale:
-            self._watch.plan()
-        while self._life.lanes.has_startable and self._may_start():
-            self._start(self._life.lanes.next_startable())
-
-    def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
-        """A read of the task is over; nobody waits for that of an earlier attempt."""
-        if attempt == task.attempts:
-            if isinstance(outcome, Rows):
-                task.reads_answered += 1
-                self._faults.answered += 1
-            self._guarded(task, partial(_take, task, outcome))
-
-    def answered(self, task: Task, *, refused: bool) -> None:
-        """The data topic has, or has not, taken a record of the task."""
-        self._taken += not refused
-        if self._life.dismisses(task) or task.unanswered or task in self._to_be_retried or task in self._being_parked:
-            return
-        if task.was_refused:
-            self._refused(task)
-        else:
-            self._guarded(task, task.on_all_acknowledged)
-
-    def schema_answered(self, answer: SchemaTaken | SchemaRefused | SchemaLookedAt) -> None:
-        """The registry's answer about a schema of any table."""
-        if isinstance(answer, SchemaLookedAt):
-            self._registration.looked_at(answer)
-        elif answer.schema_id == self.schema_id:
-            self._taken += isinstance(answer, SchemaTaken)
-            self._registration.answered(answer, self.projection.table.full_name)
-        if self._registration.is_taken:
-            self._stages.data_partitions.follow(self._destination)
+    def schema_answered(self, answer: SchemaTaken | SchemaRefused | NewestSchemaAnswer) -> None:
+        """Take the registry's answer about a schema of any table."""
+        if self._table.schema_answered(answer):
+            self._attempts.schema_taken()
 
     def partitions_added(self, found: PartitionsAdded) -> None:
-        """A key's next record may go to another partition: what is on its way comes first."""
+        """A key's next record may go to another partition: wait for the records that the broker has now."""
         if found.destination != self._destination:
             return
         self._life.wait_for_records(self)
         self._stages.metrics.counters["data_topic_partitions_added"] += found.now - found.before
         _log.warning(
-            "%s has %d partitions now, %d before: within a minute keys may go to other partitions; records that are on their way are "
-            "waited for first. A reader of its own has to order a key's records in several partitions by the time of publication",
-            found.topic, found.now, found.before,
-        )  # fmt: skip
-
-    def _set_aside(self, message: EventsMessage) -> None:
-        table = ".".join(message.header[:2])
-        reason = (
-            f"its table id {message.table_id_text} is not that of {table} ({self.projection.table.table_id}), nor has it become so; it "
-            "is another cluster's whose events come to the same topic, or of a table that a node had and the others do not"
-        )
-        _log.error(
-            "%s: %d events of message %s go to the dead-letter topic %s: %s",
-            table, message.unsettled, message.message_id, self._stages.letters.topic, reason,
-        )  # fmt: skip
-        events = message.take_events()
-        self._stages.letters.write((self, events), [DeadLetter.of_event(each, reason) for each in events])
-
-    def letters_written(self, task: Task | Sequence[PendingEvent]) -> None:
-        """The dead-letter topic has the task's events, or these."""
-        if not isinstance(task, Task):
-            self._stages.metrics.counters["events_dead_lettered"] += len(task)
-            for pending in task:
-                pending.message.settle()
-            return
-        self._being_parked.discard(task)
-        self._stages.metrics.counters["events_dead_lettered"] += len(task.work.events)
-        self.settle(task, ())
-
-    def look_at_schema(self) -> None:
-        """Whether any schema of the cluster has changed."""
-        self._watch.look()
-
-    # Events and their tasks.
-
-    def _may_start(self) -> bool:
-        stages = self._stages
-        return (
-            not self._table.is_stale
-            and self._registration.is_taken
-            and self._life.may_publish
-            and stages.fetcher.has_room
-            and stages.outbox.has_room(self)
+            "%s has %d partitions now, %d before: within a minute keys may move to other partitions; the connector waits for the "
+            "records in flight first. Consumers must order a key's records in several partitions by publish time",
+            found.topic,
+            found.now,
+            found.before,
         )
 
-    def _start(self, work: Work) -> None:
-        is_published = self._stages.cache.is_published
-        counters = self._stages.metrics.counters
-        fresh = [each for each in work.events if not is_published(each.cache_key, each.event.digest)]
-        counters["cache_misses"] += len(fresh)
-        if len(fresh) < len(work.events):
-            counters["cache_hits"] += len(work.events) - len(fresh)
-            for pending in work.events:
-                if pending not in fresh:
-                    pending.message.settle()
-            work.events[:] = fresh
-        if not fresh:
-            self._life.lanes.finished(work)
-            return
-        task = task_for(work, self)
-        self._guarded(task, task.start)
 
-    def _guarded(self, task: Task, step: Callable[[], None]) -> None:
-        """One step of a task: what goes wrong concerns this task only."""
-        if self._life.dismisses(task):
-            return
-        try:
-            step()
-        except FetchError as error:
-            if error.refresh_schema:
-                self._table.mark_stale()
-            if error.is_invalid:
-                self._ask_whether_nodes_agree(task, str(error))
-            elif error.is_of_key and self._faults.is_fault_of(task):
-                self._stages.metrics.counters["keys_not_read"] += 1
-                self._failed(task, f"{error}; {_OWN_FAULT}")
-            else:
-                self._retry(task, str(error), _OUTAGE_LOOK_S if error.is_outage else None)
-        except CdcError as error:
-            # A user type may have grown since: its values are longer than what is known of it.
-            self._stages.metrics.counters["rows_not_converted"] += 1
-            self._table.mark_stale()
-            self._failed(task, str(error))
-        except Exception as error:  # noqa: BLE001  # an event that nobody has foreseen stops no other
-            _log.debug("unexpected", exc_info=error)
-            self._stages.metrics.counters["unexpected_errors"] += 1
-            self._failed(task, str(UnexpectedError(error)))
-
-    def _ask_whether_nodes_agree(self, task: Task, reason: str) -> None:
-        """A node that is behind with the schema refuses what the others take: that is not the event's fault."""
-        if task in self._to_be_retried or task in self._being_parked:
-            return
-        self._to_be_retried.add(task)
-        then = partial(self._refused_by_cassandra, task, reason)
-        self._stages.looks.ask(self._stages.client.schema_versions, then)
-
-    def _refused_by_cassandra(self, task: Task, reason: str, versions: set[UUID] | CdcError) -> None:
-        if self._life.dismisses(task):
-            return
-        self._to_be_retried.discard(task)
-        if not isinstance(versions, CdcError) and len(versions) == 1:
-            self._failed(task, reason)
-            return
-        self._stages.metrics.counters["reads_refused_in_disagreement"] += 1
-        why = f"it is not known whether the nodes agree about the schema ({versions})"
-        if not isinstance(versions, CdcError):
-            why = f"the nodes have {len(versions)} versions of the schema; see `nodetool describecluster`"
-        self._retry(task, f"{reason}; that does not count as the event's fault, for {why}", _OUTAGE_LOOK_S)
-
-    def _refused(self, task: Task) -> None:
-        """Nobody says why. Where the topic takes others of the table meanwhile, it is this record's fault.
-
-        On a quiet table there are none; there the host makes a producer again, which a sound topic lets it.
-        """
-        self._stages.metrics.counters["records_refused"] += 1
-        reason = (
-            f"the data topic refused its record of {task.refused_bytes:,} bytes; the instance's log says why, and brokers "
-            "take 5 MiB unless their maxMessageSize says otherwise"
-        )
-        before = self._taken_at_refusal.get(task)
-        self._taken_at_refusal[task] = self._taken
-        self._registration.ask_again()
-        if before is None or before == self._taken:
-            self._retry(task, reason)
-        else:
-            self._failed(task, reason)
-
-    def _failed(self, task: Task, reason: str) -> None:
-        """It seems to be the event's fault: after the last attempt it becomes a dead letter."""
-        task.failures += 1
-        if task.failures < self._stages.limits.max_failures:
-            self._retry(task, reason)
-        elif task not in self._being_parked:
-            self._being_parked.add(task)
-            task.attempts += 1
-            self._park(task, reason)
-
-    def _park(self, task: Task, reason: str) -> None:
-        if task.unanswered:  # of its earlier records
-            self.later(task, self._stages.limits.backoff_s, partial(self._park, task, reason))
-            return
-        _log.error(
-            "%s: goes to the dead-letter topic after %d failed attempts, %s: %s",
-            task.work.place, task.failures, self._stages.letters.topic, reason,
-        )  # fmt: skip
-        self._stages.letters.write((self, task), [DeadLetter.of_event(each, reason) for each in task.work.events])
-
-    def _retry(self, task: Task, reason: str, longest_s: float | None = None) -> None:
-        """Later, and again and again; its events stay unacknowledged as long."""
-        if task in self._to_be_retried or task in self._being_parked:
-            return
-        self._to_be_retried.add(task)
-        limits = self._stages.limits
-        task.attempts += 1
-        delay_s = Backoff(limits.backoff_s, longest_s or limits.max_backoff_s).pause_s(task.attempts)
-        self._stages.metrics.counters["retries"] += 1
-        self._notices.say(
-            reason.partition(":")[0], f"{task.work.place}: {reason}; attempt {task.attempts + 1} in {delay_s:.1f} s"
-        )
-        self._stages.timers.after(delay_s, partial(self._start_again, task))
-
-    def _start_again(self, task: Task) -> None:
-        stages = self._stages
-        has_room = stages.fetcher.has_bytes and stages.outbox.has_room(self)
-        is_to_wait = self._table.is_stale or not self._registration.is_taken or task.unanswered or not has_room
-        if is_to_wait and not self._life.dismisses(task):
-            self._stages.timers.after(self._stages.limits.backoff_s, partial(self._start_again, task))
-        else:
-            self._to_be_retried.discard(task)
-            if isinstance(task, RowTask) and task.work.lanes is self._life.lanes:
-                self._life.lanes.take_behind(task.work)  # one read for all that wait for it
-            self._guarded(task, task.start)
-
-    # The table's schema.
-
-    def _on_refresh(self) -> None:
-        if self._watch.is_open and not self._is_followed:
-            self._is_followed = True
-            self._on_open()
-        if self._watch.is_open and not self._table.is_there:
-            self._stages.changes.tell(self._table.keyspace, self._table.name, None)
-        waiting, self._of_unknown_tables = self._of_unknown_tables, []
-        for message, asked in waiting:
-            self._place(message, asked)
-
-    def _use_projection(self, projection: Projection, is_new_schema: bool) -> None:
-        self._stages.fetcher.prepare(projection)
-        if self._life.begins_anew(projection.table, self):
-            for of_tasks in (self._to_be_retried, self._being_parked, self._taken_at_refusal):
-                of_tasks.clear()
-            self._faults.clear()
-        self._stages.changes.tell(projection.table.keyspace, projection.table.name, definition_of(projection.table))
-        if is_new_schema:
-            self.schema_id = self._stages.new_schema_id()
-            self._registration.announce(replace(projection.data_schema(self.schema_id), topic=self._destination))
-
-
-def _take(task: Task, outcome: Rows | CdcError) -> None:
-    if isinstance(outcome, CdcError):
-        raise outcome
-    task.on_rows(outcome)
+def _settle_all(events: Sequence[PendingEvent]) -> None:
+    for pending in events:
+        pending.message.settle()

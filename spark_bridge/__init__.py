@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from spark_bridge.commitlog.sources import commit_log, register
     from spark_bridge.commitlog.views import as_of, cell_history, latest_cells
     from spark_bridge.jobs.fresh_table import fresh_table
+    from spark_bridge.jobs.resolved import mirror_resolved_timestamp, resolved_timestamp, wait_until_complete
+    from spark_bridge.jobs.resync import resync
     from spark_bridge.reading.readers import raw_batch, raw_stream
     from spark_bridge.rows.current_table import changes, current_table, typed
     from spark_bridge.session import session_builder
@@ -29,11 +31,15 @@ __all__ = [
     "current_table",
     "fresh_table",
     "latest_cells",
+    "mirror_resolved_timestamp",
     "raw_batch",
     "raw_stream",
     "register",
+    "resolved_timestamp",
+    "resync",
     "session_builder",
     "typed",
+    "wait_until_complete",
 ]
 
 # Imported when they are asked for: Spark starts Python processes for each read, which need the data source only.
@@ -41,6 +47,10 @@ _HOMES = {
     **dict.fromkeys(("raw_batch", "raw_stream"), "spark_bridge.reading.readers"),
     **dict.fromkeys(("changes", "current_table", "typed"), "spark_bridge.rows.current_table"),
     "fresh_table": "spark_bridge.jobs.fresh_table",
+    **dict.fromkeys(
+        ("mirror_resolved_timestamp", "resolved_timestamp", "wait_until_complete"), "spark_bridge.jobs.resolved"
+    ),
+    "resync": "spark_bridge.jobs.resync",
     "session_builder": "spark_bridge.session",
     **dict.fromkeys(("commit_log", "register"), "spark_bridge.commitlog.sources"),
     **dict.fromkeys(("as_of", "cell_history", "latest_cells"), "spark_bridge.commitlog.views"),

@@ -1,4 +1,4 @@
-"""Errors of the Spark bridge. Each text is one line: what, where, why, what to do.
+"""Errors of the Spark bridge. Each text is one line: the problem, its place, its cause, and the remedy.
 
 CdcError
 ├─ ConfigError              the options are wrong (schemas.errors)
@@ -7,19 +7,26 @@ CdcError
    ├─ CassandraReadError        Cassandra does not answer, or a range of tokens could not be read
    ├─ EventSendError            events could not be published to an events topic
    ├─ PulsarUnreachableError    admin or broker does not answer: check the address, start it, run again
+   │  └─ AccessRefusedError     they refuse what was asked
    ├─ TopicError                the topic is missing, or has no key-value schema
    ├─ TopicReadError            a range of a topic partition could not be read
+   ├─ PublishError             records could not be published to a topic of the job `publish`
    ├─ DataLossError             records were dropped before they were read
    ├─ ProgressFileError         a backfill's progress file cannot be used
+   ├─ UnresolvedError           a table is not complete until the given time
    ├─ StateFileError            how far a job has come cannot be read or written
    └─ CheckpointError           a query's checkpoint does not tell where the query stands
 """
 
 from __future__ import annotations
 
+from typing import ClassVar, Self
+
 from schemas.errors import CdcError
+from schemas.resolved import TableResolved
 
 __all__ = [
+    "AccessRefusedError",
     "ArchiveReadError",
     "CassandraReadError",
     "CheckpointError",
@@ -27,40 +34,55 @@ __all__ = [
     "EventSendError",
     "OtherTopicError",
     "ProgressFileError",
+    "PublishError",
     "PulsarUnreachableError",
     "SparkBridgeError",
     "StateFileError",
     "TopicError",
     "TopicReadError",
+    "UnresolvedError",
+    "reason_of_spark",
 ]
+
+
+def reason_of_spark(text: str) -> str:
+    """The first line of an error's text, or our own line of a Python traceback that Spark passes on."""
+    ours = [line for line in text.splitlines() if line.startswith(("spark_bridge.errors.", "schemas.errors."))]
+    return ours[-1].split(": ", 1)[1] if ours else text.splitlines()[0]
 
 
 class SparkBridgeError(CdcError):
     """Root of what the Spark bridge raises besides ConfigError."""
 
 
-class PulsarUnreachableError(SparkBridgeError):
-    """The admin service or the broker gives no usable answer."""
+class _PlaceError(SparkBridgeError):
+    """`reason` says what is wrong at a place: a URL, a topic, a path."""
 
-    def __init__(self, url: str, reason: str) -> None:
-        self.url = url
+    _form: ClassVar[str] = "{}: {}"
+
+    def __init__(self, place: str, reason: str) -> None:
+        self.place = place
         self.reason = reason
-        super().__init__(url, reason)
+        super().__init__(place, reason)
 
     def __str__(self) -> str:
-        return f"Pulsar at {self.url}: {self.reason}"
+        return self._form.format(self.place, self.reason)
 
 
-class TopicError(SparkBridgeError):
-    """The topic does not exist, or is not a data topic."""
+class PulsarUnreachableError(_PlaceError):
+    """The admin service or the broker gives no usable answer; `place` is its address."""
 
-    def __init__(self, topic: str, reason: str) -> None:
-        self.topic = topic
-        self.reason = reason
-        super().__init__(topic, reason)
+    _form = "Pulsar at {}: {}"
 
-    def __str__(self) -> str:
-        return f"topic {self.topic}: {self.reason}"
+
+class AccessRefusedError(PulsarUnreachableError):
+    """The admin service or the broker refuses access to a topic."""
+
+
+class TopicError(_PlaceError):
+    """The topic does not exist, or is not a data topic; `place` is its name."""
+
+    _form = "topic {}: {}"
 
 
 class TopicReadError(SparkBridgeError):
@@ -87,8 +109,8 @@ class DataLossError(SparkBridgeError):
 
     def __str__(self) -> str:
         return (
-            f"topic partition {self.topic}: what came after position {self.after} and before {self.before} was dropped by "
-            "retention (or a message TTL) before it was read; build the result anew, or continue without it with "
+            f"topic partition {self.topic}: records after position {self.after} and before {self.before} were deleted by "
+            "retention (or a message TTL) before they were read; build the result again, or continue without them with "
             "failOnDataLoss=false; the option subscription keeps records until they have been read"
         )
 
@@ -101,83 +123,71 @@ class OtherTopicError(DataLossError):
 
     def __str__(self) -> str:
         return (
-            f"topic partition {self.topic}: position {self.after} was read of another topic partition than the one of this name that "
-            f"is there now, which ends at {self.before}: the topic was deleted and made again, or Pulsar was rebuilt or moved. What "
-            "was not read before is lost here. Fill the topic (cdc spark backfill); then begin anew: a mirror with --rebuild, "
-            "another query with a new checkpoint; and let cdc spark verify compare"
+            f"topic partition {self.topic}: position {self.after} belongs to another topic partition than the one of this name that"
+            f" exists now, which ends at {self.before}: the topic was deleted and made again, or Pulsar was rebuilt or moved. Records"
+            " that were not read before are lost. Fill the topic (cdc spark backfill); then begin again: a mirror with --rebuild,"
+            " another query with a new checkpoint; and compare with cdc spark verify"
         )
 
 
-class ProgressFileError(SparkBridgeError):
-    """A backfill's progress file cannot be used."""
+class ProgressFileError(_PlaceError):
+    """A backfill's progress file cannot be used; `place` is its path."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        self.path = path
-        self.reason = reason
-        super().__init__(path, reason)
-
-    def __str__(self) -> str:
-        return f"progress file {self.path}: {self.reason}; give another one, or delete it to start anew"
+    _form = "progress file {}: {}; give another one, or delete it to start again"
 
 
-class StateFileError(SparkBridgeError):
-    """How far a job has come cannot be read or written."""
+class StateFileError(_PlaceError):
+    """How far a job has come cannot be read or written; `place` is the folder."""
 
-    def __init__(self, folder: str, reason: str) -> None:
-        self.folder = folder
-        self.reason = reason
-        super().__init__(folder, reason)
-
-    def __str__(self) -> str:
-        return (
-            f"state in {self.folder}: {self.reason}; check the path, the rights to it, and that Spark has the library and the "
-            "settings for its file system"
-        )
+    _form = "state in {}: {}; check the path, the rights to it, and that Spark has the library and the settings for its file system"
 
 
-class CheckpointError(SparkBridgeError):
-    """A query's checkpoint does not tell where the query stands."""
+class CheckpointError(_PlaceError):
+    """A query's checkpoint does not show where the query stands; `place` is its path."""
 
-    def __init__(self, location: str, reason: str) -> None:
-        self.location = location
-        self.reason = reason
-        super().__init__(location, reason)
-
-    def __str__(self) -> str:
-        return f"checkpoint {self.location}: {self.reason}; the option checkpointLocation is that of the query itself"
+    _form = "checkpoint {}: {}; the option checkpointLocation is that of the query itself"
 
 
-class ArchiveReadError(SparkBridgeError):
+class ArchiveReadError(_PlaceError):
     """Something of an archive of commit log segments cannot be read; `place` is its path or URL."""
 
-    def __init__(self, place: str, reason: str) -> None:
-        self.place = place
-        self.reason = reason
-        super().__init__(place, reason)
-
-    def __str__(self) -> str:
-        return f"archive {self.place}: {self.reason}"
+    _form = "archive {}: {}"
 
 
-class CassandraReadError(SparkBridgeError):
+class CassandraReadError(_PlaceError):
     """Cassandra gives no usable answer; `place` is its address, and the table and tokens that were read."""
 
-    def __init__(self, place: str, reason: str) -> None:
-        self.place = place
-        self.reason = reason
-        super().__init__(place, reason)
-
-    def __str__(self) -> str:
-        return f"Cassandra at {self.place}: {self.reason}"
+    _form = "Cassandra at {}: {}"
 
 
-class EventSendError(SparkBridgeError):
-    """Events could not be published to an events topic."""
+class EventSendError(_PlaceError):
+    """Events could not be published to an events topic; `place` is its name."""
 
-    def __init__(self, topic: str, reason: str) -> None:
-        self.topic = topic
-        self.reason = reason
-        super().__init__(topic, reason)
+    _form = "events topic {}: {}; the ranges before it are published; run the job again for the rest"
 
-    def __str__(self) -> str:
-        return f"events topic {self.topic}: {self.reason}; what was published before is read, run the job again for the rest"
+
+class PublishError(_PlaceError):
+    """Records could not be published to a topic of the job `publish`. What was stored before is not published again."""
+
+    _form = "topic {}: {}"
+
+
+class UnresolvedError(SparkBridgeError):
+    """It is not known until when a table is complete, or it is not complete until the given time."""
+
+    @classmethod
+    def unnamed(cls, topic: str) -> Self:
+        """The table cannot be derived from the data topic's name."""
+        return cls(f"{topic} does not name its table as data-<keyspace>.<table> does; give the option table")
+
+    @classmethod
+    def late(cls, found: TableResolved, until_ms: int, timeout_s: float) -> Self:
+        """It did not come in time."""
+        reached = (
+            "not known" if found.resolved_ms is None else f"{(until_ms - found.resolved_ms) / 1000:.1f} s before it"
+        )
+        why = f": {'; '.join(found.problems)}" if found.problems else ""
+        return cls(
+            f"{found.table} is not complete until the given time, after {timeout_s:g} s; it is {reached}{why};"
+            " cdc status shows what stands still"
+        )

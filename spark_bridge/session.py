@@ -28,7 +28,7 @@ _SETTINGS: Final = {
     # Otherwise PySpark tells the JVM about the line of Python of each function of a column: most of what the two say to each
     # other while a mirror plans a micro-batch.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # What a user interface would show of earlier queries: a mirror that follows its topic has thousands, with long plans.
+    # Earlier queries in Spark's user interface: a mirror that follows its topic has thousands, with long plans.
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",
     "spark.sql.ui.retainedExecutions": "20",

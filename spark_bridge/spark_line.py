@@ -1,7 +1,7 @@
-"""Which line of Spark this interpreter has, what it can do, and which jars it takes.
+"""The version line of Spark in this interpreter: its features, and the jars that it needs.
 
-4.1 and later read topics by our data source, 3.5 by the pulsar-spark connector; from 4.2 on Spark tells a source where its
-query stands.
+4.1 and later read topics by our data source, 3.5 by the pulsar-spark connector; from 4.2 on Spark gives a source the
+position of its query.
 """
 
 from __future__ import annotations

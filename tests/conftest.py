@@ -9,7 +9,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from change_agent.decoder import running
-from change_agent.decoder_build import obstacle
+from change_agent.decoder_build import native_obstacle, obstacle
 from spark_bridge.spark_line import LINE
 
 _INTEGRATION = Path(__file__).parent / "integration"
@@ -24,15 +24,22 @@ _BY_OPTION = {
 }
 """Marks of what runs by an option of the same name only: it takes long, and wants the machine for itself."""
 
+_EXTENDED = "extended"
+"""Mark and option of what `make test-all` runs beside the rest: more of the same, in minutes that each run of CI would wait for."""
+
 _PARTS = {
-    "connector": ("test_connector_",),
+    # the decoder's oracle needs servers of its own wherever it runs: it is here for the parts to take as long as each other
+    "connector": ("test_connector_", "test_decoder_oracle"),
     "spark_jobs": (
-        "test_spark_backfill", "test_spark_cluster", "test_spark_fresh", "test_spark_kills", "test_spark_lake",
-        "test_spark_large_mirror", "test_spark_mirror", "test_spark_submit", "test_spark_topic_made_again", "test_spark_verify",
-        "test_spark_workload",
+        "test_spark_backfill", "test_spark_cluster", "test_spark_kills", "test_spark_lake",
+        "test_spark_large_mirror", "test_spark_mirror", "test_spark_publish", "test_spark_resync", "test_spark_submit",
+        "test_spark_topic_made_again", "test_spark_truncations", "test_spark_verify", "test_spark_workload",
     ),
 }  # fmt: skip
 """Marks by the first letters of a module's name."""
+
+_FURTHER_SERVERS = frozenset({"two_nodes", "spark_cluster"})
+"""Fixtures with servers that run until the session ends, and take a part of a core even when no test uses them."""
 
 _SPARK_FIXTURES = frozenset({"spark", "spark35", "spark_cluster"})
 
@@ -42,12 +49,13 @@ _SPARK_LINES = "==4.1"
 pytest_plugins = [f"tests.fixtures.{name}" for name in _PLUGINS]
 
 
-def pytest_report_header() -> list[str]:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     """Which line of Spark and which decoder are tested, and what keeps the compiled one, or systemd's unit, from being tested."""
     only = (
         "" if SpecifierSet(_SPARK_LINES).contains(LINE) else ": only what is marked for it; `make test` runs everything"
     )
-    return [f"PySpark {LINE}{only}", _decoder(), _systemd()]
+    extended = "run" if config.getoption(_EXTENDED) else "left out; `make test-all` runs them"
+    return [f"PySpark {LINE}{only}", f"extended tests: {extended}", _decoder(), _systemd()]
 
 
 def _systemd() -> str:
@@ -56,36 +64,49 @@ def _systemd() -> str:
 
 
 def _decoder() -> str:
+    found = f"decoder: {running().description}"
     if running().is_compiled:
-        return "decoder: compiled; its tests run over the plain one too"
-    missing = obstacle()
-    return f"decoder: {running().description}{'' if missing is None else f'; cannot be compiled here: {missing}'}"
+        found += "; its tests run over the plain one too"
+    elif missing := obstacle():
+        found += f"; cannot be compiled here: {missing}"
+    if not running().is_native and (missing := native_obstacle()):
+        found += f"; no native core here: {missing}"
+    return found
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """An option for each of `_BY_OPTION`."""
+    """An option for each of `_BY_OPTION`, and one for what is marked as extended."""
     for mark, what in _BY_OPTION.items():
         parser.addoption(f"--{mark.replace('_', '-')}", action="store_true", help=f"run {what}, and nothing else")
+    parser.addoption(f"--{_EXTENDED}", action="store_true", help="run also what `make test-all` has beyond `make test`")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Everything below tests/integration needs servers; what needs servers runs after the fast tests."""
+    """Everything below tests/integration needs servers; what needs servers runs after the fast tests, further ones last."""
     for item in items:
         if _INTEGRATION in item.path.parents:
             item.add_marker(pytest.mark.integration)
     _mark_spark(items)
     _mark_by_name(items)
-    items.sort(key=lambda item: item.get_closest_marker("integration") is not None)
+    further = {item.path for item in items if not _FURTHER_SERVERS.isdisjoint(getattr(item, "fixturenames", ()))}
+    items.sort(key=lambda item: (item.get_closest_marker("integration") is not None, item.path in further))
     wanted = {mark for mark in _BY_OPTION if config.getoption(mark)}
     others = [
         item
         for item in items
         if {mark for mark in _BY_OPTION if item.get_closest_marker(mark)} != wanted
         or not _spark_lines(item).contains(LINE)
+        or (item.get_closest_marker(_EXTENDED) is not None and not config.getoption(_EXTENDED))
     ]
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
+
+
+@pytest.fixture(scope="session")
+def is_extended(pytestconfig: pytest.Config) -> bool:
+    """Whether long runs are as long as in `make test-all`."""
+    return bool(pytestconfig.getoption(_EXTENDED))
 
 
 def _mark_spark(items: list[pytest.Item]) -> None:

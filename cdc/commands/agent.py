@@ -1,4 +1,4 @@
-"""`cdc agent`: run the change agent of one node; its subcommands look at one, or tell it something."""
+"""`cdc agent`: run the change agent of one node; its subcommands inspect an agent, or send it requests."""
 
 from __future__ import annotations
 
@@ -6,25 +6,33 @@ from pathlib import Path
 
 import click
 
+import change_agent.lean_imports  # noqa: F401  # first: what follows imports the libraries
 from cdc.commands.agent_options import config_option
+from cdc.commands.agent_progress import resume_progress
 from cdc.commands.agent_reprocess import reprocess
 from cdc.commands.agent_status import status
+from cdc.helpful_group import HelpfulGroup
 from change_agent.__main__ import leave, run_agent
 from change_agent.configuration.config import AgentConfig
 
 __all__ = ["agent"]
 
 
-@click.group(name="agent", invoke_without_command=True)
+@click.group(name="agent", cls=HelpfulGroup, invoke_without_command=True)
 @config_option
 @click.option("--parent", type=int, hidden=True, help="Stop when this process is not the parent any more.")
-@click.option("--check", is_flag=True, help="Check the configuration, say what is wrong, and start nothing.")
+@click.option("--check", is_flag=True, help="Check the configuration, report its errors, and start nothing.")
 @click.option(
     "--connect", is_flag=True, help="With --check: also connect to Cassandra and Pulsar with its credentials."
 )
 @click.pass_context
 def agent(context: click.Context, path: Path | None, parent: int | None, check: bool, connect: bool) -> None:
-    """Read a node's cdc_raw and publish its changes to Pulsar, until SIGTERM or Ctrl-C (docs/agent.md)."""
+    """Read a node's cdc_raw and publish its changes to Pulsar, until SIGTERM or Ctrl-C (docs/agent.md).
+
+    \b
+    cdc agent --config agent.yaml
+    cdc agent --config agent.yaml --check --connect
+    """
     if context.invoked_subcommand is not None:
         return
     config = AgentConfig.load(path)
@@ -52,3 +60,4 @@ def _connect(config: AgentConfig) -> None:
 
 agent.add_command(status)
 agent.add_command(reprocess)
+agent.add_command(resume_progress)

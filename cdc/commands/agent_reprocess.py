@@ -26,9 +26,12 @@ _SEGMENTS: Final = "CommitLog-*.log"
 def reprocess(segments: tuple[str, ...], path: Path | None, working_dir: Path | None) -> None:
     """Publish everything in SEGMENTs again, whether it was published before or not.
 
-    A SEGMENT is the name of one in the agent's folder error/, or path or URL of an archived one (.log or .log.zst). Without
-    any, all of error/ are taken. The agent reads them when it runs; it may be running now. What cannot be read in full goes
-    to error/ again; the others are deleted, and archived ones stay in the archive.
+    A SEGMENT is the name of a segment in the agent's folder error/, or the path or URL of an archived one (.log or
+    .log.zst). By default, all segments in error/ are published. The agent reads them when it runs; it may be running now.
+    A segment that cannot be read in full goes back to error/. The others are deleted; archived segments stay in the archive.
+
+    \b
+    cdc agent reprocess CommitLog-7-1795219249195.log --config agent.yaml
     """
     directory = AgentConfig.load(path).cdc_working_dir if working_dir is None else working_dir
     if not directory.is_dir():

@@ -26,9 +26,14 @@ _IN_SIGHT_S: Final = 86_400
 @click.command(name="status")
 @config_option
 @click.option("--working-dir", type=click.Path(path_type=Path), help="The agent's cdcWorkingDir, instead of --config.")
-@click.option("--json", "as_json", is_flag=True, help="The file itself: one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the status file: one JSON object.")
 def status(path: Path | None, working_dir: Path | None, as_json: bool) -> None:
-    """Say how the agent is doing: position, lag, rates, topics, what is wrong and what to do. Exit code 1 for trouble."""
+    """Show the state of the agent: position, lag, rates, topics, problems and remedies. Exit code 1 for a problem.
+
+    \b
+    cdc agent status --config agent.yaml
+    cdc agent status --working-dir /var/lib/cassandra-cdc --json
+    """
     directory = AgentConfig.working_dir_of(path) if working_dir is None else working_dir
     found, now_s = AgentStatus.of_folder(directory), time.time()
     findings = list(found.findings(now_s))
@@ -45,9 +50,12 @@ def render(status: AgentStatus, findings: Sequence[Finding], now_s: float, width
     lines = []
     for label, text in _lines(status, findings, now_s):
         lines += textwrap.wrap(
-            text, max(20, width), initial_indent=label.ljust(_INDENT), subsequent_indent=" " * _INDENT,
+            text,
+            max(20, width),
+            initial_indent=label.ljust(_INDENT),
+            subsequent_indent=" " * _INDENT,
             break_on_hyphens=False,
-        )  # fmt: skip
+        )
     return lines
 
 
@@ -59,8 +67,8 @@ def _lines(status: AgentStatus, findings: Sequence[Finding], now_s: float) -> It
         yield "position", _position(status)
         yield from _now(status)
     else:
-        # What it said of itself then is no news of now: only what does not change without it is told.
-        yield "agent", "DOES NOT RUN"
+        # Its last values are old: show only those that do not change while it is down.
+        yield "agent", f"pid {content['pid']}: NO CURRENT STATUS" if status.process_exists else "DOES NOT RUN"
         yield "node", str(content["node_id"] or "not known")
         yield "position", f"{_position(status)}, at {_minute(content['time'])} UTC"
     troubles = [each for each in findings if each.level is not Level.OK]

@@ -1,40 +1,75 @@
-"""`cdc compile`: compile the decoder and the connector's row path for this machine's Python."""
+"""`cdc compile`: compile the decoder, its native core and the connector's row path for this machine's Python."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import click
 
-from change_agent.decoder import compiled_folder
-from change_agent.decoder_build import build_decoder, build_modules, obstacle
+from change_agent.decoder import compiled_folder, native_folder
+from change_agent.decoder_build import (
+    DecoderBuildError,
+    build_decoder,
+    build_modules,
+    build_native,
+    native_obstacle,
+    obstacle,
+)
 from source_connector import compiled as row_path
 
 __all__ = ["compile_decoder"]
 
 
 @click.command(name="compile")
-@click.option("--if-possible", is_flag=True, help="If it is not possible, only say what is missing, and exit with 0.")
+@click.option("--if-possible", is_flag=True, help="If something is missing, only report it, and exit with 0.")
 def compile_decoder(if_possible: bool) -> None:
     """Compile the commit log decoder and the connector's row path, which then run several times as fast.
 
-    Needs a C compiler, Python's headers, mypy and setuptools. Everything works without: the same sources then run as plain
-    Python. After a change of them they have to be compiled again, and the connector's archive built again.
+    Needs a C compiler, Python's headers, mypy and setuptools, and cargo for the decoder's native core. Without them, the same
+    sources run as plain Python. After a change of the sources, compile them again, and build the connector's archive again.
+
+    \b
+    cdc compile --if-possible
     """
     missing = obstacle()
-    _compile("decoder", compiled_folder().is_dir(), missing, build_decoder)
     rows = row_path.compiled_folder()
-    _compile("row path", rows.is_dir(), missing, lambda: build_modules(row_path.GROUP, rows))
+    # Each build is a process that keeps one core busy.
+    with ThreadPoolExecutor() as beside:
+        done = [
+            beside.submit(_build_native),
+            beside.submit(_compile, "decoder", compiled_folder().is_dir(), missing, build_decoder),
+            beside.submit(_compile, "row path", rows.is_dir(), missing, lambda: build_modules(row_path.GROUP, rows)),
+        ]
+    for each in done:
+        text, is_built = each.result()
+        click.echo(text, err=not is_built)
     if missing is not None and not (compiled_folder().is_dir() and rows.is_dir()):
         sys.exit(0 if if_possible else 1)
 
 
-def _compile(name: str, is_there: bool, missing: str | None, build: Callable[[], object]) -> None:
+def _build_native() -> tuple[str, bool]:
+    """What became of it, and whether it is there. Without it nothing fails: the compiled decoder, or the plain one, does its work."""
+    missing = native_obstacle()
+    if native_folder().is_dir():
+        missing = None
+    elif missing is None:
+        click.echo("native core: building (once, a minute or two)", err=True)
+        try:
+            build_native()
+        except DecoderBuildError as error:
+            missing = str(error)
+    if missing is None:
+        return "native core: built", True
+    return f"native core: not built, the decoder runs without it: {missing}", False
+
+
+def _compile(name: str, is_there: bool, missing: str | None, build: Callable[[], object]) -> tuple[str, bool]:
+    """What became of it, and whether it is there."""
     if not is_there and missing is not None:
-        click.echo(f"{name}: runs uncompiled, which is slower: {missing}", err=True)
-        return
+        return f"{name}: runs uncompiled, which is slower: {missing}", False
     if not is_there:
         click.echo(f"{name}: compiling (once, about a minute)", err=True)
         build()
-    click.echo(f"{name}: compiled")
+    return f"{name}: compiled", True

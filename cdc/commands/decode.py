@@ -1,4 +1,4 @@
-"""`cdc decode`: what commit log segments hold, as JSON lines, for a person, or counted."""
+"""`cdc decode`: the content of commit log segments, as JSON lines, for a person, or counted."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ __all__ = ["decode"]
     type=click.Choice(FORMATS),
     default="mutations",
     show_default=True,
-    help="What to print: mutations as they are in the log, or events that the agent would publish, each a JSON object"
-    " a line; or mutations for people to read.",
+    help="mutations: as they are in the log, one JSON object a line; events: those that the agent would publish; pretty:"
+    " mutations for people to read.",
 )
 @click.option(
     "--table",
@@ -63,12 +63,12 @@ __all__ = ["decode"]
 )
 @click.option("--contact-point", metavar="HOST[:PORT]", help="Read the schema from this node instead of a file.")
 @click.option("--username", envvar="CDC_USERNAME", help="User for --contact-point.")
-@click.option("--password-file", type=click.Path(path_type=Path), help="File that holds the password of --username.")
+@click.option("--password-file", type=click.Path(path_type=Path), help="File with the password of --username.")
 @click.option(
     "--commitlog-options",
     "commitlog_options_file",
     type=click.Path(path_type=Path),
-    help="cassandra.yaml, or those options of it as JSON that encrypted segments need (docs/commitlog-format.md).",
+    help="For encrypted segments: cassandra.yaml, or its options of encryption as JSON (docs/commitlog-format.md).",
 )
 @click.option(
     "--write-schema",
@@ -93,6 +93,11 @@ def decode(
 
     The segments are only read. The exit code is 1 when one of them could not be read in full: each fault is one line on
     stderr with segment, position and reason.
+
+    \b
+    cdc decode cdc_raw/CommitLog-7-1795219249195.log --contact-point 10.0.0.1
+    cdc decode cdc_raw/*.log --schema schema.json --format events
+    cdc decode cdc_raw/*.log --schema schema.json --stats
     """
     problems = _problems(segments, schema_file, contact_point, username, password_file, write_schema)
     if as_json and not stats:
@@ -124,7 +129,7 @@ def decode(
         if stats and counted is not None:
             _print_stats(counted, as_json=as_json)
     if stats and not as_json:
-        click.echo(f"decoder: {running().description}")
+        click.echo(f"decoder: {running().modules}")
     for line in printer.summary():
         click.echo(f"cdc: {line}", err=True)
     if printer.failed:

@@ -1,4 +1,4 @@
-"""`cdc demo`: the whole line on the sandbox, every row compared."""
+"""`cdc demo`: the whole pipeline on the sandbox, every row compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ _SHOWN_DIFFERENCES = 20
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object, and nothing else.")
 def demo(cassandra: str, seed: int, scale: int, as_json: bool) -> None:
-    """Run changes through a real Cassandra, a real Pulsar and Spark, and compare every row."""
+    """Run changes through a real Cassandra, a real Pulsar and Spark, and compare every row.
+
+    \b
+    cdc demo
+    cdc demo --cassandra 4.1 --scale 10
+    """
     options = DemoOptions(cassandra=cassandra, seed=seed, scale=scale)
     with progress_display(quiet=as_json) as on_progress:
         report = run_demo(options, quiet=as_json, on_progress=on_progress)

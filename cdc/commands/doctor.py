@@ -1,4 +1,4 @@
-"""`cdc doctor`: whether a line can work, link by link, with a remedy for what is wrong."""
+"""`cdc doctor`: checks every connection and setting of a pipeline, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ __all__ = ["doctor"]
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.pass_context
 def doctor(context: click.Context, path: Path | None, fix: bool, as_json: bool) -> None:
-    """Check servers, rights, tables, topics, sources, clocks and disks; changes nothing without --fix.
+    """Check servers, rights, tables, topics, sources, clocks and disks. Nothing is changed without --fix.
 
-    Exit code 0: nothing fails, 1: something does, 2: wrong configuration.
+    Exit code 0: no failure, 1: a failure, 2: wrong configuration.
+
+    \b
+    cdc doctor --config line.yaml
+    cdc doctor --config line.yaml --fix
     """
     config = line_of(path)
     if fix:
         with PulsarService(config) as service:
-            for line in SourceKeeper(service, Turns(config).turn, patience_s=0.0).look():
+            for line in SourceKeeper(service, Turns(config).turn, patience_s=0.0).check():
                 click.echo(line, err=as_json)
     sections = look(config)
     report(sections, as_json=as_json)

@@ -14,13 +14,16 @@ __all__ = ["nar"]
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help="Folder of the archive, and of what is fetched for it; by default this one.",
+    help="Folder of the archive and of the files that are fetched for it; by default the current one.",
 )
 def nar(out: Path) -> None:
     """Build the connector's archive for Pulsar, and print its path.
 
     Needs a JDK 17 and Maven. The archive runs on the Python version and the platform that built it, and contains the
     compiled row path if `cdc compile` has made it.
+
+    \b
+    cdc nar --out build
     """
     from source_connector.nar_build import build_nar
 

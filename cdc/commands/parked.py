@@ -33,10 +33,14 @@ _WIDE: Final = 110
 @click.option("--working-dir", type=click.Path(path_type=Path), help="The agent's cdcWorkingDir, instead of --config.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, with the bytes in hex.")
 def parked(config: Path | None, working_dir: Path | None, as_json: bool) -> None:
-    """List what waits on an agent's disk: mutations that it could not decode, and tries again when the schema changes;
-    and events that are larger than the broker's maxMessageSize, which it tries again at its next start.
+    """List the mutations and events that wait on an agent's disk.
 
-    The agent may be running; nothing is changed. docs/agent.md says what to do with them.
+    These are mutations that it could not decode, and retries when the schema changes; and events that are larger than the
+    broker's maxMessageSize, which it retries at its next start. The agent may be running; nothing is changed. docs/agent.md
+    describes the remedies.
+
+    \b
+    cdc parked --config agent.yaml
     """
     if (config is None) == (working_dir is None):
         raise ConfigError.of("--config", "give either --config agent.yaml or --working-dir DIR")

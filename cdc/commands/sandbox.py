@@ -1,17 +1,23 @@
-"""`cdc sandbox up | status | down`: real servers on this machine, for as long as the user wants them."""
+"""`cdc sandbox up | status | start | stop | kill | down`: real servers on this machine, for as long as the user wants them."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
 import platformdirs
 
+from cdc.health.pulsar_service import PulsarServiceError
+from cdc.health.source_starts import wait_for_sources
+from cdc.health.this_line import line_of
+from cdc.helpful_group import HelpfulGroup
 from cdc.progress import progress_display
 from cdc.sandbox.addresses import MAX_NODES
+from cdc.sandbox.detached import PULSAR, DetachedServer, detached_server
 from cdc.sandbox.options import SandboxOptions
 from cdc.sandbox.running import ServerStatus, server_statuses, take_down
 from cdc.sandbox.sandbox import Sandbox
@@ -25,18 +31,19 @@ _dir_option = click.option(
     "folder",
     type=click.Path(path_type=Path),
     default=platformdirs.user_data_path("cassandra-cdc", appauthor=False) / "sandbox",
-    show_default=True,
+    show_default="cassandra-cdc/sandbox in the user's data folder",
     help="Folder of the sandbox: data, logs, configuration.",
 )
+_name_argument = click.argument("name")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def sandbox() -> None:
     """Start real Cassandra and Pulsar servers without Docker.
 
-    They come from Maven Central, run on this machine's Java 17 and listen on loopback addresses of their own, so that
-    several sandboxes can run side by side, each in its own folder.
+    The servers come from Maven Central, and run on this machine's Java 17. Each sandbox has its own folder and its own
+    loopback addresses, so several sandboxes can run side by side.
     """
 
 
@@ -55,7 +62,12 @@ def sandbox() -> None:
 def up(cassandra: str, nodes: int, folder: Path, commitlog_sync_ms: int, as_json: bool) -> None:
     """Start the servers, and leave them running until `cdc sandbox down`.
 
-    On a folder that was used before they start on its data.
+    If the folder was used before, the servers start on its data, and so do the sources that were deployed there. The command
+    waits for the sources, and restarts those that Pulsar's functions worker gave up.
+
+    \b
+    cdc sandbox up
+    cdc sandbox up --cassandra 4.0 --nodes 2 --dir /tmp/other
     """
     folder = folder.absolute()
     _check_folder(folder)
@@ -65,20 +77,81 @@ def up(cassandra: str, nodes: int, folder: Path, commitlog_sync_ms: int, as_json
         servers = Sandbox(options, base_dir=folder, on_progress=on_progress)
         servers.start()
         servers.detach()
+        sources = _wait_for_sources(folder)
     start_s = round(time.monotonic() - started, 1)
     statuses = server_statuses(folder)
     if as_json:
-        click.echo(json.dumps({"dir": str(folder), "start_s": start_s, "servers": _as_objects(statuses)}))
+        found = {"dir": str(folder), "start_s": start_s, "servers": _as_objects(statuses), "sources": sources}
+        click.echo(json.dumps(found))
         return
     _print(statuses)
+    _print_sources(sources)
     click.echo(f"ready in {start_s} s; end it with: cdc sandbox down --dir {folder}")
+
+
+@sandbox.command()
+@_name_argument
+@_dir_option
+@_json_option
+def start(name: str, folder: Path, as_json: bool) -> None:
+    """Start one server again, on its data and with its configuration as it is now.
+
+    NAME is a name of `cdc sandbox status`. With Pulsar, its sources start as well: the command waits for them, and restarts
+    those that the functions worker gave up.
+
+    \b
+    cdc sandbox start pulsar
+    """
+    folder = folder.absolute()
+    sources: Mapping[str, str] = {}
+    with detached_server(folder, name) as server:
+        was_running = server.running
+        if not was_running:
+            server.start()
+    if name == PULSAR:
+        sources = _wait_for_sources(folder)
+    if as_json:
+        click.echo(json.dumps({"name": name, "state": "ready", "pid": server.pid, "sources": sources}))
+        return
+    click.echo(f"{name} runs already" if was_running else f"{name} runs, pid {server.pid}")
+    _print_sources(sources)
+
+
+@sandbox.command()
+@_name_argument
+@_dir_option
+@_json_option
+def stop(name: str, folder: Path, as_json: bool) -> None:
+    """Shut down one server (SIGTERM). Its data stays, and `cdc sandbox start` starts it again.
+
+    \b
+    cdc sandbox stop cassandra-1
+    """
+    _end(name, folder, DetachedServer.stop, "stopped", as_json=as_json)
+
+
+@sandbox.command()
+@_name_argument
+@_dir_option
+@_json_option
+def kill(name: str, folder: Path, as_json: bool) -> None:
+    """Kill one server as a crash would (SIGKILL), with the processes that it started. Its data stays.
+
+    \b
+    cdc sandbox kill cassandra-1
+    """
+    _end(name, folder, DetachedServer.kill, "killed", as_json=as_json)
 
 
 @sandbox.command()
 @_dir_option
 @_json_option
 def status(folder: Path, as_json: bool) -> None:
-    """List the servers. Exit code 0 if all are ready, else 1."""
+    """List the servers. Exit code 0 if all are ready, else 1.
+
+    \b
+    cdc sandbox status
+    """
     folder = folder.absolute()
     statuses = server_statuses(folder)
     if as_json:
@@ -96,7 +169,12 @@ def status(folder: Path, as_json: bool) -> None:
 @click.option("--remove", is_flag=True, help="Also remove the folder with all data.")
 @_json_option
 def down(folder: Path, remove: bool, as_json: bool) -> None:
-    """End the servers; no process and no port is left. The data stays, unless --remove."""
+    """Stop the servers; no process and no port is left. The data stays, unless --remove is given.
+
+    \b
+    cdc sandbox down
+    cdc sandbox down --remove --dir /tmp/other
+    """
     folder = folder.absolute()
     ended = take_down(folder, remove=remove)
     if as_json:
@@ -105,11 +183,33 @@ def down(folder: Path, remove: bool, as_json: bool) -> None:
         click.echo(f"{ended} server{'' if ended == 1 else 's'} ended" if ended else f"nothing runs in {folder}")
 
 
+def _wait_for_sources(folder: Path) -> Mapping[str, str]:
+    """Reason by name, of each source of the sandbox's Pulsar that does not run. Pulsar may not answer after its start."""
+    try:
+        return wait_for_sources(line_of(None, folder), lambda line: click.echo(line, err=True))
+    except PulsarServiceError as error:
+        click.echo(f"the sources are not known: {error}", err=True)
+        return {}
+
+
+def _print_sources(sources: Mapping[str, str]) -> None:
+    for name, trouble in sources.items():
+        click.echo(f"source {name}: " + (f"does not run ({trouble}); see `cdc status`" if trouble else "runs"))
+
+
+def _end(name: str, folder: Path, end: Callable[[DetachedServer], None], word: str, *, as_json: bool) -> None:
+    with detached_server(folder.absolute(), name) as server:
+        was_running = server.running
+        end(server)
+    text = json.dumps({"name": name, "state": "stopped", "was_running": was_running})
+    click.echo(text if as_json else f"{name} {word if was_running else 'did not run'}")
+
+
 def _check_folder(folder: Path) -> None:
-    """A folder that holds something else is no place for a sandbox: `down --remove` would remove that as well."""
+    """Refuses a folder with other files, because `down --remove` would remove them."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in {"logs", "lock"})
+        foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in {"logs", "lock", "control.sock"})
     except OSError as error:
         raise ConfigError.of("--dir", f"{folder} cannot be used: {error.strerror}") from error
     if foreign and not (folder / "sandbox.json").exists():

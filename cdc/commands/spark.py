@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
+from cdc.commands.hidden_columns import SOURCE_CONFIG_OPTION, hidden_columns
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
@@ -23,9 +24,14 @@ from cdc.commands.spark_options import (
     open_session,
     reason,
 )
+from cdc.commands.spark_progress import spark_progress
+from cdc.commands.spark_publish import publish_command
+from cdc.commands.spark_resync import resync_command
 from cdc.commands.spark_tables import TABLE_COMMANDS
 from cdc.commands.spark_top import top_command
+from cdc.commands.spark_wait import wait_command
 from cdc.commands.verify_report import exit_code, report_lines
+from cdc.helpful_group import HelpfulGroup
 from schemas.errors import ConfigError
 from schemas.topics import DEFAULT_EVENTS_PREFIX
 
@@ -35,12 +41,12 @@ if TYPE_CHECKING:
 __all__ = ["spark"]
 
 
-@click.group(name="spark")
+@click.group(name="spark", cls=HelpfulGroup)
 def spark() -> None:
     """Jobs on data topics: tables in a lakehouse (docs/spark.md)."""
 
 
-for each in (*TABLE_COMMANDS, top_command):
+for each in (*TABLE_COMMANDS, publish_command, resync_command, top_command, wait_command):
     spark.add_command(each)
 
 
@@ -54,6 +60,7 @@ for each in (*TABLE_COMMANDS, top_command):
     "--sample", type=float, metavar="PART", help="Compare about this part of the table (0 to 1), chosen at random."
 )
 @click.option("--sample-seed", type=int, help="With --sample: the same number chooses the same part again.")
+@SOURCE_CONFIG_OPTION
 @click.option("--repair", is_flag=True, help="Send the rows that differ through the events topic again.")
 @click.option(
     "--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="With --repair: the agent's prefix of the events topics."
@@ -85,6 +92,7 @@ def verify_command(
     ranges: int | None,
     sample: float | None,
     sample_seed: int | None,
+    source_config: Path | None,
     repair: bool,
     events_prefix: str,
     settle: float,
@@ -98,6 +106,11 @@ def verify_command(
     """Compare a Cassandra table with its data topic, or a mirror.
 
     Exit code 1 when rows differ; 3 when none is known to, but some still changed or were left out.
+
+    \b
+    cdc spark verify \\
+      --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
+      --topic data-shop.orders --table shop.orders --contact-point 10.0.0.1
     """
     from pyspark.errors import PySparkException
 
@@ -105,15 +118,17 @@ def verify_command(
 
     keyspace, name = _table_name(table)
     options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
+    hidden = hidden_columns(source_config)
     iceberg = mirror_target is not None and may_be_iceberg(mirror_target)
     check_topics(options)
     session = open_session(jars, master, iceberg=iceberg)
     try:
-        report = verify(
-            session, options, access, keyspace, name, mirror_target=mirror_target, ranges=ranges, sample=sample,
-            sample_seed=sample_seed, repair=repair, events_prefix=events_prefix, settle_s=settle, give_up_s=give_up,
-            max_differences=max_differences,
-        )  # fmt: skip
+        with spark_progress(session, f"comparing {table}"):
+            report = verify(
+                session, options, access, keyspace, name, mirror_target=mirror_target, ranges=ranges, sample=sample,
+                sample_seed=sample_seed, repair=repair, events_prefix=events_prefix, settle_s=settle, give_up_s=give_up,
+                max_differences=max_differences, hidden=hidden,
+            )  # fmt: skip
     except PySparkException as error:
         raise SparkJobError(reason(str(error))) from error
     finally:
@@ -164,7 +179,13 @@ def backfill_command(
     jars: tuple[Path, ...],
     master: str | None,
 ) -> None:
-    """Send an event for every row of a table, so that the connector publishes rows that are older than itself."""
+    """Send an event for every row of a table, so that the connector publishes rows that are older than itself.
+
+    \b
+    cdc spark backfill \\
+      --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
+      --table shop.orders --contact-point 10.0.0.1 --rows-per-second 2000
+    """
     from pyspark.errors import PySparkException
     from rich.progress import Progress
 
@@ -182,9 +203,12 @@ def backfill_command(
         with Progress(transient=True, disable=not sys.stderr.isatty()) as display:
             task = display.add_task(table, total=ranges)
             shared = _Shared(
-                ranges=ranges, rows_per_second=rows_per_second, progress_file=progress_file, events_prefix=events_prefix,
+                ranges=ranges,
+                rows_per_second=rows_per_second,
+                progress_file=progress_file,
+                events_prefix=events_prefix,
                 on_progress=lambda done, ranges, rows: display.update(task, completed=done, total=ranges),
-            )  # fmt: skip
+            )
             if snapshot == "initial":
                 report = initial_snapshot(session, options, access, keyspace, name, **shared)
             elif rebuilt is not None:
@@ -215,7 +239,7 @@ def backfill_command(
 
 
 class _Shared(TypedDict):
-    """What the ways to send rows have in common."""
+    """The common settings of the ways to send rows."""
 
     ranges: int
     rows_per_second: float | None

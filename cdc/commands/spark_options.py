@@ -1,4 +1,4 @@
-"""What the Spark commands share: their options, the session, how an error of Spark is told."""
+"""Shared parts of the Spark commands: their options, the session, and the messages for Spark's errors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ __all__ = [
     "SparkJobError",
     "cassandra_options",
     "check_topics",
+    "cluster_options",
     "may_be_iceberg",
     "named",
     "open_session",
+    "optional_cluster_options",
     "reason",
+    "resolved_ms",
     "together",
 ]
 
@@ -49,9 +52,9 @@ BROKER_OPTIONS = together(
     click.option("--service-url", required=True, help="The broker: pulsar://host:6650."),
     click.option("--admin-url", required=True, help="The admin service: http://host:8080."),
 )
+_TABLE_OPTION = click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra.")
+_CONTACT_POINT = ("--contact-point", "contact_points")
 _CASSANDRA_OPTIONS = together(
-    click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra."),
-    click.option("--contact-point", "contact_points", required=True, multiple=True, help="A node of Cassandra."),
     click.option("--port", default=9042, show_default=True, help="Cassandra's CQL port."),
     click.option("--local-dc", help="The data center to read from."),
     click.option("--username", help="Cassandra's user; the password is read from CDC_CASSANDRA_PASSWORD."),
@@ -72,8 +75,23 @@ SESSION_OPTIONS = together(
 
 
 def cassandra_options(command: _Command) -> _Command:
-    """The options that say where Cassandra is; the command gets them as `access`."""
+    """The options that say where Cassandra is, and which table; the command gets the former as `access`."""
+    return _TABLE_OPTION(cluster_options(command))
 
+
+def cluster_options(command: _Command) -> _Command:
+    """The options that say where Cassandra is; the command gets them as `access`."""
+    point = click.option(*_CONTACT_POINT, required=True, multiple=True, help="A node of Cassandra.")
+    return point(_CASSANDRA_OPTIONS(_with_access(command)))
+
+
+def optional_cluster_options(command: _Command) -> _Command:
+    """The same for a command that needs no Cassandra: `access` is None without a contact point."""
+    point = click.option(*_CONTACT_POINT, multiple=True, help="A node of Cassandra, with --resync.")
+    return point(_CASSANDRA_OPTIONS(_with_access(command)))
+
+
+def _with_access(command: _Command) -> _Command:
     @wraps(command)
     def with_access(
         *,
@@ -92,6 +110,8 @@ def cassandra_options(command: _Command) -> _Command:
         from spark_bridge.jobs.cassandra_rows import CassandraAccess
         from spark_bridge.jobs.cassandra_tls import CassandraTls
 
+        if not contact_points:
+            return command(access=None, **others)
         wanted = tls or tls_any_hostname or any((tls_trusted, tls_certificate, tls_key))
         encryption = CassandraTls(
             trusted=tls_trusted, certificate=tls_certificate, key=tls_key, verify_hostname=not tls_any_hostname
@@ -107,7 +127,7 @@ def cassandra_options(command: _Command) -> _Command:
         )
         return command(access=access, **others)
 
-    return _CASSANDRA_OPTIONS(with_access)
+    return with_access
 
 
 def named(texts: tuple[str, ...]) -> dict[str, str]:
@@ -119,7 +139,7 @@ def named(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def may_be_iceberg(target: str) -> bool:
-    """Whether the tables below a mirror's folder are Iceberg's, or may be, as it cannot be told before Spark has started."""
+    """Whether the tables below a mirror's folder are Iceberg's, or may be if it is not known before Spark has started."""
     from spark_bridge.jobs.mirror_state import known_format
     from spark_bridge.spark_line import HAS_ICEBERG
 
@@ -142,14 +162,35 @@ def check_topics(options: Mapping[str, str]) -> None:
             admin.ledgers(partition)
 
 
-def open_session(jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False) -> SparkSession:
+def resolved_ms(options: Mapping[str, str]) -> int | None:
+    """Until when the topic of the options is complete, in milliseconds since the epoch; None: not known. Raises ConfigError."""
+    from spark_bridge.errors import SparkBridgeError
+    from spark_bridge.topics.options import BridgeOptions
+    from spark_bridge.topics.resolved import ResolvedTimestamps, table_of
+
+    parsed = BridgeOptions.from_mapping(options)
+    try:
+        with ResolvedTimestamps(parsed) as timestamps:
+            return timestamps.read(table_of(parsed)).resolved_ms
+    except SparkBridgeError:
+        return None
+
+
+def open_session(
+    jars: tuple[Path, ...], master: str | None, *, delta: bool = True, iceberg: bool = False
+) -> SparkSession:
     """A session with Delta Lake, and Iceberg if asked; under spark-submit the master is what that says. Raises SparkJobError."""
     from pyspark.errors import PySparkRuntimeError
 
+    from cdc.commands.spark_jars import cached_jars
     from spark_bridge import session_builder
+    from spark_bridge.spark_line import LINE
 
-    builder = session_builder(jars, delta=True, iceberg=iceberg).config("spark.ui.showConsoleProgress", "false")
-    if master or "SPARK_ENV_LOADED" not in os.environ:  # spark-submit has set the master
+    is_submitted = "SPARK_ENV_LOADED" in os.environ  # spark-submit has set master and jars
+    if not jars and not is_submitted:
+        jars = cached_jars(LINE, delta=delta, iceberg=iceberg)
+    builder = session_builder(jars, delta=delta, iceberg=iceberg).config("spark.ui.showConsoleProgress", "false")
+    if master or not is_submitted:
         builder = builder.master(master or "local[*]")
     try:
         session = builder.getOrCreate()
@@ -164,5 +205,6 @@ def open_session(jars: tuple[Path, ...], master: str | None, *, iceberg: bool = 
 
 def reason(text: str) -> str:
     """Our own line of a Python traceback that Spark passes on, else Spark's first line."""
-    ours = [line for line in text.splitlines() if line.startswith(("spark_bridge.errors.", "schemas.errors."))]
-    return ours[-1].split(": ", 1)[1] if ours else text.splitlines()[0]
+    from spark_bridge.errors import reason_of_spark
+
+    return reason_of_spark(text)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import click
 
+from cdc.commands.hidden_columns import SOURCE_CONFIG_OPTION, hidden_columns
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
@@ -19,11 +20,18 @@ from cdc.commands.spark_options import (
     may_be_iceberg,
     named,
     open_session,
+    optional_cluster_options,
     reason,
+    resolved_ms,
     together,
 )
+from cdc.commands.spark_progress import spark_progress
+from cdc.commands.stop_signals import stopped_by_signals
+from schemas.errors import ConfigError
 
 if TYPE_CHECKING:
+    from schemas.hidden_columns import HiddenColumns
+    from spark_bridge.jobs.cassandra_rows import CassandraAccess
     from spark_bridge.jobs.lake_table import TableFormat
     from spark_bridge.jobs.mirror import MirrorSummary
 
@@ -40,7 +48,12 @@ _JOB_OPTIONS = together(
     TOPIC_OPTION,
     click.option("--target", required=True, help="Folder of the tables and the checkpoint; any path Spark can write."),
     _STATIC_COLUMNS,
-    click.option("--follow", type=float, metavar="SECONDS", help="Keep running, with a micro-batch every SECONDS."),
+    click.option(
+        "--follow",
+        type=float,
+        metavar="SECONDS",
+        help="Keep running, with a micro-batch every SECONDS, until SIGTERM or Ctrl-C.",
+    ),
     click.option(
         "--tombstone-retention-days", default=7.0, show_default=True, help="How long deletion markers are kept."
     ),
@@ -60,17 +73,51 @@ _JOB_OPTIONS = together(
 @click.command(name="mirror")
 @click.option("--changelog", is_flag=True, help="Also keep every insert, update and delete with both images.")
 @click.option("--history", is_flag=True, help="Also keep every version of every row with its times.")
+@click.option(
+    "--resync",
+    is_flag=True,
+    help="At the end, send again what open gaps of the table may have lost (cdc spark resync).",
+)
+@optional_cluster_options
+@SOURCE_CONFIG_OPTION
 @_JOB_OPTIONS
-def mirror_command(*, changelog: bool, history: bool, **given: object) -> None:
-    """Keep tables equal to a Cassandra table, up to the topic's end (with --follow, continuously)."""
-    _run("rows", given, changelog=changelog, history=history)
+def mirror_command(
+    *,
+    changelog: bool,
+    history: bool,
+    resync: bool,
+    access: CassandraAccess | None,
+    source_config: Path | None,
+    **given: object,
+) -> None:
+    """Keep tables equal to a Cassandra table, up to the topic's end (with --follow, continuously).
+
+    \b
+    cdc spark mirror \\
+      --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
+      --topic data-shop.orders --target /lake/orders --follow 10
+    """
+    if access is not None and not resync:
+        raise ConfigError.of("--contact-point", "is read by --resync, which is not given")
+    if resync and access is None:
+        raise ConfigError.of("--resync", "reads Cassandra: give --contact-point")
+    if resync and given["follow"] is not None:
+        raise ConfigError.of("--resync", "does not go with --follow: run cdc spark resync by a timer beside it")
+    healing = _Healing(access=access, hidden=hidden_columns(source_config)) if resync else _Healing()
+    _run("rows", given, healing, changelog=changelog, history=history)
 
 
 @click.command(name="changelog")
 @click.option("--history", is_flag=True, help="Also keep every version of every row with its times.")
 @_JOB_OPTIONS
 def changelog_command(*, history: bool, **given: object) -> None:
-    """Keep every insert, update and delete with both images (TARGET/changes), and the mirror that they come from."""
+    """Keep every insert, update and delete with both images (TARGET/changes), and the mirror that they come from.
+
+    \b
+    cdc spark changelog \\
+      --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
+      --topic data-shop.orders --target /lake/orders
+    """
     _run("changes", given, changelog=True, history=history)
 
 
@@ -78,7 +125,13 @@ def changelog_command(*, history: bool, **given: object) -> None:
 @click.option("--changelog", is_flag=True, help="Also keep every insert, update and delete with both images.")
 @_JOB_OPTIONS
 def history_command(*, changelog: bool, **given: object) -> None:
-    """Keep every version of every row with its times (TARGET/history), and the mirror that they come from."""
+    """Keep every version of every row with its times (TARGET/history), and the mirror that they come from.
+
+    \b
+    cdc spark history \\
+      --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
+      --topic data-shop.orders --target /lake/orders
+    """
     _run("history", given, changelog=changelog, history=True)
 
 
@@ -111,7 +164,13 @@ def latest_command(
     jars: tuple[Path, ...],
     master: str | None,
 ) -> None:
-    """The table as it is now, or as of a time, from the topic alone, or with a mirror; rows as JSON lines, or into a folder."""
+    """The table as it is now, or as of a time, from the topic alone, or with a mirror; rows as JSON lines, or into a folder.
+
+    \b
+    cdc spark latest \\
+      --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
+      --topic data-shop.orders --limit 10
+    """
     if as_of is not None and target is not None:
         raise click.UsageError("--as-of reads the topic alone: leave --mirror out, or query the mirror's history")
     from pyspark.errors import PySparkException
@@ -123,19 +182,24 @@ def latest_command(
     statics = _columns(static_columns)
     check_topics(options)
     session = open_session(jars, master, iceberg=target is not None and may_be_iceberg(target))
+    lines: list[str] = []
     try:
-        if target is None:
-            rows = latest_on_read(session, options, as_of=as_of, static_columns=statics)
-        else:
-            rows = fresh_table(session, options, target, static_columns=statics)
-        if output is None:
-            # not toJSON, which warns of what it will be one day
-            for row in rows.limit(limit).selectExpr("to_json(struct(*)) AS line").collect():
-                click.echo(row.line)
-        else:
-            rows.write.format(output_format).mode("errorifexists").save(output)
-            written = session.read.format(output_format).load(output).count()
-            click.echo(f"{output}: {written:,} rows")
+        complete_until = None if as_of is not None else _complete(resolved_ms(options))
+        with spark_progress(session, f"reading {topic}"):
+            if target is None:
+                rows = latest_on_read(session, options, as_of=as_of, static_columns=statics)
+            else:
+                rows = fresh_table(session, options, target, static_columns=statics)
+            if output is None:
+                # not toJSON, which warns of what it will be one day
+                lines += [row.line for row in rows.limit(limit).selectExpr("to_json(struct(*)) AS line").collect()]
+            else:
+                rows.write.format(output_format).mode("errorifexists").save(output)
+                lines.append(f"{output}: {session.read.format(output_format).load(output).count():,} rows")
+        if complete_until is not None:
+            click.echo(complete_until, err=True)
+        for line in lines:
+            click.echo(line)
     except PySparkException as error:
         raise SparkJobError(reason(str(error))) from error
     finally:
@@ -148,7 +212,7 @@ TABLE_COMMANDS: Final = (mirror_command, changelog_command, history_command, lat
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _JobOptions:
-    """What `_JOB_OPTIONS` give."""
+    """The values of `_JOB_OPTIONS`."""
 
     service_url: str
     admin_url: str
@@ -166,7 +230,20 @@ class _JobOptions:
     as_json: bool
 
 
-def _run(kept: _Kept, given: Mapping[str, object], *, changelog: bool, history: bool) -> None:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Healing:
+    """Where Cassandra is, if gaps shall be closed, and what the source hides."""
+
+    access: CassandraAccess | None = None
+    hidden: HiddenColumns | None = None
+
+
+_NO_HEALING: Final = _Healing()
+
+
+def _run(
+    kept: _Kept, given: Mapping[str, object], healing: _Healing = _NO_HEALING, *, changelog: bool, history: bool
+) -> None:
     from pyspark.errors import PySparkException
 
     from spark_bridge.jobs.mirror import mirror
@@ -177,31 +254,47 @@ def _run(kept: _Kept, given: Mapping[str, object], *, changelog: bool, history: 
     check_topics(options)
     session = open_session(job.jars, job.master, iceberg=iceberg)
     try:
-        summary = mirror(
-            session,
-            options,
-            job.target,
-            changelog=changelog,
-            history=history,
-            static_columns=_columns(job.static_columns),
-            follow_interval_s=job.follow,
-            tombstone_retention_days=job.tombstone_retention_days,
-            compact=job.compact,
-            table_format=job.table_format,
-            rebuild=job.rebuild,
-            on_batch=lambda counts: None if job.as_json else click.echo(_counts(counts), err=True),
-        )
+        is_following = job.follow is not None
+        with spark_progress(session, f"mirroring {job.topic}"), stopped_by_signals(is_following) as stopping:
+            summary = mirror(
+                session,
+                options,
+                job.target,
+                changelog=changelog,
+                history=history,
+                static_columns=_columns(job.static_columns),
+                follow_interval_s=job.follow,
+                stopping=stopping,
+                tombstone_retention_days=job.tombstone_retention_days,
+                compact=job.compact,
+                table_format=job.table_format,
+                rebuild=job.rebuild,
+                resync_from=healing.access,
+                hidden=healing.hidden,
+                on_batch=lambda counts: None if job.as_json else click.echo(_counts(counts), err=True),
+            )
     except PySparkException as error:
         raise SparkJobError(reason(str(error))) from error
     finally:
         session.stop()
-    click.echo(json.dumps(dataclasses.asdict(summary)) if job.as_json else _told(f"{job.target}/{kept}", summary))
+    click.echo(
+        json.dumps(dataclasses.asdict(summary)) if job.as_json else _summary_text(f"{job.target}/{kept}", summary)
+    )
 
 
-def _told(table: str, summary: MirrorSummary) -> str:
+def _summary_text(table: str, summary: MirrorSummary) -> str:
+    batches = "1 micro-batch" if summary.batches == 1 else f"{summary.batches:,} micro-batches"
     return (
-        f"{table}: {summary.records:,} records in {summary.batches} micro-batches, {summary.inserted:,} rows inserted, "
-        f"{summary.updated:,} updated, {summary.deleted:,} deleted, {summary.seconds:.1f} s"
+        f"{table}: {summary.records:,} records in {batches}, {summary.inserted:,} rows inserted, "
+        f"{summary.updated:,} updated, {summary.deleted:,} deleted, {summary.seconds:.1f} s; {_complete(summary.resolved_ms)}"
+    )
+
+
+def _complete(resolved_ms: int | None) -> str:
+    from spark_bridge.topics.resolved import utc_text
+
+    return (
+        "complete until: not known (cdc status)" if resolved_ms is None else f"complete until {utc_text(resolved_ms)}"
     )
 
 

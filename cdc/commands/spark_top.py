@@ -1,39 +1,32 @@
-"""`cdc spark top`: what happens on data topics, as a table in the terminal."""
+"""`cdc spark top`: what happens on data topics, for the terminal."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping
-from datetime import UTC
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.table import Table
 
-from schemas.errors import ConfigError
+from cdc.commands.spark_options import BROKER_OPTIONS, check_topics, named, resolved_ms
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row
+    from spark_bridge.rows.topic_activity import TopicActivity
 
-__all__ = ["top_command"]
-
-_COLUMNS = ("topic", "records", "updates", "deletes", "per second", "lag p50", "lag p99", "last change (UTC)")
+__all__ = ["summary_lines", "top_command"]
 
 
 @click.command(name="top")
-@click.option("--service-url", required=True, help="The broker: pulsar://host:6650.")
-@click.option("--admin-url", required=True, help="The admin service: http://host:8080.")
+@BROKER_OPTIONS
 @click.option("--topic", help="One data topic.")
 @click.option("--topics-pattern", help="All topics that match, as topicsPattern of the data source.")
-@click.option("--minutes", default=60.0, show_default=True, help="Only records published in the last so many minutes.")
-@click.option("--every", type=float, metavar="SECONDS", help="Show it again each so many seconds, until Ctrl-C.")
-@click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help="An option of cassandra_cdc.")
 @click.option(
-    "--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars to use instead of packages."
+    "--minutes", default=60.0, show_default=True, help="Count only records that were published in these last minutes."
 )
-@click.option("--master", help="Spark's master; by default local[*].")
+@click.option("--every", type=float, metavar="SECONDS", help="Repeat the report at this interval, until Ctrl-C.")
+@click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help="An option of cassandra_cdc.")
 def top_command(
     *,
     service_url: str,
@@ -43,56 +36,66 @@ def top_command(
     minutes: float,
     every: float | None,
     more: tuple[str, ...],
-    jars: tuple[Path, ...],
-    master: str | None,
 ) -> None:
-    """Changes of each data topic: how many, how fast, how late."""
-    from spark_bridge import session_builder
-    from spark_bridge.rows.activity import recent, topic_summary
+    """Changes of each data topic: how many, how fast, how late.
 
+    The command reads the records itself: it starts no Spark and needs no Java.
+
+    \b
+    cdc spark top \\
+      --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
+      --topic data-shop.orders --minutes 10
+    """
     given = {"topic": topic, "topicsPattern": topics_pattern}
-    options = {"serviceUrl": service_url, "adminUrl": admin_url, **_named(more)}
+    options = {"serviceUrl": service_url, "adminUrl": admin_url, **named(more)}
     options |= {name: each for name, each in given.items() if each is not None}
-    builder = session_builder(jars).master(master or "local[*]").config("spark.ui.showConsoleProgress", "false")
-    session = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    console = Console()
+    if topic is not None:
+        check_topics(options)
+    console = Console(highlight=False, soft_wrap=True)
     try:
         while True:
-            console.print(_table(topic_summary(recent(session, options, minutes)).collect(), minutes))
+            found = _counted(options, minutes)
+            complete = {each.topic: _complete(options, each.topic) for each in found}
+            console.print(f"data topics, the last {minutes:g} minutes", style="bold")
+            for line in summary_lines(found, complete):
+                console.print(line)
             if every is None:
                 break
             time.sleep(every)
     except KeyboardInterrupt:
         pass
-    finally:
-        session.stop()
 
 
-def _named(texts: tuple[str, ...]) -> Mapping[str, str]:
-    wrong = [text for text in texts if "=" not in text]
-    if wrong:
-        raise ConfigError.of("--option", f"{wrong[0]!r} is not NAME=VALUE")
-    return dict(text.split("=", 1) for text in texts)
+def _counted(options: Mapping[str, str], minutes: float) -> list[TopicActivity]:
+    """With one line that changes on a terminal's stderr."""
+    from spark_bridge.rows.topic_activity import count_activity
+
+    if not sys.stderr.isatty():
+        return count_activity(options, minutes)
+    with Console(stderr=True).status("reading the topics") as status:
+        return count_activity(options, minutes, lambda records: status.update(f"reading: {records:,} records"))
 
 
-def _table(rows: list[Row], minutes: float) -> Table:
-    table = Table(title=f"data topics, the last {minutes:g} minutes")
-    for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in (_COLUMNS[0], _COLUMNS[-1]) else "right", overflow="fold")
-    for row in rows:
-        table.add_row(
-            row.topic.removeprefix("persistent://"),
-            f"{row.records:,}",
-            f"{row.updates:,}",
-            f"{row.deletes:,}",
-            "" if row.per_second is None else f"{row.per_second:,.1f}",
-            _seconds(row.lag_p50_s),
-            _seconds(row.lag_p99_s),
-            f"{row.last.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
-        )
-    return table
+def summary_lines(found: Sequence[TopicActivity], complete: Mapping[str, str]) -> Iterator[str]:
+    """A few lines a topic, for a terminal of 80 columns. `complete`: until when, as text, by topic.
+
+    A topic's name is never cut: it stands alone on its line.
+    """
+    if not found:
+        yield "no record"
+    for each in found:
+        rate = "" if each.per_second is None else f"; {each.per_second:,.1f} a second"
+        yield each.topic.removeprefix("persistent://")
+        yield f"  {each.records:,} records: {each.updates:,} updates, {each.deletes:,} deletes{rate}"
+        median, high = each.lag_s(0.5), each.lag_s(0.99)
+        lag = "" if median is None else f"lag {median:,.3f} s, 99 % {high:,.3f} s; "
+        yield f"  {lag}last {each.last:%Y-%m-%d %H:%M:%S} UTC"
+        yield f"  complete until {complete[each.topic]}"
 
 
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:,.3f} s"
+def _complete(options: Mapping[str, str], topic: str) -> str:
+    from spark_bridge.topics.resolved import utc_text
+
+    others = {name: each for name, each in options.items() if name not in ("topic", "topicsPattern")}
+    found = resolved_ms({**others, "topic": topic})
+    return "not known" if found is None else f"{utc_text(found).replace('T', ' ').rstrip('Z')} UTC"

@@ -1,4 +1,4 @@
-"""`cdc status`: one screen for a whole line."""
+"""`cdc status`: one screen about the whole pipeline."""
 
 from __future__ import annotations
 
@@ -19,14 +19,24 @@ __all__ = ["report", "status"]
 
 @click.command(name="status")
 @line_option
-@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
-@click.option("--interval", default=5.0, show_default=True, type=click.FloatRange(0.5), help="With --watch: seconds.")
+@click.option("--watch", is_flag=True, help="Repeat the screen until Ctrl-C.")
+@click.option(
+    "--interval",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(0.5),
+    help="With --watch: seconds between two screens.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.pass_context
 def status(context: click.Context, path: Path | None, watch: bool, interval: float, as_json: bool) -> None:
-    """Say how the whole line is: servers, agents, sources, tables, dead letters, gaps, mirrors, and what to do.
+    """Show the state of the whole pipeline: servers, agents, sources, tables, dead letters, gaps, mirrors, and remedies.
 
-    Exit code 0: all is well, or a warning at most; 1: there is trouble.
+    Exit code 0: no failure, at most warnings; 1: a failure; 2: wrong configuration.
+
+    \b
+    cdc status
+    cdc status --config line.yaml --watch
     """
     config = line_of(path)
     while True:

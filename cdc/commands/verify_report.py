@@ -1,4 +1,4 @@
-"""What `cdc spark verify` prints, and its exit code."""
+"""The output of `cdc spark verify`, and its exit code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def report_lines(table: str, report: VerifyReport) -> Iterator[str]:
     for key in report.unsettled:
         yield f"still changing: {key}"
     for key in report.unrepairable:
-        yield f"not sent again, because the topic does not hold its CQL key: {key}"
+        yield f"not sent again, because the topic does not have its CQL key: {key}"
     if report.left_out:
         yield (
             f"left out: {report.left_out:,} more rows that differ, beyond --max-differences; "

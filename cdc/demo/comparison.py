@@ -1,4 +1,4 @@
-"""Cassandra's rows beside Spark's rows: what differs, in words."""
+"""Compares Cassandra's rows with Spark's rows, and describes the differences."""
 
 from __future__ import annotations
 

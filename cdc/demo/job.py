@@ -1,4 +1,4 @@
-"""What the demo tells its Spark job, and what it hears back: JSON files between two processes."""
+"""The messages between the demo and its Spark job: JSON files between two processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TableJob(TypedDict):
 
 
 class Job(TypedDict):
-    """What the job is told."""
+    """The input of the job."""
 
     service_url: str
     admin_url: str
@@ -28,7 +28,7 @@ class Job(TypedDict):
 
 
 class TableResult(TypedDict):
-    """What came out for one table."""
+    """The result for one table."""
 
     table: str
     rows: int

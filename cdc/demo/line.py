@@ -1,4 +1,4 @@
-"""The whole line on a sandbox: servers, one agent, one connector a table, deployed as a user would deploy them."""
+"""The whole pipeline on a sandbox: servers, one agent, one source for a keyspace, deployed as a user would deploy them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -45,10 +45,16 @@ class LineError(CdcError):
 
 
 class Line:
-    """Use in a ``with`` block: servers and agent run inside it, and nothing is left behind."""
+    """Use in a ``with`` block: servers and agent run inside it, and nothing is left behind.
 
-    def __init__(self, options: SandboxOptions, *, on_progress: Progress) -> None:
+    `agent_options` are those of agent.yaml, over the ones that follow from the servers.
+    """
+
+    def __init__(
+        self, options: SandboxOptions, *, on_progress: Progress, agent_options: Mapping[str, object] | None = None
+    ) -> None:
         self._options = options
+        self._agent_options: Final = agent_options or {}
         self._on_progress = on_progress
         self._exit = ExitStack()
 
@@ -87,10 +93,34 @@ class Line:
         )
         response.raise_for_status()
 
-    def deploy_connectors(self, keyspace: str, tables: Sequence[str]) -> None:
-        """`pulsar-admin sources create` for each table, side by side. Raises LineError with what it printed."""
-        with ThreadPoolExecutor(len(tables)) as pool:
-            list(pool.map(lambda table: self._deploy(keyspace, table), tables))
+    def deploy_source(self, keyspace: str, tables: Sequence[str]) -> None:
+        """`pulsar-admin sources create` of one source for these tables. Raises LineError with what it printed."""
+        node, pulsar = self.sandbox.node, self.sandbox.pulsar
+        config = {
+            "contactPoints": node.address,
+            "port": node.native_port,
+            "loadBalancing.localDc": "datacenter1",
+            "tables": ",".join(f"{keyspace}.{table}" for table in tables),
+            "python": sys.executable,
+        }
+        name = _source_name(keyspace)
+        self._on_progress(name, "starting")
+        # Pulsar wants a destination; each table has a topic of its own.
+        command = [
+            str(pulsar.pulsar_admin), "sources", "create", "--archive", str(self._archive), "--name", name,
+            "--destination-topic-name", f"data-{keyspace}", "--source-config", json.dumps(config),
+        ]  # fmt: skip
+        done = subprocess.run(
+            command,
+            env={**os.environ, "JAVA_HOME": str(java_home())},
+            capture_output=True,
+            text=True,
+            timeout=_ADMIN_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode:
+            raise LineError(f"pulsar-admin sources create {name} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        self._on_progress(name, "ready")
 
     def wait_for_events(self, count: int, timeout_s: float) -> None:
         """Until the broker has acknowledged this many events of the agent. Raises LineError with the agent's log."""
@@ -104,23 +134,22 @@ class Line:
         )
 
     def wait_for_records(self, keyspace: str, tables: Sequence[str], timeout_s: float) -> None:
-        """Until the connectors have acknowledged every event. Raises LineError with the end of their logs."""
+        """Until the source has acknowledged every event. Raises LineError with the end of its log."""
         topics = [events_topic(keyspace, table) for table in tables]
         look_at = time.monotonic() + _HEALTH_LOOK_S
 
         def is_done() -> bool:
             nonlocal look_at
             if time.monotonic() > look_at:
-                for table in tables:
-                    self._restart_if_it_cannot_start(_source_name(keyspace, table))
+                self._restart_if_it_cannot_start(_source_name(keyspace))
                 look_at = time.monotonic() + _HEALTH_LOOK_S
             return sum(map(self._backlog, topics)) == 0
 
         self._wait(
             is_done,
             lambda: (
-                f"{sum(map(self._backlog, topics)):,} messages of events wait for the connectors after "
-                f"{timeout_s:g} s; the end of their logs:\n{self._connector_logs()}"
+                f"{sum(map(self._backlog, topics)):,} messages of events wait for the source after "
+                f"{timeout_s:g} s; the end of its log:\n{self._source_logs()}"
             ),
             timeout_s,
         )
@@ -137,38 +166,12 @@ class Line:
 
     def _start_agent(self) -> AgentProcess:
         self._on_progress("agent", "starting")
-        agent = AgentProcess.for_node(self.sandbox.node, self.sandbox.pulsar, self.sandbox.dir / "agent")
+        agent = AgentProcess.for_node(
+            self.sandbox.node, self.sandbox.pulsar, self.sandbox.dir / "agent", **self._agent_options
+        )
         agent.start()
         self._on_progress("agent", "ready")
         return agent
-
-    def _deploy(self, keyspace: str, table: str) -> None:
-        node, pulsar = self.sandbox.node, self.sandbox.pulsar
-        config = {
-            "contactPoints": node.address,
-            "port": node.native_port,
-            "loadBalancing.localDc": "datacenter1",
-            "keyspace": keyspace,
-            "table": table,
-            "python": sys.executable,
-        }
-        name = _source_name(keyspace, table)
-        self._on_progress(name, "starting")
-        command = [
-            str(pulsar.pulsar_admin), "sources", "create", "--archive", str(self._archive), "--name", name,
-            "--destination-topic-name", f"data-{keyspace}.{table}", "--source-config", json.dumps(config),
-        ]  # fmt: skip
-        done = subprocess.run(
-            command,
-            env={**os.environ, "JAVA_HOME": str(java_home())},
-            capture_output=True,
-            text=True,
-            timeout=_ADMIN_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode:
-            raise LineError(f"pulsar-admin sources create {name} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        self._on_progress(name, "ready")
 
     def _restart_if_it_cannot_start(self, name: str) -> None:
         """`pulsar-admin sources restart` for an instance that died and did not come back.
@@ -193,8 +196,8 @@ class Line:
         response.raise_for_status()
         return int(response.json()["subscriptions"][_SUBSCRIPTION]["msgBacklog"])
 
-    def _connector_logs(self) -> str:
-        """What went wrong by their logs, which are kept for a closer look."""
+    def _source_logs(self) -> str:
+        """The errors in the source's log, which is kept for inspection."""
         kept = Path.cwd() / "build" / "demo-logs"
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(self.sandbox.pulsar.functions_log_dir, kept)
@@ -213,8 +216,8 @@ class Line:
             time.sleep(_LOOK_S)
 
 
-def _source_name(keyspace: str, table: str) -> str:
-    return f"cassandra-{keyspace}-{table}"
+def _source_name(keyspace: str) -> str:
+    return f"cassandra-{keyspace}"
 
 
 @contextmanager

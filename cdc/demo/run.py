@@ -1,18 +1,18 @@
-"""The demo from servers up to the closing line: what is done, in order, and the figures of it."""
+"""The demo from the start of the servers to its last line: the steps in order, and their figures."""
 
 from __future__ import annotations
 
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import psutil
 
@@ -26,13 +26,13 @@ __all__ = ["DemoOptions", "DemoReport", "run_demo"]
 
 _KEYS: Final = {"customers": ["id"], "orders": ["customer", "placed_at", "number"], "products": ["sku"]}
 _WAIT_S: Final = 180
-_SPARK_TIMEOUT_S: Final = 300
+_SPARK_TIMEOUT_S: Final = 900
 _LOG_TAIL_CHARACTERS: Final = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What can be chosen: the line of Cassandra, the seed of the changes, and how many times their usual number."""
+    """The options of the demo: the version of Cassandra, the seed of the changes, and a factor for their number."""
 
     cassandra: str = "5.0"
     seed: int = 1
@@ -65,13 +65,13 @@ class DemoReport:
         return json.dumps(asdict(self) | {"equal": not self.differences, "total_s": round(self.total_s, 1)})
 
     def closing_line(self) -> str:
-        """What the demo says last."""
+        """The last line of the demo."""
         verdict = f"{len(self.differences):,} DIFFERENCES" if self.differences else "every row equal"
         return f"demo: {len(self.tables)} tables, {self.changes:,} changes, {verdict} ({self.total_s:.0f} s)"
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Times a stage, and looks at memory at its end."""
+        """Times a stage, and measures memory at its end."""
         started = time.monotonic()
         yield
         self.seconds[name] = round(time.monotonic() - started, 2)
@@ -85,72 +85,102 @@ def run_demo(options: DemoOptions, *, quiet: bool, on_progress: Progress) -> Dem
     on_progress("Spark's jars", "fetching")
     jars = artifacts.ensure("spark-avro")
     on_progress("Spark's jars", "ready")
-    line = Line(SandboxOptions(cassandra=options.cassandra), on_progress=on_progress)
+    # With Cassandra's own sync, every 10 s: changes are read before it.
+    servers = SandboxOptions(cassandra=options.cassandra, commitlog_sync_ms=10_000)
+    line = Line(servers, on_progress=on_progress, agent_options={"readUnsynced": True})
     with line:
         report.seconds["servers and agent"] = round(time.monotonic() - started, 2)
         workload = Workload(line.session, seed=options.seed, scale=options.scale)
-        with report.stage("connectors"):
+        with report.stage("source"):
             line.keep_data_topics()
             workload.create_schema()
-            line.deploy_connectors(KEYSPACE, TABLES)
-        with report.stage("writes"):
-            on_progress("changes", "starting")
-            workload.first_half()
-            workload.alter()
-            workload.second_half()
-        report.changes, report.changes_by_table = workload.changes, workload.changes_by_table
-        with report.stage("to the data topics, after the last write"):
-            line.wait_for_events(workload.changes, _WAIT_S)
-            line.wait_for_records(KEYSPACE, TABLES, _WAIT_S)
-            on_progress("changes", "ready")
-        with report.stage("Spark"):
-            on_progress("Spark job", "starting")
-            report.tables = _spark_job(line, [str(jar) for jar in jars], quiet=quiet)
-            on_progress("Spark job", "ready")
+            line.deploy_source(KEYSPACE, TABLES)
+        with _SparkJob(line, [str(jar) for jar in jars], quiet=quiet) as job:
+            with report.stage("writes"):
+                on_progress("changes", "starting")
+                workload.first_half()
+                workload.alter()
+                workload.second_half()
+            report.changes, report.changes_by_table = workload.changes, workload.changes_by_table
+            job.check()
+            with report.stage("to the data topics, after the last write"):
+                line.wait_for_events(workload.changes, _WAIT_S)
+                line.wait_for_records(KEYSPACE, TABLES, _WAIT_S)
+                on_progress("changes", "ready")
+            with report.stage("Spark"):
+                on_progress("Spark job", "starting")
+                report.tables = job.results()
+                on_progress("Spark job", "ready")
         report.load_average_1_min = round(os.getloadavg()[0], 2)
     return report
 
 
-def _spark_job(line: Line, jars: list[str], *, quiet: bool) -> list[TableResult]:
-    """The job in a process of its own, as `spark-submit` would run it; its log goes to a file."""
-    job: Job = {
-        "service_url": line.sandbox.pulsar.service_url,
-        "admin_url": line.sandbox.pulsar.admin_url,
-        "cassandra_address": line.sandbox.node.address,
-        "cassandra_port": line.sandbox.node.native_port,
-        "jars": jars,
-        "tables": [
-            {"keyspace": KEYSPACE, "table": table, "topic": line.data_topic(KEYSPACE, table), "key": _KEYS[table]}
-            for table in TABLES
-        ],
-    }
-    job_file, result_file, log_file = (line.work_dir / name for name in ("job.json", "result.json", "spark.log"))
-    job_file.write_text(json.dumps(job))
-    command = [sys.executable, "-m", "cdc.demo.spark_job", str(job_file), str(result_file)]
-    with log_file.open("wb") as log:
-        done = subprocess.run(
-            command,
-            cwd=line.work_dir,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-            stdin=subprocess.DEVNULL,
-            stdout=log if quiet else None,
-            stderr=log,
-            timeout=_SPARK_TIMEOUT_S,
-            check=False,
-        )
-    if done.returncode:
-        tail = log_file.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:]
-        raise LineError(f"the Spark job failed with exit code {done.returncode}; the end of its log:\n{tail}")
-    return _results(result_file)
+class _SparkJob:
+    """The job in a separate process, as `spark-submit` would run it; its log goes to a file. Use in a ``with`` block.
 
+    It opens its session at once, beside the writes, and reads the topics when :meth:`results` is called.
+    """
 
-def _results(file: Path) -> list[TableResult]:
-    results: list[TableResult] = json.loads(file.read_text())
-    return results
+    def __init__(self, line: Line, jars: list[str], *, quiet: bool) -> None:
+        job: Job = {
+            "service_url": line.sandbox.pulsar.service_url,
+            "admin_url": line.sandbox.pulsar.admin_url,
+            "cassandra_address": line.sandbox.node.address,
+            "cassandra_port": line.sandbox.node.native_port,
+            "jars": jars,
+            "tables": [
+                {"keyspace": KEYSPACE, "table": table, "topic": line.data_topic(KEYSPACE, table), "key": _KEYS[table]}
+                for table in TABLES
+            ],
+        }
+        job_file = line.work_dir / "job.json"
+        self._result_file: Final = line.work_dir / "result.json"
+        self._log_file: Final = line.work_dir / "spark.log"
+        job_file.write_text(json.dumps(job))
+        with self._log_file.open("wb") as log:
+            self._process: Final = subprocess.Popen(
+                [sys.executable, "-m", "cdc.demo.spark_job", str(job_file), str(self._result_file)],
+                cwd=line.work_dir,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                stdin=subprocess.PIPE,
+                stdout=log if quiet else None,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """End the process with its JVM, if it still runs."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with self._process:
+            pass
+
+    def results(self) -> list[TableResult]:
+        """Let the job read, and wait for it. Raises LineError with the end of its log."""
+        try:
+            self._process.communicate(timeout=_SPARK_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise LineError(
+                f"the Spark job did not end within {_SPARK_TIMEOUT_S} s; run the demo when the machine has less to do"
+            ) from None
+        self.check()
+        found: list[TableResult] = json.loads(self._result_file.read_text())
+        return found
+
+    def check(self) -> None:
+        """Raises LineError with the end of its log when the job has failed."""
+        if self._process.poll():
+            tail = self._log_file.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:]
+            raise LineError(
+                f"the Spark job failed with exit code {self._process.returncode}; the end of its log:\n{tail}"
+            )
 
 
 def _resident_bytes() -> int:
-    """Resident memory of this process, its children, and the servers, which run in a process group of their own."""
+    """Resident memory of this process, its children, and the servers, which run in a separate process group."""
     pids = {each.pid: each for each in psutil.Process().children(recursive=True)}
     total = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     for process in pids.values():

@@ -1,8 +1,8 @@
-"""The demo's Spark job, a process of its own: prints each table and its newest changes, and compares every row.
+"""The demo's Spark job, in a separate process: prints each table and its newest changes, and compares every row.
 
     python -m cdc.demo.spark_job JOB.json RESULT.json
 
-Both files are described in `cdc.demo.job`.
+Both files are described in `cdc.demo.job`. The job begins when its standard input ends; until then it opens its session.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -58,23 +61,39 @@ def _show_changes(changes: DataFrame, key: Sequence[str]) -> None:
     changes.orderBy(F.col("writetime").desc()).select(*columns).show(_SHOWN_ROWS, truncate=_SHOWN_CHARACTERS)
 
 
-def _compare(spark: SparkSession, job: Job, each: TableJob) -> TableResult:
-    options = {"serviceUrl": job["service_url"], "adminUrl": job["admin_url"], "topic": each["topic"]}
-    name = f"{each['keyspace']}.{each['table']}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """One table as Spark has read it: its records and its rows, both kept in memory, and how many they are."""
+
+    table: TableJob
+    changes: DataFrame
+    current: DataFrame
+    records: int
+    rows: int
+
+
+def _read(spark: SparkSession, job: Job, table: TableJob) -> _Read:
+    options = {"serviceUrl": job["service_url"], "adminUrl": job["admin_url"], "topic": table["topic"]}
     changes = spark_bridge.changes(spark, options).cache()
     current = spark_bridge.current_table(spark, options).cache()
-    print(f"\n== {name}: the table now ({current.count():,} rows, the first {_SHOWN_ROWS})")
-    current.orderBy(*each["key"]).show(_SHOWN_ROWS, truncate=_SHOWN_CHARACTERS)
-    print(f"== {name}: the newest of {changes.count():,} records")
-    _show_changes(changes, each["key"])
+    return _Read(table=table, changes=changes, current=current, records=changes.count(), rows=current.count())
+
+
+def _compare(job: Job, read: _Read) -> TableResult:
+    key = read.table["key"]
+    name = f"{read.table['keyspace']}.{read.table['table']}"
+    print(f"\n== {name}: the table now ({read.rows:,} rows, the first {_SHOWN_ROWS})")
+    read.current.orderBy(*key).show(_SHOWN_ROWS, truncate=_SHOWN_CHARACTERS)
+    print(f"== {name}: the newest of {read.records:,} records")
+    _show_changes(read.changes, key)
     with connect(job["cassandra_address"], job["cassandra_port"]) as session:
         cassandra: list[Mapping[str, object]] = list(session.execute(f"SELECT * FROM {name}"))
-    rows = [row.asDict(recursive=True) for row in current.collect()]
+    rows = [row.asDict(recursive=True) for row in read.current.collect()]
     return {
         "table": name,
         "rows": len(rows),
-        "records": changes.count(),
-        "differences": differences(name, each["key"], cassandra, rows),
+        "records": read.records,
+        "differences": differences(name, key, cassandra, rows),
     }
 
 
@@ -82,8 +101,11 @@ def main(job_file: Path, result_file: Path) -> None:
     """Run the job."""
     job: Job = json.loads(job_file.read_text())
     spark = local_session([Path(jar) for jar in job["jars"]])
-    results = [_compare(spark, job, each) for each in job["tables"]]
-    result_file.write_text(json.dumps(results))
+    sys.stdin.read()
+    # Most of the time of a small table is planned and compiled in one thread, so the tables are read beside each other.
+    with ThreadPoolExecutor() as pool:
+        tables = list(pool.map(partial(_read, spark, job), job["tables"]))
+    result_file.write_text(json.dumps([_compare(job, each) for each in tables]))
     spark.stop()
 
 

@@ -1,6 +1,7 @@
-"""AgentStatus: what an agent said of itself last, and what that says of the agent now.
+"""AgentStatus: the last status that an agent has written, and what follows from it for the agent now.
 
-An agent writes its status each second. One that is older than that tells what was, and nothing of it is shown as now.
+An agent writes its status each second. The values of an older status, and of an agent that has ended, are not shown as
+current.
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Self, cast
+from typing import Any, Final, Self
 
 import httpx
 import psutil
 
 from cdc.health.findings import Finding, Level, as_bytes, as_duration, failure, ok, warning
+from change_agent.reporting.process_space import process_space
 from schemas.errors import CdcError
 
 __all__ = ["AgentStatus", "NoStatusError"]
 
 STALE_S: Final = 10.0
 _STUCK_S: Final = 60.0
+# What failed is tried again more often than that.
+_WRITABLE_AGAIN_S: Final = 60.0
 _SOON_S: Final = 300
-# A forecast by the last minute says nothing about next week.
+# The rate of the last minute allows no longer forecast.
 _IN_SIGHT_S: Final = 86_400
 _NEARLY: Final = 0.9
 _LITTLE_DISK: Final = 64 * 1024 * 1024
@@ -41,16 +45,16 @@ class AgentStatus:
     """`place` is where it was found: a working directory or a URL."""
 
     place: str
-    content: Mapping[str, object]
+    content: Mapping[str, Any]
 
     @classmethod
     def of_folder(cls, directory: Path) -> Self:
         """Of a working directory on this machine, which need not be writable. Raises NoStatusError."""
         path = directory / "status.json"
         try:
-            return cls(str(directory), cast("Mapping[str, object]", json.loads(path.read_text(encoding="utf-8"))))
+            return cls(str(directory), json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError as error:
-            raise NoStatusError(f"{path} is not there: no agent ever ran with this working directory") from error
+            raise NoStatusError(f"{path} does not exist: no agent ever ran with this working directory") from error
         except (OSError, ValueError) as error:
             raise NoStatusError(f"{path} cannot be read ({error})") from error
 
@@ -61,21 +65,23 @@ class AgentStatus:
             answer = httpx.get(f"{url.rstrip('/')}/status", timeout=_TIMEOUT_S, trust_env=False)
             if answer.status_code == httpx.codes.NOT_FOUND:
                 raise NoStatusError(
-                    f"{url} has no /status: it waits for the end of another agent, or is of an earlier version ({url}/readyz tells)"
+                    f"{url} has no /status: it waits for the end of another agent, or is of an earlier version (see {url}/readyz)"
                 )
-            return cls(url, cast("Mapping[str, object]", answer.raise_for_status().json()))
+            return cls(url, answer.raise_for_status().json())
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise NoStatusError(f"{url} does not answer ({str(error) or type(error).__name__})") from error
 
     @property
     def node_id(self) -> str | None:
         """The host id of its node; None when it never knew it."""
-        return cast("str | None", self.content["node_id"])
+        found: str | None = self.content["node_id"]
+        return found
 
     @property
     def topics(self) -> Mapping[str, Mapping[str, object]]:
         """By table."""
-        return cast("Mapping[str, Mapping[str, object]]", self.content["topics"])
+        found: Mapping[str, Mapping[str, object]] = self.content["topics"]
+        return found
 
     def number(self, name: str) -> float:
         """One of its metrics; 0 for one that an older agent does not have."""
@@ -86,19 +92,34 @@ class AgentStatus:
         return _number(self._part("progress").get(name, 0))
 
     def age_s(self, now_s: float) -> float:
-        """For how long it has said nothing."""
+        """Seconds since it was written."""
         return now_s - datetime.fromisoformat(str(self.content["time"])).timestamp()
 
     def is_current(self, now_s: float) -> bool:
-        """Whether it tells of now."""
-        return self.age_s(now_s) <= STALE_S
+        """Whether its values are current: it is not old, and its agent is not known to have ended since."""
+        return self.age_s(now_s) <= STALE_S and not self._has_ended
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether its process was one of this system and is gone. Not known of a container's, or of an earlier version's.
+
+        An agent that answers over HTTP has not ended.
+        """
+        space = process_space()
+        is_of_here = space is not None and self.content.get("process_space") == space
+        return is_of_here and Path(self.place).is_dir() and not self.process_exists
+
+    @property
+    def process_exists(self) -> bool:
+        """Whether the process that wrote it is on this machine; False for a status that came over HTTP."""
+        return Path(self.place).is_dir() and _is_agent(int(_number(self.content["pid"])))
 
     def findings(self, now_s: float) -> Iterator[Finding]:
         """How the agent is: one finding when all is well, else one for each trouble."""
         if not self.is_current(now_s):
             yield self._stale(now_s)
             return
-        found = [*self._stages(), *self._losses(), *self._disk(), *self._topics()]
+        found = [*self._stages(), *self._losses(), *self._writes(), *self._disk(), *self._topics()]
         if not any(each.level is Level.FAILURE for each in found):
             yield ok(self.place, self.summary(), **self._facts())
         yield from found
@@ -115,42 +136,40 @@ class AgentStatus:
 
     def _stale(self, now_s: float) -> Finding:
         pid, age = int(_number(self.content["pid"])), as_duration(self.age_s(now_s))
-        if not Path(self.place).is_dir() or not _is_agent(pid):
-            text = f"does not run; process {pid} was there {age} ago"
+        if not self.process_exists:
+            text = f"does not run; process {pid} wrote its last status {age} ago"
             return failure(
-                self.place, text, "start it (systemctl start cassandra-cdc-agent); its log says why it ended"
+                self.place, text, "start it (systemctl start cassandra-cdc-agent); its log has the reason why it ended"
             )
         room = shutil.disk_usage(self.place).free
         if room < _LITTLE_DISK:
             text = f"process {pid} has not written its status for {age}: its disk is full, {as_bytes(room)} are free"
             return failure(self.place, text, f"make room on the disk of {self.place}; it continues by itself")
-        text = f"process {pid} is there, and has not written its status for {age}"
+        text = f"process {pid} exists, and has not written its status for {age}"
         return failure(self.place, text, "see its log; if a signal stopped it, send SIGCONT; else restart it")
 
     def _stages(self) -> Iterator[Finding]:
         if problem := self.content["cassandra_problem"]:
-            remedy = "start Cassandra, or look at its log; the agent continues by itself"
+            remedy = "start Cassandra, or see its log; the agent continues by itself"
             yield failure(self.place, f"its node does not answer: {problem}", remedy)
         elif self.node_id is None and not self.number("standby"):
             yield warning(
-                self.place, "it has not read the schema of its node yet", "wait; its log says what it waits for"
+                self.place, "it has not read the schema of its node yet", "wait; its log has what it waits for"
             )
         if self.number("standby"):
-            remedy = "nothing, if one of the two is a spare; else stop one of them"
+            remedy = "nothing to do if one of the two is a spare; else stop one of them"
             yield warning(self.place, "it waits: another agent publishes the changes of this node", remedy)
         if (stuck_s := self.progress("stuck_s")) > _STUCK_S:
             text = f"the log moved and its position did not for {as_duration(stuck_s)}; {self.summary()}"
             yield failure(self.place, text, "see its topics here, and whether Pulsar answers: cdc doctor")
         if self.number("cdc_raw_unlocked"):
-            remedy = "see to it that there is one agent for the node"
+            remedy = "make sure that only one agent runs for the node"
             yield warning(self.place, "cdc_raw cannot be locked: a second agent would not be kept out", remedy)
 
     def _losses(self) -> Iterator[Finding]:
         if lost := self.number("segments_gone_unread"):
-            text = f"{lost:,.0f} segments went from cdc_raw unread: changes are lost"
-            yield failure(
-                self.place, text, "the records of the gaps topic name tables and times: `cdc spark backfill` them"
-            )
+            text = f"{lost:,.0f} segments disappeared from cdc_raw unread: changes are lost"
+            yield failure(self.place, text, "`cdc spark resync` sends these changes again and closes the gaps")
         if broken := self.number("segments_unreadable"):
             text = f"{broken:,.0f} segments could not be read; they are in error/"
             yield failure(self.place, text, "see its log, then `cdc agent reprocess`, or `cdc spark verify` the tables")
@@ -159,20 +178,27 @@ class AgentStatus:
             yield failure(self.place, text, "check the node's disk, and `cdc spark verify` its tables")
         if parked := self.number("parked"):
             text = f"{parked:,.0f} mutations are parked: they cannot be decoded yet"
-            yield warning(self.place, text, f"cdc parked --working-dir {self.place} says why; they are retried")
+            yield warning(self.place, text, f"cdc parked --working-dir {self.place} gives the reason; they are retried")
         if large := self.number("events_too_large"):
-            text = f"{large:,.0f} events were larger than the broker takes, and are kept on disk"
+            text = f"{large:,.0f} events were larger than the broker accepts, and are kept on disk"
             yield warning(self.place, text, "raise maxMessageSize of Pulsar, then restart the agent")
-        if failed := self.number("write_failures"):
-            text = f"{failed:,.0f} writes to its working directory failed since its start"
-            yield warning(self.place, text, f"check the disk of {self.place}; each is tried again")
+
+    def _writes(self) -> Iterator[Finding]:
+        failed, last_s = self.number("write_failures"), self.number("last_write_failure_timestamp_seconds")
+        # Both times are the agent's: another machine's clock may differ.
+        ago_s = datetime.fromisoformat(str(self.content["time"])).timestamp() - last_s
+        if failed and (not last_s or ago_s < _WRITABLE_AGAIN_S):
+            # An agent of an earlier version does not say when.
+            last = f", the last one {as_duration(max(0.0, ago_s))} before this status" if last_s else ""
+            text = f"{failed:,.0f} writes to its working directory failed since its start{last}"
+            yield warning(self.place, text, f"make room on the disk of {self.place}; each write is tried again")
 
     def _disk(self) -> Iterator[Finding]:
         used, limit = self.number("cdc_raw_bytes"), self.number("cdc_raw_limit_bytes")
         seconds = self.number("cdc_raw_seconds_to_full")
         remedy = "see why events are not sent (its topics, Pulsar), or raise cdc_total_space in cassandra.yaml"
         if limit and used >= _NEARLY * limit:
-            text = f"cdc_raw holds {as_bytes(used)} of {as_bytes(limit)}: Cassandra refuses writes when it is full"
+            text = f"cdc_raw has {as_bytes(used)} of {as_bytes(limit)}: Cassandra refuses writes when it is full"
             yield failure(self.place, text, remedy)
         elif 0 <= seconds < _IN_SIGHT_S:
             make = failure if seconds < _SOON_S else warning
@@ -197,7 +223,8 @@ class AgentStatus:
             yield warning(self.place, f"Pulsar: {text}", remedy)
 
     def _part(self, name: str) -> Mapping[str, object]:
-        return cast("Mapping[str, object]", self.content[name])
+        found: Mapping[str, object] = self.content[name]
+        return found
 
 
 def _is_agent(pid: int) -> bool:

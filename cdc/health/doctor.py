@@ -1,4 +1,4 @@
-"""What `cdc doctor` looks at: whether a line can work, before it runs and while it does."""
+"""The checks of `cdc doctor`: whether a pipeline can work, before it runs and while it does."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from change_agent.cdc_raw.space import cdc_space_of
 from change_agent.configuration.config import AgentConfig
 from change_agent.publishing.topic_policies import EVENTS
 from change_agent.schema.node_connection import NodeUnavailableError
+from clients.topic_policies import PolicyQuestions, hazards_of
 from schemas.errors import ConfigError
-from schemas.topic_policies import PolicyQuestions, hazards_of
 from source_connector.events.pulsar_access import new_client
 from source_connector.tables.data_topic_policies import trimming_of
 
@@ -66,7 +66,7 @@ def doctor(config: LineConfig) -> list[Section]:
 
 
 def agent_checks(config: AgentConfig) -> list[Section]:
-    """What `cdc agent --check --connect` looks at: the links of one agent, with its own credentials. Raises ConfigError."""
+    """The checks of `cdc agent --check --connect`: the connections of one agent, with its credentials. Raises ConfigError."""
     shared = {
         field.alias: getattr(config, name)
         for name, field in AgentConfig.model_fields.items()
@@ -75,13 +75,13 @@ def agent_checks(config: AgentConfig) -> list[Section]:
     line = LineConfig.model_validate(shared)
     with PulsarService(line) as service:
         return [
-            Section(title="Cassandra", findings=list(_cassandra(line))),
+            Section(title="Cassandra", findings=list(_cassandra(line, read_unsynced=config.read_unsynced))),
             Section(title="Pulsar", findings=[*_pulsar(service), *_broker(line)]),
             Section(title="this machine", findings=list(_machine(config))),
         ]
 
 
-def _cassandra(config: LineConfig) -> Iterator[Finding]:
+def _cassandra(config: LineConfig, *, read_unsynced: bool = False) -> Iterator[Finding]:
     for address in config.contact_points:
         connection = connection_of(config.model_copy(update={"contact_points": (address,)}))
         subject = f"node {address}"
@@ -97,7 +97,7 @@ def _cassandra(config: LineConfig) -> Iterator[Finding]:
         finally:
             connection.close()
         yield _version(subject, "Cassandra", version, tuple(CASSANDRA_VERSIONS.values()))
-        yield from _settings(subject, settings)
+        yield from _settings(subject, settings, read_unsynced=read_unsynced)
         yield _clock(subject, apart_s)
         yield from captured_tables(schema, config.tables)
 
@@ -110,7 +110,7 @@ def _version(subject: str, product: str, version: str, tested: Sequence[str]) ->
     return warning(subject, text, "try it on a cluster that may fail")
 
 
-def _settings(subject: str, settings: Mapping[str, str]) -> Iterator[Finding]:
+def _settings(subject: str, settings: Mapping[str, str], *, read_unsynced: bool) -> Iterator[Finding]:
     if "cdc_enabled" not in settings:
         yield warning(
             subject, "Cassandra 3.11 does not show its settings", "see to cdc_enabled: true in cassandra.yaml"
@@ -127,9 +127,14 @@ def _settings(subject: str, settings: Mapping[str, str]) -> Iterator[Finding]:
         yield warning(subject, text, "set cdc_block_writes: true, or watch the gaps of cdc status")
     period_ms = _period_ms(settings)
     if settings.get("commitlog_sync") == "periodic" and period_ms is not None:
-        text = f"the commit log is synced every {as_duration(period_ms / 1000)}: changes are seen no earlier"
-        if period_ms > _SLOW_SYNC_MS:
-            yield warning(subject, text, "set commitlog_sync_period: 1000ms (or less) in cassandra.yaml")
+        text = (
+            f"the commit log is synced every {as_duration(period_ms / 1000)}: without readUnsynced, changes wait for it"
+        )
+        if period_ms > _SLOW_SYNC_MS and not read_unsynced:
+            remedy = (
+                "set readUnsynced: true in agent.yaml, or commitlog_sync_period: 1000ms (or less) in cassandra.yaml"
+            )
+            yield warning(subject, text, remedy)
         else:
             yield ok(subject, text)
 
@@ -240,8 +245,8 @@ def _topic(service: PulsarService, topic: str, *, is_data: bool) -> Iterator[Fin
     short = topic.rpartition("/")[2]
     try:
         partitions = service.partitions(topic)
-        questions = PolicyQuestions(service.ask_of_topic)
-        hazards = trimming_of(service.ask_of_topic, topic, None) if is_data else hazards_of(questions, topic, EVENTS)
+        questions = PolicyQuestions(service.policy)
+        hazards = trimming_of(service.policy, topic, None) if is_data else hazards_of(questions, topic, EVENTS)
     except NotThereError:
         return
     except PulsarServiceError as error:
@@ -252,7 +257,7 @@ def _topic(service: PulsarService, topic: str, *, is_data: bool) -> Iterator[Fin
         yield warning(short, text, remedy)
     if not hazards:
         count = f"{partitions} partitions" if partitions else "no partitions"
-        yield ok(short, f"{count}, no policy drops what is unread")
+        yield ok(short, f"{count}, no policy deletes unread messages")
 
 
 def _functions_worker(service: PulsarService, config: LineConfig) -> Iterator[Finding]:
@@ -270,7 +275,7 @@ def _functions_worker(service: PulsarService, config: LineConfig) -> Iterator[Fi
         yield from view.findings(config.functions_log_dir, time.time())
     for name in sorted(packages - set(service.sources())):
         text = "was deleted and its package is still there: sources create refuses it (metadata already exists)"
-        remedy = f"before you create it again: pulsar-admin packages delete source://{config.namespace}/{name}@0"
+        remedy = f"before you create it again, run pulsar-admin packages delete source://{config.namespace}/{name}@0"
         yield warning(name, text, remedy)
 
 
@@ -295,9 +300,9 @@ def _machine(config: AgentConfig) -> Iterator[Finding]:
     limit = config.cdc_total_space_bytes or cdc_space_of({}, shutil.disk_usage(raw).total).total_bytes
     text = f"{as_bytes(used)} of {as_bytes(limit)}"
     if used > limit // 2:
-        yield warning(str(raw), f"holds {text}", "see why events are not sent (cdc status), or raise cdc_total_space")
+        yield warning(str(raw), f"has {text}", "see why events are not sent (cdc status), or raise cdc_total_space")
     else:
-        yield ok(str(raw), f"can be read and written, holds {text}")
+        yield ok(str(raw), f"can be read and written, has {text}")
     folder = config.cdc_working_dir
     if folder.exists():
         yield from _disk(folder)

@@ -1,4 +1,4 @@
-"""Finding: one thing that was looked at, how it is, and what to do. `cdc status` and `cdc doctor` consist of them."""
+"""Finding: the result of one check, with a remedy. `cdc status` and `cdc doctor` consist of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Finding", "Level", "Section", "as_bytes", "as_duration", "failure", 
 
 
 class Level(StrEnum):
-    """How it is. A failure is trouble now; a warning is no trouble yet, or cannot be told."""
+    """A failure is a problem now. A warning is not a problem yet, or is not known."""
 
     OK = "ok"
     WARNING = "warning"
@@ -23,7 +23,7 @@ _ORDER: Final = tuple(Level)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`subject` is what was looked at, `text` how it is, `remedy` what to do, empty where nothing is to be done."""
+    """`subject` is the part that was checked, `text` its state, `remedy` what to do; empty if there is nothing to do."""
 
     level: Level
     subject: str
@@ -35,9 +35,12 @@ class Finding:
     def as_object(self) -> dict[str, object]:
         """For JSON."""
         return {
-            "level": self.level.value, "subject": self.subject, "text": self.text, "remedy": self.remedy,
+            "level": self.level.value,
+            "subject": self.subject,
+            "text": self.text,
+            "remedy": self.remedy,
             **({"facts": dict(self.facts)} if self.facts else {}),
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ def ok(subject: str, text: str, **facts: object) -> Finding:
 
 
 def warning(subject: str, text: str, remedy: str, **facts: object) -> Finding:
-    """No trouble yet, or it cannot be told."""
+    """Not a problem yet, or not known."""
     return Finding(level=Level.WARNING, subject=subject, text=text, remedy=remedy, facts=facts)
 
 

@@ -1,4 +1,4 @@
-"""The state of a whole line now: every part is asked at the same time, and what does not answer is told as that."""
+"""The state of the whole pipeline now: all parts are queried at the same time; a part that does not answer is reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdc.health.mirrors import mirror_finding
 from cdc.health.nodes import agents, nodes_of, nodes_without_agent
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView, sources_of
-from cdc.health.tables import dead_letters, gaps, tables
+from cdc.health.tables import dead_letters, expiries, gaps, tables
 from change_agent.schema.node_connection import Node, NodeUnavailableError
 
 __all__ = ["line_status"]
@@ -25,7 +25,7 @@ _UNKNOWN: Final = "not known, because Pulsar does not say"
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What Pulsar told, or why it did not."""
+    """Pulsar's answers, or the reason why there are none."""
 
     topics: Sequence[str]
     sources: Sequence[SourceView]
@@ -56,6 +56,7 @@ def line_status(config: LineConfig) -> list[Section]:
                 findings=_known(pulsar, lambda: dead_letters(service, config, pulsar.sources, now_s)),
             ),
             Section(title="gaps", findings=_known(pulsar, lambda: gaps(service, config, now_s))),
+            *_expiries(service, config, pulsar, now_s),
             *_mirrors(service, config, now_s),
         ]
 
@@ -112,7 +113,7 @@ def _uncovered(
 
 def _sources(config: LineConfig, pulsar: _Answer, now_s: float) -> list[Finding]:
     if pulsar.problem is None and pulsar.sources_problem is not None:
-        remedy = "is the functions worker enabled, and has its start ended? cdc doctor looks"
+        remedy = "is the functions worker enabled, and has it started? cdc doctor checks it"
         return [failure("functions worker", pulsar.sources_problem, remedy)]
 
     def look() -> list[Finding]:
@@ -131,6 +132,14 @@ def _tables(service: PulsarService, config: LineConfig, pulsar: _Answer, now_s: 
     return found or [
         ok("", "no events topic yet: no table with cdc was written to; cdc doctor lists tables without cdc")
     ]
+
+
+def _expiries(service: PulsarService, config: LineConfig, pulsar: _Answer, now_s: float) -> list[Section]:
+    """None where no source publishes expiries."""
+    if pulsar.problem is not None:
+        return []
+    found = _known(pulsar, lambda: expiries(service, config, pulsar.topics, now_s))
+    return [Section(title="expiries", findings=found)] if found else []
 
 
 def _mirrors(service: PulsarService, config: LineConfig, now_s: float) -> list[Section]:

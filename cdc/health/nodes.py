@@ -1,17 +1,20 @@
-"""What Cassandra's nodes say of themselves, and whether each has its agent."""
+"""The state of Cassandra's nodes, by their own answers, and whether each has its agent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from cdc.health.agent_status import AgentStatus, NoStatusError
-from cdc.health.findings import Finding, failure
+from cdc.health.findings import Finding, failure, warning
 from cdc.health.line_config import LineConfig
+from cdc.health.local_agents import LocalAgent, local_agents, shared_nodes
 from cdc.health.pulsar_service import NotThereError, PulsarService
 from change_agent.configuration.config import AgentConfig
+from change_agent.configuration.connections import cassandra_tls
 from change_agent.schema.node_connection import Node, NodeConnection
 from schemas.errors import ConfigError
 from schemas.topics import full_topic_name
@@ -22,16 +25,30 @@ _HINT: Final = "start `cdc agent` beside it; one with createTopics: false has to
 
 
 def agents(config: LineConfig, now_s: float) -> tuple[list[Finding], list[AgentStatus]]:
-    """How the agents of the configuration are, and what they said."""
+    """How the agents of the configuration are, and what they said; those of one node on this machine are compared."""
     with ThreadPoolExecutor(8) as pool:
+        here = pool.submit(local_agents)
         looked = list(pool.map(_status, config.agents))
     findings: list[Finding] = []
     for place, status in zip(config.agents, looked, strict=True):
         if isinstance(status, AgentStatus):
             findings += status.findings(now_s)
         else:
-            findings.append(failure(place, status, "start it, or correct agents in line.yaml"))
+            findings.append(_silent(place, status, here.result()))
+    findings += shared_nodes(here.result(), config.pulsar_admin_url)
     return findings, [each for each in looked if isinstance(each, AgentStatus)]
+
+
+def _silent(place: str, problem: str, here: Sequence[LocalAgent]) -> Finding:
+    """Of an agent without a status: it does not run, or it runs here and has not written one yet."""
+    path = Path(place)
+    with suppress(ConfigError):
+        folder = (AgentConfig.working_dir_of(path) if path.is_file() else path).resolve()
+        running = next((each for each in here if each.working_dir == folder), None)
+        if running is not None:
+            text = f"process {running.pid} runs and has written no status: it starts, or waits for another agent of its node"
+            return warning(place, text, "see its log")
+    return failure(place, problem, "start it, or correct agents in line.yaml")
 
 
 def _status(place: str) -> AgentStatus | str:
@@ -78,5 +95,5 @@ def connection_of(config: LineConfig) -> NodeConnection:
         port=config.port,
         username=config.username,
         password=None if config.password is None else config.password.get_secret_value(),
-        tls=config.cassandra_context,
+        tls=cassandra_tls(config),
     )

@@ -6,7 +6,7 @@ instance stays down, and `sources restart` is what mends it. A source that someb
     RUNS ── an instance is down ──> DOWN ── for longer than the patience ──> restart, and wait twice as long for the next
      ^──────────────── all instances run ────┘
 
-Several keepers may look after one line: who restarts holds a topic as its exclusive producer until the source runs or had
+Several keepers may run for one pipeline: the one that restarts is a topic's exclusive producer until the source runs or had
 time to, and others leave the source alone meanwhile.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["SourceKeeper"]
 
 _LOOK_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 600.0
-# What has run for so long has recovered: the next restart need not wait.
+# A source that has run for this time has recovered: the next restart need not wait.
 _WELL_AFTER_S: Final = 300.0
 
 Turn = Callable[[], AbstractContextManager[bool]]
@@ -36,13 +36,13 @@ Turn = Callable[[], AbstractContextManager[bool]]
 
 @dataclass(slots=True)
 class _Watched:
-    """What is remembered of a source, all by the keeper's clock. `down_since_s`: None while it runs."""
+    """The state of a source, all by the keeper's clock. `down_since_s`: None while it runs."""
 
     down_since_s: float | None = None
     up_since_s: float = 0.0
     restarted_at_s: float | None = None
     pause_s: float = 0.0
-    is_told: bool = False
+    is_reported: bool = False
 
 
 class SourceKeeper:
@@ -69,8 +69,8 @@ class SourceKeeper:
         self._is_away = False
         self.restarts = 0
 
-    def look(self) -> Iterator[str]:
-        """Look at all sources once, restart what has been down for long, and say so."""
+    def check(self) -> Iterator[str]:
+        """Check all sources once, restart what has been down for long, and say so."""
         try:
             views = sources_of(self._service)
         except PulsarServiceError as error:
@@ -92,11 +92,11 @@ class SourceKeeper:
         now_s = self._clock()
         watched = self._watched.setdefault(view.name, _Watched(up_since_s=now_s))
         if not view.is_down:
-            if watched.is_told:
+            if watched.is_reported:
                 yield f"source {view.name} runs"
             if watched.down_since_s is not None:
                 watched.up_since_s = now_s
-            watched.down_since_s, watched.is_told = None, False
+            watched.down_since_s, watched.is_reported = None, False
             if now_s - watched.up_since_s >= _WELL_AFTER_S:
                 watched.pause_s = 0.0
             return
@@ -121,7 +121,7 @@ class SourceKeeper:
                 self._service.restart_source(view.name)
                 self.restarts += 1
                 watched.pause_s = min(_LONGEST_PAUSE_S, max(self._patience_s, watched.pause_s * 2))
-                watched.restarted_at_s, watched.is_told = self._clock(), True
+                watched.restarted_at_s, watched.is_reported = self._clock(), True
                 reason = f": {view.error}" if view.error else ""
                 yield (
                     f"source {view.name} restarted, for it did not run for {down_s:.0f} s{reason};"

@@ -1,4 +1,4 @@
-"""SourceView: what Pulsar's functions worker says of one source, in our words."""
+"""SourceView: the state of one source, from the answers of Pulsar's functions worker."""
 
 from __future__ import annotations
 
@@ -80,6 +80,7 @@ class SourceView:
         """How it is. `logs` is the folder of the worker's instance logs, where this machine has it."""
         count = f"{self.running} of {max(1, self.wanted)} instances run"
         restarts = sum(each.restarts for each in self.instances)
+        again = "started again once" if restarts == 1 else f"started again {restarts} times"
         facts = {"running": self.running, "wanted": self.wanted, "restarts": restarts, "error": self.error}
         if self.is_stopped:
             remedy = f"pulsar-admin sources start --name {self.name}"
@@ -91,10 +92,10 @@ class SourceView:
         recent = [each for each in self.instances if now_s - each.last_exception_s < _RECENT_S and each.last_exception]
         if recent:
             age = as_duration(now_s - recent[0].last_exception_s)
-            text = f"{count}, started again {restarts} times; {age} ago: {_one_line(recent[0].last_exception)}"
-            yield warning(self.name, text, "if it goes on: see the instance's log", **facts)
+            text = f"{count}, {again}; {age} ago: {_one_line(recent[0].last_exception)}"
+            yield warning(self.name, text, "if it happens again: see the instance's log", **facts)
         else:
-            yield ok(self.name, f"{count}, started again {restarts} times" if restarts else count, **facts)
+            yield ok(self.name, f"{count}, {again}" if restarts else count, **facts)
 
     def _down(self, count: str, logs: Path | None, facts: Mapping[str, object]) -> Finding:
         said = _last_error_of_log(logs, self.name) if logs is not None else ""
@@ -145,7 +146,7 @@ def _instance(number: int, status: Mapping[str, Any]) -> InstanceView:
 
 
 def _last_error_of_log(logs: Path, name: str) -> str:
-    """The last line of an instance's log that tells of an error; empty when there is none."""
+    """The last line of an instance's log that reports an error; empty when there is none."""
     found = ""
     for path in sorted(logs.glob(f"*/*/{name}/{name}-*.log")):
         try:

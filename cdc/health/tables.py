@@ -1,4 +1,4 @@
-"""How it stands with the tables' topics: what waits for the connector, what the data topics hold, what was set aside."""
+"""The state of the tables' topics: the connector's backlog, the size of data topics, dead letters and gaps."""
 
 from __future__ import annotations
 
@@ -7,26 +7,63 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from cdc.health.completeness import completeness_of, with_completeness
 from cdc.health.findings import Finding, as_bytes, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService
 from cdc.health.sources import SourceView
-from schemas.gap_record import MalformedGapError, decode_gap, gaps_topic
+from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, gaps_topic, open_gaps
 from schemas.topics import full_topic_name
 from source_connector.events.dead_letters import RESEND_SUBSCRIPTION
+from source_connector.events.expiry_topics import EXPIRY_SUBSCRIPTION
 
-__all__ = ["dead_letters", "events_tables", "gaps", "tables"]
+__all__ = ["dead_letters", "events_tables", "expiries", "gap_finding", "gaps", "tables"]
 
 _LATE_S: Final = 60.0
 _VERY_LATE_S: Final = 600.0
 _SHOWN_GAPS: Final = 3
+_MOST_GAP_RECORDS: Final = 1_000
+# No keyspace has such a name.
+_EXPIRY: Final = "expiry-"
 
 
 def events_tables(topics: Sequence[str], prefix: str) -> dict[str, str]:
     """The events topics among these: `keyspace.table` -> topic. Topics of the line's own have no dot behind the prefix."""
     full = full_topic_name(prefix)
     found = {topic.removeprefix(full): topic for topic in topics if topic.startswith(full)}
-    return {table: topic for table, topic in found.items() if "." in table}
+    return {table: topic for table, topic in found.items() if "." in table and not table.startswith(_EXPIRY)}
+
+
+def expiries(service: PulsarService, config: LineConfig, topics: Sequence[str], now_s: float) -> list[Finding]:
+    """One finding for each expiry topic among these: what waits in it, and whether somebody delivers it.
+
+    Raises PulsarServiceError.
+    """
+    full = f"{full_topic_name(config.topic_prefix)}{_EXPIRY}"
+    return [
+        finding
+        for topic in sorted(topics)
+        if topic.startswith(full)
+        for finding in _expiries(service, config, topic, topic.removeprefix(full), now_s)
+    ]
+
+
+def _expiries(service: PulsarService, config: LineConfig, topic: str, table: str, now_s: float) -> Iterator[Finding]:
+    try:
+        waiting = Backlog.of(service.stats(topic), EXPIRY_SUBSCRIPTION, now_s)
+    except NotThereError:
+        return
+    if waiting is None or not waiting.messages:
+        yield ok(table, "no expiry waits", waiting_messages=0)
+        return
+    options = f"--service-url {config.pulsar_service_url} --table {table}"
+    text = f"{waiting.messages:,} message{'s' if waiting.messages != 1 else ''} with expiries wait for their second"
+    facts = {"waiting_messages": waiting.messages, "consumers": waiting.consumers}
+    if waiting.consumers:
+        yield ok(table, f"{text} (`cdc connector expiries {options}` counts the rows)", **facts)
+    else:
+        remedy = "start the table's source with expiry.publish: true; expiries that are due are then delivered at once"
+        yield failure(table, f"no source delivers expiries: {text}", remedy, **facts)
 
 
 def tables(
@@ -40,7 +77,9 @@ def tables(
         return list(_table(service, config, table, events[table], _data_topic(table, sources, known), now_s))
 
     with ThreadPoolExecutor(8) as pool:
-        return [finding for found in pool.map(look, sorted(events)) for finding in found]
+        completeness = pool.submit(completeness_of, config, sorted(events), now_s)
+        found = [finding for found in pool.map(look, sorted(events)) for finding in found]
+        return with_completeness(found, completeness.result())
 
 
 def _data_topic(table: str, sources: Sequence[SourceView], known: set[str]) -> str | None:
@@ -62,25 +101,27 @@ def _table(
     waiting = Backlog.of(stats, config.events_subscription_name, now_s)
     records = _records(service, data)
     if waiting is None:
-        text = f"its events topic has no subscription {config.events_subscription_name}: Pulsar deletes what comes"
-        remedy = "let the agent make it (createTopics), or name the right eventsSubscriptionName"
+        text = f"its events topic has no subscription {config.events_subscription_name}: Pulsar deletes new events"
+        remedy = "let the agent create it (createTopics), or correct eventsSubscriptionName"
         yield failure(table, text, remedy)
         return
     facts = {"waiting_messages": waiting.messages, "oldest_s": waiting.oldest_s, "consumers": waiting.consumers}
     says = f"{waiting.text()}; {records}"
     if not waiting.consumers:
-        remedy = "see the sources: none that runs reads this table (pulsar-admin sources create, docs/connector.md)"
+        remedy = "see the sources: no running source reads this table (pulsar-admin sources create, docs/connector.md)"
         yield failure(table, f"no source reads its events: {says}", remedy, **facts)
     elif waiting.oldest_s > _LATE_S:
         make = failure if waiting.oldest_s > _VERY_LATE_S else warning
-        remedy = "it catches up, or see the source's log: a row that cannot be read holds its own key only"
+        remedy = (
+            "wait until it has caught up, or see the source's log: a row that cannot be read delays only its own key"
+        )
         yield make(table, says, remedy, **facts)
     else:
         yield ok(table, says, **facts)
 
 
 class Backlog:
-    """What of a topic a subscription has not acknowledged."""
+    """The messages of a topic that a subscription has not acknowledged."""
 
     def __init__(self, *, messages: int, oldest_s: float, consumers: int) -> None:
         self.messages: Final = messages
@@ -119,7 +160,7 @@ def _records(service: PulsarService, topic: str | None) -> str:
         stats = service.stats(topic)
     except NotThereError:
         return "no data topic yet"
-    return f"{topic.rpartition('/')[2]} holds {as_bytes(int(stats['storageSize']))}"
+    return f"{topic.rpartition('/')[2]} has {as_bytes(int(stats['storageSize']))}"
 
 
 def dead_letters(
@@ -128,7 +169,7 @@ def dead_letters(
     """One finding a topic of dead letters. Raises PulsarServiceError."""
     named = [str(each.options["deadLetter.topic"]) for each in sources if each.options.get("deadLetter.topic")]
     found = []
-    for topic in dict.fromkeys(full_topic_name(each) for each in (config.dead_letters_topic, *named)):
+    for topic in dict.fromkeys(full_topic_name(each) for each in (config.dead_letters, *named)):
         try:
             waiting = Backlog.of(service.stats(topic), RESEND_SUBSCRIPTION, now_s)
         except NotThereError:
@@ -139,13 +180,13 @@ def dead_letters(
             continue
         options = f"--service-url {config.pulsar_service_url} --topic {topic}"
         text = f"{waiting.messages:,} changes could not be published and are dead letters"
-        remedy = f"`cdc connector dead-letters {options}` says why; then `cdc connector resend {options}`"
+        remedy = f"`cdc connector dead-letters {options}` gives the reasons; then `cdc connector resend {options}`"
         found.append(failure(short, text, remedy, letters=waiting.messages))
     return found
 
 
 def gaps(service: PulsarService, config: LineConfig, now_s: float) -> list[Finding]:
-    """What agents have told about lost changes, and nobody has acknowledged. Raises PulsarServiceError."""
+    """The reported gaps that are neither closed nor acknowledged. Raises PulsarServiceError."""
     topic, subscription = gaps_topic(config.topic_prefix), config.events_subscription_name
     try:
         waiting = Backlog.of(service.stats(topic), subscription, now_s)
@@ -153,27 +194,44 @@ def gaps(service: PulsarService, config: LineConfig, now_s: float) -> list[Findi
         waiting = None
     if waiting is None or not waiting.messages:
         return [ok("", "none", gaps=0)]
-    remedy = f"`cdc spark verify --repair` (or backfill) the tables, then `pulsar-admin topics clear-backlog -s {subscription} {topic}`"
-    text = (
-        f"{waiting.messages:,} gap records: changes may be lost. {'; '.join(_told_gaps(service, topic, subscription))}"
-    )
-    return [failure("", text.strip(), remedy, gaps=waiting.messages)]
-
-
-def _told_gaps(service: PulsarService, topic: str, subscription: str) -> Iterator[str]:
-    """The first ones, in words."""
     count = service.partitions(topic)
     names = [f"{topic}-partition-{number}" for number in range(count)] or [topic]
-    told = 0
-    for name in names:
-        for payload in service.peek(name, subscription, _SHOWN_GAPS - told):
-            try:
-                gap = decode_gap(payload)
-            except MalformedGapError:
-                continue
-            told += 1
-            since = "the beginning" if gap.from_ms is None else _minute(gap.from_ms)
-            yield f"{gap.keyspace}.{gap.table} from {since} to {_minute(gap.to_ms)} UTC ({gap.reason})"
+    most = min(waiting.messages, _MOST_GAP_RECORDS)
+    payloads = [payload for name in names for payload in service.peek(name, subscription, most)]
+    return [gap_finding(payloads, waiting.messages, f"-s {subscription} {topic}")]
+
+
+def gap_finding(payloads: Sequence[bytes], waiting: int, acknowledged_by: str) -> Finding:
+    """Of the messages of the gaps topic that were read, of so many that wait; `acknowledged_by`: options of clear-backlog."""
+    records = []
+    foreign = 0
+    for payload in payloads:
+        try:
+            records.append(decode_gap(payload))
+        except MalformedGapError:
+            foreign += 1
+    found = open_gaps(records)
+    others = f"messages that are no gap records: {foreign}" if foreign else ""
+    if len(payloads) < waiting:
+        others = f"of {waiting:,} messages {len(payloads):,} were read{f'; {others}' if others else ''}"
+    clear = f"`pulsar-admin topics clear-backlog {acknowledged_by}`"
+    if not found:
+        closed = sum(not each.is_closing for each in records)
+        text = f"none is open, {closed:,} {'is' if closed == 1 else 'are'} closed"
+        if others:
+            return warning("", f"{text}; {others}", f"see what they are, then {clear}", gaps=0)
+        return ok("", text, gaps=0)
+    shown = "; ".join(map(_gap_text, found[:_SHOWN_GAPS]))
+    more = f"; and {len(found) - _SHOWN_GAPS:,} more" if len(found) > _SHOWN_GAPS else ""
+    number = "1 gap is open" if len(found) == 1 else f"{len(found):,} gaps are open"
+    text = f"{number}: changes may be lost. {shown}{more}{f'. {others}' if others else ''}"
+    remedy = f"`cdc spark resync` sends these changes again and closes them (docs/runbook.md); or verify the tables, then {clear}"
+    return failure("", text, remedy, gaps=len(found))
+
+
+def _gap_text(gap: GapRecord) -> str:
+    since = "the beginning" if gap.from_ms is None else _minute(gap.from_ms)
+    return f"{gap.table_name} from {since} to {_minute(gap.to_ms)} UTC ({gap.reason})"
 
 
 def _minute(time_ms: int) -> str:

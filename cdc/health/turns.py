@@ -1,4 +1,4 @@
-"""Turns: keepers of one line restart its sources one at a time, whatever machines they run on."""
+"""Turns: the watches of one pipeline restart its sources one at a time, on whatever machines they run."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def node_settings(
 
 
 def write_configuration(folder: Path, settings: Mapping[str, Json], data_center: str | None) -> None:
-    """Writes ``conf/`` and makes the node's folders. JSON is YAML, and needs no writer of its own."""
+    """Writes ``conf/`` and makes the node's folders. JSON is YAML, and needs no separate writer."""
     for name in ("conf", "tmp", "data", "commitlog", "cdc_raw", "hints", "saved_caches"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "conf" / "cassandra.yaml").write_text(json.dumps(settings, indent=2) + "\n")

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 import httpx
 
@@ -15,10 +15,11 @@ from cdc.sandbox.addresses import AddressBlock, CassandraPorts
 from cdc.sandbox.artifacts import cassandra_class_path, ensure
 from cdc.sandbox.cassandra_config import initial_token, jvm_options, node_settings, write_configuration
 from cdc.sandbox.errors import SandboxError
+from cdc.sandbox.launch import Launch
 from cdc.sandbox.native_protocol import NotServingError, count_rows
 from cdc.sandbox.options import Json, SandboxOptions
 from cdc.sandbox.prerequisites import java_home
-from cdc.sandbox.server import Launch, Server, server_environment
+from cdc.sandbox.server import Server, server_environment
 from cdc.sandbox.supervision import SupervisorChannel
 from cdc.sandbox.versions import cassandra_release
 
@@ -38,7 +39,7 @@ class CassandraNode(Server):
     """A Cassandra node with CDC enabled. Node 1 is the seed."""
 
     # With no ring delay a node gives up when the seed does not answer its first gossip within a second.
-    start_attempts: ClassVar[int] = 3
+    start_attempts = 3
 
     def __init__(
         self, number: int, folder: Path, block: AddressBlock, ports: CassandraPorts,

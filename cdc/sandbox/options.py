@@ -1,4 +1,4 @@
-"""What can be chosen about a sandbox."""
+"""The options of a sandbox."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 import httpx
 import yaml
@@ -18,13 +18,14 @@ import yaml
 from cdc.rest import rest
 from cdc.sandbox.addresses import AddressBlock, PulsarPorts
 from cdc.sandbox.artifacts import pulsar_distribution
+from cdc.sandbox.launch import Launch
 from cdc.sandbox.options import FunctionsRuntime, SandboxOptions
 from cdc.sandbox.prerequisites import java_home
-from cdc.sandbox.server import Launch, Server, server_environment
+from cdc.sandbox.server import Server, server_environment
 from cdc.sandbox.supervision import SupervisorChannel
 from cdc.sandbox.versions import PULSAR_VERSION
 
-__all__ = ["Pulsar"]
+__all__ = ["PULSAR_START_ATTEMPTS", "Pulsar", "why_pulsar_is_hopeless"]
 
 _RUNTIME_FACTORIES: Final[dict[FunctionsRuntime, str]] = {
     "process": "org.apache.pulsar.functions.runtime.process.ProcessRuntimeFactory",
@@ -35,18 +36,24 @@ _PROBE_TIMEOUT_S: Final = 5.0
 # An orderly life has a few of these lines, one in circles thousands a second.
 _CIRCLES: Final = 200
 
+PULSAR_START_ATTEMPTS: Final = 4
+"""Its parts wait for one another with limits of seconds: after a kill, with ledgers to recover on a loaded machine, one may
+give up, and Pulsar ends with exit code 1. Its deployments start it again; so does the sandbox."""
+
 
 class Pulsar(Server):
     """A Pulsar standalone with the functions worker."""
 
-    # Its parts wait for one another with limits of seconds: after a kill, with ledgers to recover on a loaded machine,
-    # one may give up, and Pulsar ends with exit code 1. Its deployments start it again; so does the sandbox.
-    start_attempts: ClassVar[int] = 4
+    start_attempts = PULSAR_START_ATTEMPTS
 
     def __init__(
-        self, folder: Path, block: AddressBlock, ports: PulsarPorts, options: SandboxOptions,
+        self,
+        folder: Path,
+        block: AddressBlock,
+        ports: PulsarPorts,
+        options: SandboxOptions,
         supervisor: SupervisorChannel,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__("pulsar", folder / "logs" / "pulsar.log", supervisor)
         self._sandbox = folder
         self._options = options
@@ -66,7 +73,7 @@ class Pulsar(Server):
 
     @property
     def service_url(self) -> str:
-        """What clients connect to, ``pulsar://...``."""
+        """The address for clients, ``pulsar://...``."""
         return f"pulsar://{self.address}:{self.ports.broker}"
 
     @property
@@ -128,6 +135,8 @@ class Pulsar(Server):
             "dbStorage_writeCacheMaxSizeMb": "16",
             "dbStorage_readAheadCacheMaxSizeMb": "16",
             "dbStorage_rocksDB_blockCacheSize": str(16 * 2**20),
+            # 100 times a second by default, which is a third of what an idle broker takes
+            "managedLedgerCacheEvictionFrequency": "2.0",
             **self._own_login(),
         }
 
@@ -187,14 +196,21 @@ class Pulsar(Server):
         return None
 
     def _why_hopeless(self, log_start: int) -> str | None:
-        # After kill -9 the standalone finds the bookie's registration of its last life, and may delete and make it anew
-        # for ever, so that nothing else gets its turn. An orderly stop removes the registration.
-        with self.log.open("rb") as log:
-            log.seek(log_start)
-            circles = sum(b"was invalidated" in line for line in log)
-        if circles < _CIRCLES:
-            return None
-        return "it makes its bookie's registration anew in circles (apache/pulsar issue 17759)"
+        return why_pulsar_is_hopeless(self.log, log_start)
+
+
+def why_pulsar_is_hopeless(log: Path, log_start: int) -> str | None:
+    """Why a start that began at this offset of the log gets nowhere; None if it may get on.
+
+    After kill -9 the standalone finds the bookie's registration of its last life, and may delete and make it anew for
+    ever, so that nothing else gets its turn. An orderly stop removes the registration.
+    """
+    with log.open("rb") as file:
+        file.seek(log_start)
+        circles = sum(b"was invalidated" in line for line in file)
+    if circles < _CIRCLES:
+        return None
+    return "it makes its bookie's registration anew in circles (apache/pulsar issue 17759)"
 
 
 def _set_properties(file: Path, values: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ from cdc.sandbox.native_protocol import NotServingError, count_rows
 from cdc.sandbox.server import SANDBOX_VARIABLE
 from cdc.sandbox.state import SandboxState, ServerState, read_state
 
-__all__ = ["Condition", "ServerStatus", "server_statuses", "take_down"]
+__all__ = ["Condition", "ServerStatus", "answers", "server_statuses", "take_down"]
 
 Condition: TypeAlias = Literal["ready", "unresponsive", "stopped"]
 
@@ -64,10 +64,11 @@ def take_down(folder: Path, *, remove: bool = False) -> int:
 def _condition(server: ServerState) -> Condition:
     if server.process is None or server.process.process() is None:
         return "stopped"
-    return "ready" if _answers(server) else "unresponsive"
+    return "ready" if answers(server) else "unresponsive"
 
 
-def _answers(server: ServerState) -> bool:
+def answers(server: ServerState) -> bool:
+    """Whether a server serves clients now."""
     try:
         if "native" in server.ports:
             count_rows(server.address, server.ports["native"], "system.local", _PROBE_TIMEOUT_S)

@@ -234,7 +234,9 @@ def _lock_folder(folder: Path) -> BinaryIO:
     except BlockingIOError:
         file.close()
         raise ConfigError.of(
-            "sandbox folder", f"a sandbox runs in {folder}; end it by `cdc sandbox down --dir {folder}` or take another"
+            "sandbox folder",
+            f"a sandbox runs in {folder}; end it by `cdc sandbox down --dir {folder}`, start a stopped server of it by"
+            f" `cdc sandbox start NAME --dir {folder}`, or take another folder",
         ) from None
     return file
 
@@ -258,9 +260,13 @@ class _StateWriter:
     """Writes the sandbox's state after each start of a server; used by several threads."""
 
     def __init__(
-        self, folder: Path, block: AddressBlock, options: SandboxOptions, supervisor_pid: int,
+        self,
+        folder: Path,
+        block: AddressBlock,
+        options: SandboxOptions,
+        supervisor_pid: int,
         servers: Sequence[CassandraNode | Pulsar],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._folder = folder
         self._block = block
         self._options = options

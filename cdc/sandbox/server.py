@@ -1,4 +1,4 @@
-"""What every server of the sandbox shares: a process that the supervisor holds, its own log, and waiting for it."""
+"""The common part of the sandbox's servers: a process under the supervisor, its log, and waiting for it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import signal
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 from cdc.sandbox.errors import SandboxError, ServerStartError
+from cdc.sandbox.launch import Launch
 from cdc.sandbox.prerequisites import java_home
 from cdc.sandbox.state import ProcessId
-from cdc.sandbox.supervision import SupervisorChannel
+from cdc.sandbox.supervision import Supervised
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["SANDBOX_VARIABLE", "START_TIMEOUT_S", "Launch", "Server", "server_environment"]
+__all__ = ["SANDBOX_VARIABLE", "START_TIMEOUT_S", "Server", "server_environment"]
 
-START_TIMEOUT_S: Final = 180.0
+START_TIMEOUT_S: Final = 300.0
 """A start takes 5-30 s; a loaded machine gets its time before the sandbox gives up."""
 
 SANDBOX_VARIABLE: Final = "CDC_SANDBOX"
@@ -35,7 +35,7 @@ _TAIL_LINES: Final = 20
 _TAIL_WIDTH: Final = 240
 _ERROR_LINES: Final = 20
 _ERROR: Final = re.compile(r"\b(ERROR|FATAL|Caused by)\b|^[\w.$]+(Exception|Error)\b")
-# What a server takes over from the caller; anything else (CLASSPATH, JAVA_TOOL_OPTIONS, PULSAR_MEM, secrets) would
+# The variables that a server inherits from the caller. Others (CLASSPATH, JAVA_TOOL_OPTIONS, PULSAR_MEM, secrets) would
 # make a sandbox depend on the shell it was started from.
 _KEPT_VARIABLES: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 
@@ -50,25 +50,16 @@ def server_environment(sandbox: Path) -> dict[str, str]:
     return {**kept, "PATH": path, "JAVA_HOME": str(java), SANDBOX_VARIABLE: str(sandbox)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """How to start a server's process."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    cwd: Path
-
-
 class Server(ABC):
     """One server process. Subclasses say how it is launched and when it is ready.
 
     The process belongs to the sandbox's supervisor; this object may be used from several threads.
     """
 
-    start_attempts: ClassVar[int] = 1
+    start_attempts: int = 1
     """How often a start is tried when the server ends by itself before it is ready."""
 
-    def __init__(self, name: str, log: Path, supervisor: SupervisorChannel) -> None:
+    def __init__(self, name: str, log: Path, supervisor: Supervised) -> None:
         self.name = name
         self.log = log
         """The server's own output, of all its runs."""
@@ -109,7 +100,7 @@ class Server(ABC):
             _log.warning("start %d of %d follows, for %s", attempt, self.start_attempts, failure)
 
     def _try_to_start(self, timeout_s: float) -> ServerStartError | None:
-        """What another start may mend; None when the server is ready."""
+        """A problem that another start may solve; None when the server is ready."""
         log_start = self.log.stat().st_size if self.log.exists() else 0
         self._spawn()
         deadline = time.monotonic() + timeout_s
@@ -184,7 +175,7 @@ class Server(ABC):
     @property
     @abstractmethod
     def details(self) -> dict[str, str]:
-        """What a user or a program wants to know to use the server: URLs and paths by name."""
+        """The values with which a user or a program uses the server: URLs and paths by name."""
 
     @abstractmethod
     def _launch(self) -> Launch:
@@ -192,7 +183,7 @@ class Server(ABC):
 
     @abstractmethod
     def _why_not_ready(self) -> str | None:
-        """What is missing until the server serves clients; None when it does."""
+        """The reason why the server does not serve clients yet; None when it does."""
 
     def _why_hopeless(self, log_start: int) -> str | None:
         """Why this start gets nowhere though the process runs, by its log from ``log_start`` on; None if it may get on."""

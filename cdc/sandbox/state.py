@@ -1,4 +1,4 @@
-"""``sandbox.json``: what a sandbox's folder says about the servers that run, or ran, in it.
+"""``sandbox.json``: the state of the servers that run, or ran, in a sandbox's folder.
 
 Written by the sandbox's owner at each start of a server, by rename; read by ``cdc sandbox status`` and ``down``.
 """
@@ -83,7 +83,7 @@ def write_state(folder: Path, state: SandboxState) -> None:
 
 
 def read_state(folder: Path) -> SandboxState | None:
-    """What the folder says, None if no sandbox was ever started in it; raises SandboxError for another format."""
+    """The state in the folder, None if no sandbox was ever started in it; raises SandboxError for another format."""
     try:
         fields = json.loads((folder / _FILE).read_text())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The owner's side of the supervisor: starts it and talks to it. See ``supervisor.py`` for its promises."""
+"""The other side of the supervisor: starts it and talks to it. See ``supervisor.py`` for its promises."""
 
 from __future__ import annotations
 
@@ -10,26 +10,79 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from cdc.sandbox.errors import SandboxError
+from cdc.sandbox.launch import Launch
 
-__all__ = ["SupervisorChannel"]
+__all__ = ["Supervised", "SupervisorChannel", "attach"]
 
 _SCRIPT: Final = Path(__file__).with_name("supervisor.py")
 
 
-class SupervisorChannel:
-    """Starts a supervisor that lives as long as this process does, and carries requests to it. Safe for threads.
+class Supervised:
+    """Carries requests about servers to their supervisor. Safe for threads."""
+
+    def __init__(self, channel: socket.socket, log: Path) -> None:
+        self._channel = channel
+        self._log = log
+        self._lock = threading.Lock()
+        self._replies = channel.makefile("rb")
+
+    def spawn(self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> int:
+        """Starts a server process and returns its pid; its output is appended to ``log``."""
+        reply = self._request(op="spawn", name=name, argv=list(argv), env=dict(env), cwd=str(cwd), log=str(log))
+        pid = reply["pid"]
+        assert isinstance(pid, int)
+        return pid
+
+    def launch(self, name: str) -> Launch:
+        """How a server was started the last time; raises SandboxError for one that never was."""
+        reply: dict[str, Any] = self._request(op="launch", name=name)
+        return Launch(argv=reply["argv"], env=reply["env"], cwd=Path(reply["cwd"]))
+
+    def signal(self, name: str, number: int) -> None:
+        """Sends a signal to a server; nothing happens if it has ended."""
+        self._request(op="signal", name=name, signal=int(number))
+
+    def returncode(self, name: str) -> int | None:
+        """None while a server runs, else its exit code, negative for a signal."""
+        code = self._request(op="poll", name=name)["returncode"]
+        assert code is None or isinstance(code, int)
+        return code
+
+    def close(self) -> None:
+        """Closes the channel; what that means to the servers depends on whose it is."""
+        self._replies.close()
+        self._channel.close()
+
+    def _request(self, **request: object) -> dict[str, object]:
+        with self._lock:
+            try:
+                self._channel.sendall(json.dumps(request).encode() + b"\n")
+                line = self._replies.readline()
+            except OSError as error:
+                raise SandboxError(
+                    f"the sandbox's supervisor is gone ({error}); its output is in {self._log}"
+                ) from error
+        if not line:
+            raise SandboxError(f"the sandbox's supervisor ended unexpectedly; its output is in {self._log}")
+        reply: dict[str, object] = json.loads(line)
+        if "error" in reply:
+            raise SandboxError(f"the supervisor could not {request['op']} {request.get('name', '')}: {reply['error']}")
+        return reply
+
+
+class SupervisorChannel(Supervised):
+    """Starts a supervisor that lives as long as this process does, and carries requests to it.
 
     ``held`` are locks and sockets that the supervisor keeps open for its lifetime; they are closed here.
     With ``remove_folder`` it removes the sandbox's folder when it ends.
     """
 
     def __init__(self, folder: Path, *, held: Sequence[BinaryIO | socket.socket], remove_folder: bool) -> None:
-        self._log = folder / "logs" / "supervisor.log"
-        self._channel, theirs = socket.socketpair()
-        self._lock = threading.Lock()
+        ours, theirs = socket.socketpair()
+        super().__init__(ours, folder / "logs" / "supervisor.log")
         handles = [theirs, *held]
         command = [sys.executable, "-P", str(_SCRIPT), f"--channel-fd={theirs.fileno()}"]
         command += [f"--owner-pid={os.getpid()}", f"--sandbox={folder}"]
@@ -47,56 +100,36 @@ class SupervisorChannel:
             )
         for handle in handles:
             handle.close()
-        self._replies = self._channel.makefile("rb")
 
     @property
     def pid(self) -> int:
         """The supervisor's process id."""
         return self._process.pid
 
-    def spawn(self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> int:
-        """Starts a server process and returns its pid; its output is appended to ``log``."""
-        reply = self._request(op="spawn", name=name, argv=list(argv), env=dict(env), cwd=str(cwd), log=str(log))
-        pid = reply["pid"]
-        assert isinstance(pid, int)
-        return pid
-
-    def signal(self, name: str, number: int) -> None:
-        """Sends a signal to a server; nothing happens if it has ended."""
-        self._request(op="signal", name=name, signal=int(number))
-
-    def returncode(self, name: str) -> int | None:
-        """None while a server runs, else its exit code, negative for a signal."""
-        code = self._request(op="poll", name=name)["returncode"]
-        assert code is None or isinstance(code, int)
-        return code
-
     def detach(self) -> None:
         """Lets the supervisor and its servers outlive this process; the channel is of no use afterwards."""
         self._request(op="detach")
-        self._channel.close()
+        self.close()
 
     def shutdown(self, grace_s: float) -> None:
         """Ends all servers, with SIGTERM first if ``grace_s`` is more than 0, and then the supervisor."""
         try:
             self._request(op="shutdown", grace_s=grace_s)
         finally:
-            self._replies.close()
-            self._channel.close()
+            self.close()
             self._process.wait()
 
-    def _request(self, **request: object) -> dict[str, object]:
-        with self._lock:
-            try:
-                self._channel.sendall(json.dumps(request).encode() + b"\n")
-                line = self._replies.readline()
-            except OSError as error:
-                raise SandboxError(
-                    f"the sandbox's supervisor is gone ({error}); its output is in {self._log}"
-                ) from error
-        if not line:
-            raise SandboxError(f"the sandbox's supervisor ended unexpectedly; its output is in {self._log}")
-        reply: dict[str, object] = json.loads(line)
-        if "error" in reply:
-            raise SandboxError(f"the supervisor could not {request['op']} {request.get('name', '')}: {reply['error']}")
-        return reply
+
+def attach(folder: Path) -> Supervised:
+    """A channel to the supervisor of a sandbox that was detached. Raises SandboxError where none runs."""
+    channel, opened = socket.socket(socket.AF_UNIX), -1
+    try:
+        opened = os.open(folder, os.O_DIRECTORY)
+        channel.connect(f"/proc/self/fd/{opened}/control.sock")
+    except OSError as error:
+        channel.close()
+        raise SandboxError(f"no sandbox runs in {folder}; start it with `cdc sandbox up --dir {folder}`") from error
+    finally:
+        if opened >= 0:
+            os.close(opened)
+    return Supervised(channel, folder / "logs" / "supervisor.log")

@@ -12,9 +12,11 @@ thread that forks, and this process has only one). Each server leads a process g
 the server is gone: Pulsar's function instances live in it. What left its group is adopted (PR_SET_CHILD_SUBREAPER)
 and killed as well.
 
-Control channel: a Unix stream socket, one JSON object a line, one answer for each request.
+Control channel: a Unix stream socket, one JSON object a line, one answer for each request. After `detach` anybody of the
+same user may connect to ``control.sock`` in the sandbox's folder and ask the same; the end of such a channel ends nothing.
 
     {"op": "spawn", "name": N, "argv": [..], "env": {..}, "cwd": P, "log": P}    {"pid": 123}
+    {"op": "launch", "name": N}                      {"argv": [..], "env": {..}, "cwd": P} of its last start
     {"op": "signal", "name": N, "signal": 9}                                     {}
     {"op": "poll", "name": N}                                                    {"returncode": null | -9}
     {"op": "detach"}                                                             {}
@@ -45,25 +47,50 @@ import psutil
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_CONTROL: Final = "control.sock"
 _DETACHED_GRACE_S: Final = 20.0
 _KILL_WAIT_S: Final = 30.0
 _Message: TypeAlias = dict[str, Any]
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class _Channel:
+    """One end of a control channel: requests come in, and each gets its answer."""
+
+    def __init__(self, connection: socket.socket, answer: Callable[[_Message], _Message]) -> None:
+        self.connection = connection
+        self._answer = answer
+        self._received = b""
+
+    def serve(self) -> bool:
+        """Answers what has come in; False when the other end is closed."""
+        try:
+            data = self.connection.recv(65536)
+        except ConnectionError:
+            data = b""
+        *lines, self._received = (self._received + data).split(b"\n")
+        for line in lines:
+            answer = self._answer(json.loads(line))
+            with suppress(OSError):  # the other end is gone; the next look says so as well
+                self.connection.sendall(json.dumps(answer).encode() + b"\n")
+        return bool(data)
+
+
 class Supervisor:
     """Owns the servers' processes. Single-threaded: everything happens in :meth:`run`."""
 
-    def __init__(self, channel: socket.socket, owner_pid: int) -> None:
-        self._channel = channel
+    def __init__(self, channel: socket.socket, owner_pid: int, folder: Path) -> None:
+        self._owner = _Channel(channel, self._answer)
+        self._folder = folder
         self._servers: dict[str, int] = {}  # name -> pid of the last start, also the id of its process group
+        self._launches: dict[str, _Message] = {}
         self._returncodes: dict[str, int] = {}  # of servers that ended
         self._selector = selectors.DefaultSelector()
-        self._received = b""
         self._stop_grace_s: float | None = None
         self._owner_pidfd = _open_pidfd(owner_pid)
         self._operations: dict[str, Callable[[_Message], _Message]] = {
             "spawn": self._spawn,
+            "launch": self._launch,
             "signal": self._signal,
             "poll": self._poll,
             "detach": self._detach,
@@ -71,7 +98,7 @@ class Supervisor:
         }
 
     def run(self) -> None:
-        """Serves until told to stop, then ends every server."""
+        """Serves until it is asked to stop, then ends every server."""
         wakeup, wakeup_writer = socket.socketpair()
         wakeup_writer.setblocking(False)
         signal.set_wakeup_fd(wakeup_writer.fileno(), warn_on_full_buffer=False)
@@ -80,7 +107,7 @@ class Supervisor:
             signal.signal(number, lambda *_: self._stop(_DETACHED_GRACE_S))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._selector.register(wakeup, selectors.EVENT_READ, lambda: wakeup.recv(4096))
-        self._selector.register(self._channel, selectors.EVENT_READ, self._serve_channel)
+        self._selector.register(self._owner.connection, selectors.EVENT_READ, self._serve_owner)
         if self._owner_pidfd is None:
             self._stop(0)
         else:
@@ -94,24 +121,16 @@ class Supervisor:
     def _stop(self, grace_s: float) -> None:
         self._stop_grace_s = grace_s
 
-    def _serve_channel(self) -> None:
-        try:
-            data = self._channel.recv(65536)
-        except ConnectionError:
-            data = b""
-        if not data:
+    def _serve_owner(self) -> None:
+        if not self._owner.serve():
             self._stop(0)
-            return
-        *lines, self._received = (self._received + data).split(b"\n")
-        for line in lines:
-            self._reap()
-            request: _Message = json.loads(line)
-            try:
-                answer = self._operations[request["op"]](request)
-            except (OSError, KeyError) as error:
-                answer = {"error": f"{type(error).__name__}: {error}"}
-            with suppress(OSError):  # the owner is gone; its pidfd says so as well
-                self._channel.sendall(json.dumps(answer).encode() + b"\n")
+
+    def _answer(self, request: _Message) -> _Message:
+        self._reap()
+        try:
+            return self._operations[request["op"]](request)
+        except (OSError, KeyError) as error:
+            return {"error": f"{type(error).__name__}: {error}"}
 
     def _spawn(self, request: _Message) -> _Message:
         name = request["name"]
@@ -130,8 +149,12 @@ class Supervisor:
             )
         process.returncode = 0  # _reap collects it; Popen must not
         self._servers[name] = process.pid
+        self._launches[name] = {key: request[key] for key in ("argv", "env", "cwd")}
         self._returncodes.pop(name, None)
         return {"pid": process.pid}
+
+    def _launch(self, request: _Message) -> _Message:
+        return self._launches[request["name"]]
 
     def _signal(self, request: _Message) -> _Message:
         name = request["name"]
@@ -148,8 +171,35 @@ class Supervisor:
     def _detach(self, request: _Message) -> _Message:
         if self._owner_pidfd is not None:
             self._selector.unregister(self._owner_pidfd)
-        self._selector.unregister(self._channel)
+        self._selector.unregister(self._owner.connection)
+        self._listen()
         return {}
+
+    def _listen(self) -> None:
+        """Takes requests at ``control.sock`` from now on: by way of an open folder, for a socket's path may have 107 bytes."""
+        listener, folder = socket.socket(socket.AF_UNIX), os.open(self._folder, os.O_DIRECTORY)
+        try:
+            path = Path(f"/proc/self/fd/{folder}") / _CONTROL
+            path.unlink(missing_ok=True)
+            mask = os.umask(0o077)
+            try:
+                listener.bind(str(path))
+            finally:
+                os.umask(mask)
+        finally:
+            os.close(folder)
+        listener.listen()
+        self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
+
+    def _accept(self, listener: socket.socket) -> None:
+        channel = _Channel(listener.accept()[0], self._answer)
+
+        def serve() -> None:
+            if not channel.serve():
+                self._selector.unregister(channel.connection)
+                channel.connection.close()
+
+        self._selector.register(channel.connection, selectors.EVENT_READ, serve)
 
     def _shutdown(self, request: _Message) -> _Message:
         self._end_servers(request["grace_s"])
@@ -239,7 +289,10 @@ def main() -> None:
     options = parser.parse_args()
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     os.set_inheritable(options.channel_fd, False)
-    Supervisor(socket.socket(fileno=options.channel_fd), options.owner_pid).run()
+    folder = Path(options.sandbox)
+    Supervisor(socket.socket(fileno=options.channel_fd), options.owner_pid, folder).run()
+    with suppress(OSError):
+        (folder / _CONTROL).unlink()
     if options.remove_folder:
         shutil.rmtree(options.sandbox, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Archiving: hands finished segments to the archive one after the other, on a thread of its own, and waits if it fails."""
+"""Archiving: passes finished segments to the archive one after the other, on a separate thread; waits if it fails."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Archiving:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def is_archived(self, log: Path) -> bool:
-        """True once when the segment is in the archive; else it is on its way there, or will be tried again."""
+        """True once when the segment is in the archive; else it is being copied there, or will be tried again."""
         future = self._futures.get(log.name)
         if future is None:
             self._begin(log)

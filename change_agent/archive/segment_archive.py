@@ -13,10 +13,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, Protocol, cast
+from typing import BinaryIO, Final, Literal, Protocol
 
 import cramjam
-import fsspec
 
 from change_agent.private_files import give_to_owner_of, make_private_folder, open_private
 from schemas.archived_schema import (
@@ -57,6 +56,8 @@ def archive_problem(url: str) -> str | None:
     """Why the URL cannot be an archive; None when it can."""
     if re.search(r"://[^/]*:[^/]*@", url):
         return "must hold no password; give it as fsspec's configuration or the store's own environment variables"
+    import fsspec  # by those who have an archive alone, here and below
+
     protocol = url.partition("://")[0] if "://" in url else "file"
     try:
         fsspec.get_filesystem_class(protocol)
@@ -66,7 +67,7 @@ def archive_problem(url: str) -> str | None:
 
 
 class SegmentArchive:
-    """Stores segments of one node. `store` blocks as long as the store wants, so it has a thread of its own."""
+    """Stores segments of one node. `store` blocks as long as the store wants, so it has a separate thread."""
 
     def __init__(self, url: str, compression: Compression) -> None:
         self._url: Final = url
@@ -87,8 +88,10 @@ class SegmentArchive:
             _put(store, folder, ARCHIVED_SCHEMA_NAME, [wanted.text().encode()])
 
     def _folder(self, node_id: str) -> tuple[_FileSystem, str]:
-        found, root = fsspec.core.url_to_fs(self._url)
-        return cast("_FileSystem", found), f"{root.rstrip('/')}/{node_id}"
+        import fsspec
+
+        files, root = fsspec.core.url_to_fs(self._url)
+        return files, f"{root.rstrip('/')}/{node_id}"
 
     def _packed(self, log: BinaryIO) -> Iterator[bytes]:
         for chunk in _chunks(log):
@@ -103,7 +106,7 @@ def _put(store: _FileSystem, folder: str, name: str, chunks: Iterable[bytes]) ->
     written_to = f"{target}.tmp" if is_local else target
     if is_local:
         make_private_folder(Path(folder))
-        # What an earlier try left; or a link that somebody else put there, which would lead out of the folder.
+        # A rest of an earlier try; or a link that somebody else put there, which would lead out of the folder.
         Path(written_to).unlink(missing_ok=True)
         open_private(Path(written_to), "xb").close()
     else:
@@ -137,8 +140,10 @@ def _stored_schema(store: _FileSystem, path: str) -> ArchivedSchema | None:
         store.mv(path, f"{path}.damaged")
         _log.error(
             "%s: %s; set aside as %s.damaged and written anew: tables that were dropped before this agent knew them are missing in it",
-            path, error, ARCHIVED_SCHEMA_NAME,
-        )  # fmt: skip
+            path,
+            error,
+            ARCHIVED_SCHEMA_NAME,
+        )
         return None
 
 
@@ -147,6 +152,8 @@ def fetch_segment(source: str, folder: Path) -> Path:
 
     Raises ArchiveError. Its name alone decides how it is called there, so it cannot lead out of the folder.
     """
+    import fsspec
+
     match = _ARCHIVED.fullmatch(source.rstrip("/").rpartition("/")[2])
     if match is None:
         raise ArchiveError(f"{source} is not named like a segment: CommitLog-<version>-<id>.log, perhaps with .zst")

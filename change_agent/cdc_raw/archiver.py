@@ -24,12 +24,12 @@ REASON_SUFFIX: Final = ".reason.json"
 class SegmentArchiver:
     """Called by one thread, only for segments whose end is acknowledged and stored as such. Never raises OSError.
 
-    What cannot be done now stays where it is, is told once, and is tried again by the next call.
+    What cannot be done now stays where it is, is reported once, and is tried again by the next call.
     """
 
     def __init__(self, error_directory: Path) -> None:
         self._error_directory: Final = error_directory
-        self._told: Final[set[str]] = set()
+        self._reported: Final[set[str]] = set()
 
     def delete(self, log: Path) -> bool:
         """Delete a segment and its index; True when the segment was there and is gone now.
@@ -41,9 +41,9 @@ class SegmentArchiver:
             log.unlink(missing_ok=True)
             log.with_name(index_name(log.name)).unlink(missing_ok=True)
         except OSError as error:
-            self._tell(log, f"cannot be deleted ({error.strerror}); it is finished, trying again")
+            self._report(log, f"cannot be deleted ({error.strerror}); it is finished, trying again")
             return False
-        self._told.discard(log.name)
+        self._reported.discard(log.name)
         return existed
 
     def set_aside(self, log: Path, reason: str) -> bool:
@@ -57,10 +57,10 @@ class SegmentArchiver:
             log.with_name(index_name(log.name)).unlink(missing_ok=True)
             moved = target.exists()
         except OSError as error:
-            self._tell(log, f"cannot be moved to {self._error_directory} ({error.strerror}); it stays, trying again")
+            self._report(log, f"cannot be moved to {self._error_directory} ({error.strerror}); it stays, trying again")
             return False
         if moved:
-            self._told.discard(log.name)
+            self._reported.discard(log.name)
             _log.error("%s is in %s: %s", log.name, self._error_directory, reason)
         return moved
 
@@ -68,9 +68,9 @@ class SegmentArchiver:
         """True when the folder for errors holds this segment."""
         return any(self._error_directory.glob(f"CommitLog-*-{segment_id}.log"))
 
-    def _tell(self, log: Path, message: str) -> None:
-        if log.name not in self._told:
-            self._told.add(log.name)
+    def _report(self, log: Path, message: str) -> None:
+        if log.name not in self._reported:
+            self._reported.add(log.name)
             _log.warning("%s %s", log.name, message)
 
 
@@ -90,7 +90,7 @@ def move_file(source: Path, target: Path) -> None:
 
 def _copy_durably(source: Path, target: Path) -> None:
     temporary = target.with_name(target.name + ".tmp")
-    # What an earlier try left; or a link that somebody else put there, which would lead out of the folder.
+    # A rest of an earlier try; or a link that somebody else put there, which would lead out of the folder.
     temporary.unlink(missing_ok=True)
     try:
         with source.open("rb") as reading, open_private(temporary, "xb") as writing:
@@ -101,20 +101,20 @@ def _copy_durably(source: Path, target: Path) -> None:
         os.utime(temporary, ns=(found.st_atime_ns, found.st_mtime_ns))
         temporary.replace(target)
     except OSError:
-        # a full disk: what was copied so far only takes room
+        # a full disk: the incomplete copy only takes room
         temporary.unlink(missing_ok=True)
         raise
     _sync_directory(target.parent)
 
 
 def _write_reason(path: Path, segment: str, reason: str) -> None:
-    told: Mapping[str, str] = {
+    content: Mapping[str, str] = {
         "segment": segment,
         "reason": reason,
         "time": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "what_now": f"look at it with `cdc decode`; publish what can be read with `cdc agent reprocess {segment}`",
+        "what_now": f"inspect it with `cdc decode`; publish what can be read with `cdc agent reprocess {segment}`",
     }
-    write_private_text(path, json.dumps(told, indent=1) + "\n")
+    write_private_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def _sync_directory(directory: Path) -> None:

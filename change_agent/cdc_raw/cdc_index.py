@@ -35,7 +35,7 @@ class CdcIndex:
 
 
 def parse_cdc_index(content: bytes) -> CdcIndex | None:
-    """What the file says; None while it says nothing yet. Raises MalformedSegmentError when it is no index at all."""
+    """The content of the file; None while it has none yet. Raises MalformedSegmentError when it is not an index."""
     digits, _, rest = content.partition(b"\n")
     digits, rest = digits.strip(), rest.strip()
     if not digits and not rest:

@@ -1,4 +1,4 @@
-"""What lies in `cdc_raw`: segments, their indexes, and everything that is neither and is left alone.
+"""The files of `cdc_raw`: segments, their indexes, and foreign files, which are left alone.
 
     CommitLog-<version>-<segment id>.log        a segment
     CommitLog-<version>-<segment id>_cdc.idx    its index, from Cassandra 4.0 on
@@ -51,9 +51,9 @@ _NONE: Final[Mapping[str, SegmentFile]] = {}
 
 
 def list_folder(directory: Path, settled: Mapping[str, SegmentFile] = _NONE) -> FolderContent:
-    """Look at a folder once. What vanishes meanwhile is left out. Raises OSError when it cannot be listed.
+    """List a folder once. What vanishes meanwhile is left out. Raises OSError when it cannot be listed.
 
-    Files of `settled` do not change any more: where their names stand for the same inodes they are not looked at again.
+    Files of `settled` do not change any more: where their names stand for the same inodes their state is not asked for again.
     """
     logs: dict[int, SegmentFile] = {}
     indexes: dict[int, SegmentFile] = {}

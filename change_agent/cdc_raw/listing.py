@@ -4,12 +4,15 @@
                                    proven abandoned by a crash or stop of the node
     ... of Cassandra 3.11          has no index ever: it is moved here when Cassandra is done with it, so it is final
     ... of 4.0 or later, no index  holds no synced change and is not ours, until it is proven abandoned: then it is read
-                                   like any other, for Cassandra leaves such links behind and counts them
+                                   like any other, for Cassandra leaves such links behind and counts them. With
+                                   `unsynced` it is listed before, with nothing to read that is synced, when it is
+                                   behind all that have an index
     a segment in another folder    final: who moved it there knew
 
 Abandoned: ids are the node's start time in milliseconds plus a counter that is far slower than the clock. So a segment that
 was last written before the id of a newer one with an index belongs to an earlier start of the node. Where clocks say
 nothing, the second name in Cassandra's own commit log does: it is removed when the segment is replayed or discarded.
+With `unsynced`, both together count for a newer segment without an index, so that nobody waits for its first sync.
 Cassandra completes segments in order, so one that is older than another's index gets no more changes anyway.
 """
 
@@ -17,18 +20,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from change_agent.cdc_raw.cdc_index import CdcIndex, parse_cdc_index, segment_name
 from change_agent.cdc_raw.folder import FolderContent, SegmentFile, list_folder
+from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again, key_of_reading_again, segment_id_of
 from change_agent.errors import MalformedSegmentError
 
 __all__ = ["ReadableSegment", "SegmentListing"]
 
 _log: Final = logging.getLogger(__name__)
-# A segment that Cassandra has unlinked from its own commit log is not written any more; wait out what is on its way.
+# A segment that Cassandra has unlinked from its own commit log is not written any more; wait for writes in flight.
 _UNLINKED_REST_MS: Final = 10_000
 # From this version of the commit log on (Cassandra 4.0) a segment has an index.
 _FIRST_INDEXED_VERSION: Final = 7
@@ -36,19 +40,29 @@ _FIRST_INDEXED_VERSION: Final = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadableSegment:
-    """One segment to be read. The id of one that is to be read again is negative: it has an account of its own.
+    """One segment to be read.
 
     `limit` never goes back. `log_exists` is False when there is an index and the segment itself is gone. `index_time_ms`
     (since the epoch) is when the index, or a segment without one, was last written. `has_index` says which.
     """
 
-    segment_id: int
+    key: SegmentKey
     path: Path
     limit: int
     final: bool
     log_exists: bool
     index_time_ms: int
     has_index: bool
+
+    @property
+    def segment_id(self) -> int:
+        """The segment's own id, whether it is read for the first time or once more."""
+        return segment_id_of(self.key)
+
+    @property
+    def is_read_again(self) -> bool:
+        """Whether the segment is read once more on request."""
+        return is_read_again(self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +81,38 @@ class _Settled:
     segment: ReadableSegment
 
 
+@dataclass(frozen=True, slots=True)
+class _Age:
+    """What shows that the node does not write a segment any more.
+
+    `newest_id` is of the newest segment with an index; `unsynced_id` of the newest one without, if those count.
+    """
+
+    newest_id: int
+    unsynced_id: int
+    now_ms: int
+
+    def is_earlier_start(self, written: SegmentFile, log: SegmentFile | None) -> bool:
+        """True when it was last `written` (its index, or itself) before the start of the node that wrote the newest one.
+
+        A newer index proves that it gets no more changes. A newer segment without one is made in advance, and its id is
+        only a time of the node's clock: so Cassandra must have removed its own name for this one, too.
+        """
+        if written.segment_id < self.newest_id and written.time_ms < self.newest_id:
+            return True
+        return log is not None and log.links == 1 and max(written.segment_id, written.time_ms) < self.unsynced_id
+
+    def is_unlinked(self, log: SegmentFile, written_ms: int) -> bool:
+        """True when Cassandra's own commit log folder has no name for the segment any more, for a while."""
+        return log.links == 1 and self.now_ms - written_ms > _UNLINKED_REST_MS
+
+
 class SegmentListing:
-    """Looks at a `cdc_raw` folder; remembers what it saw, so that a limit never goes back. Used by one thread.
+    """Lists a `cdc_raw` folder; remembers what it saw, so that a limit never goes back. Used by one thread.
 
     `other_folders` hold segments that were moved out of `cdc_raw` and are not read yet; `again_folder` those that shall be
-    read once more. They need not exist. One that is `quiet` does not say what it leaves alone.
+    read once more. They need not exist. One that is `quiet` does not say what it leaves alone. With `unsynced` it lists
+    segments that Cassandra has not synced yet, too.
     """
 
     def __init__(
@@ -81,7 +122,9 @@ class SegmentListing:
         again_folder: Path | None = None,
         *,
         quiet: bool = False,
+        unsynced: bool = False,
     ) -> None:
+        self._unsynced: Final = unsynced
         self._directory: Final = directory
         self._other_folders: Final = tuple(other_folders)
         self._again_folder: Final = again_folder
@@ -89,47 +132,54 @@ class SegmentListing:
         self._offsets: dict[int, int] = {}
         # Files that do not change any more, by name, of each folder: completed segments with their indexes, moved ones.
         self._settled: Final[dict[Path, dict[str, SegmentFile]]] = {}
-        # What was said about completed segments: it stays true.
+        # Results for completed segments: they stay true.
         self._known: dict[int, _Settled] = {}
         self._complained: dict[str, str] = {}
+        self.unlisted: Sequence[ReadableSegment] = ()
+        """Segments of the last listing behind all with an index that have none, where `unsynced` does not list them."""
 
     @property
     def ignored_files(self) -> int:
-        """Entries of the folder that are left alone, when :meth:`segments` looked last."""
+        """Entries of the folder that are left alone, as of the last call of :meth:`segments`."""
         return len(self._complained)
 
     def segments(self, now_ms: int) -> list[ReadableSegment] | None:
-        """All segments to be read, by id; None when the folder cannot be listed. `now_ms` is since the epoch."""
-        # cdc_raw first: what is moved meanwhile is then seen in one place or in both, never in none.
+        """All segments to be read, in the order of their keys; None when a folder cannot be listed. `now_ms` is since the epoch."""
+        # cdc_raw first: a segment that is moved meanwhile is then seen in one place or in both, never in none.
         content = self._list(self._directory)
         if content is None:
             return None
         complaints = dict(content.strangers)
         found = self._in_cdc_raw(content, complaints, now_ms)
         for folder in self._other_folders:
-            moved = self._list(folder) if folder.exists() else None
-            if moved is not None:
-                self._settled[folder] = {log.path.name: log for log in moved.logs.values()}
-                found |= {log.segment_id: _readable(log) for log in moved.logs.values()}
+            if not folder.exists():
+                continue
+            if (moved := self._list(folder)) is None:
+                return None  # what is in it would count as gone
+            self._settled[folder] = {log.path.name: log for log in moved.logs.values()}
+            found |= {segment.key: segment for segment in map(_readable, moved.logs.values())}
         again = self._again_folder
         if again is not None and again.exists() and (wanted := self._list(again)) is not None:
-            found |= {-log.segment_id: _readable(log, again=True) for log in wanted.logs.values()}
+            readings = (
+                replace(_readable(log), key=key_of_reading_again(log.segment_id)) for log in wanted.logs.values()
+            )
+            found |= {each.key: each for each in readings}
         self._complain(complaints)
-        return [found[segment_id] for segment_id in sorted(found)]
+        return [found[key] for key in sorted(found)]
 
     def _list(self, folder: Path) -> FolderContent | None:
         try:
             content = list_folder(folder, self._settled.get(folder, {}))
         except OSError as error:
-            self._tell(str(folder), f"cannot be listed ({error.strerror}); trying again")
+            self._report(str(folder), f"cannot be listed ({error.strerror}); trying again")
             return None
         self._complained.pop(str(folder), None)
         return content
 
     def _in_cdc_raw(
         self, content: FolderContent, complaints: dict[str, str], now_ms: int
-    ) -> dict[int, ReadableSegment]:
-        """Completed segments as they were found before; the others are looked at."""
+    ) -> dict[SegmentKey, ReadableSegment]:
+        """Completed segments as they were found before; the others are read anew."""
         known: dict[int, _Settled] = {}
         changing: list[SegmentFile] = []
         for segment_id, file in content.indexes.items():
@@ -142,17 +192,25 @@ class SegmentListing:
         indexes = sorted((each for each in read if each is not None), key=lambda each: each.file.segment_id)
         newest_id = max(indexes[-1].file.segment_id if indexes else -1, max(known, default=-1))
         self._offsets = {each.file.segment_id: each.offset for each in indexes}
-        found = {each.segment_id: each for each in self._indexed(content, indexes, newest_id, now_ms)}
+        age = _Age(newest_id, _newest_unsynced_id(content) if self._unsynced else -1, now_ms)
+        found = {each.key: each for each in self._indexed(content, indexes, age)}
         self._settle(content, indexes, found, known)
-        found |= {each.segment_id: each for each in _unindexed(content, newest_id, complaints, now_ms)}
-        found |= {segment_id: each.segment for segment_id, each in known.items()}
+        unlisted = []
+        for each in _unindexed(content, age, complaints):
+            # Segments get changes in the order of their ids: one before another's index has nothing for us.
+            if each.final or (self._unsynced and each.segment_id > newest_id):
+                found[each.key] = each
+            elif each.segment_id > newest_id:
+                unlisted.append(each)
+        self.unlisted = sorted(unlisted, key=lambda each: each.key)
+        found |= {each.segment.key: each.segment for each in known.values()}
         return found
 
     def _settle(
         self,
         content: FolderContent,
         indexes: Sequence[_Index],
-        found: Mapping[int, ReadableSegment],
+        found: Mapping[SegmentKey, ReadableSegment],
         known: dict[int, _Settled],
     ) -> None:
         newly = [each.file for each in indexes if each.completed]
@@ -160,27 +218,25 @@ class SegmentListing:
             return
         self._known = dict(known)
         for file in newly:
-            segment = found.get(file.segment_id)
+            segment = found.get(SegmentKey(file.segment_id))
             if segment is not None and segment.log_exists:
                 log = content.logs[file.segment_id]
                 self._known[file.segment_id] = _Settled(index=file, log=log, segment=segment)
         files = (file for each in self._known.values() for file in (each.index, each.log))
         self._settled[self._directory] = {file.path.name: file for file in files}
 
-    def _indexed(
-        self, content: FolderContent, indexes: Sequence[_Index], newest_id: int, now_ms: int
-    ) -> list[ReadableSegment]:
+    def _indexed(self, content: FolderContent, indexes: Sequence[_Index], age: _Age) -> list[ReadableSegment]:
         found = []
         for index in indexes:
             log = content.logs.get(index.file.segment_id)
             if segment_name(index.file.path.name) in content.strangers:
                 continue
-            abandoned = index.file.segment_id < newest_id and (
-                index.file.time_ms < newest_id or (log is not None and _is_unlinked(log, index.file.time_ms, now_ms))
+            abandoned = age.is_earlier_start(index.file, log) or (
+                log is not None and index.file.segment_id < age.newest_id and age.is_unlinked(log, index.file.time_ms)
             )
             found.append(
                 ReadableSegment(
-                    segment_id=index.file.segment_id,
+                    key=SegmentKey(index.file.segment_id),
                     path=index.file.path.with_name(segment_name(index.file.path.name)),
                     limit=index.offset,
                     final=index.completed or abandoned,
@@ -219,45 +275,42 @@ class SegmentListing:
     def _complain(self, complaints: dict[str, str]) -> None:
         """Say once what is left alone, and again only when it went and came back."""
         for name, why in complaints.items():
-            self._tell(name, f"is left alone: {why}")
+            self._report(name, f"is left alone: {why}")
         self._complained = {name: self._complained[name] for name in complaints}
 
-    def _tell(self, name: str, message: str) -> None:
+    def _report(self, name: str, message: str) -> None:
         if self._complained.setdefault(name, message) is message and not self._quiet:
             _log.warning("%s in %s %s", name, self._directory, message)
 
 
-def _unindexed(
-    content: FolderContent, newest_id: int, complaints: dict[str, str], now_ms: int
-) -> list[ReadableSegment]:
-    """Segments without an index that can be read nevertheless."""
+def _newest_unsynced_id(content: FolderContent) -> int:
+    return max((each for each, log in content.logs.items() if each not in content.indexes and log.size), default=-1)
+
+
+def _unindexed(content: FolderContent, age: _Age, complaints: dict[str, str]) -> list[ReadableSegment]:
+    """Segments without an index; those that can be read nevertheless are final."""
     found = []
     for segment_id, log in content.logs.items():
         if segment_id in content.indexes:
             continue
         if log.size == 0:
             # Cassandra gives a segment its size when it makes it.
-            if now_ms - log.time_ms > _UNLINKED_REST_MS:
+            if age.now_ms - log.time_ms > _UNLINKED_REST_MS:
                 complaints[log.path.name] = "it is empty"
             continue
-        earlier_start = segment_id < newest_id and log.time_ms < newest_id
-        if log.version < _FIRST_INDEXED_VERSION or earlier_start or _is_unlinked(log, log.time_ms, now_ms):
-            found.append(_readable(log))
+        abandoned = age.is_earlier_start(log, log) or age.is_unlinked(log, log.time_ms)
+        final = log.version < _FIRST_INDEXED_VERSION or abandoned
+        found.append(_readable(log, final=final))
     return found
 
 
-def _readable(log: SegmentFile, *, again: bool = False) -> ReadableSegment:
+def _readable(log: SegmentFile, *, final: bool = True) -> ReadableSegment:
     return ReadableSegment(
-        segment_id=-log.segment_id if again else log.segment_id,
+        key=SegmentKey(log.segment_id),
         path=log.path,
-        limit=log.size,
-        final=True,
+        limit=log.size if final else 0,
+        final=final,
         log_exists=True,
         index_time_ms=log.time_ms,
         has_index=False,
     )
-
-
-def _is_unlinked(log: SegmentFile, written_ms: int, now_ms: int) -> bool:
-    """True when Cassandra's own commit log folder has no name for the segment any more, for a while."""
-    return log.links == 1 and now_ms - written_ms > _UNLINKED_REST_MS

@@ -1,4 +1,4 @@
-"""How long until `cdc_raw` is full, and what Cassandra's settings say about that.
+"""How long until `cdc_raw` is full, and which of Cassandra's settings limit it.
 
 Cassandra refuses a write to a table with CDC when its files in `cdc_raw` *and one new segment* exceed `cdc_total_space`:
 it counts a segment when it makes it (o.a.c.db.commitlog.CommitLogSegmentManagerCDC.CDCSizeTracker). Pure.
@@ -27,7 +27,7 @@ _SHORTEST_WINDOW_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdcSpace:
-    """What bounds `cdc_raw`, in bytes. `blocks_writes` is None where the settings do not say."""
+    """The limit of `cdc_raw`, in bytes. `blocks_writes` is None if the settings do not have it."""
 
     total_bytes: int
     segment_bytes: int
@@ -39,7 +39,7 @@ def cdc_space_of(settings: Mapping[str, object], disk_bytes: int) -> CdcSpace:
     total = _size(settings, "cdc_total_space")
     blocks = settings.get("cdc_block_writes")
     return CdcSpace(
-        # 0 stands for the default, too
+        # 0 means the default, too
         total_bytes=total or min(_DEFAULT_TOTAL_BYTES, disk_bytes // _DEFAULT_SHARE_OF_DISK),
         segment_bytes=_size(settings, "commitlog_segment_size") or _DEFAULT_SEGMENT_BYTES,
         blocks_writes=None if blocks is None else str(blocks).lower() == "true",

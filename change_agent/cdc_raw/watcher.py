@@ -30,14 +30,18 @@ class CdcRawWatcher:
         poll_interval_s: float,
         other_folders: Sequence[Path] = (),
         again_folder: Path | None = None,
+        *,
+        unsynced: bool = False,
     ) -> None:
         self._directory: Final = directory
-        self._poll_interval_s: Final = poll_interval_s
-        self._listing: Final = SegmentListing(directory, other_folders, again_folder)
+        self.poll_interval_s: Final = poll_interval_s
+        self._listing: Final = SegmentListing(directory, other_folders, again_folder, unsynced=unsynced)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll: Final = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
-        self._inotify = self._watch()
+        flags = inotify_simple.flags
+        # A segment that is not synced yet has no index that could be written.
+        self._inotify = self._watch(flags.CLOSE_WRITE | flags.MOVED_TO | (flags.CREATE if unsynced else 0))
 
     def close(self) -> None:
         """Release the handles."""
@@ -50,30 +54,39 @@ class CdcRawWatcher:
         """Let :meth:`wait` return now."""
         os.write(self._wake_write, b"w")
 
-    def wait(self) -> None:
-        """Return when an index was written, after `wake`, or after the poll interval."""
-        ready = self._poll.poll(self._poll_interval_s * 1000)
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Return when an index was written, after `wake`, or after the time, which is the poll interval by default.
+
+        False after the time.
+        """
+        ready = self._poll.poll((self.poll_interval_s if timeout_s is None else timeout_s) * 1000)
         for descriptor, _ in ready:
             if descriptor == self._wake_read:
                 os.read(self._wake_read, 4096)
             elif self._inotify is not None:
                 self._inotify.read(timeout=0)
+        return bool(ready)
 
     @property
     def ignored_files(self) -> int:
-        """Entries of the folder that are left alone, when :meth:`segments` looked last."""
+        """Entries of the folder that are left alone, as of the last call of :meth:`segments`."""
         return self._listing.ignored_files
+
+    @property
+    def unlisted(self) -> Sequence[ReadableSegment]:
+        """See SegmentListing."""
+        return self._listing.unlisted
 
     def segments(self, now_ms: int) -> list[ReadableSegment] | None:
         """See SegmentListing."""
         return self._listing.segments(now_ms)
 
-    def _watch(self) -> inotify_simple.INotify | None:
+    def _watch(self, events: int) -> inotify_simple.INotify | None:
         try:
             inotify = inotify_simple.INotify()
-            inotify.add_watch(str(self._directory), inotify_simple.flags.CLOSE_WRITE | inotify_simple.flags.MOVED_TO)
+            inotify.add_watch(str(self._directory), events)
         except OSError as error:
-            _log.warning("inotify is not available (%s); looking every %.1f s", error.strerror, self._poll_interval_s)
+            _log.warning("inotify is not available (%s); checking every %.1f s", error.strerror, self.poll_interval_s)
             return None
         self._poll.register(inotify.fileno(), select.POLLIN)
         return inotify

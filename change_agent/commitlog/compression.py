@@ -66,7 +66,7 @@ def _decompress_snappy(compressed: bytes, length: int) -> bytes:
 
 def _decompress_deflate(compressed: bytes, length: int) -> bytes:
     if length == 0 and not compressed:
-        # What DeflateCompressor makes of nothing, when its buffers are arrays.
+        # The output of DeflateCompressor for an empty input, when its buffers are arrays.
         return b""
     _check_ratio(compressed, length, _DEFLATE_RATIO)
     inflater = zlib.decompressobj()

@@ -17,7 +17,7 @@ import re
 import struct
 import zlib
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final
 
 from change_agent.errors import (
     BufferUnderflowError,
@@ -41,7 +41,7 @@ _FILE_NAME: Final = re.compile(r"CommitLog-(\d+)-(\d+)(?:\.log|_cdc\.idx)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitLogDescriptor:
-    """What a segment's header says. `header_size` is the position of the first sync marker."""
+    """The content of a segment's header. `header_size` is the position of the first sync marker."""
 
     version: int
     segment_id: int
@@ -91,7 +91,7 @@ def _json_object(parameters: bytes) -> dict[str, object]:
         ) from error
     if not isinstance(decoded, dict):
         raise MalformedSegmentError("the segment's header holds no JSON object", damage=Damage.HEADER, position=0)
-    return cast(dict[str, object], decoded)
+    return decoded
 
 
 def _descriptor(version: int, segment_id: int, parameters: dict[str, object], size: int) -> CommitLogDescriptor:

@@ -16,11 +16,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
-
 from change_agent.commitlog.compression import decompress_lz4
 from change_agent.errors import MalformedSegmentError
-from change_agent.security.block_cipher import decrypt_cbc
+from change_agent.security.block_cipher import aes, decrypt_cbc
 
 __all__ = ["AES_BLOCK_SIZE", "AES_KEY_SIZES", "SectionDecryptor"]
 
@@ -34,7 +32,7 @@ class SectionDecryptor:
     """Decrypts the sections of one segment."""
 
     def __init__(self, key: bytes, iv: bytes) -> None:
-        self._algorithm: Final = AES(key)
+        self._algorithm: Final = aes(key)
         self._iv: Final = iv
 
     def __call__(self, encrypted: bytes, length: int) -> bytes:

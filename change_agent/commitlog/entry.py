@@ -89,7 +89,7 @@ def read_entry(buffer: bytes, offset: int, position: int, size: int) -> CommitLo
 
     The checksum of the size was found right, so the one of the payload is counted on from there.
 
-    The size is known to be right then, so `resume_position` of the error tells where the next entry starts.
+    The size is known to be right then, so `resume_position` of the error is where the next entry starts.
     """
     start = offset + ENTRY_PREFIX
     payload = buffer[start : start + size]

@@ -7,7 +7,7 @@ bad bytes: Cassandra asks a handler, which may go on; here the reader stops with
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -20,13 +20,22 @@ from change_agent.commitlog.descriptor import (
 )
 from change_agent.commitlog.entry import ENTRY_OVERHEAD, ENTRY_PREFIX, CommitLogEntry, read_entry, read_entry_size
 from change_agent.commitlog.section_decoder import SegmentOptions, section_decoder
-from change_agent.commitlog.section_source import EncodedSections, PlainSections, SectionSource
+from change_agent.commitlog.section_source import READ_AHEAD, EncodedSections, PlainSections, SectionSource
 from change_agent.commitlog.segment import SYNC_MARKER_SIZE
 from change_agent.errors import CommitLogReadError, Damage, MalformedSegmentError, SegmentFileError
+from change_agent.native_core import EncodedEntries
 
-__all__ = ["SegmentReader"]
+__all__ = ["EntriesTaker", "SegmentReader"]
+
+EntriesTaker = Callable[[bytes, int, int, int], EncodedEntries | None]
+"""Takes entries before the reader makes objects of them: window, offset of the next entry in it, its position, and the
+position behind which no entry may end. The window holds the next entry whole. None: that one is not taken."""
 
 _DEFAULT_OPTIONS: Final = SegmentOptions()
+# Of the commit log of Cassandra 4.0, which links a segment into `cdc_raw` when it makes it.
+_FIRST_LINKED_VERSION: Final = 7
+# Entries that are not synced come in small pieces.
+_UNSYNCED_WINDOW: Final = 16 * 1024
 
 
 class _OpenFile:
@@ -48,8 +57,8 @@ class _OpenFile:
 class SegmentReader:
     """Reads the entries of one segment, also while Cassandra still writes it. Owns its file handle; not thread safe.
 
-    Cassandra allocates a segment in full and fills it through a memory map, so the size of the file says nothing. What
-    is safely there is told by the `_cdc.idx` file, whose offset is the `limit` of :meth:`read`; a finished segment is
+    Cassandra allocates a segment in full and fills it through a memory map, so the size of the file says nothing. The
+    offset in the `_cdc.idx` file says how far its content is safe; it is the `limit` of :meth:`read`; a finished segment is
     read without a limit, to the end of its chain of valid sync markers.
 
     A compressed or encrypted segment is read like a plain one: all positions are those of the log in Cassandra's memory.
@@ -74,6 +83,9 @@ class SegmentReader:
         self._position = max(start_position, self._descriptor.header_size)
         # End of the section that is open, which is where the next sync marker stands.
         self._section_end = self._descriptor.header_size
+        # While entries before their sync are read: the position of the next marker.
+        self._unsynced_marker: int | None = None
+        self._read_all_marked = False
 
     def __enter__(self) -> Self:
         return self
@@ -103,23 +115,78 @@ class SegmentReader:
         return self._position
 
     def read(self, limit: int | None = None) -> Iterator[CommitLogEntry]:
-        """The entries from `position` on that end at or before `limit`; without a limit, all.
+        """The entries from `position` on that end at or before `limit`; without a limit, all: see :meth:`read_by`."""
+        for each in self.read_by(None, limit):
+            assert isinstance(each, CommitLogEntry)
+            yield each
+
+    def read_by(self, take: EntriesTaker | None, limit: int | None = None) -> Iterator[CommitLogEntry | EncodedEntries]:
+        """The entries from `position` on that end at or before `limit`; without a limit, all. Those that `take` takes come as
+        what it made of them, in the same order.
 
         May be called again, with a larger limit, for what was written since. Never blocks. Raises CommitLogReadError at
         the first bad byte and leaves `position` before it; the entries yielded so far are good. In a file that was cut,
         the whole entries of the cut section come first, then BufferUnderflowError.
         """
+        self._leave_unsynced_section()
         try:
             self._source.refresh()
             while self._open_section(limit):
-                while (entry := self._next_entry(limit)) is not None:
-                    yield entry
+                while (size := self._next_size(limit)) > 0:
+                    yield self._take_next(size, take, limit)
                 if self._position < self._section_end:
                     return
         except CommitLogReadError as error:
             raise error.with_location(self._name, self._position)
         except OSError as error:
             raise self._io_error(error, self._position)
+
+    def read_unsynced(self) -> Iterator[CommitLogEntry]:
+        """See :meth:`read_unsynced_by`."""
+        for each in self.read_unsynced_by(None):
+            assert isinstance(each, CommitLogEntry)
+            yield each
+
+    def read_unsynced_by(self, take: EntriesTaker | None) -> Iterator[CommitLogEntry | EncodedEntries]:
+        """The entries from `position` on that are in the file although Cassandra has not synced them (or not all).
+
+        For a plain segment that Cassandra writes through a memory map: it takes the space of its writes in order, and fills
+        it in any order. So this ends at the first entry that is not whole (`size`, its checksum, payload, its checksum),
+        however many behind it are. What is wrong with the bytes is never an error here: :meth:`read` decides when the index
+        has passed them. Raises SegmentFileError.
+        """
+        self._leave_unsynced_section()
+        self._read_all_marked = False
+        if not self.can_read_unsynced:
+            return
+        self._source.read_ahead = _UNSYNCED_WINDOW
+        try:
+            self._source.refresh()
+            while self._open_unsynced_section():
+                while (size := self._next_size(None)) > 0:
+                    yield self._take_next(size, take, None)
+                if self._position < self._section_end:
+                    break
+            self._read_all_marked = self._unsynced_marker is None
+        except CommitLogReadError:
+            return
+        except OSError as error:
+            raise self._io_error(error, self._position)
+
+    @property
+    def can_read_unsynced(self) -> bool:
+        """True for a plain segment of Cassandra 4.0 or later: another one is not in the file before it is synced."""
+        return isinstance(self._source, PlainSections) and self._descriptor.version >= _FIRST_LINKED_VERSION
+
+    def is_complete(self) -> bool:
+        """True when :meth:`read_unsynced` has read all sections of the segment, with their markers, to the file's end."""
+        return self._read_all_marked and self._section_end + SYNC_MARKER_SIZE > self._source.file_size
+
+    @property
+    def unsynced_size(self) -> int:
+        """Bytes of entries that were read behind the last marker that was found."""
+        marker = self._section_end if self._unsynced_marker is None else self._unsynced_marker
+        return max(0, self._position - marker - SYNC_MARKER_SIZE)
 
     def skip_to(self, position: int) -> None:
         """Go on behind a bad entry, at the `resume_position` of its ChecksumMismatchError. Never goes back."""
@@ -139,15 +206,33 @@ class SegmentReader:
                 self._position = max(self._position, marker + SYNC_MARKER_SIZE)
         return True
 
-    def _next_entry(self, limit: int | None) -> CommitLogEntry | None:
-        """The next entry of the open section; None behind its last one, at the limit, and where the log ends."""
+    def _open_unsynced_section(self) -> bool:
+        """As `_open_section`. Where no marker is yet, all up to the end of the file counts as one section for now."""
+        if self._open_section(None):
+            return True
+        start = self._section_end + SYNC_MARKER_SIZE
+        if start > self._source.file_size or self._unsynced_marker is not None:
+            return False
+        self._unsynced_marker = self._section_end
+        self._section_end = self._source.file_size
+        self._position = max(self._position, start)
+        return True
+
+    def _leave_unsynced_section(self) -> None:
+        self._source.read_ahead = READ_AHEAD
+        if self._unsynced_marker is not None:
+            self._section_end, self._unsynced_marker = self._unsynced_marker, None
+
+    def _next_size(self, limit: int | None) -> int:
+        """Size of the next entry of the open section, which the window holds then; 0 behind its last one, at the limit, and
+        where the log ends."""
         source, position = self._source, self._position
         if position >= self._section_end:
-            return None
+            return 0
         size = self._entry_size(position, self._section_end - position)
         if size == 0:
             self._require_end_of_log()
-            return None
+            return 0
         if size > self._max_size:
             raise MalformedSegmentError(
                 f"an entry claims a mutation of {size} bytes, and a segment may have {self._max_size}"
@@ -156,10 +241,21 @@ class SegmentReader:
             )
         end = position + size + ENTRY_OVERHEAD
         if limit is not None and end > limit:
-            return None
+            return 0
         source.fill(position, size + ENTRY_OVERHEAD)
-        entry = read_entry(source.window, position - source.window_start, position, size)
-        self._position = end
+        return size
+
+    def _take_next(self, size: int, take: EntriesTaker | None, limit: int | None) -> CommitLogEntry | EncodedEntries:
+        source, position = self._source, self._position
+        offset = position - source.window_start
+        if take is not None:
+            end = self._section_end if limit is None else min(self._section_end, limit)
+            taken = take(source.window, offset, position, end)
+            if taken is not None:
+                self._position = taken.end
+                return taken
+        entry = read_entry(source.window, offset, position, size)
+        self._position = entry.position
         return entry
 
     def _entry_size(self, position: int, space: int) -> int:

@@ -21,12 +21,12 @@ from change_agent.commitlog.section_decoder import SectionDecoder
 from change_agent.commitlog.segment import SYNC_MARKER_SIZE, read_sync_marker
 from change_agent.errors import BufferUnderflowError, CommitLogReadError, MalformedSegmentError
 
-__all__ = ["EncodedSections", "PlainSections", "SectionSource", "SegmentFile"]
+__all__ = ["READ_AHEAD", "EncodedSections", "PlainSections", "SectionSource", "SegmentFile"]
 
 # Read from the file at once: large enough to make the calls cheap, small against any segment.
-_WINDOW_SIZE: Final = 256 * 1024
+READ_AHEAD: Final = 256 * 1024
 _LENGTH_SIZE: Final = 4
-# What compression or encryption may add to a section, at the very most.
+# The most bytes that compression or encryption may add to a section.
 _MAX_GROWTH: Final = 2
 _MAX_POSITION: Final = 0x7FFF_FFFF
 
@@ -42,18 +42,22 @@ class SegmentFile(Protocol):
 
 
 class SectionSource(ABC):
-    """`window` holds bytes of the section that was opened last, from position `window_start` on."""
+    """`window` holds bytes of the section that was opened last, from position `window_start` on.
+
+    `file_size` is that of the last check of the file. `read_ahead` bytes of a plain segment are read at once.
+    """
 
     def __init__(self, file: SegmentFile, segment_id: int) -> None:
         self._file: Final = file
         self._segment_id: Final = segment_id
-        self._file_size = 0
+        self.file_size = 0
+        self.read_ahead = READ_AHEAD
         self.window = b""
         self.window_start = 0
 
     def refresh(self) -> None:
         """Look at the file anew: Cassandra may have written since."""
-        self._file_size = self._file.size()
+        self.file_size = self._file.size()
 
     @abstractmethod
     def next_section(self, position: int) -> int | None:
@@ -69,7 +73,7 @@ class SectionSource(ABC):
 
     def _marker(self, file_position: int) -> int | None:
         # No room for a marker: the segment is full.
-        if file_position + SYNC_MARKER_SIZE > self._file_size:
+        if file_position + SYNC_MARKER_SIZE > self.file_size:
             return None
         marker = self._read_whole(file_position, SYNC_MARKER_SIZE)
         return read_sync_marker(marker, self._segment_id, file_position)
@@ -102,9 +106,9 @@ class PlainSections(SectionSource):
         offset = position - self.window_start
         if offset >= 0 and offset + length <= len(self.window):
             return
-        if position + length > self._file_size:
-            raise BufferUnderflowError(f"the segment is cut: it ends at position {self._file_size}", position=position)
-        self.window = self._file.read_at(position, max(length, _WINDOW_SIZE))
+        if position + length > self.file_size:
+            raise BufferUnderflowError(f"the segment is cut: it ends at position {self.file_size}", position=position)
+        self.window = self._file.read_at(position, max(length, self.read_ahead))
         self.window_start = position
         if len(self.window) < length:
             raise BufferUnderflowError("the segment became shorter while it was read", position=position)
@@ -156,9 +160,9 @@ class EncodedSections(SectionSource):
     def _decoded(self, file_start: int, file_end: int, position: int) -> bytes:
         if file_end < file_start + _LENGTH_SIZE:
             raise MalformedSegmentError("a section has no room for its length")
-        if file_end > self._file_size:
+        if file_end > self.file_size:
             raise BufferUnderflowError(
-                f"the segment is cut: the file ends at {self._file_size}, a section at {file_end}"
+                f"the segment is cut: the file ends at {self.file_size}, a section at {file_end}"
             )
         if file_end - file_start > _MAX_GROWTH * self._max_segment_size:
             raise MalformedSegmentError(

@@ -1,1 +1,1 @@
-"""What the agent is told: `agent.yaml`, the environment, `cassandra.yaml`."""
+"""The agent's options: `agent.yaml`, the environment, `cassandra.yaml`."""

@@ -1,4 +1,4 @@
-"""What the agent takes from a node's `cassandra.yaml` (which may be JSON too): where `cdc_raw` is, and that CDC is on."""
+"""The settings of a node's `cassandra.yaml` (or JSON) for the agent: the folder `cdc_raw`, and that CDC is on."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def yaml_problem(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8 text"
     if isinstance(error, yaml.YAMLError):
-        return "it holds characters that YAML does not"
+        return "it has characters that YAML does not allow"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return "a value in it is not of the type that it is written as, such as a date with a month 13"

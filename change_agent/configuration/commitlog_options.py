@@ -1,4 +1,4 @@
-"""What reading commit logs needs of `cassandra.yaml`: the keys of encrypted segments, and how large segments are.
+"""The settings of `cassandra.yaml` for reading commit logs: keys of encrypted segments, and the size of segments.
 
     transparent_data_encryption_options:
       enabled: true
@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Final, cast
+from typing import Annotated, Final
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
@@ -116,7 +116,7 @@ def _read(path: Path, option: str) -> dict[str, object]:
         raise ConfigError.of(option, f"{path} is neither YAML nor JSON") from None
     if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
         raise ConfigError.of(option, f"{path} must hold options of cassandra.yaml, such as {_ENCRYPTION}")
-    return cast(dict[str, object], loaded)
+    return loaded
 
 
 def _problem(option: str, path: Path, location: tuple[int | str, ...], message: str) -> ConfigProblem:

@@ -1,4 +1,4 @@
-"""The agent's configuration: `agent.yaml` and the environment -> AgentConfig, with every problem told at once.
+"""The agent's configuration: `agent.yaml` and the environment -> AgentConfig, with all problems reported at once.
 
 Option names are camelCase, as DataStax's agent has them, so that its users find theirs. Each option may also come from
 the environment, as `CDC_` and the name in capitals with underscores (`topicPrefix` -> `CDC_TOPIC_PREFIX`); the file wins.
@@ -14,16 +14,13 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import Annotated, Final, Literal, Self
 
 import yaml
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     PrivateAttr,
-    SecretStr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -41,15 +38,12 @@ from change_agent.configuration.cassandra_yaml import (
 from change_agent.configuration.commitlog_options import load_segment_options
 from change_agent.configuration.datastax_options import ENVIRONMENT_NAMES, FOREIGN_NAMES, take_out
 from change_agent.configuration.option_types import (
-    AdminUrl,
-    Names,
-    PemFile,
     Port,
     RawDirectory,
-    ServiceUrl,
     TablePatterns,
     TopicPrefix,
 )
+from change_agent.configuration.server_options import CassandraOptions, PulsarOptions, read_secrets
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION
 
@@ -57,11 +51,18 @@ __all__ = ["RELOADABLE", "AgentConfig", "option_names", "to_option"]
 
 _MIB: Final = 1024 * 1024
 _MIN_ROTATION_MS: Final = 1_000
+_MIN_PROGRESS_MS: Final = 100
 
 
 def _off_or_a_second(interval_ms: int) -> int:
     if 0 < interval_ms < _MIN_ROTATION_MS:
         raise ValueError(f"must be 0 (off) or at least {_MIN_ROTATION_MS}: each turn flushes every table of the node")
+    return interval_ms
+
+
+def _off_or_a_tenth(interval_ms: int) -> int:
+    if 0 < interval_ms < _MIN_PROGRESS_MS:
+        raise ValueError(f"must be 0 (off) or at least {_MIN_PROGRESS_MS}: each turn checks cdc_raw and sends a record")
     return interval_ms
 
 
@@ -85,30 +86,19 @@ RELOADABLE: Final = frozenset({
 """Fields that a running agent takes over at SIGHUP; the others need a restart."""
 
 
-class AgentConfig(BaseModel):
+class AgentConfig(CassandraOptions, PulsarOptions):
     """Everything that can be set for an agent. Built once, by :meth:`load` or :meth:`from_mapping`."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=False, hide_input_in_errors=True
-    )
 
     # The node
     cassandra_yaml: Path | None = None
     commitlog_options: Path | None = None
     cdc_raw_directory: RawDirectory
     cdc_working_dir: Path
-    contact_points: Annotated[Names, Field(min_length=1)] = ("127.0.0.1",)
-    port: int = Field(default=9042, ge=1, le=65535)
-    username: str | None = None
-    password: SecretStr | None = None
-    password_file: Path | None = None
-    cassandra_tls: bool = False
-    cassandra_trust_certs_file_path: PemFile | None = None
-    cassandra_certificate_file_path: PemFile | None = None
-    cassandra_key_file_path: PemFile | None = None
-    cassandra_hostname_verification: bool = True
     schema_refresh_interval_ms: int = Field(default=10_000, ge=100)
     cdc_poll_interval_ms: int = Field(default=1_000, ge=10)
+    read_unsynced: bool = False
+    read_unsynced_min_interval_ms: int = Field(default=1, ge=1, le=1_000)
+    read_unsynced_max_interval_ms: int = Field(default=20, ge=1, le=1_000)
     cdc_total_space_bytes: int | None = Field(default=None, ge=_MIB)
     spill_dir: Annotated[Path | None, AfterValidator(_outside_cdc_raw)] = None
     spill_when_full_within_ms: int = Field(default=300_000, ge=0)
@@ -121,16 +111,6 @@ class AgentConfig(BaseModel):
     include_tables: TablePatterns = ()
     exclude_tables: TablePatterns = ()
 
-    # Pulsar
-    pulsar_service_url: ServiceUrl = "pulsar://localhost:6650"
-    pulsar_admin_url: AdminUrl = "http://localhost:8080"
-    pulsar_auth_plugin_class_name: str | None = None
-    pulsar_auth_params: SecretStr | None = None
-    pulsar_auth_params_file: Path | None = None
-    tls_trust_certs_file_path: PemFile | None = None
-    ssl_allow_insecure_connection: bool = False
-    ssl_hostname_verification_enable: bool = True
-
     # Events topics
     topic_prefix: TopicPrefix = DEFAULT_EVENTS_PREFIX
     events_subscription_name: str = Field(default=DEFAULT_SUBSCRIPTION, min_length=1)
@@ -142,6 +122,7 @@ class AgentConfig(BaseModel):
     max_inflight_bytes: int = Field(default=32 * _MIB, ge=_MIB)
     events_topics_check_interval_ms: int = Field(default=60_000, ge=1_000)
     max_held_bytes: int = Field(default=1024 * _MIB, ge=0)
+    progress_interval_ms: Annotated[int, AfterValidator(_off_or_a_tenth)] = Field(default=500, ge=0, le=60_000)
 
     # Seeing it
     http_address: str = Field(default="127.0.0.1", min_length=1)
@@ -173,25 +154,12 @@ class AgentConfig(BaseModel):
         """Names of the fields that have another value there."""
         return frozenset(name for name in type(self).model_fields if getattr(self, name) != getattr(other, name))
 
-    @field_validator("pulsar_auth_params")
+    @field_validator("read_unsynced_max_interval_ms")
     @classmethod
-    def _params_need_a_plugin(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        if value is not None and info.data.get("pulsar_auth_plugin_class_name") is None:
-            raise ValueError("has no meaning without pulsarAuthPluginClassName; set that too")
-        return value
-
-    @field_validator("password")
-    @classmethod
-    def _password_needs_a_user(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        if value is not None and info.data.get("username") is None:
-            raise ValueError("has no meaning without username; set that too")
-        return value
-
-    @field_validator("cassandra_trust_certs_file_path", "cassandra_certificate_file_path", "cassandra_key_file_path")
-    @classmethod
-    def _certificates_need_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        if value is not None and not info.data.get("cassandra_tls"):
-            raise ValueError("has no meaning without cassandraTls: true; set that too")
+    def _longest_is_not_the_shortest(cls, value: int, info: ValidationInfo) -> int:
+        least = info.data.get("read_unsynced_min_interval_ms", 1)
+        if value < least:
+            raise ValueError(f"must be at least readUnsyncedMinIntervalMs ({least})")
         return value
 
     @classmethod
@@ -201,7 +169,7 @@ class AgentConfig(BaseModel):
 
     @classmethod
     def working_dir_of(cls, path: Path | None, environment: Mapping[str, str] | None = None) -> Path:
-        """`cdcWorkingDir` alone, for those who may look at an agent and do not have its rights. Raises ConfigError."""
+        """`cdcWorkingDir` alone, for users who may inspect an agent and do not have its rights. Raises ConfigError."""
         from_environment, _ = _from_environment(os.environ if environment is None else environment)
         found = (from_environment | dict(_read(path))).get("cdcWorkingDir")
         if not isinstance(found, str):
@@ -214,7 +182,7 @@ class AgentConfig(BaseModel):
         from_environment, notes = _from_environment(os.environ if environment is None else environment)
         given = from_environment | dict(options)
         foreign_notes, problems = take_out(given)
-        problems += _read_secrets(given) + _fill_cdc_raw_directory(given)
+        problems += read_secrets(cls, given) + _fill_cdc_raw_directory(given)
         segment_options = SegmentOptions()
         try:
             segment_options = _segment_options(given, {problem.option for problem in problems})
@@ -223,11 +191,11 @@ class AgentConfig(BaseModel):
         try:
             config = cls.model_validate(given)
         except ValidationError as error:
-            told = {problem.option for problem in problems}
-            if "cassandraYaml" in told and "cdcRawDirectory" not in given:
-                told.add("cdcRawDirectory")
+            reported = {problem.option for problem in problems}
+            if "cassandraYaml" in reported and "cdcRawDirectory" not in given:
+                reported.add("cdcRawDirectory")
             found = [_of_pydantic(each["type"], each["loc"], each["msg"]) for each in error.errors()]
-            problems += [problem for problem in found if problem.option not in told]
+            problems += [problem for problem in found if problem.option not in reported]
             raise ConfigError(problems) from None
         if problems:
             raise ConfigError(problems)
@@ -264,7 +232,12 @@ def to_option(field_name: str) -> str:
 def option_names() -> dict[str, str]:
     """Every option that is accepted, DataStax's too: name as in the file -> name of the environment variable."""
     own = [field.alias for field in AgentConfig.model_fields.values() if field.alias]
-    return {name: ENVIRONMENT_NAMES.get(name) or f"CDC_{_snake(name).upper()}" for name in (*own, *FOREIGN_NAMES)}
+    return {name: ENVIRONMENT_NAMES.get(name) or _variable(name) for name in (*own, *FOREIGN_NAMES)}
+
+
+def _variable(name: str) -> str:
+    """`CDC_` and the name in capitals; once, where the name begins so itself."""
+    return f"CDC_{_snake(name).upper().removeprefix('CDC_')}"
 
 
 def _snake(name: str) -> str:
@@ -281,26 +254,6 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, object]
             notes.append(f"the environment's {variable} is no option and has no effect; did you mean {close[0]}?")
     # An empty variable is how a container says that one is not set.
     return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}, notes
-
-
-def _read_secrets(given: dict[str, object]) -> list[ConfigProblem]:
-    """Take each secret whose file is given from there."""
-    problems = []
-    for name, field in AgentConfig.model_fields.items():
-        option, file_option = str(field.alias), f"{field.alias}File"
-        path = given.get(file_option)
-        if SecretStr not in get_args(field.annotation) or not isinstance(path, str):
-            continue
-        assert f"{name}_file" in AgentConfig.model_fields
-        if given.get(option) is not None:
-            problems.append(_problem(file_option, f"has no meaning beside {option}; set one of the two"))
-            continue
-        try:
-            given[option] = Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            problems.append(_problem(file_option, f"{path} cannot be read ({reason})"))
-    return problems
 
 
 def _fill_cdc_raw_directory(given: dict[str, object]) -> list[ConfigProblem]:
@@ -321,10 +274,10 @@ def _fill_cdc_raw_directory(given: dict[str, object]) -> list[ConfigProblem]:
     return []
 
 
-def _segment_options(given: Mapping[str, object], told: set[str]) -> SegmentOptions:
+def _segment_options(given: Mapping[str, object], reported: set[str]) -> SegmentOptions:
     """Of the file that is there for it; one that was complained about is not read again. Raises ConfigError."""
     for option in ("commitlogOptions", "cassandraYaml"):
-        if given.get(option) is not None and option not in told:
+        if given.get(option) is not None and option not in reported:
             return load_segment_options(Path(str(given[option])), option)
     return SegmentOptions()
 

@@ -1,4 +1,4 @@
-"""Options of DataStax's agent: which of its names mean something here, and what is said about the others.
+"""Options of DataStax's agent: which have an effect here, and the message for each of the others.
 
 Its configuration can be taken over as it stands: names that mean the same are ours too (`topicPrefix`, `pulsarServiceUrl`,
 ...); a name with nothing to set here is accepted with one warning; a Java key store is refused where it would count.
@@ -13,7 +13,7 @@ from schemas.errors import ConfigProblem
 
 __all__ = ["ENVIRONMENT_NAMES", "FOREIGN_NAMES", "take_out"]
 
-# Accepted, so that a file can be taken over, and told.
+# Accepted and reported, so that a file of DataStax's agent can be used.
 _WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "cdcConcurrentProcessors": "segments are read in order by one thread",
     "errorCommitLogReprocessEnabled": "a segment that cannot be read is kept, and `cdc agent reprocess` takes it again",
@@ -29,9 +29,13 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 }
 # Key stores cannot be used by the Pulsar client: ignoring one on a TLS connection would weaken it.
 _KEY_STORES: Final = (
-    "sslKeystorePath", "sslKeystorePassword", "sslTruststorePath", "sslTruststorePassword", "sslTruststoreType",
+    "sslKeystorePath",
+    "sslKeystorePassword",
+    "sslTruststorePath",
+    "sslTruststorePassword",
+    "sslTruststoreType",
     "useKeyStoreTls",
-)  # fmt: skip
+)
 _USE_PEM: Final = (
     "Java key stores cannot be used; give PEM files: tlsTrustCertsFilePath, and AuthenticationTls in"
     " pulsarAuthPluginClassName (docs/agent.md says how to convert one)"

@@ -1,4 +1,4 @@
-"""Types of the agent's options: what a value may look like, and what is said about one that may not."""
+"""Types of the agent's options: which values are allowed, and the message for other values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _port(value: object) -> object:
 
 
 def _is_there(look: Callable[[], bool]) -> bool:
-    """What `Path.is_dir` or `is_file` says; False, too, where the path can be none: a name of 300 bytes, say."""
+    """The result of `Path.is_dir` or `is_file`; False, too, for an impossible path, such as a name of 300 bytes."""
     try:
         return look()
     except OSError:

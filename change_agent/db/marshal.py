@@ -9,22 +9,11 @@ from typing import Final
 
 from change_agent.errors import MalformedMutationError
 from schemas.cql_type import CqlType, CustomType, NativeType, VectorType
+from schemas.native_codec import CODECS
 
 __all__ = ["VARIABLE_LENGTH", "clear_local_shards", "fixed_length"]
 
 VARIABLE_LENGTH: Final = -1
-
-# All others carry their length, also those whose values always have the same: tinyint, smallint, date, time.
-_NATIVE_LENGTHS: Final = {
-    "bigint": 8,
-    "boolean": 1,
-    "double": 8,
-    "float": 4,
-    "int": 4,
-    "timestamp": 8,
-    "timeuuid": 16,
-    "uuid": 16,
-}
 
 _CLASS_LENGTHS: Final = {
     "BooleanType": 1,
@@ -47,7 +36,7 @@ def fixed_length(cql_type: CqlType) -> int:
     """Bytes of every non-empty value of the type, or VARIABLE_LENGTH when the value's length precedes it."""
     match cql_type:
         case NativeType(name):
-            return _NATIVE_LENGTHS.get(name, VARIABLE_LENGTH)
+            return CODECS[name].length or VARIABLE_LENGTH
         case VectorType(element, dimension):
             length = fixed_length(element)
             return VARIABLE_LENGTH if length == VARIABLE_LENGTH else length * dimension

@@ -42,7 +42,7 @@ class MutationDecoder:
     def __init__(self, tables: Mapping[UUID, TableMetadata]) -> None:
         self._tables = tables
         self._layouts: dict[bytes, TableLayout] = {}
-        # What the version of the last mutation says; it changes with the segment.
+        # The flags of the last mutation's version; it changes with the segment.
         self._version = -1
         self._unsigned_deletion_times = False
 

@@ -124,7 +124,7 @@ def _read_row_body(
 
 
 def _apply_row_deletion(row: Row, deletion: DeletionTime, is_shadowable: bool) -> None:
-    """What BTreeRow.Builder does: the deletion wins over what is not newer, a newer row marker over a shadowable one."""
+    """As BTreeRow.Builder: the deletion wins over older and equal cells, a newer row marker over a shadowable one."""
     liveness = row.liveness
     row.cells = [cell for cell in row.cells if cell.timestamp > deletion.timestamp]
     if liveness is not None and liveness.timestamp <= deletion.timestamp:
@@ -215,7 +215,7 @@ def _checked_time(seconds: int) -> int:
 
 
 def _expiration_time(seconds: int, ttl: int) -> int:
-    """What expires after `ttl` seconds cannot do so earlier than that after 1970 (Cell.decodeLocalDeletionTime)."""
+    """A cell with a TTL cannot expire earlier than `ttl` seconds after 1970 (Cell.decodeLocalDeletionTime)."""
     if seconds < ttl and ttl != _EXPIRED_LIVENESS_TTL:
         raise MalformedMutationError(f"a local deletion time of {seconds} s with a TTL of {ttl} s")
     return _checked_time(seconds)

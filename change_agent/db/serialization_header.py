@@ -1,4 +1,4 @@
-"""What stands before the rows of a partition update: encoding statistics and the columns that the rows use.
+"""The header before the rows of a partition update: encoding statistics and the columns that the rows use.
 
     Header       => Stats [StaticColumns] Columns
       Stats      => MinTimestamp MinLocalDeletionTime MinTtl: vints, deltas to the epochs below
@@ -21,7 +21,7 @@ from change_agent.errors import MalformedMutationError, UnknownColumnError
 from schemas.cql_type import NativeType, is_multi_cell
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 
-__all__ = ["ColumnLayout", "SerializationHeader", "TableLayout", "read_column_subset", "read_header"]
+__all__ = ["ColumnLayout", "KnownColumns", "SerializationHeader", "TableLayout", "read_column_subset", "read_header"]
 
 # o.a.c.db.rows.EncodingStats: 2015-09-22T00:00:00Z, in microseconds and in seconds.
 _TIMESTAMP_EPOCH: Final = 1_442_880_000_000_000
@@ -50,7 +50,7 @@ class ColumnLayout:
 
 @final
 class TableLayout:
-    """What the decoder needs of one table, worked out once. Columns are found by kind and by the bytes of their name."""
+    """The decoder's view of one table, computed once. Columns are found by kind and by the bytes of their name."""
 
     __slots__ = ("clustering_lengths", "regular_columns", "static_columns", "table")
 
@@ -88,6 +88,10 @@ class KnownColumns:
                 self._lists.clear()
             self._lists[encoded] = columns
         return columns
+
+    def layouts(self) -> dict[bytes, ColumnLayout]:
+        """All columns by name, the dropped ones too."""
+        return self._by_name
 
     def column(self, name: bytes) -> ColumnLayout:
         """Raises UnknownColumnError."""

@@ -1,4 +1,4 @@
-"""What a mutation says, as values. Names, order and meaning are those of org.apache.cassandra.db.
+"""The content of a mutation, as values. Names, order and meaning are those of org.apache.cassandra.db.
 
 Times: `timestamp` is in microseconds, `ttl` in seconds, `local_deletion_time` and `local_expiration_time` in seconds of
 Unix time. Values, keys and paths are the CQL bytes.
@@ -145,7 +145,7 @@ class RangeTombstone:
 
 @final
 class PartitionUpdate:
-    """What a mutation changes in one partition of one table. `partition_key` is serialized as Cassandra stores it."""
+    """The changes of a mutation in one partition of one table. `partition_key` is serialized as Cassandra stores it."""
 
     __slots__ = ("partition_deletion", "partition_key", "range_tombstones", "rows", "static_row", "table")
 

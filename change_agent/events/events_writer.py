@@ -16,7 +16,7 @@ from uuid import UUID
 
 from schemas.mutation_event import MutationEvent, MutationKind, RangeBounds
 
-__all__ = ["write_events"]
+__all__ = ["write_events", "write_head"]
 
 _NULL: Final = b"\x00"
 _VALUE: Final = b"\x02"
@@ -57,13 +57,7 @@ def write_events(
         if column_set is None:
             column_set = column_sets[columns] = _long(len(column_sets))
         _add_event(body, event, column_set)
-    head: list[bytes] = []
-    _add_text(head, str(node_id))
-    head.append(_long(segment_id))
-    _add_text(head, keyspace)
-    _add_text(head, table)
-    _add_text(head, str(table_id))
-    _add_text(head, key_schema)
+    head = [write_head(node_id, segment_id, keyspace, table, table_id, key_schema)]
     if column_sets:
         head.append(_long(len(column_sets)))
         for names in column_sets:
@@ -79,6 +73,18 @@ def write_events(
     else:
         head.append(_END)
     return b"".join(head) + b"".join(body)
+
+
+def write_head(node_id: UUID, segment_id: int, keyspace: str, table: str, table_id: UUID, key_schema: str) -> bytes:
+    """The fields of a message before its column sets."""
+    head: list[bytes] = []
+    _add_text(head, str(node_id))
+    head.append(_long(segment_id))
+    _add_text(head, keyspace)
+    _add_text(head, table)
+    _add_text(head, str(table_id))
+    _add_text(head, key_schema)
+    return b"".join(head)
 
 
 def _add_event(out: list[bytes], event: MutationEvent, column_set: bytes) -> None:

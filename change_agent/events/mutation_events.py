@@ -68,6 +68,11 @@ class MutationEventBuilder:
                 _add_changes(events, table, update, position)
         return events
 
+    def keys_of(self, metadata: TableMetadata) -> EventKeys | None:
+        """The keys of a table's events; None where it has none."""
+        table = self._table(metadata)
+        return None if table is None else table.keys
+
     def _table(self, metadata: TableMetadata) -> _PublishedTable | None:
         table_id = metadata.table_id.bytes
         if table_id in self._unpublished or not is_published(metadata):
@@ -81,7 +86,7 @@ class MutationEventBuilder:
 
 @final
 class _PublishedTable:
-    """What the events of one table have in common."""
+    """The common values of the events of one table."""
 
     __slots__ = ("digests", "keys", "metadata")
 
@@ -156,7 +161,7 @@ def _range_deletion(
         writetime_us=tombstone.timestamp,
         deletion_time_us=tombstone.timestamp,
         bounds=RangeBounds(
-            # A null inside a bound ends the prefix that it stands for, as an absent component does.
+            # A null inside a bound ends its prefix, as an absent component does.
             start=tuple(value or b"" for value in tombstone.start),
             start_inclusive=tombstone.start_inclusive,
             end=tuple(value or b"" for value in tombstone.end),
@@ -177,7 +182,7 @@ def _row_event(
     deletion, liveness = row.deletion, row.liveness
     writetime = live_writetime = _NO_TIME
     expiry = -1
-    # What is written without a TTL keeps the row, whatever expires beside it.
+    # A value that is written without a TTL keeps the row, whatever else expires.
     is_permanent = liveness is not None and liveness.local_expiration_time is None
     marker_expiry = NO_MARKER
     columns: dict[str, None] = {}

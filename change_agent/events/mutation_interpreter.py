@@ -10,12 +10,15 @@ from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from change_agent.commitlog.entry import CommitLogEntry
+from change_agent.commitlog.reader import EntriesTaker
 from change_agent.configuration.table_filter import TableFilter
 from change_agent.db.mutation import MutationDecoder
-from change_agent.db.values import Mutation
-from change_agent.errors import CommitLogReadError, UnknownTableError
-from change_agent.events.mutation_events import MutationEventBuilder, TableEvent, is_published
+from change_agent.errors import CommitLogReadError, NativeCoreError, UnknownTableError
+from change_agent.events.entry_encoder import EntryEncoder
+from change_agent.events.mutation_events import EventKeys, MutationEventBuilder, TableEvent, is_published
+from change_agent.format_version import version_rules
 from change_agent.metrics import AgentMetrics
+from change_agent.native_core import EncodedEntries, EncodedRun, native_core
 from change_agent.parking.parked import ParkedMutation, ParkedMutations
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.schema.schema_moments import SchemaMoments
@@ -31,7 +34,7 @@ __all__ = ["MutationInterpreter", "StoppedError"]
 
 _log: Final = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
-# Between two looks at the schema for a mutation that does not fit it.
+# Seconds between two reads of the schema for a mutation that does not fit it.
 _REREAD_PAUSE_S: Final = 2.0
 _ANSWER_TIMEOUT_S: Final = 1.0
 _PAUSE_S: Final = 0.2
@@ -49,7 +52,7 @@ class TableSource(Protocol):
 
     @property
     def known(self) -> KnownTables | None:
-        """What was known last, sure or not."""
+        """The schema that was known last, confirmed or not."""
 
     def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
         """Tables that are sure for this time since the epoch; None when that could not be said in time."""
@@ -93,6 +96,9 @@ class MutationInterpreter:
         self._node_id = UUID(int=0)
         self._tables: Mapping[UUID, TableMetadata] = {}
         self._decoder = MutationDecoder({})
+        self._core: Final = native_core()
+        self._encoder: EntryEncoder | None = None
+        self._core_failed = False
         # Tables without events; those of them whose mutations need not be decoded.
         self._left_out: frozenset[bytes] = frozenset()
         self._unpublished: frozenset[bytes] = frozenset()
@@ -100,10 +106,12 @@ class MutationInterpreter:
         self._schema_ids: frozenset[bytes] = frozenset()
         self._local_id = b""
         self._special: frozenset[bytes] = frozenset()
-        # Tables that two looks at the schema did not find: no more waiting until it changes.
+        # Tables that two reads of the schema did not find: no more waiting until it changes.
         self._hopeless: set[bytes] = set()
-        # Tables that the log was told about: one line for each, however many mutations.
-        self._told: Final[set[UUID]] = set()
+        # Tables that were logged already: one line for each, however many mutations.
+        self._reported: Final[set[UUID]] = set()
+        self.truncations_noted = 0
+        """Grows when the log says that the node has noted a truncation, or removed such a note."""
 
     @property
     def node_id(self) -> UUID:
@@ -119,6 +127,26 @@ class MutationInterpreter:
     def published_tables(self) -> list[TableMetadata]:
         """Tables whose changes are published, dropped ones first."""
         return [table for table_id, table in self._tables.items() if table_id.bytes not in self._left_out]
+
+    def confirm_schema(self) -> bool:
+        """Interpret by what the node says now; False when it does not answer."""
+        self.use_schema_of(_now_ms())
+        return self._is_confirmed
+
+    def is_unpublished(self, entry: CommitLogEntry, version: int) -> bool:
+        """Whether an entry certainly has no change of a published table. The entry is only inspected."""
+        payload = entry.payload
+        first = payload[1:17]
+        if first in self._schema_ids:
+            # It may be what makes a table one: the entries behind it need what the node says since.
+            return self.confirm_schema()
+        if payload[0] == 1:
+            return first in self._left_out
+        try:
+            updates = self._decoder.decode(payload, version).updates
+        except (CommitLogReadError, CqlValueError):
+            return False
+        return all(each.table.table_id.bytes in self._left_out for each in updates)
 
     def save(self) -> None:
         """Make durable what was parked. To be called before anything behind it may be acknowledged. Raises StoppedError."""
@@ -140,7 +168,7 @@ class MutationInterpreter:
         """The next entries are of this segment, written at or before `latest_ms`. Raises StoppedError.
 
         Without an answer of the node they can be read where nothing of the log is missing between them and what was read
-        before: then the log itself told every change of the schema. Else this waits for the node.
+        before: then the log itself has every change of the schema. Else this waits for the node.
         """
         if not (self._is_confirmed or (self._version and (is_resumed or self._moments.follows(segment_id)))):
             self._use(self._known(self._wanted_ms))
@@ -156,6 +184,39 @@ class MutationInterpreter:
         """An entry before this place could not be read: it may have been a change of the schema."""
         if (known := self._until_written(lambda: self._source.forget_places_before(segment_id, position))) is not None:
             self._use(known)
+
+    def taker(self, segment: str, version: int) -> EntriesTaker | None:
+        """What takes entries of the segment that was begun as the native core does, by the schema of each moment; None where
+        there is no core. What it leaves is for `events_of`."""
+        if self._core is None:
+            return None
+        unsigned_times = version_rules(version).unsigned_deletion_times
+
+        def take(window: bytes, offset: int, position: int, end: int) -> EncodedEntries | None:
+            if self._encoder is None:
+                return None
+            try:
+                return self._encoder.take(window, offset, position, end, unsigned_times=unsigned_times)
+            except NativeCoreError as error:
+                self._report_failure(error.with_location(segment, position))
+                return None
+
+        return take
+
+    def _report_failure(self, error: NativeCoreError) -> None:
+        level = logging.DEBUG if self._core_failed else logging.ERROR
+        self._core_failed = True
+        _log.log(level, "%s; plain Python reads the entry, nothing is lost: please report it", error)
+
+    def runs_of(self, entries: EncodedEntries) -> list[tuple[EventKeys, EncodedRun]]:
+        """The events of what the taker took last, with the keys of their tables."""
+        assert self._encoder is not None
+        found = []
+        for index, run in entries.runs:
+            keys = self._builder.keys_of(self._encoder.tables[index])
+            assert keys is not None
+            found.append((keys, run))
+        return found
 
     def events_of(self, segment: str, segment_id: int, version: int, entry: CommitLogEntry) -> list[TableEvent] | None:
         """The events of an entry of the segment that was begun; None when it was parked. Raises StoppedError."""
@@ -195,7 +256,7 @@ class MutationInterpreter:
             self._note_schema_change(version, entry)
             return []
         if first == self._local_id:
-            self._note_schema_version(version, entry)
+            self._note_local_state(version, entry)
             return []
         failure: CommitLogReadError | CqlValueError | None = None
         for decoder in self._moments.decoders(entry.payload, entry.position):
@@ -210,41 +271,31 @@ class MutationInterpreter:
 
     def _note_schema_change(self, version: int, entry: CommitLogEntry) -> None:
         try:
-            change = schema_change_of(self._decode_system_table(version, entry))
+            change = schema_change_of(self._moments.decode(entry.payload, entry.position, version))
             if change.tables or change.types:
                 known = self._until_written(lambda: self._source.note(change, self._segment_id, entry.position))
                 if known is not None:
                     self._use(known)
         except (CommitLogReadError, CqlValueError, SystemSchemaError) as error:
-            # As after an upgrade, of what an earlier Cassandra wrote: the node still tells its schema when it is asked.
+            # For example after an upgrade, for entries of an earlier Cassandra: the node still returns its schema.
             _log.warning(
-                "segment %d, position %d: a change of the schema cannot be read (%s); going by what the node says",
-                self._segment_id, entry.position, error,
-            )  # fmt: skip
+                "segment %d, position %d: a change of the schema cannot be read (%s); the agent uses the schema of the node",
+                self._segment_id,
+                entry.position,
+                error,
+            )
             self.note_missing(self._segment_id, entry.position)
 
-    def _note_schema_version(self, version: int, entry: CommitLogEntry) -> None:
-        unsettled = self._moments.unsettled(self._segment_id, entry.position)
-        if not unsettled:
-            return
+    def _note_local_state(self, version: int, entry: CommitLogEntry) -> None:
         try:
-            mutation = self._decode_system_table(version, entry)
+            mutation = self._moments.decode(entry.payload, entry.position, version)
         except CommitLogReadError:
             return  # it is settled at the end of the segment, too
-        cells = [cell for update in mutation.updates for row in update.rows for cell in row.cells]
-        if any(cell.column.name == "schema_version" for cell in cells):
+        written = {cell.column.name for update in mutation.updates for row in update.rows for cell in row.cells}
+        self.truncations_noted += "truncated_at" in written
+        unsettled = self._moments.unsettled(self._segment_id, entry.position)
+        if unsettled and "schema_version" in written:
             self._until_written(lambda: self._source.settle(unsettled))
-
-    def _decode_system_table(self, version: int, entry: CommitLogEntry) -> Mutation:
-        """By any definition that the table ever had. Raises CommitLogReadError."""
-        failure: CommitLogReadError | None = None
-        for decoder in self._moments.decoders(entry.payload, entry.position):
-            try:
-                return decoder.decode(entry.payload, version)
-            except CommitLogReadError as error:
-                failure = failure or error
-        assert failure is not None
-        raise failure
 
     def _try_again(
         self,
@@ -279,23 +330,25 @@ class MutationInterpreter:
         if self._parked.must_save:
             self.save()
         self._metrics.mutations_parked += 1
-        if table_id not in self._told:
-            self._told.add(table_id)
+        if table_id not in self._reported:
+            self._reported.add(table_id)
             _log.error(
-                "%s, position %d: parked: %s; it is tried again when the schema changes, `cdc parked` lists what waits",
-                segment, entry.position, reason,
-            )  # fmt: skip
+                "%s, position %d: parked: %s; it is retried when the schema changes; `cdc parked` lists parked mutations",
+                segment,
+                entry.position,
+                reason,
+            )
 
     def _until_written(self, action: Callable[[], _Result]) -> _Result:
-        """What is read may go on only when this is durable. Raises StoppedError."""
-        told = ""
+        """Reading may continue only when the write is durable. Raises StoppedError."""
+        reported = ""
         while True:
             try:
                 return action()
             except UnwritableFileError as error:
                 self._metrics.count_write_failure()
-                _log.log(logging.DEBUG if str(error) == told else logging.ERROR, "%s; reading waits for it", error)
-                told = str(error)
+                _log.log(logging.DEBUG if str(error) == reported else logging.ERROR, "%s; reading waits for it", error)
+                reported = str(error)
                 self._pause(_PAUSE_S)
 
     def _pause(self, seconds: float) -> None:
@@ -336,7 +389,7 @@ class MutationInterpreter:
         self._hopeless.clear()
 
     def _leave_out(self) -> None:
-        """Work out which tables have no events, and which have to be looked at with care."""
+        """Find the tables that have no events, and those whose mutations need a closer check."""
         differing, tables = self._moments.ids, self._tables.values()
         admitted = [each for each in tables if self._filter.admits(each.keyspace, each.name)]
         published = {each.table_id.bytes for each in admitted if is_published(each) or each.table_id.bytes in differing}
@@ -344,6 +397,10 @@ class MutationInterpreter:
         self._builder.leave_out(left_out)
         self._unpublished = left_out - self._schema_ids - {self._local_id}
         self._special = (differing - left_out) | self._schema_ids | {self._local_id}
+        if self._core is not None:
+            careful = differing | self._schema_ids | {self._local_id}
+            plain = [each for each in tables if each.table_id.bytes not in careful]
+            self._encoder = EntryEncoder(self._core, plain, left_out=left_out, skipped=self._unpublished)
         if not published:
             _log.warning("waiting for a table WITH cdc = true: there is none yet, or the patterns exclude all of them")
 

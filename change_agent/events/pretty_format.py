@@ -73,7 +73,7 @@ def _row(update: PartitionUpdate, row: Row, *, is_static: bool) -> Iterator[str]
         yield f"  delete{where}  at {time_text(row.deletion.timestamp)}"
     if row.liveness is None and not row.cells and not row.complex_deletions:
         return
-    # What most cells have is told once, on the line of the row.
+    # The values that most cells share are printed once, on the line of the row.
     timestamp = ttl = None
     if row.liveness is not None:
         timestamp, ttl = row.liveness.timestamp, row.liveness.ttl
@@ -89,8 +89,8 @@ def _row(update: PartitionUpdate, row: Row, *, is_static: bool) -> Iterator[str]
         # An overwritten collection is deleted one microsecond before it is written.
         yield f"    {deletion.column.name} deleted up to {time_text(deletion.timestamp)}"
     for cell in row.cells:
-        is_told = cell.timestamp == timestamp and (cell.ttl == ttl or cell.value is None)
-        times = "" if is_told else f"  {_times(cell.timestamp, cell.ttl, cell.local_deletion_time)}"
+        has_times_of_row = cell.timestamp == timestamp and (cell.ttl == ttl or cell.value is None)
+        times = "" if has_times_of_row else f"  {_times(cell.timestamp, cell.ttl, cell.local_deletion_time)}"
         yield f"    {_cell(cell)}{times}"
 
 
@@ -151,7 +151,7 @@ def _value(cql_type: CqlType, value: bytes) -> str:
         return "empty"
     try:
         return _text_of(cql_type)(value)
-    # What readers of types let through on bytes that are none of theirs.
+    # Errors of the types' readers for bytes that are not of the type.
     except (CqlValueError, ValueError, AssertionError, OverflowError):
         return f"0x{value.hex()}"
 

@@ -68,7 +68,7 @@ class DamagedParkedError(CdcError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedMutation:
-    """One mutation that waits. `number` is 0 until it is stored; `tries` counts how often it was looked at in vain."""
+    """One mutation that waits. `number` is 0 until it is stored; `tries` counts the attempts that failed."""
 
     segment: str
     segment_id: int
@@ -83,7 +83,7 @@ class ParkedMutation:
 
 
 class ParkedMutations:
-    """The parked mutations of a working directory. Used by the reader's thread; `segment_ids` and `count` by any.
+    """The parked mutations of a working directory. Used by the reader's thread; `segment_ids`, `table_ids` and `count` by any.
 
     A damaged file is set aside and reported, and a new one begins. `read_again` is called before that: it must store
     durably that all segments are read again, because it is not known any more which of them were held.
@@ -97,17 +97,23 @@ class ParkedMutations:
             read_again()
             aside = set_aside(self._path)
             _log.error(
-                "%s is damaged (%s): set aside as %s; the segments that are still there are read again from their"
-                " beginning, so what was parked is parked again, and other events come twice",
-                self._path, error, aside.name,
-            )  # fmt: skip
+                "%s is damaged (%s): set aside as %s; the existing segments are read again from their beginning: parked"
+                " mutations are parked again, and other events come twice",
+                self._path,
+                error,
+                aside.name,
+            )
             self._database = _open_whole(self._path)
         self._unsaved: list[ParkedMutation] = []
         self._unsaved_bytes = 0
-        self._by_segment: Counter[int] = Counter(dict(self._database.execute(
-            "SELECT segment_id, count(*) FROM parked GROUP BY segment_id"
-        )))  # fmt: skip
+        self._by_segment: Counter[int] = Counter(
+            dict(self._database.execute("SELECT segment_id, count(*) FROM parked GROUP BY segment_id"))
+        )
+        self._by_table: Counter[str] = Counter(
+            dict(self._database.execute("SELECT table_id, count(*) FROM parked GROUP BY table_id"))
+        )
         self.segment_ids: frozenset[int] = frozenset(self._by_segment)
+        self.table_ids: frozenset[UUID] = frozenset(map(UUID, self._by_table))
         self.count: int = self._by_segment.total()
 
     def close(self) -> None:
@@ -133,12 +139,16 @@ class ParkedMutations:
         """Make everything that was parked durable. Raises UnwritableFileError."""
         if self._unsaved:
             added: Counter[int] = Counter()
+            of_tables: Counter[str] = Counter()
             with transaction(self._database):
                 for each in self._unsaved:
                     place = (each.segment, each.segment_id, each.position, each.version, str(each.table_id))
                     content = (each.reason, each.payload, zlib.crc32(each.payload), each.parked_at_ms)
-                    added[each.segment_id] += self._database.execute(_INSERT, place + content).rowcount
+                    count = self._database.execute(_INSERT, place + content).rowcount
+                    added[each.segment_id] += count
+                    of_tables[str(each.table_id)] += count
             self._by_segment += added
+            self._by_table += of_tables
             self._unsaved.clear()
             self._unsaved_bytes = 0
             self._recount()
@@ -166,16 +176,19 @@ class ParkedMutations:
             self._database.executemany("DELETE FROM parked WHERE id = ?", [(each.number,) for each in parked])
         for each in parked:
             self._by_segment[each.segment_id] -= 1
+            self._by_table[str(each.table_id)] -= 1
         self._recount()
 
     def _recount(self) -> None:
         self._by_segment = +self._by_segment
+        self._by_table = +self._by_table
+        self.table_ids = frozenset(map(UUID, self._by_table))
         self.segment_ids = frozenset(self._by_segment)
         self.count = self._by_segment.total()
 
 
 def _open_whole(path: Path) -> sqlite3.Connection:
-    """The database, every row of it looked at. Raises DamagedFileError, UnwritableFileError."""
+    """The database, with every row checked. Raises DamagedFileError, UnwritableFileError."""
     database = open_database(path, _FORMAT, [_TABLE])
     try:
         for row in database.execute(_SELECT):
@@ -188,12 +201,12 @@ def _open_whole(path: Path) -> sqlite3.Connection:
 
 
 def parked_bytes(directory: Path) -> int:
-    """What the parked mutations of a working directory take on the disk."""
+    """The size of a working directory's parked mutations on the disk."""
     return stored_bytes(directory / _NAME)
 
 
 def read_parked(directory: Path) -> Iterator[ParkedMutation]:
-    """What is parked in a working directory, in order; an agent may be running. Raises DamagedParkedError."""
+    """The parked mutations of a working directory, in order; an agent may be running. Raises DamagedParkedError."""
     path = directory / _NAME
     if not path.exists():
         return
@@ -217,6 +230,6 @@ def _parked(row: _Record) -> ParkedMutation:
 
 def _damaged(path: Path, reason: str) -> DamagedParkedError:
     return DamagedParkedError(
-        f"{path} is damaged ({reason}); what it holds is still in the segments of cdc_raw: at its next start the agent sets"
+        f"{path} is damaged ({reason}); its mutations are still in the segments of cdc_raw: at its next start the agent sets"
         f" the file aside and reads them again"
     )

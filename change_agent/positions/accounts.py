@@ -1,4 +1,4 @@
-"""What in the log waits for the acknowledgement of its events.
+"""Accounts of the log's entries that wait for the acknowledgement of their events.
 
 Every event passes through here, so it is compiled. Pure: it uses no threads, files or clients.
 """
@@ -9,17 +9,22 @@ from collections import deque
 from collections.abc import Iterable
 from typing import final
 
+from change_agent.cdc_raw.segment_key import SegmentKey
+
 __all__ = ["SegmentAccount", "TrackedEntry", "settle"]
 
 
 @final
 class TrackedEntry:
-    """A commit log entry with events on their way. `outstanding` counts those that are not acknowledged."""
+    """A commit log entry with events in flight. `outstanding` counts those that are not acknowledged.
 
-    __slots__ = ("outstanding", "position", "segment_id")
+    `segment` is None where no segment's position waits for the entry: it was parked, or is published once more.
+    """
 
-    def __init__(self, segment_id: int, position: int, outstanding: int) -> None:
-        self.segment_id = segment_id
+    __slots__ = ("outstanding", "position", "segment")
+
+    def __init__(self, segment: SegmentKey | None, position: int, outstanding: int) -> None:
+        self.segment = segment
         self.position = position
         self.outstanding = outstanding
 
@@ -39,7 +44,7 @@ class SegmentAccount:
         self.fault: str | None = None
 
     def track(self, entry: TrackedEntry) -> None:
-        """An entry behind all others, whose events are about to be published."""
+        """Add the newest entry, whose events are about to be published."""
         self.entries.append(entry)
         self.read_position = entry.position
 
@@ -52,10 +57,11 @@ class SegmentAccount:
             self.acknowledged = self.read_position
 
 
-def settle(entries: Iterable[TrackedEntry]) -> set[int]:
-    """One event of each is acknowledged (an entry is named once per event); the segments that they are of."""
-    segments: set[int] = set()
+def settle(entries: Iterable[TrackedEntry]) -> set[SegmentKey]:
+    """One event of each is acknowledged (an entry is named once per event); the segments whose positions wait for them."""
+    segments: set[SegmentKey] = set()
     for entry in entries:
         entry.outstanding -= 1
-        segments.add(entry.segment_id)
+        if entry.segment is not None:
+            segments.add(entry.segment)
     return segments

@@ -1,4 +1,4 @@
-"""CopyTopic: a Pulsar topic that holds the newest copy of one node's positions.
+"""CopyTopic: a Pulsar topic with the newest copy of one node's positions.
 
 A durable subscription keeps the newest message, whatever the namespace's retention is. The previous message is
 acknowledged when the new one is there. The subscription is exclusive, so a second agent for the same node is refused,

@@ -1,4 +1,4 @@
-"""InflightPositions: what was read but is not acknowledged yet, and how far each segment is done without a gap."""
+"""InflightPositions: entries that are read and not acknowledged, and how far each segment is done without a gap."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again, segment_id_of
 from change_agent.positions.accounts import SegmentAccount, TrackedEntry, settle
 
 __all__ = ["InflightPositions", "Place", "SegmentProgress", "TrackedEntry"]
@@ -46,7 +47,7 @@ class InflightPositions:
         self._max_events: Final = max_events
         self._max_bytes: Final = max_bytes
         self._changed: Final = threading.Condition()
-        self._segments: Final[dict[int, SegmentAccount]] = {}
+        self._segments: Final[dict[SegmentKey, SegmentAccount]] = {}
         self._events = 0
         self._bytes = 0
         self._waits_for_room = False
@@ -55,7 +56,7 @@ class InflightPositions:
         # Of the positions that were stored when the agent started.
         self._stored_place = (0, 0)
         # What `progress` said, until something changes: it is asked several times a second.
-        self._progress: dict[int, SegmentProgress] | None = None
+        self._progress: dict[SegmentKey, SegmentProgress] | None = None
         self._read_until_ms = 0
         self._acknowledged_until_ms = 0
 
@@ -84,17 +85,17 @@ class InflightPositions:
         """Everything before it is acknowledged, in whatever segment."""
         with self._changed:
             unfinished = [
-                (segment_id, each.acknowledged)
-                for segment_id, each in self._segments.items()
-                if segment_id > 0 and (each.entries or not each.read_to_end)
+                (segment_id_of(key), each.acknowledged)
+                for key, each in self._segments.items()
+                if not is_read_again(key) and (each.entries or not each.read_to_end)
             ]
             return Place(*min(unfinished, default=self._last_place), self._acknowledged_until_ms)
 
     @property
     def read_place(self) -> Place:
-        """Nothing behind it was handed over yet, or it is handed over again."""
+        """Nothing after it was handed over yet, or it is handed over again."""
         with self._changed:
-            read = [(segment_id, each.read_position) for segment_id, each in self._segments.items()]
+            read = [(key, each.read_position) for key, each in self._segments.items()]
             return Place(*max(self._stored_place, self._last_place, *read), self._read_until_ms)
 
     def go_on_from(self, place: tuple[int, int]) -> None:
@@ -109,11 +110,11 @@ class InflightPositions:
             if self._events == 0:
                 self._acknowledged_until_ms = self._read_until_ms
 
-    def open(self, segment_id: int, position: int) -> None:
+    def open(self, segment: SegmentKey, position: int) -> None:
         """Begin to account for a segment whose entries up to `position` are done."""
         with self._changed:
             self._progress = None
-            self._segments.setdefault(segment_id, SegmentAccount(position))
+            self._segments.setdefault(segment, SegmentAccount(position))
 
     def take_room(self, events: int, size: int, timeout_s: float) -> bool:
         """Wait for room and take it; False when there was none in time. One batch may always travel alone."""
@@ -143,73 +144,73 @@ class InflightPositions:
         with self._changed:
             self._progress = None
             for entry in entries:
-                self._segments[entry.segment_id].track(entry)
+                assert entry.segment is not None
+                self._segments[entry.segment].track(entry)
 
-    def advance(self, segment_id: int, position: int) -> None:
+    def advance(self, segment: SegmentKey, position: int) -> None:
         """Everything up to `position` was read; what is not tracked has no events."""
         with self._changed:
             self._progress = None
-            segment = self._segments[segment_id]
-            segment.read_position = max(segment.read_position, position)
-            segment.move()
+            account = self._segments[segment]
+            account.read_position = max(account.read_position, position)
+            account.move()
 
-    def finish(self, *segment_ids: int) -> None:
+    def finish(self, *segments: SegmentKey) -> None:
         """Nothing more will be read of these segments."""
         with self._changed:
             self._progress = None
-            for segment_id in segment_ids:
-                self._segments[segment_id].read_to_end = True
+            for segment in segments:
+                self._segments[segment].read_to_end = True
 
-    def keep(self, segment_id: int) -> None:
+    def keep(self, segment: SegmentKey) -> None:
         """The segment's file must stay: something in it could not be published."""
         with self._changed:
             self._progress = None
-            self._segments[segment_id].keep = True
+            self._segments[segment].keep = True
 
-    def note_fault(self, segment_id: int, fault: str) -> None:
+    def note_fault(self, segment: SegmentKey, fault: str) -> None:
         """Something in the segment could not be read; the first fault is remembered."""
         with self._changed:
             self._progress = None
-            segment = self._segments[segment_id]
-            segment.fault = segment.fault or fault
+            account = self._segments[segment]
+            account.fault = account.fault or fault
 
     def acknowledge(self, entries: Iterable[TrackedEntry], events: int, size: int) -> None:
         """One event of each given entry is with the broker (an entry is named once per event)."""
         with self._changed:
             self._progress = None
-            for segment_id in settle(entries):
-                # No segment waits for what was parked.
-                if segment_id in self._segments:
-                    self._segments[segment_id].move()
+            for segment in settle(entries):
+                if (account := self._segments.get(segment)) is not None:
+                    account.move()
             self._events -= events
             self._bytes -= size
             if self._events == 0:
                 self._acknowledged_until_ms = self._read_until_ms
             self._changed.notify_all()
 
-    def progress(self) -> Mapping[int, SegmentProgress]:
-        """How far each open segment is, by segment id."""
+    def progress(self) -> Mapping[SegmentKey, SegmentProgress]:
+        """How far each open segment is."""
         with self._changed:
             if self._progress is None:
                 self._progress = {
-                    segment_id: SegmentProgress(
-                        position=segment.acknowledged,
-                        read_to_end=segment.read_to_end,
-                        done=segment.read_to_end and not segment.entries,
-                        keep=segment.keep,
-                        fault=segment.fault,
+                    segment: SegmentProgress(
+                        position=account.acknowledged,
+                        read_to_end=account.read_to_end,
+                        done=account.read_to_end and not account.entries,
+                        keep=account.keep,
+                        fault=account.fault,
                     )
-                    for segment_id, segment in self._segments.items()
+                    for segment, account in self._segments.items()
                 }
             return self._progress
 
-    def forget(self, segment_id: int) -> None:
+    def forget(self, segment: SegmentKey) -> None:
         """A segment that is done and stored as done needs no account any more."""
         with self._changed:
             self._progress = None
-            segment = self._segments.pop(segment_id, None)
-            if segment is not None:
-                self._last_place = max(self._last_place, (segment_id, segment.read_position))
+            account = self._segments.pop(segment, None)
+            if account is not None:
+                self._last_place = max(self._last_place, (segment, account.read_position))
 
     def wait_until_empty(self, timeout_s: float) -> bool:
         """True when every event was acknowledged in time."""

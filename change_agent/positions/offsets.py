@@ -2,9 +2,9 @@
 
     positions-a.json, positions-b.json => Checksum "\\n" Json
       Checksum => 8 hex digits, CRC32 of Json
-      Json     => {"format": 1, "generation": n, "segments": {"<id>": {"position": n, "keep": bool}}, "finished": [[first, last], ...]}
+      Json     => {"format": 1, "generation": n, "segments": {"<key>": {"position": n, "keep": bool}}, "finished": [[first, last], ...]}
 
-`finished` are runs of ids; of a long run only its end is stored. `format` is missing in what the first versions wrote, and 1 then. What is not known of format 1 is passed over.
+Keys are those of SegmentKey. `finished` are runs of them; of a long run only its end is stored. `format` is missing in what the first versions wrote, and 1 then. What is not known of format 1 is passed over.
 
 A store writes over the older of the two: temporary file, fsync, rename, fsync of the folder. So a crash at any moment
 leaves at least one whole generation, and a damaged newest one falls back to the one before it.
@@ -19,8 +19,9 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypedDict, cast
+from typing import Final, NotRequired, TypedDict
 
+from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import StateFormatError
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.private_files import PRIVATE_FILE, make_private_folder, open_private
@@ -61,25 +62,31 @@ class StoredSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPositions:
-    """Segments that are not finished, by id, and the ids of those that are. `until_ms`: acknowledged_until_ms."""
+    """Segments that are not finished, and the keys of those that are. `until_ms`: acknowledged_until_ms."""
 
-    segments: Mapping[int, StoredSegment] = field(default_factory=dict)
+    segments: Mapping[SegmentKey, StoredSegment] = field(default_factory=dict)
     finished: SegmentIds = _NONE
     until_ms: int = 0
 
     @property
     def last_place(self) -> tuple[int, int]:
-        """Segment id and position behind which nothing is done; of a finished segment the last position that one can have."""
+        """Segment id and position after which nothing is done; for a finished segment, the last position that is possible."""
         ends = [(last, _LAST_POSITION) for _, last in self.finished.runs[-1:]]
-        return max(
-            [*ends, *((segment_id, each.position) for segment_id, each in self.segments.items())], default=(0, 0)
-        )
+        return max([*ends, *((key, each.position) for key, each in self.segments.items())], default=(0, 0))
 
 
-class _StoredJson(TypedDict):
+class _SegmentJson(TypedDict):
     position: int
     keep: bool
     fault: str | None
+
+
+class _PositionsJson(TypedDict):
+    format: NotRequired[int]
+    generation: int
+    segments: dict[str, _SegmentJson]
+    until_ms: int
+    finished: list[tuple[int, int]]
 
 
 class OffsetStore:
@@ -156,14 +163,14 @@ def sync_directory(directory: Path) -> None:
 
 
 def format_positions(generation: int, positions: StoredPositions) -> bytes:
-    """A checksum, and JSON behind it."""
+    """A checksum, followed by JSON."""
     begin = json.dumps(
         {
             "format": _FORMAT,
             "generation": generation,
             "segments": {
-                str(segment_id): {"position": segment.position, "keep": segment.keep, "fault": segment.fault}
-                for segment_id, segment in sorted(positions.segments.items())
+                str(key): {"position": segment.position, "keep": segment.keep, "fault": segment.fault}
+                for key, segment in sorted(positions.segments.items())
             },
             "until_ms": positions.until_ms,
         }
@@ -177,15 +184,16 @@ def parse_positions(content: bytes, where: str) -> tuple[int, StoredPositions] |
     checksum, _, body = content.partition(b"\n")
     if checksum != b"%08x" % zlib.crc32(body):
         return None
-    stored = cast("dict[str, object]", json.loads(body))
+    stored: _PositionsJson = json.loads(body)
     if stored.get("format", _FORMAT) != _FORMAT:
         raise StateFormatError(where, stored["format"], _FORMAT)
-    segments = cast("dict[str, _StoredJson]", stored["segments"])
-    return cast("int", stored["generation"]), StoredPositions(
-        until_ms=cast("int", stored["until_ms"]),
+    return stored["generation"], StoredPositions(
+        until_ms=stored["until_ms"],
         segments={
-            int(segment_id): StoredSegment(position=segment["position"], keep=segment["keep"], fault=segment["fault"])
-            for segment_id, segment in segments.items()
+            SegmentKey(int(key)): StoredSegment(
+                position=segment["position"], keep=segment["keep"], fault=segment["fault"]
+            )
+            for key, segment in stored["segments"].items()
         },
-        finished=SegmentIds((first, last) for first, last in cast("list[list[int]]", stored["finished"])),
+        finished=SegmentIds(stored["finished"]),
     )

@@ -38,8 +38,8 @@ class Topic(Protocol):
 class PositionsCopy(Stage):
     """Claims the node's copy, restores positions from it where they are wanted, and then copies what is stored.
 
-    `adopt` takes restored positions, on the copy's thread; None where this machine has positions of its own. `is_ready` tells
-    the reader of the log that it may begin.
+    `adopt` takes restored positions, on the copy's thread; None where this machine has positions of its own. With
+    `is_ready` the reader of the log may begin.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
+from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.metrics import AgentMetrics
 from change_agent.positions.inflight import InflightPositions, SegmentProgress
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
@@ -21,13 +22,13 @@ _STATUS_INTERVAL_S: Final = 1.0
 
 
 class FinishedSegments(Protocol):
-    """What becomes of the files of segments that are done."""
+    """The next step for the files of finished segments."""
 
-    def let_go(self, finished: SegmentIds, faulty: Mapping[int, str]) -> frozenset[int]:
-        """Delete or archive what is there of `finished`; set `faulty` (id -> fault) aside. The faulty that are, by id."""
+    def let_go(self, finished: SegmentIds, faulty: Mapping[SegmentKey, str]) -> frozenset[SegmentKey]:
+        """Delete or archive what is there of `finished`; set `faulty` (with what is wrong) aside. The faulty that are."""
 
-    def present(self) -> Collection[int]:
-        """Ids of the segments whose files are there."""
+    def present(self) -> Collection[SegmentKey]:
+        """Keys of the segments whose files are there."""
 
 
 class PositionsWriter(Stage):
@@ -55,13 +56,13 @@ class PositionsWriter(Stage):
         self._write_status: Final = write_status
         self._interval_s: Final = interval_s
         self._lock: Final = threading.Lock()
-        self._set_aside: frozenset[int] = frozenset()
+        self._set_aside: frozenset[SegmentKey] = frozenset()
         # Stores in a row that failed.
         self.store_failures = 0
 
     @property
     def stored(self) -> StoredPositions:
-        """What was stored last."""
+        """The positions that were stored last."""
         return self._stored
 
     def adopt(self, positions: StoredPositions) -> bool:
@@ -112,27 +113,27 @@ class PositionsWriter(Stage):
         faulty = {each: done.fault for each, done in progress.items() if done.done and done.fault is not None}
         self._set_aside |= self._finished_segments.let_go(self._stored.finished, faulty)
 
-    def _store_progress(self, progress: Mapping[int, SegmentProgress]) -> None:
+    def _store_progress(self, progress: Mapping[SegmentKey, SegmentProgress]) -> None:
         ended = {
-            segment_id
-            for segment_id, each in progress.items()
-            if (each.done and not each.keep and each.fault is None) or segment_id in self._set_aside
+            key
+            for key, each in progress.items()
+            if (each.done and not each.keep and each.fault is None) or key in self._set_aside
         }
         segments = dict(self._stored.segments)
-        segments |= {segment_id: _stored(each) for segment_id, each in progress.items()}
-        for segment_id in ended:
-            del segments[segment_id]
+        segments |= {key: _stored(each) for key, each in progress.items()}
+        for key in ended:
+            del segments[key]
         until_ms = max(self._stored.until_ms, self._positions.acknowledged_until_ms)
         present = self._finished_segments.present()
-        # What was read again on request, and is gone, can never come back.
-        gone = [each for each in self._stored.finished.negative() if each not in present]
+        # A segment that was read again on request, and is deleted, can never come back.
+        gone = [each for each in self._stored.finished.read_again() if each not in present]
         finished = self._stored.finished.adding(ended, present).removing(gone)
         positions = StoredPositions(segments=segments, finished=finished, until_ms=until_ms)
         if positions != self._stored:
             self._store.store(positions)
             self._stored = positions
-        for segment_id in ended:
-            self._positions.forget(segment_id)
+        for key in ended:
+            self._positions.forget(key)
         self._set_aside -= ended
 
 

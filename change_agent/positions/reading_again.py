@@ -24,5 +24,5 @@ def reading_again(stored: StoredPositions, folders: Iterable[Path]) -> StoredPos
             continue
         except OSError:
             finished = SegmentIds()
-    segments = {segment_id: replace(each, position=0) for segment_id, each in stored.segments.items()}
+    segments = {key: replace(each, position=0) for key, each in stored.segments.items()}
     return StoredPositions(segments=segments, finished=finished, until_ms=stored.until_ms)

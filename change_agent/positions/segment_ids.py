@@ -1,4 +1,4 @@
-"""SegmentIds: ids of finished segments, as runs of neighbours. Cassandra numbers segments upwards, so there are few
+"""SegmentIds: keys of finished segments (see SegmentKey), as runs of neighbours. Cassandra numbers segments upwards, so there are few
 runs.
 
 To look up or add an id costs the logarithm of the number of runs, or a copy of their bounds, whatever the number of
@@ -12,6 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, Self
 
+from change_agent.cdc_raw.segment_key import SegmentKey
+
 __all__ = ["SegmentIds"]
 
 # Cassandra links a finished segment again when it replays: far fewer than this are in its commit log.
@@ -23,7 +25,7 @@ _STORED: Final = 20_000
 
 
 class SegmentIds:
-    """Immutable, so that threads may share it. Negative ids are those of segments that are read again on request."""
+    """Immutable, so that threads may share it."""
 
     __slots__ = ("_firsts", "_lasts", "_text")
 
@@ -67,12 +69,12 @@ class SegmentIds:
         index = bisect_right(self._firsts, segment_id) - 1
         return self._firsts[index] if index >= 0 and segment_id <= self._lasts[index] else None
 
-    def negative(self) -> Iterator[int]:
-        """The negative ids."""
+    def read_again(self) -> Iterator[SegmentKey]:
+        """Those that were read once more on request."""
         for first, last in zip(self._firsts, self._lasts, strict=True):
             if first >= 0:
                 return
-            yield from range(first, min(last, -1) + 1)
+            yield from map(SegmentKey, range(first, min(last, -1) + 1))
 
     def adding(self, ids: Collection[int], present: Collection[int] = ()) -> SegmentIds:
         """These ids too; when that makes too many runs, the lowest that hold none of `present` are forgotten."""

@@ -1,22 +1,35 @@
-"""EventBatch: events on their way from the reader to the publisher, handed over some at a time."""
+"""EventBatch: collects events of the reader, and hands them over to the publisher some at a time.
+
+Every event passes through here, so it is compiled.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, final
 from uuid import UUID
 
-from change_agent.events.mutation_events import TableEvent
+from change_agent.cdc_raw.segment_key import SegmentKey, segment_id_of
+from change_agent.events.mutation_events import EventKeys, TableEvent
 from change_agent.events.mutation_interpreter import StoppedError
 from change_agent.metrics import AgentMetrics
+from change_agent.native_core import EncodedRun
+from change_agent.positions.accounts import TrackedEntry
 from change_agent.positions.inflight import InflightPositions
-from change_agent.publishing.outgoing import CollectedEvents, OutgoingEvent
+from change_agent.publishing.outgoing import (
+    MessageHeader,
+    Outgoing,
+    OutgoingEvent,
+    OutgoingRun,
+    event_size,
+    header_of,
+)
 
 __all__ = ["EventBatch", "Publisher"]
 
-# Events that are handed over at once: enough to make a hand-over cheap, few enough not to be waited for.
+# Events that are handed over at once: enough to make this cheap, and so few that they are soon together.
 _MAX_EVENTS: Final = 250
 _MAX_AGE_S: Final = 0.02
 
@@ -24,49 +37,97 @@ _MAX_AGE_S: Final = 0.02
 class Publisher(Protocol):
     """Takes events in order."""
 
-    def publish(self, events: Sequence[OutgoingEvent]) -> None:
+    def publish(self, events: Sequence[Outgoing]) -> None:
         """Send these behind all others."""
 
 
+@final
 class EventBatch:
-    """Used by the reader's thread. What it hands over is bounded: it waits while too much is not acknowledged."""
+    """Used by the reader's thread, which waits here while too many events are not acknowledged."""
 
     def __init__(
         self, positions: InflightPositions, publisher: Publisher, metrics: AgentMetrics, stopping: threading.Event
     ) -> None:
-        self._positions: Final = positions
-        self._publisher: Final = publisher
-        self._metrics: Final = metrics
-        self._stopping: Final = stopping
-        self._collected: Final = CollectedEvents()
+        self._positions = positions
+        self._publisher = publisher
+        self._metrics = metrics
+        self._stopping = stopping
+        # Of the current segment.
+        self._headers: dict[EventKeys, MessageHeader] = {}
+        self._events: list[Outgoing] = []
+        # The entries that they are of.
+        self._entries: list[TrackedEntry] = []
+        self._count = 0
+        self._size = 0
+        self._last_writetime_us = 0
+        # When the first of them was added.
         self._since = 0.0
 
     def begin_segment(self) -> None:
-        """What is added from now on is of one segment, up to the next call."""
-        self._collected.begin_segment()
+        """The events that are added from now on are of one segment, up to the next call."""
+        self._headers.clear()
 
-    def add(self, segment_id: int, position: int, node_id: UUID, events: Sequence[TableEvent]) -> None:
+    def add(self, segment: SegmentKey, position: int, node_id: UUID, events: Sequence[TableEvent]) -> None:
         """The events of the entry that ends at `position`."""
-        if not self._collected.events:
+        entry = self._track(segment, position, len(events))
+        for each in events:
+            event = each.event
+            size = event_size(event)
+            self._events.append(OutgoingEvent(self._header(each.keys, node_id, segment), event, entry, size))
+            self._size += size
+            self._last_writetime_us = event.writetime_us or 0
+
+    def add_runs(
+        self,
+        segment: SegmentKey,
+        position: int,
+        node_id: UUID,
+        runs: Sequence[tuple[EventKeys, EncodedRun]],
+        last_writetime_us: int,
+    ) -> None:
+        """Encoded events of some entries. The last entry with events ends at `position`; it is done when all are."""
+        count = 0
+        for _, run in runs:
+            count += len(run)
+        entry = self._track(segment, position, count)
+        for keys, run in runs:
+            outgoing = OutgoingRun(self._header(keys, node_id, segment), run, entry)
+            self._events.append(outgoing)
+            self._size += outgoing.size
+        self._last_writetime_us = last_writetime_us
+
+    def _track(self, segment: SegmentKey, position: int, count: int) -> TrackedEntry:
+        if not self._events:
             self._since = time.monotonic()
-        self._collected.add(segment_id, position, node_id, events)
+        entry = TrackedEntry(segment, position, count)
+        self._entries.append(entry)
+        self._count += count
+        return entry
+
+    def _header(self, keys: EventKeys, node_id: UUID, segment: SegmentKey) -> MessageHeader:
+        header = self._headers.get(keys)
+        if header is None:
+            header = self._headers[keys] = header_of(keys, node_id, segment_id_of(segment))
+        return header
+
+    def has_room(self, count: int) -> bool:
+        """False when so many more events would make it larger than what is handed over at once."""
+        return self._count == 0 or self._count + count <= _MAX_EVENTS
 
     def is_due(self) -> bool:
-        """True when enough has come together, or waited long enough."""
-        count = len(self._collected.events)
-        return count >= _MAX_EVENTS or (count > 0 and time.monotonic() - self._since > _MAX_AGE_S)
+        """True when there are enough events, or the first one has waited long enough."""
+        return self._count >= _MAX_EVENTS or (self._count > 0 and time.monotonic() - self._since > _MAX_AGE_S)
 
     def hand_over(self) -> None:
-        """Give what was added to the publisher, as soon as there is room. Raises StoppedError."""
-        collected = self._collected
-        events = collected.events
-        if not events:
+        """Give the events to the publisher as soon as there is room for them. Raises StoppedError."""
+        if not self._events:
             return
-        while not self._positions.take_room(len(events), collected.size, 1.0):
+        while not self._positions.take_room(self._count, self._size, 1.0):
             if self._stopping.is_set():
                 raise StoppedError
-        self._positions.track(collected.entries)
-        self._publisher.publish(events)
-        self._metrics.events_published += len(events)
-        self._metrics.last_event_writetime_us = events[-1].event.writetime_us or 0
-        collected.clear()
+        self._positions.track(self._entries)
+        self._publisher.publish(self._events)
+        self._metrics.events_published += self._count
+        self._metrics.last_event_writetime_us = self._last_writetime_us
+        self._events, self._entries = [], []
+        self._count = self._size = 0

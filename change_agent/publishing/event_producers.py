@@ -18,17 +18,18 @@ from change_agent.positions.copy_topic import CopyTopic
 from change_agent.positions.inflight import Place
 from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.partition_counts import PartitionCounts
-from change_agent.publishing.topic_looks import LostTopic, TopicLooks
+from change_agent.publishing.topic_checks import LostTopic, TopicChecks
 from change_agent.publishing.topic_policies import TopicPolicies
-from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT
-from schemas.topic_policies import PolicyQuestions
+from clients.topic_policies import PolicyQuestions
+from schemas.mutation_event import CLEARING_SCHEMA_TEXT, MUTATION_EVENTS_SCHEMA_TEXT
+from schemas.progress_record import PROGRESS_SCHEMA_TEXT, UNKNOWN_POSITION, TopicPosition
 
 __all__ = ["EventProducer", "EventProducers", "OnResult"]
 
 OnResult = Callable[[str | None], None]
-"""Told once per message, by a thread of the client: None when the broker has it, else what went wrong."""
+"""Called once per message, by a thread of the client: None when the broker has it, else what went wrong."""
 
-# The agent bounds what is on its way itself, well below this.
+# The agent itself limits the messages in flight, well below this.
 _MAX_PENDING_MESSAGES: Final = 1_000
 _OPERATION_TIMEOUT_S: Final = 10
 
@@ -39,14 +40,18 @@ class EventProducer(Protocol):
     def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
         """Hand a message to the client; never waits for the broker.
 
-        False when the message is larger than the broker takes: then it is not sent, and nothing is told.
+        False when the message is larger than the broker takes: then it is not sent, and nothing is called.
         """
 
     def is_connected(self) -> bool:
-        """False while the client looks for its broker."""
+        """False while the client looks up its broker."""
+
+    @property
+    def last_position(self) -> TopicPosition:
+        """Where the broker has put the last message that it acknowledged; UNKNOWN_POSITION before the first."""
 
     def close(self) -> None:
-        """Give up what is on its way; a result may still come."""
+        """Give up the messages in flight; a result may still come."""
 
 
 class _AvroSchema(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships no types
@@ -66,6 +71,7 @@ class _AvroSchema(pulsar.schema.Schema):  # type: ignore[misc]  # the client shi
 
 
 _EVENTS_SCHEMA: Final = _AvroSchema("MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
+_CLEARING_SCHEMA: Final = _AvroSchema("MutationEvents", CLEARING_SCHEMA_TEXT)
 
 
 class EventProducers:
@@ -75,7 +81,7 @@ class EventProducers:
         self,
         topics: EventsTopics,
         counts: PartitionCounts,
-        looks: TopicLooks,
+        checks: TopicChecks,
         *,
         on_lost: Callable[[LostTopic], None],
         service_url: str,
@@ -86,7 +92,7 @@ class EventProducers:
     ) -> None:
         self._topics: Final = topics
         self._counts: Final = counts
-        self._looks: Final = looks
+        self._checks: Final = checks
         self._policies: Final = TopicPolicies(PolicyQuestions(topics.policy))
         self._on_lost: Final = on_lost
         # Threads that open partitions of one topic make it once.
@@ -100,7 +106,7 @@ class EventProducers:
             tls_trust_certs_file_path=None if trust_certificates is None else str(trust_certificates),
             tls_allow_insecure_connection=allow_insecure,
             tls_validate_hostname=verify_hostname,
-            # What matters is told by us, in our words. A Python logger would need the interpreter lock in client threads.
+            # We log what matters, in our words. A Python logger would need the interpreter lock in client threads.
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
             stats_interval_in_seconds=0,
         )
@@ -112,17 +118,29 @@ class EventProducers:
 
     def open(self, topic: str) -> list[EventProducer]:
         """Producers of all partitions of a topic, which exists then. Raises PublishError."""
+        opened = self._open_all(topic, _EVENTS_SCHEMA)
+        self._policies.forget(topic)
+        self._policies.check(topic)
+        return opened
+
+    def open_clearings(self, topic: str) -> list[EventProducer]:
+        """Producers of messages with a clearing, of all partitions of a topic, which exists then. Raises PublishError."""
+        return self._open_all(topic, _CLEARING_SCHEMA)
+
+    def has_published(self, topic: str) -> bool:
+        """Whether this agent has ever opened the topic for events. Raises PublishError."""
+        return self._counts.known(topic) is not None
+
+    def _open_all(self, topic: str, schema: _AvroSchema) -> list[EventProducer]:
         partitions = self._partitions(topic)
         names = [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
         opened: list[EventProducer] = []
         try:
-            opened.extend(self._producer(topic, name) for name in names)
+            opened.extend(self._producer(topic, name, schema) for name in names)
         except PublishError:
             for producer in opened:
                 producer.close()
             raise
-        self._policies.forget(topic)
-        self._policies.look(topic)
         return opened
 
     def open_partition(self, topic: str, index: int) -> EventProducer:
@@ -135,6 +153,27 @@ class EventProducers:
         partitions = self._topics.ensure(topic).partitions
         name = f"{topic}-partition-0" if partitions else topic
         return self._producer(topic, name, _AvroSchema(record_name, schema_text))
+
+    def read_all(self, topic: str) -> list[bytes]:
+        """All messages of a topic of the agent's own records; it is created if it does not exist. Raises PublishError."""
+        partitions = self._topics.ensure(topic).partitions
+        name = f"{topic}-partition-0" if partitions else topic
+        found = []
+        try:
+            reader = self._client.create_reader(name, pulsar.MessageId.earliest)
+            try:
+                while reader.has_message_available():
+                    found.append(bytes(reader.read_next(timeout_millis=_OPERATION_TIMEOUT_S * 1_000).data()))
+            finally:
+                reader.close()
+        except pulsar.PulsarException as error:
+            raise PublishError(topic, f"cannot be read ({error})") from error
+        return found
+
+    def open_progress(self, topic: str) -> EventProducer:
+        """A producer of progress records; the topic exists then, and is compacted. Raises PublishError."""
+        self._topics.ensure_compacted(topic)
+        return self._producer(topic, topic, _AvroSchema("Progress", PROGRESS_SCHEMA_TEXT))
 
     def hold(self, topic: str) -> None:
         """Be the only one that may produce to this topic, until the end. Raises NodeTakenError, PublishError."""
@@ -154,27 +193,27 @@ class EventProducers:
         return CopyTopic(self._client, topic)
 
     def check(self, topic: str, place: Place | None) -> None:
-        """Look whether an open topic is still whole. Raises TopicLostError, PublishError.
+        """Check whether an open topic is still whole. Raises TopicLostError, PublishError.
 
         `place`: what of the log was acknowledged before the call; None while events of the topic wait on disk.
         """
         lock = self._locks[topic]
         if not lock.acquire(blocking=False):
-            # A thread that opens it looks, too; a loss is told once.
+            # A thread that opens it checks, too; a loss is published once.
             return
         try:
-            found = self._topics.look(topic)
-            self._looks.compare(topic, found)
+            found = self._topics.check(topic)
+            self._checks.compare(topic, found)
             self._counts.check(topic, found.partitions)
-            self._looks.note(topic, found, place)
-            if self._looks.wants_mark(topic):
+            self._checks.note(topic, found, place)
+            if self._checks.wants_mark(topic):
                 self._topics.mark(topic)
         except TopicLostError as error:
-            self._looks.note_lost(topic, error.reason)
+            self._checks.note_lost(topic, error.reason)
             raise
         finally:
             lock.release()
-        self._policies.look(topic)
+        self._policies.check(topic)
 
     def hazards(self, topic: str) -> tuple[str, ...]:
         """Policies of Pulsar that would drop unread events of the topic, and what to do; never waits."""
@@ -182,7 +221,7 @@ class EventProducers:
 
     def end_checks(self) -> None:
         """Make durable what was seen."""
-        self._looks.save()
+        self._checks.save()
 
     def _partitions(self, topic: str) -> int:
         with self._locks[topic]:
@@ -190,23 +229,25 @@ class EventProducers:
             found = self._topics.ensure(topic, self._counts.known(topic))
             self._counts.check(topic, found.partitions)
             if lost is not None:
-                since = self._looks.renew(topic, found)
+                since = self._checks.renew(topic, found)
                 self._on_lost(
-                    LostTopic(topic=topic, reason=lost, since=since, on_told=lambda: self._looks.note_told(topic))
+                    LostTopic(
+                        topic=topic, reason=lost, since=since, on_reported=lambda: self._checks.note_reported(topic)
+                    )
                 )
             else:
-                self._looks.note(topic, found, None)
-            self._looks.save()
+                self._checks.note(topic, found, None)
+            self._checks.save()
         return found.partitions
 
     def _why_lost(self, topic: str) -> str | None:
-        """What happened to a topic that was whole; it is made again then."""
-        if not self._looks.knows(topic):
+        """The reason why a topic that was complete is not any more; it is made again then."""
+        if not self._checks.knows(topic):
             return None
         try:
-            self._looks.compare(topic, self._topics.look(topic))
+            self._checks.compare(topic, self._topics.check(topic))
         except TopicLostError as error:
-            self._looks.note_lost(topic, error.reason)
+            self._checks.note_lost(topic, error.reason)
             return error.reason
         return None
 
@@ -239,6 +280,7 @@ def _authentication(auth: PulsarAuth | None) -> pulsar.Authentication | None:
 class _Producer:
     def __init__(self, producer: pulsar.Producer) -> None:
         self._producer: Final = producer
+        self.last_position = UNKNOWN_POSITION
 
     def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
         is_too_large = is_queued = False
@@ -246,9 +288,10 @@ class _Producer:
         def done(result: _pulsar.Result, message_id: _pulsar.MessageId) -> None:
             nonlocal is_too_large
             if result == _pulsar.Result.Ok:
+                self.last_position = TopicPosition(message_id.ledger_id(), message_id.entry_id())
                 on_result(None)
             elif result == _pulsar.Result.MessageTooBig and not is_queued:
-                # The client looks at the size before it queues the message, and tells at once, on this thread.
+                # The client checks the size before it queues the message, and calls back at once, on this thread.
                 is_too_large = True
             else:
                 on_result(str(result).removeprefix("Result."))

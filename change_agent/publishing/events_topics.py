@@ -9,34 +9,36 @@ from __future__ import annotations
 import logging
 import ssl
 import uuid
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
 import httpx
 
 from change_agent.configuration.pulsar_auth import PulsarAuth
 from change_agent.errors import PublishError, TopicLostError
-from change_agent.publishing.topic_looks import TopicState
-from schemas.certificate_refusal import certificate_refusal
-from schemas.client_credentials import TokenIssueError
-from schemas.errors import ConfigError
-from schemas.redirects import RedirectError, redirected
-from schemas.topics import rest_path
+from change_agent.publishing.topic_checks import TopicState
+from clients.admin_client import NOT_SENT, UNANSWERED, AdminClient, explained, reason_of, topic_path
 
 __all__ = ["EventsTopics"]
 
 _log: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 15.0
-_EARLIEST: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 _DONE: Final = frozenset({200, 204, 409})
+# Of new messages, before a topic is compacted.
+_COMPACTION_BYTES: Final = 1024 * 1024
 _STATS: Final = "stats?getPreciseBacklog=true"
 _MARK: Final = "cdc-subscription"
 """Property of a subscription. One that was removed and made again does not have the mark of the one that was there."""
 
 
-class EventsTopics:
-    """Owns the HTTP client. `ensure` may be called by several threads."""
+class EventsTopics(AdminClient[httpx.Response]):
+    """Owns the HTTP client. `ensure` may be called by several threads. Raises PublishError; where a topic does not exist,
+    TopicLostError.
+    """
+
+    _not_sent: ClassVar = (*NOT_SENT, httpx.InvalidURL)
+    _unanswered: ClassVar = (*UNANSWERED, httpx.HTTPError)
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class EventsTopics:
         self._subscription: Final = subscription
         self._partitions: Final = partitions
         self._create: Final = create
-        # Topics that this agent has made, and not marked yet: it may be told to try again before it comes to that.
+        # Topics that this agent has made, and not marked yet: it may have to retry before it comes to that.
         self._made: Final[set[str]] = set()
         self._hint: Final = "; it is made again" if create else "; create it, or let createTopics be true"
 
@@ -71,28 +73,39 @@ class EventsTopics:
         """
         if self._create:
             self._make(topic, self._partitions if known is None else known, is_known=known is not None)
-        found = self.look(topic)
+        found = self.check(topic)
         if topic in self._made:
             if found.mark is None:
                 self.mark(topic)
-                found = self.look(topic)
+                found = self.check(topic)
             self._made.discard(topic)
         return found
 
-    def mark(self, topic: str) -> None:
-        """Give its subscription a mark; a later look finds whether it has one. Does nothing without `create`."""
+    def ensure_compacted(self, topic: str) -> None:
+        """A topic without partitions and subscriptions, of which the broker keeps the newest message of each key. Raises PublishError.
+
+        Without `create` it must be there, or the broker makes it when a producer comes.
+        """
         if not self._create:
             return
-        subscription = quote(self._subscription, safe="")
+        path = topic_path(topic)
+        self._call("PUT", topic, path)
         try:
-            self._call(
-                "PUT", topic, f"/persistent/{rest_path(topic)}/subscription/{subscription}/properties",
-                json={_MARK: uuid.uuid4().hex},
-            )  # fmt: skip
+            self._call("POST", topic, f"{path}/compactionThreshold", _COMPACTION_BYTES)
+        except PublishError as error:
+            _log.info("%s is compacted only if the policy of its namespace compacts it (%s)", topic, error)
+
+    def mark(self, topic: str) -> None:
+        """Give its subscription a mark; a later check finds whether it has one. Does nothing without `create`."""
+        if not self._create:
+            return
+        path = f"{topic_path(topic)}/subscription/{quote(self._subscription, safe='')}/properties"
+        try:
+            self._call("PUT", topic, path, {_MARK: uuid.uuid4().hex})
         except PublishError as error:
             _log.debug("its subscription gets no mark: %s", error)
 
-    def look(self, topic: str) -> TopicState:
+    def check(self, topic: str) -> TopicState:
         """How the topic is now. Raises TopicLostError when it or its subscription does not exist, PublishError."""
         partitions = self.partitions(topic)
         # Before what waits is asked for: then what has nothing waiting has consumed up to these ends.
@@ -114,40 +127,27 @@ class EventsTopics:
             is_drained=all(each.get("msgBacklog") == 0 for each in found),
         )
 
-    def partitions(self, topic: str) -> int:
-        """The number of the topic's partitions, 0 when it has none. Raises TopicLostError when it does not exist."""
-        return int(self._call("GET", topic, f"/persistent/{rest_path(topic)}/partitions").json().get("partitions", 0))
-
-    def policy(self, topic: str, path: str) -> Any:
-        """What is set there; None for nothing, which has an empty answer. Raises PublishError."""
-        answer = self._call("GET", topic, path)
-        return answer.json() if answer.content else None
-
     def _make(self, topic: str, partitions: int, *, is_known: bool) -> None:
-        path = rest_path(topic)
         self._make_topic(topic, partitions, is_known=is_known)
-        subscription = f"subscription/{quote(self._subscription, safe='')}"
         # Without its mark: of two calls that make a subscription at the same time a broker stores the properties of one and
         # shows those of the other, until it loads the topic again.
-        made = self._call("PUT", topic, f"/persistent/{path}/{subscription}", json=_EARLIEST)
-        if made.status_code == httpx.codes.CONFLICT:
-            # It may be there in some partitions only.
+        if not self.make_subscription(topic, self._subscription):
             for name in self._without_subscription(self._stats(topic, self.partitions(topic))):
-                self._call("PUT", topic, f"/persistent/{rest_path(name)}/{subscription}", json=_EARLIEST)
+                self.make_subscription(name, self._subscription)
 
     def _make_topic(self, topic: str, partitions: int, *, is_known: bool) -> None:
-        path = f"/persistent/{rest_path(topic)}"
+        path = topic_path(topic)
         if partitions == 0:
             if self._call("PUT", topic, path).status_code == httpx.codes.NO_CONTENT:
                 self._made.add(topic)
             return
-        made = self._call("PUT", topic, f"{path}/partitions", json=partitions)
+        made = self._call("PUT", topic, f"{path}/partitions", partitions)
         if made.status_code == httpx.codes.CONFLICT and not self._has_partitions(topic, is_known=is_known):
             # The topic was deleted, and clients have made partitions of no topic again, or one without partitions.
             self._call("DELETE", topic, f"{path}?force=true")
             for index in range(partitions):
                 self._call("DELETE", topic, f"{path}-partition-{index}?force=true")
-            made = self._call("PUT", topic, f"{path}/partitions", json=partitions)
+            made = self._call("PUT", topic, f"{path}/partitions", partitions)
             if made.status_code == httpx.codes.CONFLICT:
                 # Without the topic a subscription would make one without partitions.
                 raise PublishError(topic, "was deleted, and clients make its partitions again before it can be made")
@@ -166,12 +166,10 @@ class EventsTopics:
         return [name for name, each in stats.items() if self._subscription not in each.get("subscriptions", {})]
 
     def _stats(self, topic: str, partitions: int) -> dict[str, Any]:
-        """By partition. To list subscriptions takes the right to consume; who may produce may look at the statistics."""
+        """By partition. To list subscriptions takes the right to consume; the right to produce allows reading the statistics."""
         if not partitions:
-            return {topic: self._call("GET", topic, f"/persistent/{rest_path(topic)}/{_STATS}").json()}
-        found = self._call(
-            "GET", topic, f"/persistent/{rest_path(topic)}/partitioned-{_STATS}&perPartition=true"
-        ).json()
+            return {topic: self._of(topic, _STATS)}
+        found = self._of(topic, f"partitioned-{_STATS}&perPartition=true")
         names = [f"{topic}-partition-{index}" for index in range(partitions)]
         return {name: found["partitions"].get(name) or self._partition_stats(topic, name) for name in names}
 
@@ -179,15 +177,15 @@ class EventsTopics:
         """Of one that the statistics of all leave out: it does not exist, or it is with no broker just now, as while its bundle is
         unloaded. Raises PublishError for the latter."""
         try:
-            return dict(self._call("GET", topic, f"/persistent/{rest_path(name)}/{_STATS}").json())
+            return dict(self._json(topic, f"{topic_path(name)}/{_STATS}"))
         except TopicLostError:
             return {}
 
     def _ends(self, topic: str, partitions: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """Of each partition its last entry, and how far the subscription is; empty where the broker does not tell."""
+        """Of each partition its last entry, and how far the subscription is; empty where the broker does not answer that."""
         what = "partitioned-internalStats" if partitions else "internalStats"
         try:
-            found = self._call("GET", topic, f"/persistent/{rest_path(topic)}/{what}").json()
+            found = self._of(topic, what)
             each = found["partitions"] if partitions else {topic: found}
             return [
                 (
@@ -200,42 +198,33 @@ class EventsTopics:
             _log.debug("%s: the ends of its partitions are not known (%s)", topic, error)
             return []
 
-    def _call(self, method: str, topic: str, path: str, json: object = None) -> httpx.Response:
-        host = self._client.base_url.host
+    def _sender(self, method: str, body: object) -> Callable[[str], httpx.Response]:
+        headers = {} if self._auth is None else self._auth.http_headers()
+        return lambda address: self._client.request(method, address, headers=headers, json=body)
 
-        def ask(address: str) -> httpx.Response:
-            nonlocal host
-            host = httpx.URL(address).host or host
-            return self._client.request(method, address, headers=headers, json=json)
+    def _failure(self, topic: str, reason: str) -> PublishError:
+        return PublishError(topic, reason)
 
-        try:
-            headers = {} if self._auth is None else self._auth.http_headers()
-            response = redirected(ask, path)
-        except (RedirectError, TokenIssueError, ConfigError, httpx.InvalidURL) as error:
-            raise PublishError(topic, str(error)) from error
-        except (httpx.HTTPError, OSError, ValueError, KeyError) as error:
-            reason = str(error) or type(error).__name__
-            if refusal := certificate_refusal(reason):
-                reason = f"{refusal}; check tlsTrustCertsFilePath and sslHostnameVerificationEnable"
-            raise PublishError(topic, f"Pulsar's admin interface at {host}: {reason}") from error
-        if response.status_code == httpx.codes.NOT_FOUND and method == "GET":
+    def _no_answer(self, topic: str, error: Exception) -> PublishError:
+        # After a redirect another host was asked.
+        asked = error.request.url if isinstance(error, httpx.RequestError) else self._client.base_url
+        reason = explained(
+            str(error) or type(error).__name__, "tlsTrustCertsFilePath and sslHostnameVerificationEnable"
+        )
+        return PublishError(topic, f"Pulsar's admin interface at {asked.host}: {reason}")
+
+    def _check(self, method: str, path: str, topic: str, answer: httpx.Response) -> None:
+        if answer.status_code == httpx.codes.NOT_FOUND and method == "GET":
             raise TopicLostError(topic, f"does not exist{self._hint}")
-        if response.status_code == httpx.codes.NOT_FOUND and method == "DELETE":
-            return response
-        if response.status_code not in _DONE:
+        if answer.status_code == httpx.codes.NOT_FOUND and method == "DELETE":
+            return
+        if answer.status_code not in _DONE:
             hint = "" if self._auth is None else self._auth.problem()
-            raise PublishError(topic, f"{method} {path}: {response.status_code} {_reason(response)}{hint}")
-        return response
+            raise PublishError(
+                topic, f"{method} {path}: {answer.status_code} {reason_of(answer) or answer.reason_phrase}{hint}"
+            )
 
 
 def _ledger_position(text: str) -> tuple[int, int]:
     ledger, _, entry = text.partition(":")
     return int(ledger), int(entry)
-
-
-def _reason(response: httpx.Response) -> str:
-    try:
-        reason = str(response.json().get("reason", ""))
-    except (ValueError, AttributeError):
-        reason = " ".join(response.text.split())
-    return reason[:200] or response.reason_phrase

@@ -62,7 +62,7 @@ class HeldEvents:
     def __init__(self, path: Path) -> None:
         self.path: Final = path
         self._read_position = 0
-        # Of the events at the read position; None is the first versions' one, and today's behind damaged bytes.
+        # Of the events at the read position; None is the first versions' one.
         self._read_schema: WriterSchema | None = None
         self._before_last: tuple[int, WriterSchema | None] = (0, None)
         # Everything before it is with the broker; and the schema there.
@@ -133,7 +133,7 @@ class HeldEvents:
         self._read_position, self._read_schema = self._before_last
 
     def note_done(self) -> None:
-        """What was read so far is with the broker; the next start of the process reads it again all the same."""
+        """The broker has everything that was read so far. The next start of the process reads it again all the same."""
         self._done_position, self._done_schema = self._read_position, self._read_schema
 
     def rewind(self) -> None:
@@ -200,7 +200,7 @@ class HeldEvents:
 
 
 def _schema_of(payload: bytes) -> WriterSchema:
-    """What a frame of a schema says; of one that is no JSON, nothing behind it can be read until the next."""
+    """The schema of a frame; if it is not JSON, nothing behind it can be read until the next one."""
     try:
         schema: WriterSchema = json.loads(payload)
     except (ValueError, RecursionError):
@@ -225,7 +225,7 @@ def holds_events(directory: Path) -> bool:
 
 
 def read_too_large(working_directory: Path) -> Iterator[TooLargeEvent]:
-    """What is kept in a working directory because it is larger than the broker's maxMessageSize; an agent may be running."""
+    """Events of a working directory that are larger than the broker's maxMessageSize; an agent may be running."""
     for path in sorted((working_directory / "held" / TOO_LARGE).glob(f"*{HELD_SUFFIX}")):
         for message, size in HeldEvents(path).read_all():
             for event in message.events:

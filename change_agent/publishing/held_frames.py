@@ -47,7 +47,7 @@ def read_frame(file: BinaryIO, start: int, size: int) -> bytes | None:
 
 
 def scan_frames(file: BinaryIO, size: int) -> FrameScan:
-    """Look at every frame. A schema without events behind it is what a crash has left: it does not count."""
+    """Check every frame. A schema without events behind it is what a crash has left: it does not count."""
     found, at, schema = FrameScan(), 0, None
     while at < size:
         payload = read_frame(file, at, size)

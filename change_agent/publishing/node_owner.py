@@ -52,7 +52,7 @@ class NodeOwner:
             self._metrics.standby = 1
             return False
         except PublishError as error:
-            _log.info("whether another machine has an agent for this node cannot be said (%s); going on", error)
+            _log.info("it is not known whether another machine has an agent for this node (%s); continuing", error)
         else:
             if self._metrics.standby:
                 _log.info("the other agent has ended; this one continues")

@@ -10,16 +10,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, final
 from uuid import UUID
 
-from change_agent.events.mutation_events import EventKeys, TableEvent
+from change_agent.events.mutation_events import EventKeys
+from change_agent.native_core import EncodedRun
 from change_agent.positions.accounts import TrackedEntry
 from schemas.mutation_event import MutationEvent
 from schemas.topics import partition_of_token
 
 __all__ = [
-    "CollectedEvents",
     "MessageHeader",
+    "Outgoing",
     "OutgoingEvent",
+    "OutgoingRun",
     "WaitingEvents",
+    "count_of",
     "event_size",
     "header_of",
     "route",
@@ -32,7 +35,7 @@ _EVENT_BYTES = 64
 
 
 class MessageHeader(NamedTuple):
-    """What the events of one message have in common."""
+    """The common values of the events of one message."""
 
     node_id: UUID
     segment_id: int
@@ -42,20 +45,54 @@ class MessageHeader(NamedTuple):
     key_schema: str
 
 
-@final
-class OutgoingEvent:
-    """An event, the log entry that waits for it, and its size (estimated bytes in a message).
+class Outgoing:
+    """Events of one table and one segment: how many, the log entry that waits for them, their estimated bytes in messages.
 
-    `entry` is None when the log does not wait any more: the event is held on disk.
+    `entry` is None when no log entry waits for them: they were read from the file of held events.
     """
 
-    __slots__ = ("entry", "event", "header", "size")
+    __slots__ = ("count", "entry", "header", "size")
+
+    def __init__(self, header: MessageHeader, entry: TrackedEntry | None, count: int, size: int) -> None:
+        self.header = header
+        self.entry = entry
+        self.count = count
+        self.size = size
+
+
+@final
+class OutgoingEvent(Outgoing):
+    """One event, as a Python object."""
+
+    __slots__ = ("event",)
 
     def __init__(self, header: MessageHeader, event: MutationEvent, entry: TrackedEntry | None, size: int) -> None:
-        self.header = header
+        super().__init__(header, entry, 1, size)
         self.event = event
-        self.entry = entry
-        self.size = size
+
+
+@final
+class OutgoingRun(Outgoing):
+    """Events that the native core has encoded. `entry` stands for all entries of their batch: it is done when they all are."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, header: MessageHeader, run: EncodedRun, entry: TrackedEntry) -> None:
+        super().__init__(header, entry, len(run), run.size)
+        self.run = run
+
+    def split(self, partitions: int) -> list[tuple[int, OutgoingRun]]:
+        """By topic partition."""
+        assert self.entry is not None
+        return [(index, OutgoingRun(self.header, part, self.entry)) for index, part in self.run.split(partitions)]
+
+    def take(self, max_events: int, max_bytes: int, takes_any: bool) -> OutgoingRun:
+        """Take events away from the front: see EncodedRun."""
+        assert self.entry is not None
+        taken = OutgoingRun(self.header, self.run.take(max_events, max_bytes, takes_any), self.entry)
+        self.count -= taken.count
+        self.size -= taken.size
+        return taken
 
 
 def header_of(keys: EventKeys, node_id: UUID, segment_id: int) -> MessageHeader:
@@ -69,7 +106,7 @@ def event_size(event: MutationEvent) -> int:
     return _EVENT_BYTES + 2 * len(event.key)
 
 
-def size_of(events: Sequence[OutgoingEvent]) -> int:
+def size_of(events: Sequence[Outgoing]) -> int:
     """The size of all of them."""
     size = 0
     for event in events:
@@ -77,47 +114,18 @@ def size_of(events: Sequence[OutgoingEvent]) -> int:
     return size
 
 
-@final
-class CollectedEvents:
-    """Events of one segment that come together before they are handed over, and the entries that they are of."""
-
-    __slots__ = ("_headers", "entries", "events", "size")
-
-    def __init__(self) -> None:
-        self._headers: dict[EventKeys, MessageHeader] = {}
-        self.events: list[OutgoingEvent] = []
-        self.entries: list[TrackedEntry] = []
-        self.size = 0
-
-    def begin_segment(self) -> None:
-        """What is added from now on is of one segment, up to the next call."""
-        self._headers.clear()
-
-    def add(self, segment_id: int, position: int, node_id: UUID, events: Sequence[TableEvent]) -> None:
-        """The events of the entry that ends at `position`."""
-        tracked = TrackedEntry(segment_id, position, len(events))
-        self.entries.append(tracked)
-        for each in events:
-            keys = each.keys
-            event = each.event
-            header = self._headers.get(keys)
-            if header is None:
-                header = self._headers[keys] = header_of(keys, node_id, abs(segment_id))
-            size = event_size(event)
-            self.events.append(OutgoingEvent(header, event, tracked, size))
-            self.size += size
-
-    def clear(self) -> None:
-        """They are handed over."""
-        self.events = []
-        self.entries = []
-        self.size = 0
+def count_of(events: Sequence[Outgoing]) -> int:
+    """How many events they are."""
+    count = 0
+    for event in events:
+        count += event.count
+    return count
 
 
-def runs_by_table(events: Sequence[OutgoingEvent]) -> list[list[OutgoingEvent]]:
+def runs_by_table(events: Sequence[Outgoing]) -> list[list[Outgoing]]:
     """The same events in the same order, cut where the header changes: most often not at all."""
-    runs: list[list[OutgoingEvent]] = []
-    run: list[OutgoingEvent] = []
+    runs: list[list[Outgoing]] = []
+    run: list[Outgoing] = []
     header: MessageHeader | None = None
     for event in events:
         if event.header is not header:
@@ -132,57 +140,97 @@ def runs_by_table(events: Sequence[OutgoingEvent]) -> list[list[OutgoingEvent]]:
 class WaitingEvents:
     """Events of one topic partition that are in no message yet, in order."""
 
-    __slots__ = ("_events", "size")
+    __slots__ = ("_count", "_events", "size")
 
     def __init__(self) -> None:
-        self._events: deque[OutgoingEvent] = deque()
+        self._events: deque[Outgoing] = deque()
+        self._count = 0
         self.size = 0
 
     def __len__(self) -> int:
         """How many there are."""
-        return len(self._events)
+        return self._count
 
-    def add(self, event: OutgoingEvent) -> None:
-        """An event behind all others."""
+    def add(self, event: Outgoing) -> None:
+        """Events behind all others."""
         self._events.append(event)
+        self._count += event.count
         self.size += event.size
 
-    def take_all(self) -> list[OutgoingEvent]:
+    def put_back(self, events: Sequence[Outgoing]) -> None:
+        """Events that were taken, in front of all others again."""
+        self._events.extendleft(reversed(events))
+        self._count += count_of(events)
+        self.size += size_of(events)
+
+    def take_all(self) -> list[Outgoing]:
         """All of them, which do not wait any more."""
         events = list(self._events)
         self._events.clear()
+        self._count = 0
         self.size = 0
         return events
 
+    def is_encoded(self) -> bool:
+        """Whether the native core has encoded the first ones."""
+        return isinstance(self._events[0], OutgoingRun)
+
     def take(self, max_events: int, max_bytes: int) -> list[OutgoingEvent]:
-        """Those at the head that share a segment and a table, as many as a message may carry; at least one of any size."""
+        """Those at the head that share a segment and a table, as many as a message may carry; at least one of any size.
+
+        For those at the head that are not encoded.
+        """
         waiting = self._events
-        first = waiting[0]
-        header = first.header
-        is_held = first.entry is None
+        header = waiting[0].header
         taken: list[OutgoingEvent] = []
         size = 0
         while waiting and len(taken) < max_events:
             event = waiting[0]
-            if (event.header is not header and event.header != header) or (event.entry is None) != is_held:
+            if not isinstance(event, OutgoingEvent):
+                break
+            if event.header is not header and event.header != header:
                 break
             if taken and size + event.size > max_bytes:
                 break
             waiting.popleft()
             taken.append(event)
             size += event.size
+        self._count -= len(taken)
+        self.size -= size
+        return taken
+
+    def take_encoded(self, max_events: int, max_bytes: int) -> list[OutgoingRun]:
+        """The same for those at the head that are encoded."""
+        waiting = self._events
+        header = waiting[0].header
+        taken: list[OutgoingRun] = []
+        count = 0
+        size = 0
+        while waiting and count < max_events:
+            run = waiting[0]
+            if not isinstance(run, OutgoingRun) or (run.header is not header and run.header != header):
+                break
+            is_whole = run.count <= max_events - count and run.size <= max_bytes - size
+            part = run if is_whole else run.take(max_events - count, max_bytes - size, not taken)
+            if is_whole or run.count == 0:
+                waiting.popleft()
+            if part.count:
+                taken.append(part)
+            count += part.count
+            size += part.size
+            if not is_whole:
+                break
+        self._count -= count
         self.size -= size
         return taken
 
 
-def route(
-    events: Iterable[OutgoingEvent], lanes: Sequence[WaitingEvents], token_of: Callable[[bytes], int]
-) -> set[int]:
-    """Add each event to the lane of its partition, by its row's token; the indexes of the lanes that got some."""
-    touched: set[int] = set()
+def route(events: Iterable[Outgoing], lanes: Sequence[WaitingEvents], token_of: Callable[[bytes], int]) -> None:
+    """Add each event to the lane of its partition, by its row's token."""
     count = len(lanes)
     for event in events:
-        index = partition_of_token(token_of(event.event.partition_key), count)
-        lanes[index].add(event)
-        touched.add(index)
-    return touched
+        if isinstance(event, OutgoingEvent):
+            lanes[partition_of_token(token_of(event.event.partition_key), count)].add(event)
+        elif isinstance(event, OutgoingRun):
+            for index, part in event.split(count):
+                lanes[index].add(part)

@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
@@ -21,40 +20,44 @@ from change_agent.errors import PartitionsChangedError, PublishError, TopicLostE
 from change_agent.metrics import AgentMetrics
 from change_agent.positions.inflight import InflightPositions, Place
 from change_agent.publishing.event_producers import EventProducer
-from change_agent.publishing.held_events import HELD_SUFFIX, TOO_LARGE, HeldEvents
-from change_agent.publishing.outgoing import OutgoingEvent, runs_by_table
+from change_agent.publishing.held_events import HELD_SUFFIX
+from change_agent.publishing.hold_limits import HoldLimits
+from change_agent.publishing.messages import Packing
+from change_agent.publishing.outgoing import Outgoing, runs_by_table
 from change_agent.publishing.publisher_inbox import (
     Batch,
     Changed,
     InboxMessage,
+    Moment,
     Opened,
     Refused,
     Reopened,
     Result,
     Stop,
 )
-from change_agent.publishing.topic_lane import Packing, TopicLane
-from change_agent.publishing.topic_queue import TopicQueue
+from change_agent.publishing.topic_files import TopicFiles
+from change_agent.publishing.topic_lane import TopicLane
+from change_agent.publishing.topic_queue import TopicQueue, TopicState
 from change_agent.publishing.topic_status import TopicStatus
 from runtime.backoff import Backoff
 from runtime.stage import Stage
+from schemas.progress_record import Checkpoint
 from schemas.topics import events_topic
 
-__all__ = ["HoldLimits", "MutationPublisher", "Producers"]
+__all__ = ["MutationPublisher", "Producers"]
 
 _log: Final = logging.getLogger(__name__)
 # Taken from the inbox before messages are packed; enough to fill them, little enough to keep acknowledgements moving.
 _DRAIN: Final = 64
 _OPENING: Final = Backoff(0.2, 5)
 _SILENT: Final = Backoff(2, 10)
-# A producer that can be made and cannot send must not be made in a hot loop.
+# Limits how often a producer is made that can connect but not send.
 _REOPENING: Final = Backoff(0.1, 10)
 # The client's own way back to a broker slows down to a try a minute; after so long without one, a new producer is
 # quicker.
 _CUT_OFF_S: Final = 3.0
-_LOOK_S: Final = 1.0
-# Between two producers of one lane.
-# Between two looks at the topics that are in use.
+_TURN_S: Final = 1.0
+# Between two checks of the topics that are in use.
 _CHECK_S: Final = 60.0
 
 
@@ -71,29 +74,10 @@ class Producers(Protocol):
         """Raise PublishError when the open topic is not what it was. `place`: EventProducers.check."""
 
     def end_checks(self) -> None:
-        """All open topics were looked at."""
+        """All open topics were checked."""
 
     def hazards(self, topic: str) -> tuple[str, ...]:
         """Policies of Pulsar that would drop unread events of the topic; never waits."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldLimits:
-    """When topics that cannot be used are held, while another one can be used and the disk has room.
-
-    A topic can be used when the broker acknowledges each message within `answer_s`. Topics that cannot be used for
-    `seconds` are held if together that many events or bytes wait for them, or if reading waits for room, and if the
-    broker acknowledged something of another topic within `proof_s`. After `max_seconds` they are held, however little
-    waits. Events that are sent from the disk have as much room again.
-    """
-
-    events: int
-    bytes: int
-    seconds: float
-    max_held_bytes: int
-    max_seconds: float = 90.0
-    answer_s: float = 10.0
-    proof_s: float = 20.0
 
 
 class MutationPublisher(Stage):
@@ -119,22 +103,44 @@ class MutationPublisher(Stage):
         self._packing: Final = packing
         self._held_directory: Final = held_directory
         self._hold_limits: Final = hold_limits
-        # Of its own, so that what comes from the disk takes no room from what is read.
+        # Separate, so that events from the disk take no room from events that are read.
         self._held_room: Final = InflightPositions(max_events=hold_limits.events, max_bytes=hold_limits.bytes)
         self._inbox: Final[SimpleQueue[InboxMessage]] = SimpleQueue()
         self._topics: Final[dict[tuple[str, str], TopicQueue]] = {}
         # Topics with something to do; a dict keeps their order.
         self._ready: Final[dict[str, TopicQueue]] = {}
-        self._look_at = 0.0
+        self._next_turn = 0.0
         self._check_at = time.monotonic() + check_s
         self._check_s: Final = check_s
         self._checking: threading.Thread | None = None
         # Replaced as a whole, for other threads: by `keyspace.table`.
         self.statuses: Mapping[str, TopicStatus] = {}
+        # Of tables that have had no event since the agent's start; in place of those of their topics.
+        self._quiet: Final[dict[tuple[str, str], Checkpoint]] = {}
+        self._on_moment: Callable[[], None] = lambda: None
 
-    def publish(self, events: Sequence[OutgoingEvent]) -> None:
+    def publish(self, events: Sequence[Outgoing]) -> None:
         """Send these behind all others. Room was taken for them, and their entries are tracked."""
         self._inbox.put(Batch(events))
+
+    def note_moment(self, time_ms: int, tables: frozenset[tuple[str, str]]) -> None:
+        """`publish` got all events of the writes that the node acknowledged before this time (ms since the epoch); see Moment."""
+        self._inbox.put(Moment(time_ms, tables))
+
+    def on_moment(self, call: Callable[[], None]) -> None:
+        """Call this on the publisher's thread after each moment. To be set before the start."""
+        self._on_moment = call
+
+    def checkpoint(self, keyspace: str, table: str) -> Checkpoint | None:
+        """Until when the broker has everything of a table; None while that is not known. For any thread."""
+        topic = self._topics.get((keyspace, table))
+        found = None if topic is None else topic.checkpoint
+        return found or self._quiet.get((keyspace, table))
+
+    def stopped(self, keyspace: str, table: str) -> str | None:
+        """Why a table's events do not reach the broker, as text; None when they do. For any thread."""
+        topic = self._topics.get((keyspace, table))
+        return None if topic is None else topic.stopped
 
     def wake(self) -> None:
         """End the wait for events and answers."""
@@ -147,18 +153,18 @@ class MutationPublisher(Stage):
             keyspace, _, table = unquote(path.name.removesuffix(HELD_SUFFIX)).partition(".")
             self._topic(keyspace, table)
         while self._handle_some():
-            disk_has_room = self._held_bytes() < self._hold_limits.max_held_bytes
+            disk_has_room = self._hold_limits.disk_has_room(self._topics.values())
             for topic in self._ready.values():
                 if disk_has_room:
-                    topic.store_held()
+                    topic.store()
                 self._metrics.messages_sent += topic.send_ready()
             self._ready.clear()
-            self._look_after_topics()
+            self._serve_topics()
 
     def _handle_some(self) -> bool:
         """Handle what is in the inbox, waiting a little for the first; False at the end."""
         try:
-            message = self._inbox.get(timeout=_LOOK_S)
+            message = self._inbox.get(timeout=_TURN_S)
         except Empty:
             return True
         for left in reversed(range(_DRAIN)):
@@ -173,17 +179,20 @@ class MutationPublisher(Stage):
                         topic.add(run)
                 case Result():
                     self._take_result(message)
+                case Moment(time_ms, tables):
+                    self._note_moment(time_ms, tables)
                 case Refused(topic, reason):
-                    self._note_problem(topic, reason)
+                    topic.note_problem(reason)
                 case Changed(topic, reason):
-                    self._note_problem(topic, reason)
+                    topic.note_problem(reason)
                     if not topic.is_held:
                         self._hold(topic)
                 case Opened(topic, producers):
-                    topic.open(producers)
+                    if not topic.open(producers):
+                        self._open(topic, _TURN_S)
                     self._ready[topic.name] = topic
-                case Reopened(topic, lane, producer):
-                    topic.reopen(lane, producer)
+                case Reopened(topic, lane, generation, producer):
+                    topic.reopen(lane, generation, producer)
                     self._ready[topic.name] = topic
             try:
                 if left:
@@ -192,19 +201,29 @@ class MutationPublisher(Stage):
                 break
         return True
 
+    def _note_moment(self, time_ms: int, tables: frozenset[tuple[str, str]]) -> None:
+        for name in tables:
+            topic = self._topics.get(name)
+            if topic is None:
+                self._quiet[name] = Checkpoint(time_ms)
+            else:
+                topic.note_moment(time_ms)
+        self._on_moment()
+
     def _topic(self, keyspace: str, table: str) -> TopicQueue:
         topic = self._topics.get((keyspace, table))
         if topic is None:
             # Cassandra allows letters, digits and _; whatever the log says, the file stays in its folder.
-            held = quote(f"{keyspace}.{table}{HELD_SUFFIX}", safe="")
+            file_name = quote(f"{keyspace}.{table}{HELD_SUFFIX}", safe="")
+            name = events_topic(keyspace, table, self._topic_prefix)
+            metrics = self._metrics.table(f"{keyspace}.{table}")
             topic = self._topics[keyspace, table] = TopicQueue(
-                events_topic(keyspace, table, self._topic_prefix),
-                HeldEvents(self._held_directory / held),
-                HeldEvents(self._held_directory / TOO_LARGE / held),
+                name,
+                TopicFiles(name, self._held_directory, file_name, metrics),
                 self._positions,
                 self._held_room,
                 self._packing,
-                self._metrics.table(f"{keyspace}.{table}"),
+                metrics,
                 lambda *result: self._inbox.put(Result(*result)),
                 answer_s=self._hold_limits.answer_s,
             )
@@ -215,11 +234,6 @@ class MutationPublisher(Stage):
         self._in_background(
             topic, topic.name, lambda: self._inbox.put(Opened(topic, self._producers.open(topic.name))), delay_s
         )
-
-    @staticmethod
-    def _note_problem(topic: TopicQueue, reason: str) -> None:
-        if topic.note_problem(reason):
-            _log.warning("waiting for %s: %s (attempt %d)", topic.name, reason, topic.attempts)
 
     def _take_result(self, result: Result) -> None:
         topic, lane = result.topic, result.lane
@@ -232,15 +246,15 @@ class MutationPublisher(Stage):
             self._ready[topic.name] = topic
         elif was_open and not lane.is_open:
             self._metrics.send_errors += 1
-            self._note_problem(topic, f"a message was refused ({result.error}); it is sent again")
+            topic.note_problem(f"a message was refused ({result.error}); it is sent again")
             self._reopen(topic, lane)
 
-    def _look_after_topics(self) -> None:
+    def _serve_topics(self) -> None:
         """Replace producers without connection; hold topics that cannot be used while others can."""
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._next_turn:
             return
-        self._look_at = now + _LOOK_S
+        self._next_turn = now + _TURN_S
         topics = list(self._topics.values())
         self.statuses = {
             f"{keyspace}.{table}": topic.status(self._producers.hazards(topic.name))
@@ -253,17 +267,16 @@ class MutationPublisher(Stage):
                     self._reopen(topic, lane)
             if topic.is_held and topic.is_silent():
                 self._hold_again(topic)
-            if topic.is_held or topic.waits_for_disk:
-                # Room on disk or in flight may have come back.
-                self._ready[topic.name] = topic
-        for topic in self._topics_to_hold(topics, now):
+            # Room on disk or in flight may have come back.
+            self._ready[topic.name] = topic
+        for topic in self._hold_limits.topics_to_hold(topics, reading_waits=self._positions.waits_for_room):
             if topic.is_silent():
-                self._note_silence(topic)
+                topic.note_silence()
             self._hold(topic)
         self._check_topics(now)
 
     def _check_topics(self, now: float) -> None:
-        """Somebody else may change or delete a topic while it is in use."""
+        """A topic may be changed or deleted while it is in use."""
         if now < self._check_at or (self._checking is not None and self._checking.is_alive()):
             return
         self._check_at = now + self._check_s
@@ -281,66 +294,45 @@ class MutationPublisher(Stage):
                 except (PartitionsChangedError, TopicLostError) as error:
                     self._inbox.put(Changed(topic, error.reason))
                 except PublishError as error:
-                    _log.debug("looking at it: %s", error)
+                    _log.debug("a topic cannot be checked: %s", error)
             self._producers.end_checks()
 
         self._checking = threading.Thread(target=check, name="check", daemon=True)
         self._checking.start()
 
-    def _topics_to_hold(self, topics: Sequence[TopicQueue], now: float) -> list[TopicQueue]:
-        """Those that stand in the way of others. While none can be used the log is the better place to wait in."""
-        limits = self._hold_limits
-        waiting = [
-            topic
-            for topic in topics
-            if topic.unusable_for() >= limits.seconds and topic.events and not topic.is_held and not topic.is_usable()
-        ]
-        usable = [topic for topic in topics if topic.is_usable()]
-        if not waiting or not usable or self._held_bytes() >= limits.max_held_bytes:
-            return []
-        events, size = sum(topic.events for topic in waiting), sum(topic.bytes for topic in waiting)
-        is_urgent = events > limits.events or size > limits.bytes or self._positions.waits_for_room
-        # One that has nothing to send may seem usable for a while when it is not.
-        if is_urgent and any(topic.acknowledged_since(now - limits.proof_s) for topic in usable):
-            return waiting
-        return [topic for topic in waiting if topic.unusable_for() >= limits.max_seconds]
-
     def _hold_again(self, topic: TopicQueue) -> None:
-        """It opened and does not acknowledge: what is on its way goes again, by new producers."""
-        self._note_silence(topic)
+        """The topic was opened and does not acknowledge. Open it again, and send again what was not acknowledged."""
+        topic.note_silence()
         topic.hold()
         self._open(topic, _SILENT.pause_s(topic.silences))
-
-    def _note_silence(self, topic: TopicQueue) -> None:
-        seconds = self._hold_limits.answer_s
-        self._note_problem(topic, f"the broker took a message and did not acknowledge it within {seconds:g} s")
 
     def _hold(self, topic: TopicQueue) -> None:
         _log.warning(
             "%s cannot be used for %.0f s: its events are held in %s, so that other tables can continue",
-            topic.name, topic.unusable_for(), self._held_directory,
-        )  # fmt: skip
-        must_open = bool(topic.lanes)
+            topic.name,
+            topic.unusable_for(),
+            self._held_directory,
+        )
+        must_open = topic.state is TopicState.OPEN
         topic.hold()
-        topic.store_held()
+        topic.store()
         self._metrics.topics_held += 1
         if must_open:
             self._open(topic)
 
-    def _held_bytes(self) -> int:
-        return sum(topic.held_bytes for topic in self._topics.values())
-
     def _reopen(self, topic: TopicQueue, lane: TopicLane) -> None:
-        index = topic.lanes.index(lane)
+        index, generation = topic.lanes.index(lane), lane.generation
         self._in_background(
             topic,
             f"{topic.name} partition {index}",
-            lambda: self._inbox.put(Reopened(topic, lane, self._producers.open_partition(topic.name, index))),
+            lambda: self._inbox.put(
+                Reopened(topic, lane, generation, self._producers.open_partition(topic.name, index))
+            ),
             delay_s=_REOPENING.pause_s(lane.failures),
         )
 
     def _in_background(self, topic: TopicQueue, what: str, task: Callable[[], None], delay_s: float = 0.0) -> None:
-        """Do what blocks on a thread of its own, until it succeeds or the publisher stops."""
+        """Run a task that blocks, on its own thread, until it succeeds or the publisher stops."""
 
         def run() -> None:
             self.stopping.wait(delay_s)

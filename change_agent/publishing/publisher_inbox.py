@@ -1,4 +1,4 @@
-"""What the publisher's thread is told by others: by the reader, by the Pulsar client, by threads that open topics."""
+"""Messages to the publisher's thread: from the reader, from the Pulsar client, and from threads that open topics."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from change_agent.publishing.event_producers import EventProducer
-from change_agent.publishing.outgoing import OutgoingEvent
+from change_agent.publishing.outgoing import Outgoing
 from change_agent.publishing.topic_lane import TopicLane
 from change_agent.publishing.topic_queue import TopicQueue
 
-__all__ = ["Batch", "Changed", "InboxMessage", "Opened", "Refused", "Reopened", "Result", "Stop"]
+__all__ = ["Batch", "Changed", "InboxMessage", "Moment", "Opened", "Refused", "Reopened", "Result", "Stop"]
 
 
 class Batch(NamedTuple):
     """Events to be sent, in order."""
 
-    events: Sequence[OutgoingEvent]
+    events: Sequence[Outgoing]
 
 
 class Result(NamedTuple):
-    """What the client said about the oldest message of a lane; `error` is None when the broker has it."""
+    """The client's result for the oldest message of a lane; `error` is None when the broker has it."""
 
     topic: TopicQueue
     lane: TopicLane
@@ -36,29 +36,41 @@ class Opened(NamedTuple):
 
 
 class Reopened(NamedTuple):
-    """A new producer for a lane whose old one failed."""
+    """A new producer for a lane, unless the lane's generation is another one by now."""
 
     topic: TopicQueue
     lane: TopicLane
+    generation: int
     producer: EventProducer
 
 
 class Refused(NamedTuple):
-    """An attempt to open a topic, or a lane of it, failed; it is repeated."""
+    """An attempt to open a topic, or one of its partitions, failed. It is repeated."""
 
     topic: TopicQueue
     reason: str
 
 
 class Changed(NamedTuple):
-    """An open topic is not what it was: it must not be used any more."""
+    """An open topic was changed or deleted. Nothing more may be sent to it before it is opened again."""
 
     topic: TopicQueue
     reason: str
 
 
+class Moment(NamedTuple):
+    """All events of the writes that the node acknowledged before this time (ms since the epoch) are before it in the inbox.
+
+    It applies to these tables (keyspace, table). Changes of the other tables wait somewhere else, for example because
+    they cannot be decoded yet.
+    """
+
+    time_ms: int
+    tables: frozenset[tuple[str, str]]
+
+
 class Stop(NamedTuple):
-    """The end."""
+    """End the publisher's thread."""
 
 
-InboxMessage: TypeAlias = Batch | Result | Opened | Reopened | Refused | Changed | Stop
+InboxMessage: TypeAlias = Batch | Result | Opened | Reopened | Refused | Changed | Moment | Stop

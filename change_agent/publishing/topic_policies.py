@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from change_agent.errors import PublishError
-from schemas.topic_policies import Audience, PolicyAnswers, hazards_of
+from clients.topic_policies import Audience, PolicyAnswers, hazards_of
 
 __all__ = ["EVENTS", "TopicPolicies"]
 
@@ -21,37 +21,38 @@ EVENTS: Final = Audience(messages="events", subscription="the subscription", rea
 
 
 class TopicPolicies:
-    """What was found last, by topic. `look` is for threads that may wait for Pulsar, the rest for all."""
+    """The results of the last check, by topic. `look` is for threads that may wait for Pulsar, the rest for all."""
 
     def __init__(self, answers: PolicyAnswers, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._answers: Final = answers
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
-        self._looked_at: Final[dict[str, float]] = {}
+        self._checked_at: Final[dict[str, float]] = {}
         self._hazards: Final[dict[str, tuple[str, ...]]] = {}
         self._is_unreadable = False
 
     def hazards(self, topic: str) -> tuple[str, ...]:
-        """What would drop unread events of the topic, as far as it is known."""
+        """The policies that would delete unread events of the topic, as far as known."""
         return self._hazards.get(topic, ())
 
-    def look(self, topic: str) -> None:
+    def check(self, topic: str) -> None:
         """Ask, where that was not done within the hour; an error for each new hazard. That it cannot be asked is said once."""
         now = self._clock()
         with self._lock:
-            if now - self._looked_at.get(topic, -_INTERVAL_S) < _INTERVAL_S:
+            if now - self._checked_at.get(topic, -_INTERVAL_S) < _INTERVAL_S:
                 return
-            self._looked_at[topic] = now
+            self._checked_at[topic] = now
         try:
             found = tuple(hazards_of(self._answers, topic, EVENTS))
         except (PublishError, ValueError, TypeError, AttributeError) as error:
-            self._looked_at[topic] = now - _INTERVAL_S + _RETRY_S
+            self._checked_at[topic] = now - _INTERVAL_S + _RETRY_S
             if not self._is_unreadable:
                 self._is_unreadable = True
                 _log.warning(
                     "it is not known whether Pulsar deletes unread events, because its policies cannot be read (%s); grant the right"
-                    " to read them, or see docs/agent.md for what to check", error,
-                )  # fmt: skip
+                    " to read them, or see docs/agent.md for what to check",
+                    error,
+                )
             return
         for each in found:
             if each not in self.hazards(topic):
@@ -61,4 +62,4 @@ class TopicPolicies:
     def forget(self, topic: str) -> None:
         """Ask again at the next `look`: the topic is opened."""
         with self._lock:
-            self._looked_at.pop(topic, None)
+            self._checked_at.pop(topic, None)

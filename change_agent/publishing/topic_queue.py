@@ -1,41 +1,82 @@
-"""TopicQueue: all that is on its way to one events topic: in its lanes, waiting for it to open, or held on disk."""
+"""TopicQueue: all events of one events topic that are not acknowledged, and the states of its life.
+
+                  the topic has producers
+     OPENING ──────────────────────────────> OPEN <──────────────────────┐
+        │                                   │    ^                       │
+        │ it keeps room from other topics   │    │ producers             │ the file is sent and acknowledged
+        └───────────────┬───────────────────┘    │                       │
+                        v                        │                       │
+                     BLOCKED ────────────────────┴────────────────────> HELD
+                                                   the disk took its events
+
+`TopicQueue.become` is the only place where the state changes.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from typing import Final
 
 from change_agent.metrics import TableMetrics
 from change_agent.positions.inflight import InflightPositions
 from change_agent.publishing.event_producers import EventProducer
-from change_agent.publishing.held_events import HeldEvents
-from change_agent.publishing.outgoing import MessageHeader, OutgoingEvent, route, size_of
-from change_agent.publishing.topic_lane import Packing, SentMessage, TopicLane
-from change_agent.publishing.topic_status import TopicStatus
+from change_agent.publishing.messages import Message, Packing
+from change_agent.publishing.outgoing import MessageHeader, Outgoing, OutgoingEvent, WaitingEvents, route
+from change_agent.publishing.topic_files import TopicFiles
+from change_agent.publishing.topic_lane import TopicLane
+from change_agent.publishing.topic_status import TopicProblem, TopicStatus
 from change_agent.schema.node_connection import token_of
-from schemas.mutation_event import MutationEvents, decode_events, encode_events
+from schemas.mutation_event import MutationEvents, decode_events
+from schemas.progress_record import Checkpoint
 
-__all__ = ["TopicQueue"]
+__all__ = ["TopicQueue", "TopicState"]
 
 _log: Final = logging.getLogger(__name__)
+# Moments that wait for acknowledgements. When there are more, the last but one is left out.
+_MOST_MOMENTS: Final = 64
+# Messages that are written to disk at once.
+_STORED_TOGETHER: Final = 64
+
+
+class TopicState(Enum):
+    """Where the events of a topic are. In each state new events go behind the others of their partition."""
+
+    OPENING = "opening"
+    """In the backlog: the number of partitions is not known yet."""
+    OPEN = "open"
+    """In the lanes."""
+    HELD = "held"
+    """In the file; new events go to the backlog, and from there to the file. The lanes have what was read from the file."""
+    BLOCKED = "blocked"
+    """In the lanes, which have no producers, or in the backlog. The disk has not taken them yet."""
+
+
+_NEXT: Final = {
+    TopicState.OPENING: (TopicState.OPEN, TopicState.BLOCKED),
+    TopicState.OPEN: (TopicState.BLOCKED,),
+    TopicState.BLOCKED: (TopicState.HELD, TopicState.OPEN),
+    TopicState.HELD: (TopicState.OPEN,),
+}
 
 
 class TopicQueue:
-    """Owned by the publisher's thread. Order per topic partition is kept, whatever way the events take.
+    """Owned by the publisher's thread. The order of events in a topic partition is kept in all states.
 
-    A topic that cannot be used while others can is *held*: what waits for it goes to a file, and is acknowledged, for it
-    is durable there. When the topic opens, the file is sent first, by rounds: a single message until the broker has
-    acknowledged one, then as much as `held_room` gives. After a crash in the middle it is sent again.
+    A topic that cannot be used while others can is held: its events go to a file, and are acknowledged, because they
+    are durable there. When the topic can be used again, the file is sent first, in rounds: one message until the broker
+    has acknowledged something, then as many as `held_room` has room for. After a crash in between, it is sent again.
+
+    When the disk is full, events stay where they are, not acknowledged. Reading stops when they have all room.
     """
 
     def __init__(
         self,
         name: str,
-        held: HeldEvents,
-        too_large: HeldEvents,
+        files: TopicFiles,
         positions: InflightPositions,
         held_room: InflightPositions,
         packing: Packing,
@@ -46,99 +87,137 @@ class TopicQueue:
     ) -> None:
         self.name: Final = name
         self.metrics: Final = metrics
-        self._held: Final = held
-        self._too_large: Final = too_large
+        self.state = TopicState.OPENING if files.held.is_read else TopicState.HELD
+        self.lanes: Sequence[TopicLane] = ()
+        """One for each partition; none before the topic was open for the first time. Replaced as a whole."""
+        self.checkpoint: Checkpoint | None = None
+        """Up to when the broker has all events, for other threads. Replaced as a whole."""
+        self.silences = 0
+        """How often in a row it was open and did not acknowledge, while it was held."""
+        self._files: Final = files
+        self._backlog: Final = WaitingEvents()
         self._positions: Final = positions
         self._held_room: Final = held_room
-        self._answer_s: Final = answer_s
         self._packing: Final = packing
         self._on_result: Final = on_result
-        self._lanes: list[TopicLane] = []
-        # Events before the number of partitions is known, or behind those that are held: a lane that never opens.
-        self._line: TopicLane = self._new_lane()
-        self._ready: Final[dict[int, TopicLane]] = {}
+        self._answer_s: Final = answer_s
         self._unusable_since: float | None = time.monotonic()
-        self._problem: str | None = None
-        self._problem_since_s: float | None = None
-        self._attempts = 0
-        self._held_on_their_way = 0
-        # Since it was opened; None before the broker acknowledged something.
+        self._problem: TopicProblem | None = None
+        # Since the topic was opened; None before the broker acknowledged something.
         self._acknowledged_at: float | None = None
-        # Times in a row that it was held again, for it did not acknowledge.
-        self._silences = 0
-        # For the disk, which refused them.
-        self._unstored: list[SentMessage] = []
-        self._not_set_aside: Final[deque[SentMessage]] = deque()
-        self._is_unwritable = False
-        self.events = 0
-        self.bytes = 0
-        self._retry_too_large()
-        self._tell_damage(held)
-        self.is_held = not held.is_read
+        # Moments that wait for acknowledgements: the time, and the number of events of each lane.
+        self._moments: Final[deque[tuple[int, list[tuple[TopicLane, int]]]]] = deque()
+
+    def become(self, state: TopicState) -> None:
+        """Change the state."""
+        assert state in _NEXT[self.state], f"{self.name}: {self.state} -> {state}"
+        self.state = state
 
     @property
-    def lanes(self) -> Sequence[TopicLane]:
-        """One a partition; none before the topic is open."""
-        return self._lanes
+    def is_held(self) -> bool:
+        """True while its events are in the file, or must go there."""
+        return self.state in (TopicState.HELD, TopicState.BLOCKED)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes on disk."""
-        return self._held.size
+        """Bytes of the file of held events."""
+        return self._files.held.size
 
     @property
-    def waits_for_disk(self) -> bool:
-        """True when something of it could not be written, and is kept in memory."""
-        return bool(self._unstored or self._not_set_aside)
+    def events(self) -> int:
+        """How many events are in memory."""
+        return len(self._backlog) + self._events_in_lanes
 
     @property
-    def attempts(self) -> int:
-        """How often it was refused since it last took something."""
-        return self._attempts
+    def bytes(self) -> int:
+        """The room that they take."""
+        return self._backlog.size + sum(lane.bytes for lane in self.lanes)
+
+    @property
+    def _events_in_lanes(self) -> int:
+        return sum(lane.events for lane in self.lanes)
 
     def status(self, hazards: tuple[str, ...] = ()) -> TopicStatus:
         """How it stands now."""
+        problem = self._problem
         return TopicStatus(
             topic=self.name,
-            partitions=len(self._lanes),
+            partitions=sum(lane.is_open for lane in self.lanes) and len(self.lanes),
             is_usable=self.is_usable(),
             waiting_events=self.events,
-            held_bytes=self._held.size,
-            too_large_bytes=self._too_large.size,
-            problem=self._problem,
-            problem_since_s=self._problem_since_s,
-            attempts=self._attempts,
+            held_bytes=self.held_bytes,
+            too_large_bytes=self._files.too_large.size,
+            problem=None if problem is None else problem.reason,
+            problem_since_s=None if problem is None else problem.since_s,
+            attempts=0 if problem is None else problem.attempts,
             hazards=hazards,
         )
 
-    def note_problem(self, reason: str) -> bool:
-        """It was refused (again); True when that is worth a line of the log: ever more seldom, unless it is new."""
-        is_new = self._problem != reason
-        self._attempts += 1
-        self.metrics.retries += 1
-        if self._problem is None:
-            self._problem_since_s = time.time()
-        self._problem = reason
-        return is_new or self._attempts & (self._attempts - 1) == 0
+    @property
+    def stopped(self) -> str | None:
+        """Why no moment can be passed, as text; None when only acknowledgements are missing. For any thread."""
+        problem = "" if self._problem is None else f" ({self._problem.reason})"
+        if self.metrics.damaged_bytes:
+            return f"events in {self._files.held.path} were damaged and cannot be published: verify the table"
+        if self._has_too_large:
+            return f"an event is larger than the broker takes, and is kept in {self._files.too_large.path}"
+        if self.is_held:
+            return f"its events are held on disk{problem}"
+        if self.events and self.state is TopicState.OPENING:
+            return f"its topic is not open{problem}"
+        return f"its topic cannot be used{problem}" if self.events and self._problem is not None else None
 
     @property
-    def silences(self) -> int:
-        """How often in a row it was held again, for it was open and did not acknowledge."""
-        return self._silences
+    def _has_too_large(self) -> bool:
+        return self._files.too_large.size > 0 or any(lane.too_large for lane in self.lanes)
+
+    def note_moment(self, time_ms: int) -> None:
+        """All events of the writes that the node acknowledged before this time (ms since the epoch) were added."""
+        if self.metrics.damaged_bytes or self._has_too_large or self.is_held:
+            self._moments.clear()
+        elif self.events == 0 or self.lanes:
+            # Events in the backlog are in no lane: a later moment counts them.
+            self._moments.append((time_ms, [(lane, lane.handed_over) for lane in self.lanes]))
+            if len(self._moments) > _MOST_MOMENTS:
+                del self._moments[-2]
+            self._pass_moments()
+
+    def _pass_moments(self) -> None:
+        if self._moments and self._has_too_large:
+            # The moments' counts include it: a later event that is acknowledged would be taken for it.
+            self._moments.clear()
+        passed = None
+        while self._moments and all(lane.acknowledged >= count for lane, count in self._moments[0][1]):
+            passed = self._moments.popleft()[0]
+        if passed is not None:
+            self.checkpoint = Checkpoint(passed, tuple(lane.last_position for lane in self.lanes))
+
+    def note_problem(self, reason: str) -> None:
+        """The topic was refused. A new reason is logged, and every time that the number of attempts has doubled."""
+        before = self._problem
+        self.metrics.retries += 1
+        attempts = 1 if before is None else before.attempts + 1
+        self._problem = TopicProblem(reason, time.time() if before is None else before.since_s, attempts)
+        if before is None or before.reason != reason or attempts & (attempts - 1) == 0:
+            _log.warning("waiting for %s: %s (attempt %d)", self.name, reason, attempts)
+
+    def note_silence(self) -> None:
+        """The topic does not acknowledge what was sent."""
+        self.note_problem(f"the broker took a message and did not acknowledge it within {self._answer_s:g} s")
 
     def is_usable(self) -> bool:
-        """True when every partition has a connection and acknowledges in time what is sent to it."""
+        """True when every partition has a connection, and acknowledges in time."""
         return self._is_connected() and not self.is_silent()
 
     def _is_connected(self) -> bool:
-        return bool(self._lanes) and all(lane.is_usable for lane in self._lanes)
+        return bool(self.lanes) and all(lane.is_usable for lane in self.lanes)
 
     def is_silent(self) -> bool:
-        """True when a message was sent and the broker has not acknowledged it for too long."""
+        """True when the broker has not acknowledged a message for too long."""
         return self._unanswered_for() > self._answer_s
 
     def _unanswered_for(self) -> float:
-        return max((lane.unanswered_for() for lane in self._lanes), default=0.0)
+        return max((lane.unanswered_for() for lane in self.lanes), default=0.0)
 
     def unusable_for(self) -> float:
         """Seconds since it was first seen that the topic cannot be used; 0 when it can."""
@@ -153,54 +232,73 @@ class TopicQueue:
         """Whether the broker acknowledged something of it since then (monotonic seconds)."""
         return self._acknowledged_at is not None and self._acknowledged_at >= time_s
 
-    def add(self, events: Sequence[OutgoingEvent]) -> None:
+    def add(self, events: Sequence[Outgoing]) -> None:
         """Events behind all others of their partitions."""
-        self.events += len(events)
-        self.bytes += size_of(events)
-        if self._lanes and not self.is_held:
+        if self.lanes and self.state is not TopicState.HELD:
             self._route(events)
         else:
             for event in events:
-                self._line.waiting.add(event)
+                self._backlog.add(event)
 
-    def _route(self, events: Sequence[OutgoingEvent]) -> None:
-        for index in route(events, [lane.waiting for lane in self._lanes], token_of):
-            lane = self._lanes[index]
-            self._ready[id(lane)] = lane
+    def _route(self, events: Iterable[Outgoing]) -> None:
+        route(events, [lane.waiting for lane in self.lanes], token_of)
 
-    def open(self, producers: Sequence[EventProducer]) -> None:
-        """The topic can be used; so many partitions it has."""
-        for producer in producers:
-            lane = self._new_lane()
+    def open(self, producers: Sequence[EventProducer]) -> bool:
+        """Send with these producers, one for each partition.
+
+        False when there are messages for another number of partitions. They must go to the file first; the producers
+        are closed.
+        """
+        if len(producers) != len(self.lanes):
+            if self._events_in_lanes:
+                for producer in producers:
+                    producer.close()
+                return False
+            self.lanes = [self._new_lane() for _ in producers]
+        for lane, producer in zip(self.lanes, producers, strict=True):
             lane.open(producer)
-            self._lanes.append(lane)
-        if not self.is_held:
-            self._route(self._line.waiting.take_all())
+        if self.state is not TopicState.HELD:
+            self._become_open()
+        return True
 
-    def reopen(self, lane: TopicLane, producer: EventProducer) -> None:
-        """A new producer for a lane whose old one failed; it is closed when the lane was given up meanwhile."""
-        if lane not in self._lanes:
+    def reopen(self, lane: TopicLane, generation: int, producer: EventProducer) -> None:
+        """A new producer for a lane. It is closed when the lane was stopped meanwhile."""
+        if lane.generation == generation:
+            lane.open(producer)
+        else:
             producer.close()
-            return
-        lane.open(producer)
-        self._ready[id(lane)] = lane
 
-    def take_result(self, lane: TopicLane, generation: int, error: str | None) -> SentMessage | None:
-        """What the client said about the lane's oldest message: the message when it was acknowledged."""
+    def _become_open(self) -> None:
+        self.become(TopicState.OPEN)
+        self._route(self._backlog.take_all())
+
+    def _new_lane(self) -> TopicLane:
+        return TopicLane(self._packing, lambda lane, generation, error: self._on_result(self, lane, generation, error))
+
+    def send_ready(self) -> int:
+        """Send what can be sent; the number of messages that were sent."""
+        if self.state is TopicState.HELD and self.is_usable():
+            self._load()
+        count = sum(lane.send_ready() for lane in self.lanes)
+        self._set_aside()
+        return count
+
+    def take_result(self, lane: TopicLane, generation: int, error: str | None) -> Message | None:
+        """The client's result for the lane's oldest message: the message when it was acknowledged."""
         message = lane.take_result(generation, error)
         if message is None:
             return None
-        self._ready[id(lane)] = lane
         self._acknowledged_at = time.monotonic()
-        self._silences = 0
+        self.silences = 0
         if self._problem is not None:
-            _log.info("%s takes events again, after %d attempts", self.name, self._attempts)
-            self._problem, self._problem_since_s, self._attempts = None, None, 0
+            _log.info("%s takes events again, after %d attempts", self.name, self._problem.attempts)
+            self._problem = None
         self._count(message)
         self._settle(message)
+        self._pass_moments()
         return message
 
-    def _count(self, message: SentMessage) -> None:
+    def _count(self, message: Message) -> None:
         metrics = self.metrics
         metrics.events_acknowledged += message.events
         metrics.messages_sent += 1
@@ -208,177 +306,112 @@ class TopicQueue:
         if message.writetime_us is not None:
             metrics.observe_delay(time.time() - message.writetime_us / 1e6, message.events)
 
-    def _settle(self, message: SentMessage) -> None:
-        """Nothing is left to do for this message."""
-        self._forget(message)
+    def _settle(self, message: Message) -> None:
+        """The message left its lane, and nothing is left to do for it."""
         if message.entries:
             self._positions.acknowledge(message.entries, message.events, message.size)
-        else:
-            self._held_room.give_room_back(message.events, message.size)
-            self._held_on_their_way -= message.events
-            if self._held_on_their_way == 0:
-                self._held.note_done()
-        self._remove_when_published()
+            return
+        self._held_room.give_room_back(message.events, message.size)
+        if self._events_in_lanes == 0:
+            self._files.held.note_done()
 
-    def _remove_when_published(self) -> None:
-        if self._held.is_read and self._held_on_their_way == 0 and self._held.size:
-            self._held.remove()
-            _log.info("%s: everything that was held is published", self.name)
+    def _set_aside(self) -> None:
+        """Keep events on disk that the broker refuses for their size. The events behind them are sent."""
+        files = self._files
+        for lane in self.lanes:
+            while lane.too_large and files.may_write and files.keep_too_large(lane.too_large[0].payload):
+                self._note_too_large(lane.take_too_large())
 
-    def _set_aside(self, message: SentMessage) -> None:
-        """Keep an event that the broker will not take for its size; the ones behind it go on."""
-        self._not_set_aside.append(message)
-        self._set_aside_again()
-
-    def _set_aside_again(self) -> None:
-        """Keep those that are too large and not kept yet; until then their places in the log are not acknowledged."""
-        waiting = self._not_set_aside
-        while waiting and self._append(self._too_large, [waiting[0].payload]):
-            self._note_too_large(waiting.popleft())
-
-    def _note_too_large(self, message: SentMessage) -> None:
+    def _note_too_large(self, message: Message) -> None:
         self.metrics.events_too_large += 1
         event = decode_events(message.payload).events[0]
         _log.error(
             "%s: an event of %d bytes is larger than the broker's maxMessageSize; it is kept in %s and tried again at the"
             " next start (position %d)",
-            self.name, len(message.payload), self._too_large.path, event.position,
-        )  # fmt: skip
+            self.name,
+            len(message.payload),
+            self._files.too_large.path,
+            event.position,
+        )
         self._settle(message)
 
-    def _retry_too_large(self) -> None:
-        """What an earlier process set aside goes again, in front: the broker may take more by now."""
-        if self._too_large.size == 0:
-            return
-        payloads = []
-        while (message := self._too_large.read_next()) is not None:
-            payloads.append(encode_events(message))
-        self._tell_damage(self._too_large)
-        if not payloads or self._append(self._held, payloads):
-            self._too_large.remove()
-        else:
-            self._too_large.rewind()
-
-    def _tell_damage(self, held: HeldEvents) -> None:
-        if damaged := held.take_damage():
-            self.metrics.damaged_bytes += damaged
-            _log.error(
-                "%s: %d bytes of events in %s are damaged and cannot be published: verify the table; the others are sent, then"
-                " the file is kept as %s.damaged",
-                self.name, damaged, held.path, held.path.name,
-            )  # fmt: skip
-
-    def send_ready(self) -> int:
-        """Send what can be sent; the number of messages that were sent."""
-        if self.is_held and self.is_usable():
-            self._load()
-        count = sum(lane.send_ready() for lane in self._ready.values())
-        self._ready.clear()
-        return count
-
     def hold(self) -> None:
-        """Move what is on its way to disk, and everything that comes until the topic can be used again."""
-        messages = [message for lane in self._lanes for message in lane.take_all()]
-        self._lanes, self._held_on_their_way = [], 0
-        self._silences += self.is_held and self._acknowledged_at is None
+        """Let events go to disk, from now on, until the topic can be used again."""
+        self._moments.clear()
+        self.silences += self.is_held and self._acknowledged_at is None
         self._acknowledged_at = None
-        self._ready.clear()
-        self._held.rewind()
-        self.is_held = True
-        for message in messages:
-            if not message.entries:
-                # It is in the file already.
-                self._forget(message)
-                self._held_room.give_room_back(message.events, message.size)
-        self._store([message for message in messages if message.entries])
-
-    def store_held(self) -> None:
-        """Make durable, and acknowledge, what came since the topic is held, and what the disk did not take before."""
-        messages: list[SentMessage] = []
-        if self.is_held and self._line.waiting and not self._unstored:
-            line, self._line = self._line, self._new_lane()
-            messages = line.take_all()
-        self._store(messages)
-        self._set_aside_again()
-
-    def _store(self, messages: Sequence[SentMessage]) -> None:
-        """Hold these; where the disk refuses they stay in memory, not acknowledged, until it takes them."""
-        self._unstored += messages
-        if not self._unstored or not self._append(self._held, [message.payload for message in self._unstored]):
+        for lane in self.lanes:
+            lane.stop()
+        if self.state is not TopicState.HELD:
+            self.become(TopicState.BLOCKED)
             return
-        for message in self._unstored:
-            self._forget(message)
-            self._positions.acknowledge(message.entries, message.events, message.size)
-        self._unstored = []
+        # The file has what the lanes have.
+        for lane in self.lanes:
+            self._held_room.give_room_back(lane.events, lane.bytes)
+            lane.clear()
+        self._files.held.rewind()
 
-    def _append(self, held: HeldEvents, payloads: Sequence[bytes]) -> bool:
-        try:
-            held.append(payloads)
-        except OSError as error:
-            self.metrics.write_failures += 1
-            if not self._is_unwritable:
-                _log.error("%s cannot be written (%s); its events wait, trying again", held.path, error.strerror)
-            self._is_unwritable = True
+    def store(self) -> None:
+        """Write to the file, and acknowledge, what must go there."""
+        if self._files.may_write:
+            if self.state is TopicState.BLOCKED and self._store_lanes():
+                self.become(TopicState.HELD)
+            if self.state is TopicState.HELD:
+                self._store_backlog()
+
+    def _store_lanes(self) -> bool:
+        messages = [message for lane in self.lanes for message in lane.pack_all()]
+        if messages and not self._store(messages):
             return False
-        self._is_unwritable = False
+        for lane in self.lanes:
+            lane.clear()
         return True
 
-    def _load(self) -> None:
-        """A round from disk into the lanes, when the one before is acknowledged; in front of what waits behind it."""
-        if self._held_on_their_way:
-            return
-        while True:
-            message = self._held.read_next()
-            self._tell_damage(self._held)
-            if message is None:
-                self.is_held = False
-                self._remove_when_published()
-                self._route_unstored()
-                self._route(self._line.waiting.take_all())
-                return
-            if not self._send_held(message):
-                self._held.unread()
-                return
-            if self._acknowledged_at is None:
-                # Until the broker has acknowledged something, one message is enough to find out.
+    def _store_backlog(self) -> None:
+        # When all of the file was read, the lanes get the backlog as soon as the last round is acknowledged.
+        while self._backlog and not (self._files.held.is_read and self.is_usable()):
+            packed: list[tuple[Message, Sequence[Outgoing]]] = []
+            while self._backlog and len(packed) < _STORED_TOGETHER:
+                packed.append(self._packing.pack(self._backlog))
+            if not self._store([message for message, _ in packed]):
+                self._backlog.put_back([event for _, taken in packed for event in taken])
                 return
 
+    def _store(self, messages: Sequence[Message]) -> bool:
+        is_stored = self._files.hold([message.payload for message in messages])
+        if is_stored:
+            for message in messages:
+                self._positions.acknowledge(message.entries, message.events, message.size)
+        return is_stored
+
+    def _load(self) -> None:
+        """Read a round from the file into the lanes, when the previous round is acknowledged."""
+        if self._events_in_lanes:
+            return
+        while (message := self._files.read_next()) is not None:
+            if not self._send_held(message):
+                self._files.held.unread()
+                return
+            if self._acknowledged_at is None:
+                # One message is enough to see whether the broker acknowledges.
+                return
+        if self._events_in_lanes == 0:
+            if self.held_bytes:
+                self._files.held.remove()
+                _log.info("%s: everything that was held is published", self.name)
+            self._become_open()
+
     def _send_held(self, message: MutationEvents) -> bool:
-        """Route the events of a held message; False when there is no room for them."""
+        """Route the events of a held message; False when there is no room for them.
+
+        They are decoded, because a file may be older than the schema, or than the topic's number of partitions.
+        """
         sizes = [len(event.key) + len(event.partition_key) for event in message.events]
         if not self._held_room.take_room(len(sizes), sum(sizes), 0):
             return False
         header = MessageHeader(
             message.node_id, message.segment_id, message.keyspace, message.table, message.table_id, message.key_schema
         )
-        self._held_on_their_way += len(sizes)
-        self.events += len(sizes)
-        self.bytes += sum(sizes)
         pairs = zip(message.events, sizes, strict=True)
         self._route([OutgoingEvent(header, event, None, size) for event, size in pairs])
         return True
-
-    def _route_unstored(self) -> None:
-        """What should have been held, and the disk did not take, is in memory still: in front of what waits."""
-        messages, self._unstored = self._unstored, []
-        for message in messages:
-            packed = decode_events(message.payload)
-            header = MessageHeader(
-                packed.node_id, packed.segment_id, packed.keyspace, packed.table, packed.table_id, packed.key_schema
-            )
-            # Room was taken for the message as a whole: its last event gives back what the division leaves.
-            share, rest = divmod(message.size, message.events)
-            sizes = [share] * (message.events - 1) + [share + rest]
-            each = zip(packed.events, message.entries, sizes, strict=True)
-            self._route([OutgoingEvent(header, event, entry, size) for event, entry, size in each])
-
-    def _forget(self, message: SentMessage) -> None:
-        self.events -= message.events
-        self.bytes -= message.size
-
-    def _new_lane(self) -> TopicLane:
-        return TopicLane(
-            self._packing,
-            lambda lane, generation, error: self._on_result(self, lane, generation, error),
-            self._set_aside,
-        )

@@ -1,10 +1,19 @@
-"""TopicStatus: how it stands with one events topic, for people and metrics."""
+"""TopicStatus: the state of one events topic, for people and metrics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["TopicStatus"]
+__all__ = ["TopicProblem", "TopicStatus"]
+
+
+class TopicProblem(NamedTuple):
+    """Why a topic was refused last; since when, in seconds of the epoch; how often since it last acknowledged something."""
+
+    reason: str
+    since_s: float
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""HttpEndpoint: `/metrics`, `/status`, `/healthz` and `/readyz` over HTTP, on loopback unless told otherwise."""
+"""HttpEndpoint: `/metrics`, `/status`, `/healthz` and `/readyz` over HTTP, on loopback by default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answer = Callable[[], tuple[bool, bytes, str]]
 
 
 class HttpEndpoint(Stage):
-    """Serves from threads of its own between `start` and `stop`.
+    """Serves from separate threads between `start` and `stop`.
 
     The constructor takes the address; it raises ConfigError when that cannot be had.
     """

@@ -18,7 +18,7 @@ def set_up_log(level: str, style: Literal["text", "json"], stream: TextIO | None
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(_JsonFormatter() if style == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # What the driver says about a node that is away, we say in one line.
+    # The agent reports a node that is away in one line, instead of the driver's messages.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("httpcore").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Progress: how far the agent is behind its node, how fast it goes, and whether it stands still. Looked at once a second."""
+"""Progress: how far the agent is behind its node, how fast it goes, and whether it stands still. Measured once a second."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from change_agent.cdc_raw.segment_key import SegmentKey
 
 __all__ = ["Progress", "ProgressNow"]
 
@@ -32,18 +34,18 @@ class Progress:
 
     def __init__(self) -> None:
         self.now = ProgressNow()
-        self._positions: Mapping[int, int] = {}
+        self._positions: Mapping[SegmentKey, int] = {}
         self._moved_at_s: float | None = None
         self._samples: Final[deque[tuple[float, int, int]]] = deque()
         self._caught_up_at_s: float | None = None
         self._started_at_s: float | None = None
 
-    def look(
+    def update(
         self,
         *,
         time_s: float,
-        positions: Mapping[int, int],
-        limits: Mapping[int, int],
+        positions: Mapping[SegmentKey, int],
+        limits: Mapping[SegmentKey, int],
         acknowledged_writetime_us: int,
         events: int,
         size: int,

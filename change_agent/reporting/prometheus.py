@@ -1,4 +1,4 @@
-"""What the agent counts, as Prometheus reads it: one registry of its own, filled at each scrape."""
+"""The agent's metrics, as Prometheus reads them: a separate registry, filled at each scrape."""
 
 from __future__ import annotations
 
@@ -37,7 +37,14 @@ _PER_TABLE: Final = {
 class MetricsPage(Collector):
     """The page of `/metrics`. `topics` gives the topics' states by table."""
 
-    def __init__(self, metrics: AgentMetrics, topics: Callable[[], Mapping[str, TopicStatus]]) -> None:
+    def __init__(
+        self,
+        metrics: AgentMetrics,
+        topics: Callable[[], Mapping[str, TopicStatus]],
+        resolved_ages: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        """`resolved_ages`: in seconds, by table."""
+        self._resolved_ages: Final = resolved_ages
         self._metrics: Final = metrics
         self._topics: Final = topics
         self._registry: Final = CollectorRegistry()
@@ -55,7 +62,7 @@ class MetricsPage(Collector):
             if text is not None:
                 family = GaugeMetricFamily if field.metadata["is_gauge"] else CounterMetricFamily
                 yield family(f"{_PREFIX}_{field.name}", text, value=getattr(metrics, field.name))
-        damage = CounterMetricFamily(f"{_PREFIX}_damage", "Bad places in segments, by what is bad", labels=["kind"])
+        damage = CounterMetricFamily(f"{_PREFIX}_damage", "Damaged places in segments, by kind", labels=["kind"])
         for kind, count in metrics.damage.items():
             damage.add_metric([kind], count)
         yield damage
@@ -75,6 +82,14 @@ class MetricsPage(Collector):
             waiting.add_metric([table], status.waiting_events)
             held.add_metric([table], status.held_bytes)
         yield from (usable, waiting, held, hazards)
+        ages = GaugeMetricFamily(
+            f"{_PREFIX}_published_age_seconds",
+            "Age of the time before which everything that the node answered is on the events topic, by table",
+            labels=["table"],
+        )
+        for table, age in self._resolved_ages().items():
+            ages.add_metric([table], age)
+        yield ages
 
 
 def _of_tables(tables: dict[str, TableMetrics]) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""StatusReport: how the agent is doing, as `status.json`, `/healthz`, `/readyz` and `cdc agent status` tell it."""
+"""StatusReport: how the agent is doing: the content of `status.json`, `/healthz`, `/readyz` and `cdc agent status`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
 
+from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import parked_bytes
 from change_agent.positions.inflight import InflightPositions
 from change_agent.private_files import write_private_text
 from change_agent.publishing.topic_status import TopicStatus
+from change_agent.reporting.process_space import process_space
 from change_agent.reporting.progress import Progress
 from change_agent.schema.schema_store import schema_bytes
 
@@ -30,7 +32,7 @@ _NOTHING_YET: Final = "{}\n"
 
 
 class NodeState(Protocol):
-    """What is told about the Cassandra node."""
+    """The reported state of the Cassandra node."""
 
     @property
     def node_id(self) -> UUID | None:
@@ -54,8 +56,9 @@ class StatusReport:
         positions: InflightPositions,
         node: NodeState,
         *,
-        limits: Callable[[], Mapping[int, int]],
+        limits: Callable[[], Mapping[SegmentKey, int]],
         topics: Callable[[], Mapping[str, TopicStatus]],
+        progress: Callable[[], Mapping[str, object]] = dict,
         path: Path,
         service_url: str,
         requires_safe_policies: bool = False,
@@ -65,25 +68,27 @@ class StatusReport:
         self._node: Final = node
         self._limits: Final = limits
         self._topics: Final = topics
+        self._published: Final = progress
         self._path: Final = path
         self._service_url: Final = service_url
         self._requires_safe_policies: Final = requires_safe_policies
         self._progress: Final = Progress()
+        self._process_space: Final = process_space()
         self._started_at: Final = _utc_now()
         self.unhealthy_after_s = 60.0
         self.http_address: str | None = None
         self._last = ""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Measure, and replace the status file."""
         metrics, positions = self._metrics, self._positions
-        places = {segment_id: each.position for segment_id, each in positions.progress().items()}
+        places = {key: each.position for key, each in positions.progress().items()}
         metrics.inflight_events, metrics.inflight_bytes = positions.events, positions.bytes
         metrics.schema_refreshes = self._node.refreshes
         metrics.parked_bytes = parked_bytes(self._path.parent)
         metrics.schema_bytes = schema_bytes(self._path.parent)
         metrics.events_too_large = sum(each.events_too_large for each in list(metrics.tables.values()))
-        self._progress.look(
+        self._progress.update(
             time_s=time.time(),
             positions=places,
             limits=self._limits(),
@@ -95,6 +100,7 @@ class StatusReport:
         metrics.lag_bytes, metrics.lag_seconds, metrics.stuck_seconds = now.lag_bytes, now.lag_s, now.stuck_s
         status = {
             "pid": os.getpid(),
+            "process_space": self._process_space,
             "time": _utc_now(),
             "started": self._started_at,
             "node_id": None if self._node.node_id is None else str(self._node.node_id),
@@ -102,6 +108,7 @@ class StatusReport:
             "http": self.http_address,
             "segments": {str(each): place for each, place in places.items()},
             "progress": asdict(now),
+            "published_until": dict(self._published()),
             "topics": {table: asdict(topic) for table, topic in self._topics().items()},
             "metrics": metrics.as_dict(),
         }
@@ -109,7 +116,7 @@ class StatusReport:
         _replace(self._path, self._last)
 
     def last(self) -> tuple[bool, bytes, str]:
-        """What the status file says, for who cannot read it."""
+        """The content of the status file, for readers that cannot open it."""
         return bool(self._last), (self._last or _NOTHING_YET).encode(), _JSON
 
     def health(self) -> tuple[bool, bytes, str]:

@@ -1,1 +1,1 @@
-"""What is known of the tables, now and at the time of a mutation."""
+"""The definitions of tables, now and at the time of a mutation."""

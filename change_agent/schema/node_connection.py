@@ -1,11 +1,11 @@
-"""NodeConnection: what the agent asks its node over CQL. The only module of the agent that knows cassandra-driver."""
+"""NodeConnection: the agent's CQL queries to its node. The only module of the agent that imports cassandra-driver."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from cassandra import (
@@ -22,12 +22,13 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import dict_factory
 
 from change_agent.schema.schema_history import NodeSchema
-from schemas.certificate_refusal import certificate_refusal
+from clients.certificate_refusal import certificate_refusal
+from clients.node_errors import node_errors, one_line
 from schemas.errors import CdcError
-from schemas.node_errors import node_errors, one_line
-from schemas.system_schema import SELECTS, Row
+from schemas.system_schema import SELECTS
+from schemas.truncation import Truncation, truncations_of
 
-__all__ = ["Node", "NodeConnection", "NodeUnavailableError", "token_of"]
+__all__ = ["LocalState", "Node", "NodeConnection", "NodeUnavailableError", "token_of"]
 
 # Exceptions by which the driver says that the node does not answer (now).
 _UNAVAILABLE: Final = (
@@ -40,7 +41,7 @@ _READS: Final = 10
 # A column that every statement which makes or alters the row writes.
 _WRITTEN_WITH: Final = {"tables": "id", "views": "id", "types": "field_names"}
 
-token_of: Final = cast("Callable[[bytes], int]", murmur3)
+token_of: Final[Callable[[bytes], int]] = murmur3
 """The Murmur3 token of a serialized partition key, signed 64 bits."""
 
 
@@ -58,8 +59,19 @@ class Node:
     data_center: str
 
 
+class LocalState(NamedTuple):
+    """The content of `system.local`; the last truncation of each table by its id."""
+
+    schema_version: UUID
+    truncations: Mapping[UUID, Truncation]
+
+
+# A row of an answer: the driver gives each column its own type.
+_Answer = Mapping[str, Any]
+
+
 class _Session(Protocol):
-    def execute(self, query: str, timeout: float) -> Sequence[Row]: ...
+    def execute(self, query: str, timeout: float) -> Iterable[_Answer]: ...
 
 
 class NodeConnection:
@@ -87,10 +99,10 @@ class NodeConnection:
             self._cluster.shutdown()
         self._cluster = self._session = None
 
-    def schema_version(self) -> UUID:
-        """The version of the schema that the node has now. Raises NodeUnavailableError."""
-        [row] = self._ask("SELECT schema_version FROM system.local WHERE key = 'local'")
-        return cast("UUID", row["schema_version"])
+    def local(self) -> LocalState:
+        """The version of the schema that the node has now, and its truncations. Raises NodeUnavailableError."""
+        [row] = self._ask("SELECT schema_version, truncated_at FROM system.local WHERE key = 'local'")
+        return LocalState(row["schema_version"], truncations_of(row["truncated_at"]))
 
     def read_schema(self) -> NodeSchema:
         """Host id and all of `system_schema` as of one moment, as plain JSON values. Raises NodeUnavailableError."""
@@ -101,7 +113,7 @@ class NodeConnection:
             behind = self._lists(_WRITTEN_WITH)
             # Every CREATE, ALTER and DROP writes one of these rows: a table may be whole in one list and gone from another.
             if behind == before:
-                return NodeSchema(node_id=cast("UUID", local["host_id"]), schema={**before, **others})
+                return NodeSchema(node_id=local["host_id"], schema={**before, **others})
             before = behind
         raise NodeUnavailableError(
             f"Cassandra at {', '.join(self._contact_points)} port {self._port}: its schema changed {_READS} times while it was"
@@ -109,9 +121,10 @@ class NodeConnection:
         )
 
     def clock_s(self) -> float:
-        """What time it is there, in seconds of the epoch. Raises NodeUnavailableError."""
+        """The node's time, in seconds of the epoch. Raises NodeUnavailableError."""
         [local] = self._ask("SELECT toUnixTimestamp(now()) AS now FROM system.local WHERE key = 'local'")
-        return cast("int", local["now"]) / 1000
+        milliseconds: int = local["now"]
+        return milliseconds / 1000
 
     def nodes(self) -> list[Node]:
         """This node, and the others of its cluster as it knows them. Raises NodeUnavailableError."""
@@ -120,7 +133,7 @@ class NodeConnection:
         peers = self._ask(f"SELECT {asked}, rpc_address FROM system.peers")
         return [
             Node(
-                host_id=cast("UUID", each["host_id"]),
+                host_id=each["host_id"],
                 address=str(each["rpc_address"]),
                 version=str(each["release_version"]),
                 data_center=str(each["data_center"]),
@@ -145,7 +158,7 @@ class NodeConnection:
         """Execute a statement that answers nothing. Raises NodeUnavailableError."""
         self._ask(statement, timeout_s)
 
-    def _ask(self, query: str, timeout_s: float = _TIMEOUT_S) -> list[Row]:
+    def _ask(self, query: str, timeout_s: float = _TIMEOUT_S) -> list[_Answer]:
         try:
             return list(self._connected().execute(query, timeout=timeout_s))
         except _UNAVAILABLE as error:
@@ -173,7 +186,7 @@ class NodeConnection:
                 connect_timeout=_TIMEOUT_S,
                 control_connection_timeout=_TIMEOUT_S,
             )
-            self._session = cast("_Session", self._cluster.connect())
+            self._session = self._cluster.connect()
         return self._session
 
 
@@ -186,7 +199,7 @@ def _dated(name: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """One line: what the node said, not what the driver wraps around it, and the option to look at where it is known."""
+    """One line: what the node said, not what the driver wraps around it, and the option to check where it is known."""
     cause = node_errors(error, NoHostAvailable)[0]
     text = one_line(cause)
     refusal = certificate_refusal(text)
@@ -195,18 +208,17 @@ def _reason(error: Exception) -> str:
     return f"{text}; check username and password" if isinstance(cause, AuthenticationFailed) else text
 
 
-def _plain_row(row: Row) -> dict[str, object]:
+def _plain_row(row: _Answer) -> dict[str, object]:
     return {name: _plain(value) for name, value in row.items()}
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> object:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Mapping) or hasattr(value, "items"):
-        items = cast("Mapping[object, object]", value).items()
-        return {str(key): _plain(each) for key, each in items}
+        return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, UUID):
         return str(value)
-    return [_plain(each) for each in cast("Sequence[object]", value)]
+    return [_plain(each) for each in value]

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 from uuid import UUID
 
 from change_agent.schema.schema_mutations import SchemaChange, TableChange
@@ -31,13 +31,13 @@ _log: Final = logging.getLogger(__name__)
 _OLD_COPY: Final = "node-schema.json"
 # An older confirmation is still true; storing each would cost more than it is worth.
 _CONFIRM_INTERVAL_MS: Final = 5_000
-# Of one table: only those behind the oldest segment that is not done can be asked about, and time decides for others.
+# For one table. Only places after the oldest unfinished segment can be asked for; for others, time decides.
 _PLACES_KEPT: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSchema:
-    """What a node said about itself: its host id and its schema. Rows may have `written_us`, their write time."""
+    """A node's answer about itself: its host id and its schema. Rows may have `written_us`, their write time."""
 
     node_id: UUID
     schema: SystemSchema
@@ -86,7 +86,7 @@ class SchemaHistory:
             try:
                 self._store_confirmed()
             except UnwritableFileError as error:
-                _log.warning("%s; the next start asks the node", error)
+                _log.warning("%s; the next start reads the schema from the node", error)
             self._store.close()
             self._store = None
 
@@ -105,9 +105,12 @@ class SchemaHistory:
         for table_id, rows in found.items():
             if not any(each.present for each in self._definitions[table_id]):
                 definition = Definition(
-                    table_id=table_id, since_us=rows.since_us, types_since_us=rows.types_since_us, rows=rows.rows,
+                    table_id=table_id,
+                    since_us=rows.since_us,
+                    types_since_us=rows.types_since_us,
+                    rows=rows.rows,
                     present=True,
-                )  # fmt: skip
+                )
                 gone += self._replace(definition)
                 changed.append(definition)
                 self._parsed[definition.key] = parsed[table_id]
@@ -128,7 +131,7 @@ class SchemaHistory:
 
         Raises SystemSchemaError, UnwritableFileError.
         """
-        # What the node said while the disk was full is no news here, but nobody goes by it before it is stored.
+        # A schema that the node returned while the disk was full is known already, but is not used before it is stored.
         self._store_added()
         types = [
             UserTypeRow(keyspace=each.keyspace, name=each.name, since_us=each.since_us, row=each.row)
@@ -165,7 +168,7 @@ class SchemaHistory:
         self._opened().put_places(places)
 
     def forget_places_before(self, segment_id: int, position: int) -> None:
-        """Something of the log is missing there: places before say nothing about what is behind."""
+        """A part of the log is missing there: places before it say nothing about what follows."""
         self.places = [each for each in self.places if (each.segment_id, each.position) > (segment_id, position)]
         self._opened().remove_places_before(segment_id, position)
 
@@ -176,8 +179,12 @@ class SchemaHistory:
             began_ms=began_ms,
             definitions=tuple(
                 ArchivedDefinition(
-                    table_id=each.table_id, since_us=each.since_us, types_since_us=each.types_since_us,
-                    confirmed_ms=each.confirmed_ms, present=each.present, rows=each.rows,
+                    table_id=each.table_id,
+                    since_us=each.since_us,
+                    types_since_us=each.types_since_us,
+                    confirmed_ms=each.confirmed_ms,
+                    present=each.present,
+                    rows=each.rows,
                 )
                 for definitions in self._definitions.values()
                 for each in definitions
@@ -188,7 +195,7 @@ class SchemaHistory:
                 )
                 for each in self.places
             ),
-        )  # fmt: skip
+        )
 
     def _leave_newest_places(self, table_ids: Iterable[UUID]) -> None:
         for table_id in table_ids:
@@ -237,22 +244,24 @@ class SchemaHistory:
         set_aside(path)
         self._opened()
         _log.error(
-            "%s is damaged (%s): set aside as %s.damaged, the node is asked again; changes of tables that were dropped "
+            "%s is damaged (%s): set aside as %s.damaged, the schema is read from the node again; changes of tables that were dropped "
             "before now may be parked, and changes of tables whose cdc was off for a time may be published",
-            path, reason, path.name,
-        )  # fmt: skip
+            path,
+            reason,
+            path.name,
+        )
 
     def _take_over_old_copy(self) -> None:
         path = self._directory / _OLD_COPY
         try:
             stored = json.loads(path.read_bytes())
-            for schema in (*cast("list[SystemSchema]", stored["dropped"]), cast("SystemSchema", stored["schema"])):
+            for schema in (*stored["dropped"], stored["schema"]):
                 self.add(NodeSchema(node_id=UUID(stored["node_id"]), schema=schema))
             self.confirm(path.stat().st_mtime_ns // 1_000_000)
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError, SystemSchemaError) as error:
-            _log.error("%s is damaged (%s): the node is asked again; delete the file", path, error)
+            _log.error("%s is damaged (%s): the schema is read from the node again; delete the file", path, error)
             return
         path.unlink()
         _log.info("took over %s", path)
@@ -274,7 +283,7 @@ class SchemaHistory:
     def _replace(self, definition: Definition) -> list[Definition]:
         """Put a definition in its place; those that it stands for from now on."""
         others = self._definitions[definition.table_id]
-        # One without a time is an earlier version's copy: the node tells the same again, with its time.
+        # A copy without a time is from an earlier version: the node sends the same again, with its time.
         undated = [each for each in others if each.since_us == 0 and _is_same(each, definition.rows)]
         gone = [each for each in others if each in undated or each.key == definition.key]
         self._definitions[definition.table_id] = [*(each for each in others if each not in gone), definition]
@@ -283,7 +292,7 @@ class SchemaHistory:
         return [each for each in gone if each.key != definition.key]
 
     def _altered(self, change: TableChange) -> Definition | None:
-        """The definition behind a change that was not known; None when it is, or when there is too little to go by."""
+        """The definition after a change that was unknown; None if it was known, or if too little is known."""
         known = sorted(self._definitions.get(change.table_id, ()), key=lambda each: each.since_us)
         if any(each.since_us == change.since_us for each in known):
             return None

@@ -12,8 +12,9 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from change_agent.db.mutation import MutationDecoder
+from change_agent.db.values import Mutation
 from change_agent.db.write_time import lowest_write_time_us
-from change_agent.errors import BufferUnderflowError
+from change_agent.errors import BufferUnderflowError, CommitLogReadError
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.schema.schema_store import LogPlace
 from change_agent.schema.table_versions import LogEvidence, TableVersions, WrittenWhen
@@ -96,6 +97,20 @@ class SchemaMoments:
     def decoders(self, payload: bytes, position: int) -> Iterator[MutationDecoder]:
         """Decoders for an entry that ends at `position`: the right one, then others to try when the bytes do not fit."""
         yield from self._decoders_of(self._choices(payload, position))
+
+    def decode(self, payload: bytes, position: int, version: int) -> Mutation:
+        """The mutation of an entry that ends at `position`, by the first decoder that fits.
+
+        Raises CommitLogReadError, the first one, if none does.
+        """
+        failure: CommitLogReadError | None = None
+        for decoder in self.decoders(payload, position):
+            try:
+                return decoder.decode(payload, version)
+            except CommitLogReadError as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
 
     def parked_decoders(self, payload: bytes) -> Iterator[MutationDecoder]:
         """The same for a mutation of which only its own write time is known."""

@@ -79,7 +79,7 @@ class _WrittenRow:
 
 
 def schema_change_of(mutation: Mutation) -> SchemaChange:
-    """What a mutation of `system_schema` changes. Raises CqlValueError."""
+    """The change that a mutation of `system_schema` makes. Raises CqlValueError."""
     rows = [row for update in mutation.updates if update.table.name in _COLUMNS for row in _rows(update)]
     tables = [_table_change(each, rows) for each in rows if each.list_name in {"tables", "views"} and "id" in each.row]
     types = [

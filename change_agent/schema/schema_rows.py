@@ -1,4 +1,4 @@
-"""Rows of `system_schema`, table by table: cut out of a node's answer, or put together from what the log tells. Pure."""
+"""Rows of `system_schema`, table by table: taken from a node's answer, or made from the log. Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def is_whole(change: TableChange) -> bool:
 
 
 def altered(base: SystemSchema | None, change: TableChange, types: _TypesByName) -> SystemSchema:
-    """The rows of a table behind a change; `base` has those before it, or there were none.
+    """The rows of a table after a change; `base` has those before it, if there were any.
 
     `types` are the keyspace's user types at that time, by name.
     """

@@ -4,10 +4,10 @@
       meta         name, value: node_id, confirmed_ms
       definition   one row for each definition that a table had under its id
         table_id, since_us, types_since_us   when the statement that made it was written, the same of its user types
-        confirmed_ms                         when the node last said that it is the present one; 0 when only the log told
+        confirmed_ms                         when the node last had this definition; 0 if it is known from the log only
         present                              1: it is what the node said last, so meta's confirmed_ms counts for it
         rows, crc                            rows of system_schema as JSON (schemas.system_schema), CRC32 of the text
-      user_type    keyspace, name, since_us, row, crc: for tables that only the log told of
+      user_type    keyspace, name, since_us, row, crc: for tables that are known from the log only
       change       where in the log a definition begins
         segment_id, position, table_id, since_us, settled
 
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final
 from uuid import UUID
 
 from change_agent.sqlite_file import (
@@ -40,6 +40,8 @@ __all__ = ["Definition", "LogPlace", "SchemaStore", "UserTypeRow", "read_definit
 
 _NAME: Final = "schema.sqlite"
 _FORMAT: Final = 1
+# A page has 4 KiB. SQLite's default of 1,000 lets the log of a small database, written to every few seconds, grow for hours.
+_LOG_PAGES: Final = 32
 _STATEMENTS: Final = (
     "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS definition (table_id TEXT NOT NULL, since_us INTEGER NOT NULL,"
@@ -66,7 +68,7 @@ class Definition:
 
     @property
     def key(self) -> tuple[UUID, int, int]:
-        """What tells definitions apart."""
+        """The values that distinguish definitions."""
         return self.table_id, self.since_us, self.types_since_us
 
 
@@ -82,7 +84,7 @@ class UserTypeRow:
 
 @dataclass(slots=True, kw_only=True)
 class LogPlace:
-    """One row of `change`: behind this place of the log the table has the definition of `since_us`.
+    """One row of `change`: after this place of the log the table has the definition of `since_us`.
 
     `settled`: the node is known to have used the definition before whatever is read next.
     """
@@ -95,7 +97,7 @@ class LogPlace:
 
 
 def schema_bytes(directory: Path) -> int:
-    """What the schema history of a working directory takes on the disk."""
+    """The size of a working directory's schema history on the disk."""
     return stored_bytes(directory / _NAME)
 
 
@@ -105,6 +107,7 @@ class SchemaStore:
     def __init__(self, directory: Path) -> None:
         self.path: Final = directory / _NAME
         self._database: Final = open_database(self.path, _FORMAT, _STATEMENTS)
+        self._database.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
 
     def close(self) -> None:
         """Let go of the file."""
@@ -142,8 +145,8 @@ class SchemaStore:
         """All of them, by time. Raises DamagedFileError."""
         rows = self._select("SELECT * FROM user_type ORDER BY since_us")
         return [
-            UserTypeRow(keyspace=keyspace, name=name, since_us=since_us, row=cast("Row", _decoded(text, crc)))
-            for keyspace, name, since_us, text, crc in cast("list[tuple[str, str, int, str, int]]", rows)
+            UserTypeRow(keyspace=keyspace, name=name, since_us=since_us, row=_decoded(text, crc))
+            for keyspace, name, since_us, text, crc in rows
         ]
 
     def put_user_types(self, user_types: Sequence[UserTypeRow]) -> None:
@@ -161,11 +164,14 @@ class SchemaStore:
         rows = self._select("SELECT * FROM change ORDER BY segment_id, position")
         return [
             LogPlace(
-                segment_id=segment_id, position=position, table_id=UUID(table_id), since_us=since_us,
+                segment_id=segment_id,
+                position=position,
+                table_id=UUID(table_id),
+                since_us=since_us,
                 settled=bool(settled),
             )
-            for segment_id, position, table_id, since_us, settled in cast("list[tuple[int, int, str, int, int]]", rows)
-        ]  # fmt: skip
+            for segment_id, position, table_id, since_us, settled in rows
+        ]
 
     def put_places(self, places: Iterable[LogPlace]) -> None:
         """Store places, new or settled by now."""
@@ -194,7 +200,7 @@ class SchemaStore:
                 [(each.segment_id, each.position, str(each.table_id)) for each in places],
             )
 
-    def _select(self, statement: str) -> list[object]:
+    def _select(self, statement: str) -> list[tuple[Any, ...]]:
         return _selected(self._database, statement)
 
 
@@ -211,16 +217,18 @@ def _definitions(database: sqlite3.Connection) -> list[Definition]:
     rows = _selected(database, "SELECT * FROM definition ORDER BY table_id, since_us, types_since_us")
     return [
         Definition(
-            table_id=UUID(table_id), since_us=since_us, types_since_us=types_since_us,
-            rows=cast("SystemSchema", _decoded(text, crc)), confirmed_ms=confirmed_ms, present=bool(present),
+            table_id=UUID(table_id),
+            since_us=since_us,
+            types_since_us=types_since_us,
+            rows=_decoded(text, crc),
+            confirmed_ms=confirmed_ms,
+            present=bool(present),
         )
-        for table_id, since_us, types_since_us, confirmed_ms, present, text, crc in cast(
-            "list[tuple[str, int, int, int, int, str, int]]", rows
-        )
-    ]  # fmt: skip
+        for table_id, since_us, types_since_us, confirmed_ms, present, text, crc in rows
+    ]
 
 
-def _selected(database: sqlite3.Connection, statement: str) -> list[object]:
+def _selected(database: sqlite3.Connection, statement: str) -> list[tuple[Any, ...]]:
     try:
         return database.execute(statement).fetchall()
     except sqlite3.DatabaseError as error:
@@ -228,7 +236,7 @@ def _selected(database: sqlite3.Connection, statement: str) -> list[object]:
         raise DamagedFileError(str(error)) from error
 
 
-def _decoded(text: str, crc: int) -> object:
+def _decoded(text: str, crc: int) -> Any:
     if zlib.crc32(text.encode()) != crc:
         raise DamagedFileError("a row has another checksum")
     return json.loads(text)

@@ -1,4 +1,4 @@
-"""TableMetadataProvider: all tables of the node, kept fresh by a thread of its own.
+"""TableMetadataProvider: all tables of the node, kept up to date by a separate thread.
 
 An answer that is older than the bytes that it explains may be wrong: a table that got `cdc = true` a moment ago would
 be skipped silently. So the reader asks for metadata "as of" a moment, and learns if the node has confirmed it since.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
-from change_agent.schema.node_connection import NodeConnection
+from change_agent.schema.node_connection import Node, NodeConnection
 from change_agent.schema.schema_history import SchemaHistory
 from change_agent.schema.schema_mutations import SchemaChange
 from change_agent.schema.schema_store import LogPlace
@@ -25,12 +25,15 @@ from runtime.notices import Notices
 from runtime.stage import Stage
 from schemas.archived_schema import ArchivedSchema
 from schemas.errors import CdcError
+from schemas.system_schema import SystemSchema
 from schemas.table_metadata import TableMetadata
+from schemas.truncation import Truncation
 
 __all__ = ["KnownTables", "TableMetadataProvider"]
 
 _log: Final = logging.getLogger(__name__)
-_BACKOFF: Final = Backoff(0.5, 10)
+# The node is on this machine, so an attempt is cheap; and until one succeeds nothing that is not synced is read.
+_BACKOFF: Final = Backoff(0.5, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,7 @@ class KnownTables:
 class TableMetadataProvider(Stage):
     """Asks the node for its schema: at the interval, and when the reader wants it now. Owns connection and history.
 
-    `known`, `as_of` and what tells of the log are for other threads; the rest happens on the provider's thread. The
+    `known`, `as_of` and reports about the log are for other threads; the rest happens on the provider's thread. The
     history is used under the condition's lock.
     """
 
@@ -72,6 +75,12 @@ class TableMetadataProvider(Stage):
         self._archived: tuple[int, ArchivedSchema] | None = None
         self.refreshes = 0
         self.problem: str | None = None
+        # Replaced as a whole: the nodes of the cluster, and the replication of each keyspace, by the node's last answer.
+        self.nodes: Sequence[Node] = ()
+        self.replication: Mapping[str, Mapping[str, str]] = {}
+        # The same: the last truncation of each table, and the tables that there are, by id; None before the first answer.
+        self.truncations: Mapping[UUID, Truncation] = {}
+        self.present: frozenset[UUID] | None = None
 
     def start(self) -> None:
         """Load the copy of the working directory and begin to ask the node."""
@@ -93,7 +102,7 @@ class TableMetadataProvider(Stage):
 
     @property
     def known(self) -> KnownTables | None:
-        """What is known now; None before the first answer of the node, where there is no copy."""
+        """The known schema; None before the first answer of the node, if there is no copy."""
         return self._known
 
     @property
@@ -194,12 +203,18 @@ class TableMetadataProvider(Stage):
         asked_at_ms = time.time_ns() // 1_000_000
         with self._changed:
             reread = self._reread_wanted
-        version = self._connection.schema_version()
+        version, truncations = self._connection.local()
         is_changed = reread or version != self._schema_version
         read = self._connection.read_schema() if is_changed else None
+        self.nodes = self._connection.nodes()
+        if read is not None:
+            self.replication = _replication(read.schema)
+        if truncations != self.truncations:
+            self.truncations = truncations
         with self._changed:
             self._confirmed_at_ms = max(self._confirmed_at_ms, asked_at_ms)
             if read is not None:
+                self.present = frozenset(UUID(str(row["id"])) for row in read.schema["tables"])
                 self._history.add(read)
                 self.refreshes += 1
                 self._publish()
@@ -210,3 +225,12 @@ class TableMetadataProvider(Stage):
                 self._reread_wanted = False
             self._schema_version = version
             self._changed.notify_all()
+
+
+def _replication(schema: SystemSchema) -> dict[str, dict[str, str]]:
+    """By keyspace: its replication options, such as `class` and `replication_factor`."""
+    return {
+        str(row["keyspace_name"]): {str(name): str(value) for name, value in options.items()}
+        for row in schema.get("keyspaces", ())
+        if isinstance(options := row.get("replication"), Mapping)
+    }

@@ -7,7 +7,7 @@ this:
   after it. If nothing is missing in between, the log gives the exact position of the change.
 - Time. The node says when a definition was written, and until when it was the current one.
 
-In case of doubt a mutation counts as written with `cdc = true`. Pure.
+If it is not known, a mutation counts as written with `cdc = true`. Pure.
 
 Cassandra source: o.a.c.schema.SchemaKeyspace, o.a.c.db.SystemKeyspace.updateSchemaVersion.
 """
@@ -26,7 +26,7 @@ __all__ = ["LogEvidence", "TableVersion", "TableVersions", "WrittenWhen"]
 
 # A write that was under way when the flag changed: Cassandra gives up on writes after 2 s by default.
 _IN_FLIGHT_US: Final = 10_000_000
-# Clocks of nodes and agent, and the sync period between an entry and the index that tells of it.
+# For the clocks of nodes and agent, and for the sync period between an entry and the index that covers it.
 _MARGIN_US: Final = 15_000_000
 
 _Layout = tuple[bool, bool, int]
@@ -83,7 +83,7 @@ class TableVersions:
         return newest.since_us == since_us and newest.confirmed_us is None and when.confirmed_us >= when.latest_us
 
     def definitions(self, when: WrittenWhen, evidence: LogEvidence | None) -> tuple[TableMetadata, ...]:
-        """The definition that explains a mutation, and behind it others to try when the bytes do not fit it.
+        """The definition that fits a mutation, followed by others to try if the bytes do not fit it.
 
         `cdc` of all of them says whether the mutation is to be published.
         """
@@ -118,7 +118,7 @@ class TableVersions:
         """The same object for the same answer, for others keep what they worked out of it."""
         table = self._made.get((at, captured))
         if table is None:
-            # Keys are named as today: who reads the event asks for the row by these names.
+            # Keys have today's names: the connector reads the row by these names.
             newest = self.newest
             table = self._made[at, captured] = replace(
                 self._versions[at].table,
@@ -136,7 +136,7 @@ def _layouts(table: TableMetadata) -> dict[tuple[ColumnKind, str], _Layout]:
 
 
 def _layout(cql_type: CqlType) -> _Layout:
-    """What decides how the cells of a column are laid out."""
+    """The values that decide how the cells of a column are laid out."""
     return is_multi_cell(cql_type), cql_type == NativeType("counter"), fixed_length(cql_type)
 
 

@@ -1,15 +1,30 @@
-"""Decryption of whole messages by a block cipher in CBC mode with the padding of PKCS #7 (Java: PKCS5Padding). Pure."""
+"""Decryption of whole messages by a block cipher in CBC mode with the padding of PKCS #7 (Java: PKCS5Padding). Pure.
+
+Only encrypted logs and key stores need `cryptography`, of 7 MiB: it is imported by whoever decrypts.
+"""
 
 from __future__ import annotations
 
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherAlgorithm
-from cryptography.hazmat.primitives.ciphers.modes import CBC
+from typing import TYPE_CHECKING
 
-__all__ = ["decrypt_cbc"]
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherAlgorithm
+
+__all__ = ["aes", "decrypt_cbc"]
+
+
+def aes(key: bytes) -> CipherAlgorithm:
+    """AES with a key of 16, 24 or 32 bytes. Raises ValueError for another length."""
+    from cryptography.hazmat.primitives.ciphers.algorithms import AES
+
+    return AES(key)
 
 
 def decrypt_cbc(algorithm: CipherAlgorithm, iv: bytes, encrypted: bytes) -> bytes | None:
-    """The plain bytes; None when the length, or the padding behind the plain bytes, is wrong."""
+    """The plain bytes; None if the length, or the padding after the plain bytes, is wrong."""
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.modes import CBC
+
     block = len(iv)
     if not encrypted or len(encrypted) % block:
         return None

@@ -1,20 +1,12 @@
-"""JCEKS key stores: the secret keys.
+"""JCEKS key stores: the secret keys. `clients.java_key_store` has their frame.
 
-    KeyStore => Magic(0xCECECECE) Version(2) Count {Entry} Digest
-      Entry  => Tag(Int32) Alias(UTF) Date(Int64) Content
-        Tag 1 => a private key: Length Bytes, Count of certificates {Type(UTF) Length Bytes}
-        Tag 2 => a certificate: Type(UTF) Length Bytes
-        Tag 3 => a secret key: a serialized javax.crypto.SealedObject
-      Digest => SHA-1 over password in UTF-16, "Mighty Aphrodite", all bytes before
-
-A sealed key is encrypted by PBEWithMD5AndTripleDES, an algorithm of Sun's own, and serialized inside.
-Source: com.sun.crypto.provider.JceKeyStore, KeyProtector, PBES1Core. Pure.
+A secret key is a serialized javax.crypto.SealedObject. It is encrypted by PBEWithMD5AndTripleDES, an algorithm of Sun's own, and
+serialized inside. Source: com.sun.crypto.provider.JceKeyStore, KeyProtector, PBES1Core. Pure.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import struct
 from typing import Final
 
@@ -24,12 +16,11 @@ from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
 from change_agent.errors import KeyStoreError
 from change_agent.security.block_cipher import decrypt_cbc
 from change_agent.security.java_objects import JavaObject, read_java_object
+from clients.java_key_store import PRIVATE_KEY, SECRET_KEY, KeyStoreReader
 
 __all__ = ["JCEKS_MAGIC", "read_jceks", "unseal"]
 
 JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
-_WHITENER: Final = b"Mighty Aphrodite"
-_DIGEST_SIZE: Final = 20
 _SEALING: Final = "PBEWithMD5AndTripleDES"
 # As the JDK bounds it.
 _MAX_ITERATIONS: Final = 5_000_000
@@ -37,58 +28,16 @@ _MAX_ITERATIONS: Final = 5_000_000
 
 def read_jceks(content: bytes, password: str) -> dict[str, JavaObject]:
     """The sealed secret keys by alias (lower case, as Java stores it). Raises KeyStoreError, also for a wrong password."""
-    body, digest = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
-    # SHA-1 is the format's; it tells a wrong password and bit rot, and protects nothing.
-    expected = hashlib.sha1(password.encode("utf-16-be") + _WHITENER + body, usedforsecurity=False).digest()
-    if not hmac.compare_digest(digest, expected):
-        raise KeyStoreError("the password is wrong, or the file is damaged")
-    return _Entries(body).read()
-
-
-class _Entries:
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-        self._position = len(JCEKS_MAGIC)
-
-    def read(self) -> dict[str, JavaObject]:
-        if self._int() != 2:
-            raise KeyStoreError("a JCEKS key store of an unknown version")
-        keys = {}
-        for _ in range(self._int()):
-            tag, alias, _ = self._int(), self._text(), self._take(8)
-            match tag:
-                case 1:
-                    self._take(self._int())
-                    for _ in range(self._int()):
-                        self._skip_certificate()
-                case 2:
-                    self._skip_certificate()
-                case 3:
-                    keys[alias.lower()], self._position = read_java_object(self._body, self._position)
-                case _:
-                    raise KeyStoreError("a JCEKS key store with an entry of an unknown kind")
-        return keys
-
-    def _skip_certificate(self) -> None:
-        self._text()
-        self._take(self._int())
-
-    def _take(self, length: int) -> bytes:
-        taken = self._body[self._position : self._position + length]
-        if length < 0 or len(taken) < length:
-            raise KeyStoreError("the key store ends too early")
-        self._position += length
-        return taken
-
-    def _int(self) -> int:
-        return int.from_bytes(self._take(4), "big", signed=True)
-
-    def _text(self) -> str:
-        text = self._take(int.from_bytes(self._take(2), "big"))
-        try:
-            return text.decode()
-        except UnicodeDecodeError as error:
-            raise KeyStoreError("a JCEKS key store with an alias that is no text") from error
+    reader = KeyStoreReader(content, password, KeyStoreError)
+    keys = {}
+    for tag, alias in reader.entries():
+        if tag == SECRET_KEY:
+            keys[alias.lower()], reader.position = read_java_object(reader.body, reader.position)
+        elif tag == PRIVATE_KEY:
+            reader.private_key()
+        else:
+            reader.certificate()
+    return keys
 
 
 def unseal(sealed: JavaObject, password: str) -> bytes:

@@ -6,13 +6,15 @@ Cassandra source: o.a.c.security.JKSKeyProvider.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import SecretStr
 
 from change_agent.errors import KeyStoreError
-from change_agent.security.key_store import KeyStore
 
+if TYPE_CHECKING:
+    # Its libraries take 10 MiB, and most nodes have no key store.
+    from change_agent.security.key_store import KeyStore
 __all__ = ["KeyStoreKeyProvider"]
 
 
@@ -32,19 +34,24 @@ class KeyStoreKeyProvider:
         """Bytes of a key. Raises KeyStoreError, which names the file."""
         if alias not in self._keys:
             try:
-                store = KeyStore(self._content(), self._store_password.get_secret_value())
+                store = self._store()
                 self._keys[alias] = store.secret_key(alias, self._key_password.get_secret_value())
             except KeyStoreError as error:
-                # The causes of what the store says stay behind: they could hold bytes of it.
+                # The causes are not chained: their texts could contain bytes of the store.
                 raise KeyStoreError(f"{self._path}: {error.reason}") from None
         return self._keys[alias]
 
     def check(self) -> None:
         """Raises KeyStoreError when the file cannot be read or its password is wrong."""
         try:
-            KeyStore(self._content(), self._store_password.get_secret_value())
+            self._store()
         except KeyStoreError as error:
             raise KeyStoreError(f"{self._path}: {error.reason}") from None
+
+    def _store(self) -> KeyStore:
+        from change_agent.security.key_store import KeyStore
+
+        return KeyStore(self._content(), self._store_password.get_secret_value())
 
     def _content(self) -> bytes:
         try:

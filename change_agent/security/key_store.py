@@ -20,7 +20,7 @@ _DER_SEQUENCE: Final = b"\x30"
 
 
 class KeyStore:
-    """Secret keys by alias. The kind is told by the first bytes, for `store_type` may say JKS where Java reads both.
+    """Secret keys by alias. The first bytes show the kind, because `store_type` may say JKS although Java reads both.
 
     Raises KeyStoreError when the store cannot be read or the password is wrong.
     """

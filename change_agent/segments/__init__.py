@@ -1,1 +1,1 @@
-"""A segment's life: followed, rotated, guarded, told when it is missing, archived or deleted when it is done."""
+"""A segment's life: followed, rotated, guarded, reported when it is missing, archived or deleted when it is done."""

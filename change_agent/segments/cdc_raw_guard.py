@@ -30,7 +30,7 @@ __all__ = ["CdcRawGuard", "GuardLimits"]
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
-# Of the CPU of a look.
+# A pause is so many times the CPU of a check.
 _REST: Final = 200
 _SETTINGS_INTERVAL_S: Final = 600.0
 _SETTINGS_RETRY_S: Final = 10.0
@@ -40,7 +40,7 @@ _RISING: Final = 0.25
 _LOW: Final = 0.5
 _MIB: Final = 1024 * 1024
 _STARTED_ON_FULL: Final = (
-    "cdc_raw holds %s of %s at the agent's start, and with cdc_block_writes: false Cassandra removes its oldest segments then:"
+    "cdc_raw has %s of %s at the agent's start. With cdc_block_writes: false, Cassandra then removes the oldest segments:"
     " some may be gone that no agent ever saw; verify the tables, or read them again"
 )
 
@@ -65,13 +65,17 @@ class NodeSettings(Protocol):
 
 
 _SETTINGS: Final = (
-    "cdc_total_space", "cdc_total_space_in_mb", "commitlog_segment_size", "commitlog_segment_size_in_mb",
+    "cdc_total_space",
+    "cdc_total_space_in_mb",
+    "commitlog_segment_size",
+    "commitlog_segment_size_in_mb",
     "cdc_block_writes",
-)  # fmt: skip
+    "commitlog_disk_access_mode",
+)
 
 
 class CdcRawGuard(Stage):
-    """Owns the folder `spill_directory` and the moves into it. One thread of its own."""
+    """Owns the folder `spill_directory` and the moves into it. One separate thread."""
 
     def __init__(
         self,
@@ -96,13 +100,17 @@ class CdcRawGuard(Stage):
         self._spilled_bytes = 0
         self._settings: Mapping[str, object] = yaml_settings
         self._settings_at = 0.0
-        self._settings_known = self._unknown_told = False
-        self._has_looked = False
+        self._settings_known = self._unknown_reported = False
+        self._has_checked = False
         self._alarmed = False
         self._stuck: str | None = None
 
+    def commitlog_disk_access_mode(self) -> str:
+        """How Cassandra 5.0 writes its commit log, as far as is known; empty before. For any thread."""
+        return str(self._settings.get("commitlog_disk_access_mode", ""))
+
     def run(self) -> None:
-        """Look again and again. A move that is under way at the stop is finished."""
+        """Check again and again. A move that is under way at the stop is finished."""
         for left_over in self._spill_directory.glob("*.tmp"):
             with suppress(OSError):  # it only takes room, until the next start
                 left_over.unlink()
@@ -110,10 +118,10 @@ class CdcRawGuard(Stage):
             self._ask_settings()
             began_s = time.thread_time()
             try:
-                self._look()
+                self._check()
             except OSError as error:
-                self._tell_stuck(f"{self._cdc_raw} cannot be watched ({error}); trying again")
-            # Thousands of files cost milliseconds a look: then it looks less often.
+                self._report_stuck(f"{self._cdc_raw} cannot be watched ({error}); trying again")
+            # With thousands of files a check costs milliseconds: then it checks less often.
             self.stopping.wait(max(_LOOK_S, _REST * (time.thread_time() - began_s)))
         self._node.close()
 
@@ -121,28 +129,29 @@ class CdcRawGuard(Stage):
         if time.monotonic() < self._settings_at:
             return
         try:
-            # What the node runs with, over what its file says now.
+            # The settings that the node runs with take precedence over its file, which may have changed since.
             self._settings = {**self._yaml_settings, **self._node.settings(_SETTINGS)}
         except NodeUnavailableError as error:
             self._settings_at = time.monotonic() + _SETTINGS_RETRY_S
-            self._tell_unknown(error)
+            self._report_unknown(error)
         else:
             self._settings_at = time.monotonic() + _SETTINGS_INTERVAL_S
             self._settings_known = True
 
-    def _tell_unknown(self, error: NodeUnavailableError) -> None:
+    def _report_unknown(self, error: NodeUnavailableError) -> None:
         """Once: a node that is away answers later, a role without the right to read its settings never does."""
-        if self._unknown_told or self._settings_known or self._limits.total_bytes:
+        if self._unknown_reported or self._settings_known or self._limits.total_bytes:
             return
-        self._unknown_told = True
+        self._unknown_reported = True
         space = cdc_space_of(self._settings, shutil.disk_usage(self._cdc_raw).total)
         _log.warning(
-            "the node does not tell its cdc_total_space: %s is taken for it until it does; the agent's role needs SELECT on "
-            "system_views.settings, or cdcTotalSpaceBytes or cassandraYaml has to say it (%s)",
-            _mib(space.total_bytes), error,
-        )  # fmt: skip
+            "the node does not return its cdc_total_space: the agent assumes %s until it does; grant the agent's role SELECT on "
+            "system_views.settings, or set cdcTotalSpaceBytes or cassandraYaml (%s)",
+            _mib(space.total_bytes),
+            error,
+        )
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         disk = shutil.disk_usage(self._cdc_raw)
         space = cdc_space_of(self._settings, disk.total)
         limit = self._limits.total_bytes or space.total_bytes
@@ -156,8 +165,8 @@ class CdcRawGuard(Stage):
         metrics.cdc_raw_seconds_to_full = -1 if seconds is None else int(seconds)
         metrics.spilled_bytes = _folder_bytes(self._spill_directory) if self._spill_directory.exists() else 0
         counted = used + space.segment_bytes
-        if not self._has_looked and self._settings_known:
-            self._has_looked = True
+        if not self._has_checked and self._settings_known:
+            self._has_checked = True
             if space.blocks_writes is False and counted + space.segment_bytes > limit:
                 metrics.started_on_full = 1
                 _log.error(_STARTED_ON_FULL, _mib(used), _mib(limit))
@@ -174,9 +183,12 @@ class CdcRawGuard(Stage):
             self._alarmed = True
             when = "" if seconds is None else f", full in {seconds:.0f} s"
             _log.warning(
-                "cdc_raw holds %s of %s%s: finished segments that are not sent yet go to %s; see what keeps Pulsar",
-                _mib(counted), _mib(limit), when, self._spill_directory,
-            )  # fmt: skip
+                "cdc_raw has %s of %s%s: finished segments that are not sent yet are moved to %s; see why events are not sent",
+                _mib(counted),
+                _mib(limit),
+                when,
+                self._spill_directory,
+            )
         excess = counted - _LOW * limit
         for segment in final:
             if excess <= 0:
@@ -186,7 +198,9 @@ class CdcRawGuard(Stage):
                 return
             excess -= size
         if counted > _HIGH * limit and not final:
-            self._tell_stuck("cdc_raw is nearly full and none of its segments is finished: Cassandra may refuse writes")
+            self._report_stuck(
+                "cdc_raw is nearly full and none of its segments is finished: Cassandra may refuse writes"
+            )
 
     def _move(self, segment: ReadableSegment) -> int | None:
         """Bytes that went; None when nothing can be moved now."""
@@ -197,7 +211,7 @@ class CdcRawGuard(Stage):
             free = shutil.disk_usage(self._spill_directory).free
             if free - size < self._limits.min_free_bytes:
                 self._metrics.spill_failures += 1
-                self._tell_stuck(
+                self._report_stuck(
                     f"cdc_raw is nearly full, and so is {self._spill_directory} ({_mib(free)} free): Cassandra will refuse"
                     " writes to tables with CDC; make room or get Pulsar going"
                 )
@@ -209,7 +223,7 @@ class CdcRawGuard(Stage):
             return 0
         except OSError as error:
             self._metrics.spill_failures += 1
-            self._tell_stuck(
+            self._report_stuck(
                 f"cdc_raw is nearly full and {segment.path.name} cannot be moved to {self._spill_directory}"
                 f" ({error.strerror}): Cassandra will refuse writes to tables with CDC"
             )
@@ -219,7 +233,7 @@ class CdcRawGuard(Stage):
         self._on_moved()
         return size
 
-    def _tell_stuck(self, message: str) -> None:
+    def _report_stuck(self, message: str) -> None:
         if message.partition("(")[0] != self._stuck:
             self._stuck = message.partition("(")[0]
             _log.error("%s", message)

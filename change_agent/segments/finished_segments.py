@@ -8,6 +8,7 @@ from typing import Final
 from change_agent.archive.archiving import Archiving
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.listing import ReadableSegment
+from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutations
 from change_agent.positions.segment_ids import SegmentIds
@@ -33,29 +34,29 @@ class FinishedSegmentFiles:
         self._metrics: Final = metrics
         self._archiving: Final = archiving
 
-    def let_go(self, finished: SegmentIds, faulty: Mapping[int, str]) -> frozenset[int]:
-        """Delete what is listed of `finished`, set `faulty` (id -> fault) aside; those of them that are, by id.
+    def let_go(self, finished: SegmentIds, faulty: Mapping[SegmentKey, str]) -> frozenset[SegmentKey]:
+        """Delete what is listed of `finished`, set `faulty` (with what is wrong) aside; those of them that are.
 
         A segment with parked mutations stays as long as they wait.
         """
         # Those that are not listed were moved by an earlier process, which did not live to say so.
         set_aside = {each for each in faulty.keys() - self._follower.listed.keys() if self._archiver.is_set_aside(each)}
-        for segment_id, segment in self._follower.listed.items():
-            if segment_id in finished:
-                if segment_id not in self._parked.segment_ids and self._is_kept_elsewhere(segment):
+        for key, segment in self._follower.listed.items():
+            if key in finished:
+                if key not in self._parked.segment_ids and self._is_kept_elsewhere(segment):
                     self._metrics.segments_deleted += self._archiver.delete(segment.path)
-            elif segment_id in faulty and self._archiver.set_aside(segment.path, faulty[segment_id]):
+            elif key in faulty and self._archiver.set_aside(segment.path, faulty[key]):
                 self._metrics.segments_set_aside += 1
-                set_aside.add(segment_id)
+                set_aside.add(key)
         return frozenset(set_aside)
 
-    def present(self) -> Collection[int]:
-        """Ids of the segments whose files are there."""
+    def present(self) -> Collection[SegmentKey]:
+        """Keys of the segments whose files are there."""
         return self._follower.listed.keys()
 
     def _is_kept_elsewhere(self, segment: ReadableSegment) -> bool:
         """True when an archive has it, or none wants it: what is read again on request came from there."""
-        if self._archiving is None or segment.segment_id < 0:
+        if self._archiving is None or segment.is_read_again:
             return True
         archived = self._archiving.is_archived(segment.path)
         self._metrics.segments_archived += archived

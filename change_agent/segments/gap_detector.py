@@ -14,52 +14,57 @@ from dataclasses import dataclass
 from typing import Final
 
 from change_agent.cdc_raw.listing import ReadableSegment
+from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again
 
 __all__ = ["GapDetector", "GoneSegments"]
 
-# Looks at the folders in a row that must miss a segment: one that is moved may be missed by one look.
+# Listings in a row that must miss a segment: one listing may miss a segment that is being moved.
 _LOOKS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoneSegments:
-    """Segments, by id, that are gone together; what they held was written before `to_ms` (since the epoch)."""
+    """Segments that are gone together; what they held was written before `to_ms` (since the epoch)."""
 
-    segment_ids: tuple[int, ...]
+    segments: tuple[SegmentKey, ...]
     to_ms: int
 
 
 class GapDetector:
     """Knows the segments that must not vanish. Used by the reader's thread."""
 
-    def __init__(self, unfinished: Iterable[int]) -> None:
-        self._missed: Final[dict[int, int]] = {}
+    def __init__(self, unfinished: Iterable[SegmentKey]) -> None:
+        self._missed: Final[dict[SegmentKey, int]] = {}
         self.know(unfinished)
 
-    def know(self, unfinished: Iterable[int]) -> None:
-        """These must not vanish either. What is read again on request (negative ids) may."""
-        self._missed.update((each, 0) for each in unfinished if each > 0)
+    def know(self, unfinished: Iterable[SegmentKey]) -> None:
+        """These must not vanish either. What is read again on request may."""
+        self._missed.update((each, 0) for each in unfinished if not is_read_again(each))
 
-    def finished(self, segment_id: int) -> None:
+    def finished(self, segment: SegmentKey) -> None:
         """The segment was read to its end; it may go."""
-        self._missed.pop(segment_id, None)
+        self._missed.pop(segment, None)
 
-    def look(
-        self, listed: Mapping[int, ReadableSegment], ended: Container[int], now_ms: int
-    ) -> tuple[list[int], GoneSegments | None]:
-        """New segments to be known, and those that are gone for good (told once)."""
+    def misses(self, listed: Container[SegmentKey]) -> bool:
+        """Whether a segment that must not vanish is not listed: it may be gone, or is being moved."""
+        return any(each not in listed for each in self._missed)
+
+    def check(
+        self, listed: Mapping[SegmentKey, ReadableSegment], ended: Container[int], now_ms: int
+    ) -> tuple[list[SegmentKey], GoneSegments | None]:
+        """New segments to be known, and those that are gone for good (returned once)."""
         new = []
-        for segment_id, segment in listed.items():
-            if segment_id in ended:
+        for key, segment in listed.items():
+            if key in ended:
                 continue
-            if segment_id not in self._missed:
+            if key not in self._missed:
                 if not segment.has_index:
-                    # Cassandra may remove a link without index, and nobody one of 3.11.
+                    # Without an index: Cassandra may remove it, and a segment of 3.11 is removed by nobody else.
                     continue
-                new.append(segment_id)
-                self._missed[segment_id] = 0
+                new.append(key)
+                self._missed[key] = 0
             elif segment.log_exists:
-                self._missed[segment_id] = 0
+                self._missed[key] = 0
         absent = [each for each in self._missed if each not in listed or not listed[each].log_exists]
         for each in absent:
             self._missed[each] += 1
@@ -68,5 +73,5 @@ class GapDetector:
             return new, None
         for each in gone:
             del self._missed[each]
-        later = [each.index_time_ms for each in listed.values() if each.segment_id > gone[-1] and each.log_exists]
-        return new, GoneSegments(segment_ids=gone, to_ms=min(later, default=now_ms))
+        later = [each.index_time_ms for each in listed.values() if each.key > gone[-1] and each.log_exists]
+        return new, GoneSegments(segments=gone, to_ms=min(later, default=now_ms))

@@ -1,10 +1,11 @@
-"""GapReporter: reports on the gaps topic which tables may have lost changes; their segments count as finished after
-that."""
+"""GapReporter: publishes on the gaps topic which tables may have lost changes. Their segments count as finished after that.
+The tables' progress stands still until the gaps are closed on that topic."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
@@ -13,13 +14,14 @@ from uuid import UUID
 
 from change_agent.errors import PublishError
 from change_agent.positions.inflight import Place
+from change_agent.positions.stops import EVERY_TABLE, Stops
 from change_agent.publishing.event_producers import EventProducer
-from change_agent.publishing.topic_looks import LostTopic
+from change_agent.publishing.topic_checks import LostTopic
 from change_agent.schema.table_metadata import KnownTables
 from runtime.backoff import Backoff
 from runtime.notices import Notices
 from runtime.stage import Stage
-from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, encode_gap
+from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, MalformedGapError, decode_gap, encode_gap
 from schemas.table_metadata import TableMetadata
 
 __all__ = ["Gap", "GapReporter", "Gaps", "gap_message", "gap_records", "lost_topic_message", "lost_topic_record"]
@@ -27,17 +29,18 @@ __all__ = ["Gap", "GapReporter", "Gaps", "gap_message", "gap_records", "lost_top
 _log: Final = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(0.5, 30)
 _ANSWER_TIMEOUT_S: Final = 30.0
-# What was written in the last moments before a sync is in the next one.
+_CHECK_S: Final = 10.0
+# Writes of the last moments before a sync are in the next one.
 _SYNC_MARGIN_MS: Final = 60_000
 _NO_TABLE: Final = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """One record for each table that may be concerned, and what is to be done when all of them are with the broker."""
+    """One record for each table that may have lost changes. `on_reported` is called when the broker has all of them."""
 
     records: Sequence[GapRecord]
-    on_told: Callable[[], None]
+    on_reported: Callable[[], None]
 
 
 def gap_records(
@@ -104,8 +107,8 @@ def lost_topic_message(topic: str, record: GapRecord) -> str:
     """The line of the log."""
     return (
         f"{topic}: {record.reason}; events that were published from {_utc(record.from_ms)} to {_utc(record.to_ms)} and not"
-        f" consumed may be lost: verify {record.keyspace}.{record.table}, and find out who removed it. Topic and subscription"
-        " are there again, and events go on"
+        f" consumed may be lost: run cdc spark resync on {record.table_name}, and find out who removed it. Topic and subscription"
+        " exist again, and events continue"
     )
 
 
@@ -116,26 +119,34 @@ def _utc(time_ms: int | None) -> str:
 
 
 class Gaps(Protocol):
-    """Tells the world what is lost: a GapReporter."""
+    """Publishes what is lost: a GapReporter."""
 
     def report(self, gap: Gap) -> None:
-        """Tell this gap, now or later."""
+        """Publish this gap, now or later."""
 
 
 class Producers(Protocol):
-    """Opens a producer; blocks until the topic can be used, or raises PublishError."""
+    """Opens a producer, and reads what was published; blocks until the topic can be used, or raises PublishError."""
 
     def open_for(self, topic: str, record_name: str, schema_text: str) -> EventProducer:
         """A producer of records of this Avro schema, in order."""
 
+    def read_all(self, topic: str) -> list[bytes]:
+        """All messages of a topic of such records."""
+
 
 class GapReporter(Stage):
-    """Idle until there is a gap. `report` may be called by any thread. A gap that was not reported is found again by the next start."""
+    """Idle until there is a gap. `report` may be called by any thread. A gap that was not reported is found again by the next start.
 
-    def __init__(self, producers: Producers, topic: str) -> None:
+    While a stop waits for gaps, it reads the gaps topic every `check_s` seconds for closing records.
+    """
+
+    def __init__(self, producers: Producers, topic: str, stops: Stops, *, check_s: float = _CHECK_S) -> None:
         super().__init__("reporter of gaps")
         self._producers: Final = producers
         self._topic: Final = topic
+        self._stops: Final = stops
+        self._check_s: Final = check_s
         self._inbox: Final[SimpleQueue[Gap | None]] = SimpleQueue()
         self._notices: Final = Notices(_log)
 
@@ -144,18 +155,37 @@ class GapReporter(Stage):
         self._inbox.put(None)
 
     def report(self, gap: Gap) -> None:
-        """Tell this gap, now or when the broker is there."""
+        """Publish this gap, now or when the broker answers."""
         self._inbox.put(gap)
 
     def run(self) -> None:
-        """Report each gap, and try again until the broker has it."""
-        while (gap := self._inbox.get()) is not None:
+        """Report each gap, and retry until the broker has it; let tables continue whose gaps are closed."""
+        while True:
+            try:
+                gap = self._inbox.get(timeout=self._check_s if self._stops.awaits_closing() else None)
+            except Empty:
+                self._apply_closings()
+                continue
+            if gap is None:
+                return
             failures = 0
             while not self._is_reported(gap):
                 failures += 1
                 if self.stopping.wait(_BACKOFF.pause_s(failures)):
                     return
-            gap.on_told()
+            gap.on_reported()
+
+    def _apply_closings(self) -> None:
+        try:
+            tables = self._stops.close(_records(self._producers.read_all(self._topic)))
+        except (PublishError, OSError) as error:
+            reason = f"closed gaps cannot be applied: {error}; retrying; cdc agent resume-progress lets their tables continue"
+            self._notices.say("closings", reason)
+            return
+        self._notices.clear("closings")
+        if tables:
+            names = ", ".join("all tables" if each == EVERY_TABLE else each for each in tables)
+            _log.info("%s: the gaps of %s are closed: their progress continues", self._topic, names)
 
     def _is_reported(self, gap: Gap) -> bool:
         try:
@@ -179,6 +209,12 @@ class GapReporter(Stage):
         finally:
             producer.close()
         _log.info("%s: a gap was reported for %d tables", self._topic, len(gap.records))
+
+
+def _records(payloads: Iterable[bytes]) -> Iterator[GapRecord]:
+    for payload in payloads:
+        with suppress(MalformedGapError):
+            yield decode_gap(payload)
 
 
 def _answer(results: SimpleQueue[str | None]) -> str | None:

@@ -1,6 +1,8 @@
-"""SegmentFollower: reads what is new in the segments of `cdc_raw`, in the order of their ids, and hands events on.
+"""SegmentFollower: reads new entries of the segments of `cdc_raw`, in the order of their ids, and passes events on.
 
-It never deletes anything.
+It never deletes anything. It is one module above 500 lines because its steps share one state: the open segments, the
+batch, and what has ended. What needs less than that has modules of its own (FollowedSegment, Moments, GapDetector,
+Clearings, UnsyncedReading).
 """
 
 from __future__ import annotations
@@ -8,12 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
 from change_agent.cdc_raw.listing import ReadableSegment
+from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again, segment_id_of
 from change_agent.cdc_raw.watcher import CdcRawWatcher
-from change_agent.commitlog.reader import SegmentReader
+from change_agent.commitlog.entry import CommitLogEntry
+from change_agent.commitlog.reader import EntriesTaker, SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.configuration.table_filter import TableFilter
 from change_agent.errors import (
@@ -28,12 +33,20 @@ from change_agent.errors import (
 )
 from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.metrics import AgentMetrics
+from change_agent.native_core import EncodedEntries
 from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.offsets import StoredPositions
+from change_agent.positions.stops import EVERY_TABLE, Stops
 from change_agent.publishing.event_batch import EventBatch, Publisher
+from change_agent.segments.clearings import Clearings
+from change_agent.segments.followed_segment import FollowedSegment, Presence
 from change_agent.segments.gap_detector import GapDetector, GoneSegments
 from change_agent.segments.gaps import Gap, Gaps, gap_message, gap_records
+from change_agent.segments.moments import Moments
+from change_agent.segments.read_again import ReadAgain, ReadPart
 from change_agent.segments.unparking import Unparker
+from change_agent.segments.unsynced import UnsyncedReading
+from schemas.gap_record import GapRecord
 
 __all__ = ["SegmentFollower"]
 
@@ -67,6 +80,10 @@ class SegmentFollower:
         stopping: threading.Event,
         gaps: Gaps,
         options: SegmentOptions = _NO_OPTIONS,
+        unsynced: UnsyncedReading | None = None,
+        moments: Moments | None = None,
+        stops: Stops | None = None,
+        clearings: Clearings | None = None,
     ) -> None:
         self._watcher: Final = watcher
         self._interpreter: Final = interpreter
@@ -77,19 +94,22 @@ class SegmentFollower:
         self._stopping: Final = stopping
         self._gaps: Final = gaps
         self._options: Final = options
-        self._open: Final[dict[int, SegmentReader]] = {}
-        # Segments with nothing more to do here, and the limits at which others failed.
+        self._unsynced: Final = unsynced
+        self._moments: Final = moments
+        self._stops: Final = stops
+        self._clearings: Final = clearings
+        self._repeating: Final = ReadAgain(interpreter, positions, publisher, metrics, stopping, options)
+        # The segment that Cassandra writes now, as far as is known, where what is not synced is read.
+        self._tail: ReadableSegment | None = None
+        self._followed: Final[dict[SegmentKey, FollowedSegment]] = {}
+        # Segments with nothing more to do here.
         self._ended = stored.finished
         # Those of them that were read again: when they are gone, they may be wanted once more.
-        self._read_again = set(stored.finished.negative())
-        self._failed_at: Final[dict[int, int]] = {}
+        self._read_again = set(stored.finished.read_again())
         self._detector: Final = GapDetector(stored.segments)
-        # Segments that Cassandra does not write any more, as long as they are not finished.
-        self._final: Final[set[int]] = set()
-        self._told: Final[set[int]] = set()
         self._batch: Final = EventBatch(positions, publisher, metrics, stopping)
-        # Replaced as a whole, for other threads: file name and limit of every segment with an index, by id.
-        self.listed: Mapping[int, ReadableSegment] = {}
+        # Replaced as a whole, for other threads: file name and limit of every segment with an index.
+        self.listed: Mapping[SegmentKey, ReadableSegment] = {}
 
     def adopt(self, stored: StoredPositions) -> None:
         """Go on from these positions in place of those of the constructor; before `run`."""
@@ -102,178 +122,428 @@ class SegmentFollower:
             while not self._stopping.is_set():
                 self._read_all()
                 self._unparker.run()
-                self._watcher.wait()
+                self._wait()
         except StoppedError:
             return
         finally:
-            for reader in self._open.values():
-                reader.close()
+            for segment in self._followed.values():
+                segment.close()
+            if self._moments is not None:
+                self._moments.close()
 
-    def limits(self) -> dict[int, int]:
-        """The synced limit of each segment that is not done, by id; for any thread."""
+    def limits(self) -> dict[SegmentKey, int]:
+        """The synced limit of each segment that is not done; for any thread."""
         ended, progress = self._ended, self._positions.progress()
-        return {
-            segment_id: each.limit
-            for segment_id, each in self.listed.items()
-            if segment_id in progress or segment_id not in ended
-        }
+        return {key: each.limit for key, each in self.listed.items() if key in progress or key not in ended}
 
     def use_filter(self, wanted: TableFilter) -> None:
-        """Publish only tables that this admits, from the next look at `cdc_raw` on; for any thread."""
+        """Publish only tables that this admits, from the next listing of `cdc_raw` on; for any thread."""
         self._interpreter.use_filter(wanted)
 
     def wake(self) -> None:
         """End the wait for new segments; `run` returns if the agent stops."""
         self._watcher.wake()
 
+    def read_position(self, segment_id: int) -> int | None:
+        """See Moments."""
+        return self._read_position(SegmentKey(segment_id))
+
+    def _read_position(self, segment: SegmentKey) -> int | None:
+        followed = self._followed.get(segment)
+        return None if followed is None or followed.reader is None else followed.reader.position
+
+    def is_ended(self, segment_id: int) -> bool:
+        """See Moments."""
+        return segment_id in self._ended
+
+    def unread(self, segment_id: int) -> list[int]:
+        """See Clearings."""
+        # One that is not listed has no index yet: what it holds comes with its first sync.
+        known = {*self._first_readings(), SegmentKey(segment_id)}
+        return [each for each in known if 0 < each <= segment_id and each not in self._ended]
+
+    def _first_readings(self) -> list[SegmentKey]:
+        """The listed segments, without those that are read once more on request; rising."""
+        return [each for each in sorted(self.listed) if not is_read_again(each)]
+
+    def read_place(self) -> tuple[int, int]:
+        """See Clearings."""
+        read = [(each, self._read_position(each)) for each in self._followed if not is_read_again(each)]
+        return max(((each, position) for each, position in read if position is not None), default=(0, 0))
+
+    def is_wanted(self, segment_id: int) -> bool:
+        """See Moments."""
+        key = SegmentKey(segment_id)
+        return key in self._followed or key in self._positions.progress()
+
+    def confirm_schema(self) -> bool:
+        """See Moments."""
+        return self._interpreter.confirm_schema()
+
+    def is_unpublished(self, entry: CommitLogEntry, version: int) -> bool:
+        """See Moments."""
+        return self._interpreter.is_unpublished(entry, version)
+
+    def _wait(self) -> None:
+        """Return when the folder changed, or after the poll interval. What Cassandra writes meanwhile is read, if wanted."""
+        poll_s = self._watcher.poll_interval_s
+        if self._moments is not None:
+            poll_s = min(poll_s, self._moments.interval_s)
+        if self._unsynced is None or self._tail is None:
+            self._watcher.wait(poll_s)
+            return
+        until_s = time.monotonic() + poll_s
+        interval_s = self._unsynced.min_interval_s
+        while not self._watcher.wait(interval_s) and time.monotonic() < until_s:
+            reader = self._reader(self._tail)
+            before = reader.position
+            if not self._read_tail(self._tail, reader) or reader.is_complete():
+                return
+            if self._moments is not None:
+                self._moments.settle(self)
+            self._publish_clearings()
+            interval_s = self._unsynced.next_interval_s(interval_s, found=reader.position > before)
+
     def _read_all(self) -> None:
         now_ms = time.time_ns() // 1_000_000
+        # Taken before the folder is listed: writes that were answered until then are in the listed segments.
+        moment_ms = None if self._moments is None else self._moments.next_ms()
         segments = self._watcher.segments(now_ms)
         self._metrics.ignored_files = self._watcher.ignored_files
         if segments is None:
             return
-        self.listed = {each.segment_id: each for each in segments}
+        self.listed = {each.key: each for each in segments}
+        if self._detector.misses(self.listed):
+            # A moment knows only what is listed: it would be passed without the changes of that segment.
+            moment_ms = None
+        if self._moments is not None:
+            self._moments.begin(moment_ms, [*segments, *self._watcher.unlisted], self)
+        self._read_new(segments, now_ms)
+        if self._moments is not None:
+            self._moments.settle(self)
+        self._publish_clearings()
+
+    def _read_new(self, segments: list[ReadableSegment], now_ms: int) -> None:
         self._ended = self._ended.removing(self._read_again - self.listed.keys())
         self._read_again &= self.listed.keys()
-        self._look_for_gaps(now_ms)
-        unread = [each for each in segments if each.segment_id not in self._ended]
+        self._check_gaps(now_ms)
+        unread = [each for each in segments if each.key not in self._ended]
         if unread:
-            # What the log says may need a schema as new as the log; a clock that is ahead must not stop us.
+            # Entries may need a schema as new as the log; a clock that is ahead must not stop us.
             self._interpreter.use_schema_of(min(now_ms, max(each.index_time_ms for each in unread)))
+        self._find_clearings()
+        self._tail = None
+        unsynced = self._unsynced
         for segment in unread:
+            if unsynced is None and not (segment.has_index or segment.final):
+                break
             if not self._read(segment):
                 break
-            if not segment.final and now_ms - segment.index_time_ms < _OPEN_REST_MS:
-                # Cassandra completes a segment before it syncs the next: order of keys first.
+            if segment.final:
+                continue
+            if unsynced is not None and self._read_ahead(segment, unsynced):
+                continue
+            # Nothing that is not synced is read of the segments behind it: order of keys first.
+            unsynced = None
+            if now_ms - segment.index_time_ms < _OPEN_REST_MS:
+                # Cassandra completes a segment before it syncs the next.
                 break
 
+    def _find_clearings(self) -> None:
+        if self._clearings is not None:
+            self._clearings.find(next(iter(self._first_readings()), None))
+
+    def _publish_clearings(self) -> None:
+        """Publish truncations and drops that are due. Everything that was read has been handed over."""
+        if self._clearings is not None:
+            self._find_clearings()
+            self._clearings.publish_due(self, self._publish_again)
+
+    def _publish_again(self, table_id: UUID, segment_id: int, position: int) -> None:
+        """The events of a table from this place in the log on. Those of segments that were deleted are missing, which is reported."""
+        if segment_id in self._ended and segment_id not in self.listed:
+            _log.warning(
+                "segment %d was published and deleted before the truncation of table %s in it was found; writes that were under way "
+                "then may be taken for removed: verify the table",
+                segment_id,
+                table_id,
+            )
+        parts = []
+        for each in self._first_readings():
+            end = _END if each in self._ended else self._read_position(each)
+            start = position if each == segment_id else 0
+            if each >= segment_id > 0 and end is not None and end > start:
+                parts.append(ReadPart(segment_id=each, path=self.listed[each].path, start=start, end=end))
+        self._repeating.run(table_id, parts)
+
+    def _read_ahead(self, segment: ReadableSegment, unsynced: UnsyncedReading) -> bool:
+        """Read what is not synced; True when Cassandra has written the segment to its end, so the next one may be read."""
+        followed = self._followed.get(segment.key)
+        if followed is None or followed.reader is None:
+            return False
+        reader = followed.reader
+        if not unsynced.may_read(reader) or not self._read_tail(segment, reader):
+            return False
+        if not reader.is_complete():
+            self._tail = segment
+        return reader.is_complete()
+
+    def _read_tail(self, segment: ReadableSegment, reader: SegmentReader) -> bool:
+        """Read what Cassandra has written behind its last sync; False when the file cannot be read just now."""
+        key, before = segment.key, reader.position
+        self._interpreter.begin(key, time.time_ns() // 1_000_000, is_resumed=True)
+        self._batch.begin_segment()
+        try:
+            self._read_some(key, reader, reader.read_unsynced_by(self._taker(reader)))
+        except SegmentFileError as error:
+            _log.debug("%s", error)
+            return False
+        finally:
+            if reader.position > before:
+                self._metrics.bytes_read += reader.position - before
+                self._hand_over(key, reader.position)
+        return True
+
     def _read(self, segment: ReadableSegment) -> bool:
-        """False when it was moved since it was listed: the ones behind it wait for the next look."""
+        """False when it was moved since it was listed: those behind it wait for the next listing."""
         if not segment.log_exists:
             return True
-        if self._failed_at.get(segment.segment_id) == segment.limit and not segment.final:
+        followed = self._followed_segment(segment)
+        if followed.failed_at == segment.limit and not segment.final:
             return True
         try:
-            was_begun = segment.segment_id in self._open
+            was_begun = followed.reader is not None
             reader = self._reader(segment)
+            if segment.final:
+                self._expect(segment.key, Presence.EXPECTED, reader.position)
             # A place is stored as soon as a segment is seen: only one behind the header says that something was read.
             is_resumed = was_begun or reader.position > reader.descriptor.header_size
-            self._interpreter.begin(segment.segment_id, segment.index_time_ms, is_resumed=is_resumed)
-            self._read_entries(segment.segment_id, None if segment.final else segment.limit, reader)
+            self._interpreter.begin(segment.key, segment.index_time_ms, is_resumed=is_resumed)
+            self._read_entries(segment.key, None if segment.final else segment.limit, reader)
         except CommitLogReadError as error:
-            self._hand_over(segment.segment_id, None)
+            self._hand_over(segment.key, None)
+            if not (segment.has_index or segment.final):
+                # Cassandra makes it just now.
+                _log.debug("%s", error)
+                return True
             if isinstance(error, SegmentFileError) and not segment.path.exists():
                 return False
             self._note_failure(segment, error)
             return True
         self._positions.note_read_until(segment.index_time_ms)
         if segment.final:
-            self._interpreter.end(segment.segment_id)
+            self._note_unsynced(reader)
+            self._interpreter.end(segment.key)
             self._finish(segment)
         return True
 
+    def _note_unsynced(self, reader: SegmentReader) -> None:
+        """Report what was published of a finished segment although Cassandra's own start does not replay it."""
+        if reader.unsynced_size:
+            self._metrics.unsynced_bytes_lost += reader.unsynced_size
+            _log.warning(
+                "%s: the %d bytes before position %d were published before Cassandra synced them, and the node was killed or"
+                " lost its power before: it does not have these writes after its start, other replicas may",
+                reader.name,
+                reader.unsynced_size,
+                reader.position,
+            )
+
+    def _followed_segment(self, segment: ReadableSegment) -> FollowedSegment:
+        key = segment.key
+        followed = self._followed.get(key)
+        if followed is None:
+            is_expected = segment.has_index or segment.final or key in self._stored.segments
+            presence = Presence.EXPECTED if is_expected else Presence.UNPUBLISHED
+            followed = self._followed[key] = FollowedSegment(presence=presence)
+        return followed
+
     def _reader(self, segment: ReadableSegment) -> SegmentReader:
-        reader = self._open.get(segment.segment_id)
-        if reader is None:
-            stored = self._stored.segments.get(segment.segment_id)
-            reader = SegmentReader(segment.path, 0 if stored is None else stored.position, self._options)
-            self._open[segment.segment_id] = reader
-            self._open_position(segment.segment_id, reader.position)
-        return reader
+        followed = self._followed_segment(segment)
+        if followed.reader is None:
+            stored = self._stored.segments.get(segment.key)
+            position = 0 if stored is None else stored.position
+            followed.reader = SegmentReader(segment.path, position, self._options)
+            if followed.presence is not Presence.UNPUBLISHED:
+                self._open_position(segment.key, followed.reader.position)
+        return followed.reader
 
-    def _open_position(self, segment_id: int, position: int) -> None:
-        stored = self._stored.segments.get(segment_id)
-        self._positions.open(segment_id, position)
+    def _open_position(self, key: SegmentKey, position: int) -> None:
+        stored = self._stored.segments.get(key)
+        self._positions.open(key, position)
         if stored is not None and stored.keep:
-            self._positions.keep(segment_id)
+            self._positions.keep(key)
         if stored is not None and stored.fault is not None:
-            self._positions.note_fault(segment_id, stored.fault)
+            self._positions.note_fault(key, stored.fault)
 
-    def _read_entries(self, segment_id: int, limit: int | None, reader: SegmentReader) -> None:
+    def _read_entries(self, key: SegmentKey, limit: int | None, reader: SegmentReader) -> None:
         self._batch.begin_segment()
         before = reader.position
         while True:
             try:
-                for entry in reader.read(limit):
-                    if self._stopping.is_set():
-                        raise StoppedError
-                    self._metrics.mutations_read += 1
-                    events = self._interpreter.events_of(reader.name, abs(segment_id), reader.descriptor.version, entry)
-                    if events:
-                        self._batch.add(segment_id, entry.position, self._interpreter.node_id, events)
-                    elif events is not None:
-                        self._metrics.mutations_skipped += 1
-                    if self._batch.is_due():
-                        self._hand_over(segment_id, entry.position)
+                self._read_to(key, reader, limit)
             except ChecksumMismatchError as error:
                 if error.resume_position is None:
                     raise
                 self._metrics.corrupt_entries += 1
                 self._metrics.note_damage(error.damage)
-                self._positions.note_fault(segment_id, str(error))
+                self._expect(key, Presence.EARLY, before)
+                self._positions.note_fault(key, str(error))
+                self._stop(EVERY_TABLE, f"{error}; the entry is skipped: verify the tables")
                 _log.error("%s; the entry is skipped, and the segment is kept in the folder for errors", error)
-                self._interpreter.note_missing(segment_id, error.resume_position)
+                self._interpreter.note_missing(key, error.resume_position)
                 reader.skip_to(error.resume_position)
             else:
                 break
+        if limit is None and self._unsynced is not None and self._unsynced.may_read(reader):
+            # This agent, or an earlier one, may have published a part of it. So all of it is published, and reported.
+            self._read_some(key, reader, reader.read_unsynced_by(self._taker(reader)))
         self._metrics.bytes_read += reader.position - before
-        self._hand_over(segment_id, reader.position)
+        self._hand_over(key, reader.position)
 
-    def _hand_over(self, segment_id: int, position: int | None) -> None:
+    def _read_to(self, key: SegmentKey, reader: SegmentReader, limit: int | None) -> None:
+        """Read up to the limit. A truncation is published between the entries before and behind its position."""
+        clearings = self._clearings
+        while clearings is not None and (stop := clearings.stop_in(key, reader.position)) is not None:
+            if limit is not None and stop > limit:
+                break
+            self._read_some(key, reader, reader.read_by(self._taker(reader), stop))
+            self._hand_over(key, reader.position)
+            clearings.publish_at(key, stop)
+            if reader.position < stop:
+                # The log ends here, or it is no end of an entry.
+                break
+        self._read_some(key, reader, reader.read_by(self._taker(reader), limit))
+
+    def _taker(self, reader: SegmentReader) -> EntriesTaker | None:
+        return self._interpreter.taker(reader.name, reader.descriptor.version)
+
+    def _read_some(
+        self, key: SegmentKey, reader: SegmentReader, entries: Iterable[CommitLogEntry | EncodedEntries]
+    ) -> None:
+        before = reader.position
+        for entry in entries:
+            if self._stopping.is_set():
+                raise StoppedError
+            if not isinstance(entry, CommitLogEntry):
+                self._add_encoded(key, before, entry)
+                continue
+            self._metrics.mutations_read += 1
+            events = self._interpreter.events_of(reader.name, segment_id_of(key), reader.descriptor.version, entry)
+            if events:
+                self._expect(key, Presence.EARLY, before)
+                self._batch.add(key, entry.position, self._interpreter.node_id, events)
+            elif events is not None:
+                self._metrics.mutations_skipped += 1
+            else:
+                self._expect(key, Presence.EARLY, before)
+            if self._batch.is_due():
+                self._hand_over(key, entry.position)
+
+    def _add_encoded(self, key: SegmentKey, before: int, taken: EncodedEntries) -> None:
+        self._metrics.mutations_read += taken.entries
+        self._metrics.mutations_skipped += taken.skipped
+        if runs := self._interpreter.runs_of(taken):
+            if not self._batch.has_room(sum(len(run) for _, run in runs)):
+                self._hand_over(key, None)
+            self._expect(key, Presence.EARLY, before)
+            self._batch.add_runs(key, taken.events_end, self._interpreter.node_id, runs, taken.last_writetime_us or 0)
+        if self._batch.is_due():
+            self._hand_over(key, taken.end)
+
+    def _expect(self, key: SegmentKey, presence: Presence, position: int) -> None:
+        """From here on it must not vanish, if it might before."""
+        followed = self._followed[key]
+        if followed.presence is Presence.UNPUBLISHED:
+            followed.presence = presence
+            self._open_position(key, position)
+            self._detector.know([key])
+
+    def _hand_over(self, key: SegmentKey, position: int | None) -> None:
         """Give what was collected to the publisher; everything of the segment up to `position` was read."""
         self._interpreter.save()
         self._batch.hand_over()
-        if position is not None:
-            self._positions.advance(segment_id, position)
+        if position is not None and self._followed[key].presence is not Presence.UNPUBLISHED:
+            self._positions.advance(key, position)
 
     def _note_failure(self, segment: ReadableSegment, error: CommitLogReadError) -> None:
         if isinstance(error, BufferUnderflowError) and not segment.final:
             # Not there yet: the index was seen before the bytes, or before the header.
-            self._failed_at[segment.segment_id] = segment.limit
+            self._followed_segment(segment).failed_at = segment.limit
             return
         if isinstance(error, SegmentFileError):
-            self._tell_unreadable(segment, f"{error}; retrying; the other segments continue")
+            self._report_unreadable(segment, f"{error}; retrying; the other segments continue")
             return
         corrupt = not isinstance(error, _NOT_FOR_US)
         what = "is set aside" if corrupt else "stays where it is"
-        self._tell_unreadable(segment, f"{error}; the segment {what}; the other segments continue", error.damage)
-        self._failed_at[segment.segment_id] = segment.limit
+        self._report_unreadable(segment, f"{error}; the segment {what}; the other segments continue", error.damage)
+        self._followed_segment(segment).failed_at = segment.limit
+        if segment.final:
+            self._stop(EVERY_TABLE, f"{error}; the segment {what}: changes in it are not published")
         if segment.final and corrupt:
-            self._open_position(segment.segment_id, 0)
-            self._positions.note_fault(segment.segment_id, str(error))
+            self._open_position(segment.key, 0)
+            self._positions.note_fault(segment.key, str(error))
             self._finish(segment)
         elif segment.final:
             self._end(segment)
 
-    def _tell_unreadable(self, segment: ReadableSegment, message: str, damage: Damage | None = None) -> None:
-        if segment.segment_id not in self._told:
-            self._told.add(segment.segment_id)
+    def _stop(self, table: str, reason: str, gaps: Sequence[GapRecord] = ()) -> None:
+        """The table's progress stops until an operator has decided, or these gaps are closed, where they are all that is lost."""
+        if self._stops is not None:
+            self._stops.note(table, reason, gaps)
+
+    def _report_unreadable(self, segment: ReadableSegment, message: str, damage: Damage | None = None) -> None:
+        followed = self._followed_segment(segment)
+        if not followed.is_reported:
+            followed.is_reported = True
             self._metrics.segments_unreadable += 1
             self._metrics.note_damage(damage)
             _log.error("%s", message)
 
     def _finish(self, segment: ReadableSegment) -> None:
-        self._positions.finish(segment.segment_id)
+        self._positions.finish(segment.key)
         self._metrics.segments_finished += 1
         self._end(segment)
 
-    def _look_for_gaps(self, now_ms: int) -> None:
-        new, gone = self._detector.look(self.listed, self._ended, now_ms)
-        for segment_id in new:
-            stored = self._stored.segments.get(segment_id)
-            self._open_position(segment_id, 0 if stored is None else stored.position)
-        self._final.update(each.segment_id for each in self.listed.values() if each.final)
+    def _check_gaps(self, now_ms: int) -> None:
+        new, gone = self._detector.check(self.listed, self._ended, now_ms)
+        for key in new:
+            stored = self._stored.segments.get(key)
+            self._open_position(key, 0 if stored is None else stored.position)
+        for key, followed in list(self._followed.items()):
+            segment = self.listed.get(key)
+            if segment is None and followed.presence is Presence.UNPUBLISHED:
+                self._leave_unpublished(key, followed)
+            elif segment is not None and segment.has_index:
+                followed.presence = Presence.EXPECTED
+            if segment is not None:
+                followed.final = segment.final
         if gone is not None:
             self._note_gone(gone, now_ms)
 
+    def _leave_unpublished(self, key: SegmentKey, followed: FollowedSegment) -> None:
+        """Cassandra has removed a segment without an index, or synced a later one: it had no change of a table with CDC.
+
+        What it has left is read nevertheless: a node that was killed removes the name at its start, whatever it had.
+        """
+        if followed.reader is not None:
+            try:
+                self._interpreter.begin(key, time.time_ns() // 1_000_000, is_resumed=True)
+                self._read_entries(key, None, followed.reader)
+            except CommitLogReadError as error:
+                _log.debug("%s", error)
+        if followed.presence is Presence.UNPUBLISHED:
+            del self._followed[key]
+            followed.close()
+
     def _note_gone(self, gone: GoneSegments, now_ms: int) -> None:
         self._interpreter.use_schema_of(0)
-        lost = [each for each in gone.segment_ids if not self._is_safe(each)]
+        lost = [each for each in gone.segments if not self._is_safe(each)]
         if not lost:
             return
         progress = self._positions.progress()
         until_ms = max(self._positions.acknowledged_until_ms, self._stored.until_ms)
-        # What was written in the last moments before a sync is in the next one.
+        # Writes of the last moments before a sync are in the next one.
         from_ms = until_ms - _SYNC_MARGIN_MS if until_ms else None
         self._metrics.segments_gone_unread += len(lost)
         self._interpreter.note_missing(lost[-1], _END)
@@ -287,39 +557,42 @@ class SegmentFollower:
             node_id=self._interpreter.node_id,
             tables=self._interpreter.published_tables,
         )
-        self._gaps.report(Gap(records=records, on_told=lambda: self._positions.finish(*lost)))
+        # Before it is reported, and so before it can be closed.
+        self._stop(
+            EVERY_TABLE,
+            f"{len(lost)} segments went from cdc_raw before they were read: run cdc spark resync, or verify the tables",
+            records,
+        )
+        self._gaps.report(Gap(records=records, on_reported=lambda: self._positions.finish(*lost)))
 
-    def _is_safe(self, segment_id: int) -> bool:
+    def _is_safe(self, key: SegmentKey) -> bool:
         """True when nothing of a segment that is gone is lost: what of it could be read is read then."""
-        stored = self._stored.segments.get(segment_id)
-        self._open_position(segment_id, 0 if stored is None else stored.position)
-        reader = self._open.pop(segment_id, None)
-        self._ended = self._ended.adding([segment_id], self.listed)
-        self._failed_at.pop(segment_id, None)
-        self._told.discard(segment_id)
+        stored = self._stored.segments.get(key)
+        self._open_position(key, 0 if stored is None else stored.position)
+        self._ended = self._ended.adding([key], self.listed)
         safe = stored is not None and stored.fault is not None
-        if reader is not None:
+        followed = self._followed.get(key)
+        if followed is not None and followed.reader is not None:
             # An open file outlives its name.
-            with reader:
+            with followed.reader as reader:
                 try:
-                    self._interpreter.begin(segment_id, time.time_ns() // 1_000_000, is_resumed=True)
-                    self._read_entries(segment_id, None, reader)
-                    safe = segment_id in self._final
+                    self._interpreter.begin(key, time.time_ns() // 1_000_000, is_resumed=True)
+                    self._read_entries(key, None, reader)
+                    self._note_unsynced(reader)
+                    safe = followed.final or followed.presence is Presence.EARLY
                 except CommitLogReadError as error:
-                    self._hand_over(segment_id, None)
+                    self._hand_over(key, None)
                     _log.error("%s", error)
+        self._followed.pop(key, None)
         if safe:
-            self._positions.finish(segment_id)
+            self._positions.finish(key)
         return safe
 
     def _end(self, segment: ReadableSegment) -> None:
-        self._ended = self._ended.adding([segment.segment_id], self.listed)
-        if segment.segment_id < 0:
-            self._read_again.add(segment.segment_id)
-        self._detector.finished(segment.segment_id)
-        self._final.discard(segment.segment_id)
-        self._failed_at.pop(segment.segment_id, None)
-        self._told.discard(segment.segment_id)
-        reader = self._open.pop(segment.segment_id, None)
-        if reader is not None:
-            reader.close()
+        self._ended = self._ended.adding([segment.key], self.listed)
+        if segment.is_read_again:
+            self._read_again.add(segment.key)
+        self._detector.finished(segment.key)
+        followed = self._followed.pop(segment.key, None)
+        if followed is not None:
+            followed.close()

@@ -39,7 +39,7 @@ class Connection(Protocol):
 
 
 class SegmentRotation(Stage):
-    """Rotates at an interval, on a thread of its own. A failed turn is told once, and the next comes as ever."""
+    """Rotates at an interval, on a separate thread. A failed rotation is reported once, and the next is tried as usual."""
 
     def __init__(self, connection: Connection, interval_s: float) -> None:
         super().__init__("rotation of segments")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from change_agent.events.mutation_events import TableEvent
 from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
@@ -18,27 +18,19 @@ from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutation, ParkedMutations
 from change_agent.positions.accounts import TrackedEntry
 from change_agent.positions.inflight import InflightPositions
+from change_agent.publishing.event_batch import Publisher
 from change_agent.publishing.outgoing import OutgoingEvent, event_size, header_of
 from change_agent.sqlite_file import UnwritableFileError
 
 __all__ = ["Unparker"]
 
 _log: Final = logging.getLogger(__name__)
-# Looked at together.
+# Read from the store together.
 _CHUNK: Final = 200
-# No segment's progress waits for these entries.
-_NO_SEGMENT: Final = -1
-
-
-class Publisher(Protocol):
-    """Takes events in order."""
-
-    def publish(self, events: Sequence[OutgoingEvent]) -> None:
-        """Send these behind all others."""
 
 
 class Unparker:
-    """Used by the reader's thread, between two looks at the segments."""
+    """Used by the reader's thread, between two passes over the segments."""
 
     def __init__(
         self,
@@ -60,7 +52,7 @@ class Unparker:
         self._on_their_way: list[tuple[ParkedMutation, TrackedEntry]] = []
 
     def run(self) -> None:
-        """Forget what arrived; try everything that is parked when the schema is another. Raises StoppedError."""
+        """Remove what the broker has; when the schema has changed, retry all parked mutations. Raises StoppedError."""
         try:
             self._run()
         except UnwritableFileError as error:
@@ -77,7 +69,7 @@ class Unparker:
         self._metrics.parked = self._parked.count
         if not self._parked.count:
             return
-        # While there is nothing to read nobody else asks for what the node has said since.
+        # While there is nothing to read, nothing else asks for newer definitions.
         self._interpreter.use_schema_of(0)
         if self._tried_with == self._interpreter.schema_version:
             return
@@ -109,7 +101,7 @@ class Unparker:
             self._parked.note_tries(in_vain)
 
     def _publish(self, parked: ParkedMutation, events: Sequence[TableEvent]) -> None:
-        tracked = TrackedEntry(_NO_SEGMENT, parked.position, len(events))
+        tracked = TrackedEntry(None, parked.position, len(events))
         outgoing = [self._outgoing(parked, each, tracked) for each in events]
         size = sum(each.size for each in outgoing)
         while outgoing and not self._positions.take_room(len(outgoing), size, 1.0):

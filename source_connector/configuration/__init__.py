@@ -1,1 +1,1 @@
-"""What the source is told: options, key stores, which tables."""
+"""The configuration of a source: options, key stores, which tables."""

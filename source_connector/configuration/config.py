@@ -11,20 +11,23 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 from pydantic_core import ErrorDetails
 
 from schemas.errors import ConfigError, ConfigProblem
+from schemas.hidden_columns import HiddenColumns, Hiding
 from schemas.topics import (
     DEFAULT_EVENTS_PREFIX,
     DEFAULT_SUBSCRIPTION,
+    dead_letters_topic,
     events_topic,
     full_topic_name,
     schema_changes_topic,
 )
 from source_connector.configuration.datastax_options import known_name, take_out_foreign
+from source_connector.configuration.hidden_options import HASH_KEY, column_patterns, hidden_problems
 from source_connector.configuration.private_files import is_content, is_readable_content
 from source_connector.configuration.secret_options import FILE_OPTIONS, SECRET_OPTIONS, take_secrets
 from source_connector.configuration.table_selection import TablePlace, TableSelection, is_table_name, is_template
 from source_connector.data_format import DataFormat
 
-__all__ = ["ConsistencyName", "SourceConfig", "flattened"]
+__all__ = ["ConsistencyName", "SourceConfig", "flattened", "hidden_columns_of"]
 
 ConsistencyName = Literal["ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "LOCAL_ONE", "EACH_QUORUM"]
 
@@ -32,9 +35,12 @@ _SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
 _CONSISTENCY_LEVELS: Final = get_args(ConsistencyName)
 # Values that may be content, `base64:...`, instead of a path.
 _FILES: Final = (
-    "cloud.secureConnectBundle", "ssl.keystore.path", "ssl.truststore.path", "ssl.openssl.keyCertChain",
+    "cloud.secureConnectBundle",
+    "ssl.keystore.path",
+    "ssl.truststore.path",
+    "ssl.openssl.keyCertChain",
     "ssl.openssl.privateKey",
-)  # fmt: skip
+)
 _TLS_STORES: Final = frozenset(each for each in _FILES if each.startswith("ssl."))
 _SECRETS: Final = frozenset({*SECRET_OPTIONS, *_FILES})
 
@@ -63,6 +69,12 @@ class SourceConfig(BaseModel):
     local_dc: str = Field(default="", alias="loadBalancing.localDc")
     secure_connect_bundle: str = Field(default="", alias="cloud.secureConnectBundle", repr=False)
     columns: str = ".*"
+    dropped_columns: _Texts = Field(default=(), alias="columns.drop")
+    masked_columns: _Texts = Field(default=(), alias="columns.mask")
+    mask: str = Field(default="****", alias="columns.maskWith")
+    hashed_columns: _Texts = Field(default=(), alias="columns.hash")
+    hash_key: SecretStr = Field(default=SecretStr(""), alias="columns.hashKey")
+    truncated_columns: _Texts = Field(default=(), alias="columns.truncate")
     output_format: Annotated[DataFormat, known_name(*(each.value for each in DataFormat))] = Field(
         default=DataFormat.KEY_VALUE_AVRO, alias="outputFormat"
     )
@@ -86,6 +98,7 @@ class SourceConfig(BaseModel):
     only_if_coordinator_match: bool = Field(default=False, alias="cache.only_if_coordinator_match")
     suppress_unchanged: bool = Field(default=False, alias="suppress.unchanged")
     range_deletions: bool = Field(default=True, alias="publish.rangeDeletions")
+    publishes_expiry: bool = Field(default=False, alias="expiry.publish")
 
     consistency: Annotated[ConsistencyName, known_name(*_CONSISTENCY_LEVELS)] = Field(
         default="LOCAL_QUORUM", alias="query.consistencyLevel"
@@ -150,7 +163,7 @@ class SourceConfig(BaseModel):
             config = cls.model_validate(known)
         except ValidationError as error:
             problems += [_problem(detail) for detail in error.errors(include_url=False)]
-            # What pydantic could not get to is checked on a copy that holds only the right options.
+            # Checks that pydantic did not reach are run on a copy with the correct options only.
             raise ConfigError(problems + list(_cross_problems(known))) from None
         problems += _cross_problems(known)
         if problems:
@@ -160,6 +173,8 @@ class SourceConfig(BaseModel):
                 f"events.subscription.type: {config.subscription_type} is for topics of DataStax's agents; events of "
                 "ours are read with a Failover subscription, which keeps the order of each topic partition"
             )
+        if config.hash_key.get_secret_value() and not config.hashed_columns:
+            warnings.append(f"{HASH_KEY}: has no effect without columns.hash")
         if config.auth_provider == "None" and config.auth_username:
             warnings.append("auth.username: has no effect without auth.provider PLAIN")
         if config.ssl_provider == "None" and any(value for name, value in known.items() if name in _TLS_STORES):
@@ -177,6 +192,20 @@ class SourceConfig(BaseModel):
                 entries=self.tables, events_templates=templates, destination_template=self.destination
             )
         return TableSelection(only=TablePlace(keyspace=self.keyspace, table=self.table, events_topics=self.topics))
+
+    @property
+    def hidden(self) -> HiddenColumns | None:
+        """Columns whose values are not published as they are; None where there are none."""
+        patterns = column_patterns(_hidden_entries(self.model_dump(by_alias=True)))
+        if not patterns:
+            return None
+        return HiddenColumns(
+            patterns=patterns,
+            mask=self.mask,
+            hash_key=self.hash_key.get_secret_value().encode(),
+            has_range_markers=self.range_deletions,
+            serves_one_table=not self.tables,
+        )
 
     @property
     def table_name(self) -> str:
@@ -198,7 +227,7 @@ class SourceConfig(BaseModel):
         """The full name of the topic for what cannot be published: one for all sources of the events' namespace."""
         if self.dead_letters_name:
             return full_topic_name(self.dead_letters_name)
-        return f"{self.topics[0].rpartition('/')[0]}/cdc-dead-letters"
+        return dead_letters_topic(self.topics[0])
 
     @property
     def changes_topic(self) -> str:
@@ -268,6 +297,7 @@ def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
         re.compile(str(given.get("columns", "")))
     except (re.error, OverflowError, RecursionError) as error:
         yield ConfigProblem(option="columns", reason=f"is no regular expression: {error}")
+    yield from _column_problems(given)
     if str(given.get("auth.provider", "")).upper() == "PLAIN":
         for option in ("auth.username", "auth.password"):
             if not given.get(option):
@@ -282,6 +312,36 @@ def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
         reason = "is required: this Pulsar does not give its sources the broker's address"
         yield ConfigProblem(option="pulsarServiceUrl", reason=reason)
     yield from _admin_problems(given)
+
+
+def hidden_columns_of(options: Mapping[str, object], environment: Mapping[str, str]) -> HiddenColumns | None:
+    """The columns that a source with these options hides, to compare its records with the table. Raises ConfigError."""
+    # Of the other secrets nothing is known here.
+    known = {
+        name: value
+        for name, value in flattened(options)
+        if name.startswith("columns.") or name in ("keyspace", "table", "tables")
+    }
+    problems = take_secrets(known, environment) + list(_column_problems(known))
+    if problems:
+        raise ConfigError(problems)
+    patterns = column_patterns(_hidden_entries(known))
+    mask = str(known.get("columns.maskWith", SourceConfig.model_fields["mask"].default))
+    key = str(known.get(HASH_KEY, "")).encode()
+    return HiddenColumns(patterns=patterns, mask=mask, hash_key=key) if patterns else None
+
+
+def _hidden_entries(given: Mapping[str, object]) -> dict[Hiding, tuple[str, ...]]:
+    """The entries of each option that hides columns, as far as they are texts."""
+    entries = {hiding: _parts(given.get(hiding.value, ())) for hiding in Hiding}
+    return {hiding: tuple(map(str, each)) for hiding, each in entries.items() if isinstance(each, list | tuple)}
+
+
+def _column_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
+    tables = _parts(given.get("tables", ())) or (f"{given.get('keyspace', '')}.{given.get('table', '')}",)
+    key = str(given.get(HASH_KEY) or "")
+    names = tuple(map(str, tables)) if isinstance(tables, list | tuple) else ()
+    yield from hidden_problems(_hidden_entries(given), key, names)
 
 
 def _admin_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
@@ -318,7 +378,7 @@ def _table_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
         if not is_table_name(str(entry)):
             reason = f"each entry is keyspace.table, where * and ? match any characters (got {entry!r})"
             yield ConfigProblem(option="tables", reason=reason)
-    reason = "with tables it is a template, a topic that holds {keyspace} and {table}"
+    reason = "with tables it is a template, a topic that contains {keyspace} and {table}"
     if "destination" in given and not is_template(str(given["destination"])):
         yield ConfigProblem(option="destination", reason=reason)
     topics = _parts(given.get("events.topic", ()))
@@ -327,7 +387,7 @@ def _table_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
 
 
 def _place_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
-    """A bundle tells everything about the cluster; without one, contact points and their data center do."""
+    """A bundle describes the whole cluster; without one, contact points and their data center do."""
     if not given.get("cloud.secureConnectBundle"):
         for option in ("contactPoints", "loadBalancing.localDc"):
             if not given.get(option):
@@ -335,10 +395,10 @@ def _place_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
         points = _parts(given.get("contactPoints", ()))
         for point in points if isinstance(points, list | tuple) else ():
             if str(point).count(":") == 1:
-                reason = f"each entry is a name or an address, the port is an option of its own (got {point!r})"
+                reason = f"each entry is a name or an address, the port is a separate option (got {point!r})"
                 yield ConfigProblem(option="contactPoints", reason=reason)
         return
     for option, value in sorted(given.items()):
         if value and (option in ("contactPoints", "loadBalancing.localDc") or option.startswith("ssl.")):
-            reason = "cannot be given together with cloud.secureConnectBundle, which holds it"
+            reason = "cannot be given together with cloud.secureConnectBundle, which contains it"
             yield ConfigProblem(option=option, reason=reason)

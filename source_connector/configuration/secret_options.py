@@ -1,4 +1,4 @@
-"""Secrets that stand elsewhere than among the options: in a file of their own, or in the environment."""
+"""Secrets that are not among the options: in separate files, or in the environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from schemas.errors import ConfigProblem
 
 __all__ = ["FILE_OPTIONS", "SECRET_OPTIONS", "take_secrets", "variable_of"]
 
-SECRET_OPTIONS: Final = ("auth.password", "pulsarAuthParams", "ssl.keystore.password", "ssl.truststore.password")
+SECRET_OPTIONS: Final = (
+    "auth.password",
+    "pulsarAuthParams",
+    "ssl.keystore.password",
+    "ssl.truststore.password",
+    "columns.hashKey",
+)
+# Stands for a secret whose file cannot be read, which is reported already; long enough for every one.
+_UNREADABLE: Final = 40 * "-"
 FILE_OPTIONS: Final = tuple(f"{option}File" for option in SECRET_OPTIONS)
 
 
@@ -37,8 +45,7 @@ def take_secrets(given: dict[str, object], environment: Mapping[str, str]) -> li
             except (OSError, UnicodeDecodeError) as error:
                 reason = str(error.strerror) if isinstance(error, OSError) else "it is not UTF-8 text"
                 problems.append(ConfigProblem(option=file_option, reason=f"{path} cannot be read ({reason})"))
-                # Told already; the option that it stands for is not missing beside that.
-                given[option] = "unreadable"
+                given[option] = _UNREADABLE
         elif not given.get(option) and environment.get(variable_of(option)):
             given[option] = environment[variable_of(option)]
     return problems

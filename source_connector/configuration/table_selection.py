@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schemas.topics import full_topic_name
+from schemas.topics import expiry_topic, full_topic_name
 
 __all__ = ["TablePlace", "TableSelection", "is_pattern", "is_table_name", "is_template"]
 
@@ -25,6 +25,11 @@ class TablePlace:
     table: str
     events_topics: tuple[str, ...]
     destination: str = ""
+
+    @property
+    def expiry_topic(self) -> str:
+        """The topic where its rows wait for their expiry."""
+        return expiry_topic(self.events_topics[0], self.keyspace, self.table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ def _use_chain(config: SourceConfig, context: ssl.SSLContext) -> None:
 
 
 def _trusted(config: SourceConfig) -> str | None:
-    """PEM text of the authorities; None stands for those of the system."""
+    """PEM text of the authorities; None means those of the system."""
     if not config.ssl_trust_store:
         return None
     with as_file(config.ssl_trust_store) as path:

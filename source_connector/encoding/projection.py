@@ -1,4 +1,4 @@
-"""What is selected from a table, and how its rows become keys and values of the data topic. Pure.
+"""Projection: the selected columns of a table, and how its rows become keys and values of the data topic. Pure.
 
 A projection belongs to one state of the table's schema. Its statements, Avro schemas and converters belong together,
 so the bytes of a row are always written with the schema with which the row was selected.
@@ -13,9 +13,11 @@ from typing import Final
 from schemas.avro_names import avro_names
 from schemas.cql_type import is_multi_cell
 from schemas.cql_value import CqlValueError, split_partition_key
+from schemas.hidden_columns import HiddenColumns, Hiding
 from schemas.mutation_event import MutationEvent, MutationKind
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.data_format import DataFormat
+from source_connector.encoding.published_table import published_table
 from source_connector.encoding.row_encoder import RawValues, row_encoder
 from source_connector.encoding.row_sizes import RowSize
 from source_connector.encoding.selection import Selection, quoted
@@ -32,10 +34,17 @@ _KEY_VALUE_AVRO: Final = DataFormat.KEY_VALUE_AVRO
 
 
 class Projection:
-    """One table in one state of its schema. Raises DeploymentError when nothing is left to replicate."""
+    """One table in one state of its schema.
+
+    Raises DeploymentError when nothing is left to replicate, or its columns cannot be hidden as the options say.
+    """
 
     def __init__(
-        self, table: TableMetadata, columns: str = ".*", data_format: DataFormat = DataFormat.KEY_VALUE_AVRO
+        self,
+        table: TableMetadata,
+        columns: str = ".*",
+        data_format: DataFormat = DataFormat.KEY_VALUE_AVRO,
+        hidden: HiddenColumns | None = None,
     ) -> None:
         self.table: Final = table
         self.table_id_text: Final = str(table.table_id)
@@ -44,15 +53,30 @@ class Projection:
         """All columns that may be named by an event."""
         self.data_format: Final = data_format
         self.row_size: Final = RowSize()
-        """What answers have told of the rows."""
+        """What answers have shown of the rows."""
         wanted = re.compile(columns)
-        self.value_columns: Final = tuple(each for each in table.value_columns if wanted.fullmatch(each.name))
+        self._published: Final = published_table(table, hidden)
+        """None where no column is hidden, as it is for most tables: then rows go the shorter way."""
+        self._hides_key: Final = self._published is not None and self._published.hides_key
+        self._encoded_as_events: Final = data_format is _KEY_VALUE_AVRO and not self._hides_key
+        dropped = {name for name, each in self.hidden.items() if each is Hiding.DROP}
+        self.value_columns: Final = tuple(
+            each for each in table.value_columns if wanted.fullmatch(each.name) and each.name not in dropped
+        )
         if table.value_columns and not self.value_columns:
-            raise DeploymentError(f"columns: {columns!r} matches no value column of {table.full_name}")
-        self._encoder = row_encoder(data_format, table, self.value_columns)
+            left = " that columns.drop leaves" if dropped else ""
+            raise DeploymentError(f"columns: {columns!r} matches no value column of {table.full_name}{left}")
+        shown_table, shown_columns = table, self.value_columns
+        if self._published is not None:
+            shown_table = self._published.table
+            names = {each.name for each in self.value_columns}
+            shown_columns = tuple(each for each in shown_table.value_columns if each.name in names)
+        self._encoder = row_encoder(data_format, shown_table, shown_columns)
         self._avro_key = self._encoder.key
         if data_format is not DataFormat.KEY_VALUE_AVRO:
-            self._avro_key = row_encoder(DataFormat.KEY_VALUE_AVRO, table, self.value_columns).key
+            self._avro_key = row_encoder(DataFormat.KEY_VALUE_AVRO, shown_table, shown_columns).key
+        self._clear_key: Callable[[RawValues], bytes] | None = None
+        """Made when it is needed."""
         self.key_schema: Final = self._encoder.key_schema
         self.value_schema: Final = self._encoder.value_schema
         self.deleted: Final = self._encoder.deleted
@@ -83,7 +107,7 @@ class Projection:
             value_columns=self.row_selection.value_columns,
             timed_columns=self.row_selection.timed_columns,
         )
-        """The same, behind the key that tells the rows of several keys apart."""
+        """The same, behind the key that distinguishes the rows of several keys."""
         self.static_selection: Final = Selection(
             key_columns=(),
             value_columns=tuple(each for each in self.value_columns if each.kind is ColumnKind.STATIC),
@@ -102,7 +126,7 @@ class Projection:
         return (self.key_schema, self.value_schema) == (other.key_schema, other.value_schema)
 
     def data_schema(self, schema_id: int) -> DataSchema:
-        """What the data topic's registry gets to know."""
+        """The schema for the data topic's registry."""
         return DataSchema(
             schema_id=schema_id,
             data_format=self.data_format,
@@ -117,23 +141,30 @@ class Projection:
 
     def avro_key(self, key_values: RawValues) -> bytes:
         """The key as Avro from CQL bytes; missing clustering values are null. Raises RowConversionError."""
-        return self._converted(key_values, lambda: self._avro_key(key_values))
+        return self._converted(key_values, lambda: self._avro_key(self._shown_key(key_values)))
+
+    def event_key_of(self, key_values: RawValues) -> bytes:
+        """The key of an event, in clear: it distinguishes a row's events from those of others. Raises RowConversionError."""
+        if self._clear_key is None:
+            encoder = row_encoder(_KEY_VALUE_AVRO, self.table, self.table.value_columns)
+            self._clear_key = encoder.key if self._hides_key else self._avro_key
+        write = self._clear_key
+        return self._converted(key_values, lambda: write(key_values))
 
     def record_key(self, key_values: RawValues) -> bytes:
         """The same in the data topic's format. Raises RowConversionError."""
-        return self._converted(key_values, lambda: self._encoder.key(key_values))
+        return self._converted(key_values, lambda: self._encoder.key(self._shown_key(key_values)))
 
     def event_key(self, event: MutationEvent) -> bytes:
         """The data topic's key for what an event is about. Raises RowConversionError."""
-        if self.data_format is _KEY_VALUE_AVRO:
+        if self._encoded_as_events:
             return event.key
         return self.record_key(self.row_key_values(event.partition_key, event.clustering))
 
     def record_value(self, selection: Selection, row: RawValues, key_values: RawValues) -> bytes:
         """The data topic's value from a row of the selection, and its key. Raises RowConversionError."""
         columns = selection.value_columns if self.value_columns else ()
-        values = row[len(selection.key_columns) :]
-        return self._converted(key_values, lambda: self._encoder.value(columns, values, key_values))
+        return self._encoded(columns, row[len(selection.key_columns) :], key_values)
 
     def row_value(
         self, selection: Selection, row: RawValues, partition_key: bytes, clustering: Sequence[bytes | None]
@@ -143,6 +174,9 @@ class Projection:
         if transcoder is None or selection.value_columns is not self.value_columns:
             return self.record_value(selection, row, self.row_key_values(partition_key, clustering))
         try:
+            if self._published is not None:
+                values = row[len(selection.key_columns) :]
+                return transcoder.write(self._published.shown(selection.value_columns, values), 0)
             return transcoder.write(row, len(selection.key_columns))
         except (CqlValueError, *_AVRO_ERRORS) as error:
             raise self._error(self.row_key_values(partition_key, clustering), error)
@@ -153,11 +187,10 @@ class Projection:
         found = dict(
             zip((each.name for each in selection.value_columns), row[len(selection.key_columns) :], strict=False)
         )
-        values = [found[column.name] for column in columns]
-        return self._converted(key_values, lambda: self._encoder.value(columns, values, key_values))
+        return self._encoded(columns, [found[column.name] for column in columns], key_values)
 
     def selection_for(self, kind: MutationKind) -> Selection:
-        """What is read for an event of this kind."""
+        """The columns to read for an event of this kind."""
         if kind is _ROW or kind is _ROW_DELETION:
             return self.row_selection
         if kind is _STATIC_ROW:
@@ -188,6 +221,28 @@ class Projection:
         """Names of the fields of clustering columns with descending order."""
         return self._reversed_names
 
+    @property
+    def hidden(self) -> dict[str, Hiding]:
+        """Columns whose values are not published as they are."""
+        return {} if self._published is None else self._published.hidden
+
+    @property
+    def hides_key(self) -> bool:
+        """True when the bytes of keys are not to be shown, in a log line either."""
+        return self._hides_key
+
+    def _shown_key(self, key_values: RawValues) -> RawValues:
+        return key_values if self._published is None else self._published.shown(self.table.primary_key, key_values)
+
+    def _encoded(self, columns: Sequence[ColumnMetadata], values: RawValues, key_values: RawValues) -> bytes:
+        published = self._published
+        if published is None:
+            return self._converted(key_values, lambda: self._encoder.value(columns, values, key_values))
+        return self._converted(
+            key_values,
+            lambda: self._encoder.value(columns, published.shown(columns, values), self._shown_key(key_values)),
+        )
+
     def _converted(self, key_values: RawValues, convert: Callable[[], bytes]) -> bytes:
         try:
             return convert()
@@ -195,7 +250,9 @@ class Projection:
             raise self._error(key_values, error)
 
     def _error(self, key_values: RawValues, error: Exception) -> RowConversionError:
-        key = " ".join("null" if each is None else each.hex() for each in key_values)
+        key = "(hidden)"
+        if not self._hides_key:
+            key = " ".join("null" if each is None else each.hex() for each in key_values)
         return RowConversionError(self.table.full_name, key, " ".join(str(error).split()))
 
 
@@ -206,5 +263,5 @@ def _field_names(record: Sequence[ColumnMetadata], columns: Sequence[ColumnMetad
     return [fields.get(each.name, each.name) for each in columns]
 
 
-# What fastavro raises for a value that does not fit its schema.
+# The exceptions of fastavro for a value that does not fit its schema.
 _AVRO_ERRORS: Final = (ValueError, TypeError, KeyError, OverflowError, AttributeError)

@@ -12,8 +12,8 @@ from typing import Final, final
 __all__ = ["BUDGET_BYTES", "RowSize"]
 
 BUDGET_BYTES: Final = 24 * 1024 * 1024
-"""Rows that statements under way may bring, by what is known of their size; as many may wait to be asked for."""
-# What the answer of one statement may have.
+"""The bytes of rows that statements in flight may return, by their estimated size; as many may wait to be requested."""
+# The most bytes of one statement's answer, and of a page.
 _GROUP_BYTES: Final = 256 * 1024
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 _PAGE_ROWS: Final = 500
@@ -24,7 +24,7 @@ _FADE: Final = 0.98
 
 @final
 class RowSize:
-    """What one table's rows are taken to have; `value` in bytes."""
+    """The estimated size of one table's rows; `value` in bytes."""
 
     __slots__ = ("_is_met", "value")
 

@@ -1,4 +1,4 @@
-"""What a SELECT asks for of a row. Pure."""
+"""The columns and functions that a SELECT of a row names. Pure."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import ssl
 from typing import Final
 from urllib.parse import urlsplit
 
-from schemas.certificate_refusal import certificate_refusal
+from clients.certificate_refusal import certificate_refusal
 
 __all__ = ["handshake_problem"]
 

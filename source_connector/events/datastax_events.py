@@ -29,7 +29,7 @@ __all__ = ["DataStaxEvent", "DataStaxSchema", "as_mutation_events"]
 
 _NO_NODE: Final = UUID(int=0)
 _LEFT_OUT: Final = ("logicalType", "namespace", "java-class")
-# What JSON and fastavro raise for a text that is no schema.
+# The exceptions of JSON and fastavro for a text that is not a schema.
 _SCHEMA_ERRORS: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _AVRO_ERRORS: Final = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
 
@@ -80,7 +80,7 @@ class DataStaxSchema:
 def as_mutation_events(event: DataStaxEvent, projection: Projection) -> MutationEvents:
     """The event as one of the table that the projection stands for. Raises MalformedEventsError when its key is not.
 
-    Without clustering values it is a static write or a partition delete: a static row here, where static columns may tell
+    Without clustering values it is a static write or a partition delete: a static row here, where static columns may show
     which; else a partition deletion.
     """
     table = projection.table
@@ -107,7 +107,7 @@ def as_mutation_events(event: DataStaxEvent, projection: Projection) -> Mutation
         position=event.position,
         ordinal=0,
         kind=kind,
-        key=projection.avro_key([*partition, *clustering]),
+        key=projection.event_key_of([*partition, *clustering]),
         partition_key=partition_key,
         clustering=clustering,
         digest=event.digest,

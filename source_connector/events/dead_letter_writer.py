@@ -26,16 +26,16 @@ _BACKOFF: Final = Backoff(0.5, 30.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLettersWritten:
-    """The broker has the letters that were given with this ticket."""
+    """The broker has the dead letters of one call of `write`. The thread that wrote gets this from its inbox, and calls `then`."""
 
-    ticket: object
+    then: Callable[[], None]
 
 
 class DeadLetterWriter(Stage):
-    """Writes letters, in a thread of its own that starts with the first one.
+    """Writes dead letters, in a separate thread that starts with the first one.
 
-    It goes on trying while the broker is away. `post` gets a `DeadLettersWritten` for each call of `write`, or the
-    error that nobody has foreseen, which ended the thread.
+    It keeps trying while the broker is away. `post` gets a `DeadLettersWritten` for each call of `write`, or the
+    unexpected error, which ended the thread.
     """
 
     def __init__(
@@ -45,29 +45,29 @@ class DeadLetterWriter(Stage):
         self._options = options
         self.topic: Final = topic
         self._post = post
-        self._waiting: queue.SimpleQueue[tuple[object, Sequence[DeadLetter]]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[Sequence[DeadLetter], Callable[[], None]]] = queue.SimpleQueue()
         self._failures = 0
         """One behind the other."""
         self._notices = Notices(_log)
         self._client: pulsar.Client | None = None
         self._producer: pulsar.Producer | None = None
 
-    def write(self, ticket: object, letters: Sequence[DeadLetter]) -> None:
-        """Write letters; whoever wrote what they hold must not forget it before the answer."""
+    def write(self, letters: Sequence[DeadLetter], then: Callable[[], None]) -> None:
+        """Write dead letters. `then` is called when the broker has them: their events may not be acknowledged before."""
         if not self.is_started:
             self.start()
-        self._waiting.put((ticket, letters))
+        self._waiting.put((letters, then))
 
     def run(self) -> None:
         """Write, and try again. What is not written at the stop is given up: its events are not acknowledged."""
         while not self.stopping.is_set():
-            ticket, letters = self._waiting.get()
+            letters, then = self._waiting.get()
             left = self._write(letters)
             if left:  # behind those of others: what is refused may be this letter's fault
-                self._waiting.put((ticket, left))
+                self._waiting.put((left, then))
                 self.stopping.wait(_BACKOFF.pause_s(self._failures))
             elif not self.stopping.is_set():
-                self._post(DeadLettersWritten(ticket=ticket))
+                self._post(DeadLettersWritten(then=then))
 
     def _write(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
         """Those that are still to be written, from the first one on that is not taken."""
@@ -97,7 +97,7 @@ class DeadLetterWriter(Stage):
         if self._producer is None:
             if self._client is None:
                 self._client = new_client(self._options)
-            # What no subscription holds is trimmed at once. Who reads the letters has made it already.
+            # Messages that no subscription keeps are deleted at once. A reader of dead letters may have created it already.
             with suppress(pulsar.ConsumerBusy):
                 subscribe(self._client, self.topic).close()
             self._producer = new_producer(self._client, self.topic)

@@ -1,4 +1,4 @@
-"""The dead-letter topic: events that could not be published, each with the reason, until somebody sends them again.
+"""The dead-letter topic: events that could not be published, each with the reason, until they are sent again.
 
 A dead letter holds the bytes of a message of an events topic: a message that could not be decoded, unchanged, or a
 message with the one event that could not be published. Its properties say where it came from and why it is here. A
@@ -18,13 +18,13 @@ import pulsar
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, encode_events
+from schemas.topics import RESEND_SUBSCRIPTION
 from source_connector.errors import DeadLettersError
 from source_connector.events.events_message import PendingEvent, RawMessage, UnreadableMessage
 from source_connector.events.pulsar_access import PulsarOptions, new_client
 
 __all__ = ["RESEND_SUBSCRIPTION", "DeadLetter", "dead_letters", "new_producer", "resend", "subscribe"]
 
-RESEND_SUBSCRIPTION: Final = "resend"
 _LATEST_SCHEMA: Final = -1
 _RECEIVE_TIMEOUT_MS: Final = 10_000
 # One reader at a time: lists are short, and the connector holds the subscription for a moment when it writes its first letter.
@@ -92,7 +92,7 @@ class DeadLetter:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the letter's message says beside its bytes."""
+        """The properties of the dead letter's message."""
         found = {
             "topic": self.topic,
             "message_id": self.message_id,
@@ -149,9 +149,9 @@ def dead_letters(options: PulsarOptions, topic: str) -> Generator[DeadLetter, No
 
 
 def resend(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, None]:
-    """Send the letters that are there now to their events topics again; each is yielded when the broker has it.
+    """Send all dead letters to their events topics again; each is yielded when the broker has it.
 
-    A letter leaves the dead-letter topic then, and not before. Raises DeadLettersError, and does so behind the others for
+    A dead letter leaves the dead-letter topic then, and not before. Raises DeadLettersError, and does so behind the others for
     letters that hold too little of their message.
     """
     cut: list[str] = []
@@ -171,13 +171,13 @@ def resend(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, No
             yield letter
     if cut:
         raise DeadLettersError(
-            f"{topic}: {len(cut)} letters were not sent again and stay, for their messages were too large to be kept whole "
-            f"(the property 'cut' says what is missing); write their rows again: {', '.join(cut)}"
+            f"{topic}: {len(cut)} dead letters were not sent again and stay, because their messages were too large to be kept "
+            f"whole (the property 'cut' names what is missing); write their rows again: {', '.join(cut)}"
         )
 
 
 class _Reading:
-    """A client and the subscription that holds the letters."""
+    """A client and the subscription that keeps the dead letters."""
 
     def __init__(self, options: PulsarOptions, topic: str) -> None:
         self._topic = topic
@@ -203,7 +203,7 @@ class _Reading:
             return attempts(subscribe, self._client, self._topic)
         except pulsar.ConsumerBusy as error:
             text = (
-                f"{self._topic}: somebody else lists or resends these letters at the moment; try again when that ended"
+                f"{self._topic}: somebody else lists or resends these dead letters at the moment; try again afterwards"
             )
             raise DeadLettersError(text) from error
 
@@ -255,7 +255,7 @@ def new_producer(client: pulsar.Client, topic: str, **settings: object) -> pulsa
 
 
 def subscribe(client: pulsar.Client, topic: str) -> pulsar.Consumer:
-    """The subscription that holds the letters of a topic. Raises pulsar.ConsumerBusy while another has it."""
+    """The subscription that keeps the dead letters of a topic. Raises pulsar.ConsumerBusy while another has it."""
     return client.subscribe(
         topic,
         RESEND_SUBSCRIPTION,

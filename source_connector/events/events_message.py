@@ -1,4 +1,4 @@
-"""What the connector holds of a message of an events topic until all of its events are settled."""
+"""A message of an events topic, which the connector keeps until all of its events are settled."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class RawMessage:
 
 @final
 class EventsMessage:
-    """One message; `identity` tells it from all others, `unsettled` counts the events that need something yet.
+    """One message; `identity` distinguishes it from all others, `unsettled` counts the events that need something yet.
 
     After `overtaken_after`, a time of `time.monotonic`, another instance may have worked on its events: a record that the
-    broker has later is looked after. `raw` is there for a message of a DataStax agent, the kind of whose event is a guess
+    broker has later is checked. `raw` is there for a message of a DataStax agent, the kind of whose event is a guess
     (`source_connector.events.datastax_events`).
     """
 
     __slots__ = (
-        "header", "identity", "message_id", "node_id", "node_text", "origin", "overtaken_after", "pending", "raw", "segment_id",
+        "clearing", "header", "identity", "message_id", "node_id", "node_text", "origin", "overtaken_after", "pending", "raw", "segment_id",
         "table_id", "table_id_bytes", "table_id_text", "topic", "unsettled",
     )  # fmt: skip
 
@@ -67,6 +67,7 @@ class EventsMessage:
         self.origin = origin
         self.overtaken_after = math.inf
         self.raw = raw
+        self.clearing = content.clearing
         self.header = content.keyspace, content.table, content.key_schema
         self.node_id = content.node_id
         self.node_text = str(content.node_id)
@@ -75,14 +76,15 @@ class EventsMessage:
         self.table_id = content.table_id
         self.table_id_bytes = content.table_id.bytes
         self.pending = [PendingEvent(event, self) for event in content.events]
-        self.unsettled = len(content.events)
+        # A clearing is settled like an event; what has neither is acknowledged at once.
+        self.unsettled = len(content.events) + (content.clearing is not None)
 
     def column_names(self) -> frozenset[str]:
         """All columns that the events name, before they are taken."""
         return frozenset[str]().union(*{pending.event.columns for pending in self.pending})
 
     def take_events(self) -> list[PendingEvent]:
-        """The events, once: whoever settles them holds them from here on."""
+        """The events, once: the caller keeps them from here on."""
         events, self.pending = self.pending, []
         return events
 
@@ -117,7 +119,7 @@ class PendingEvent:
 
     @property
     def cache_key(self) -> bytes:
-        """Tells the event's key from those of all tables."""
+        """The event's key, distinct from those of all tables."""
         return self.message.table_id_bytes + self.event.key
 
 
@@ -175,9 +177,13 @@ class DataStaxMessage:
     def understood(self, content: MutationEvents) -> EventsMessage:
         """The same message, now that its event is known to be one of a table."""
         return EventsMessage(
-            identity=self.identity, message_id=self.message_id, content=content, topic=self.topic, origin=self.origin,
+            identity=self.identity,
+            message_id=self.message_id,
+            content=content,
+            topic=self.topic,
+            origin=self.origin,
             raw=self.raw,
-        )  # fmt: skip
+        )
 
     def unreadable(self, reason: str) -> UnreadableMessage:
         """The same message, now that its event is known to be none of the table."""

@@ -20,7 +20,7 @@ class MutationCache:
     acknowledged and was read in a way that proves it holds the change.
     """
 
-    # Not a TTLCache: that one looks for what has expired at every access, which costs twice as much.
+    # Not a TTLCache: that one searches for what has expired at every access, which costs twice as much.
     def __init__(
         self,
         *,
@@ -57,6 +57,13 @@ class MutationCache:
         elif known := self._known(key, now):
             digests = (*(each for each in known if each != digest), digest)[-self._max_digests :]
         self._digests[key] = now + self._expire_after_s, digests
+
+    def forget(self, prefix: bytes) -> None:
+        """Nothing is known of keys that begin so, which are those of one table."""
+        keys = [key for key in self._digests if key.startswith(prefix)]
+        self._added -= len(keys)
+        for key in keys:
+            del self._digests[key]
 
     def _known(self, key: bytes, now: float) -> tuple[bytes, ...]:
         if key not in self._digests:

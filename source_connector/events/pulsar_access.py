@@ -1,16 +1,13 @@
-"""The Pulsar client that the connector reads events with, made from what the host or the options say."""
+"""The Pulsar client with which the connector reads events, made from the host's settings or the options."""
 
 from __future__ import annotations
 
 import os
-import re
 import threading
-import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from schemas.token_end import ended_token
+from clients.pulsar_auth import Issue, PulsarAuth
 from source_connector.events.broker_handshake import handshake_problem
 
 if TYPE_CHECKING:
@@ -20,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["PulsarConnection", "PulsarOptions", "new_client", "schema_bytes", "schema_info", "schema_of_bytes"]
 
 _NEWEST: Final = -1
+_AUTH_OPTION: Final = "pulsarAuthParams"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +30,10 @@ class PulsarOptions:
     trusted_certificates: str = ""
     allow_insecure: bool = False
     hostname_validation: bool = False
+
+    def auth(self, issue: Issue | None = None) -> PulsarAuth:
+        """The credentials; `issue` asks for tokens of OAuth2 for the admin service."""
+        return PulsarAuth(self.auth_plugin, self.auth_params, _AUTH_OPTION, issue)
 
     def __repr__(self) -> str:
         return f"PulsarOptions(service_url={self.service_url!r}, auth_plugin={self.auth_plugin!r}, ...)"
@@ -74,22 +76,14 @@ class PulsarConnection:
         return self._options.service_url
 
     def ended_token(self) -> str | None:
-        """What the broker will not say: that the token has ended, or that its file cannot be read."""
-        options = self._options
-        if options.auth_plugin.rpartition(".")[2].lower().removeprefix("authentication") != "token":
-            return None
-        path = re.sub("^file:(//)?", "", options.auth_params)
-        try:
-            token = options.auth_params if path == options.auth_params else Path(path).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            return f"pulsarAuthParams: the token cannot be read: {error}"
-        ended = ended_token(token.removeprefix("token:").strip(), time.time())
-        return None if ended is None else f"pulsarAuthParams: {ended}"
+        """The reason that the broker does not give: the token has ended, or its file cannot be read."""
+        found = self._options.auth().ended()
+        return None if found is None else f"{_AUTH_OPTION}: {found}"
 
     def hint(self) -> str:
         """Why the broker may refuse, to be put behind the client's word, which names no reason; empty when none is known.
 
-        May take seconds: the broker's certificate is looked at once more.
+        May take seconds: the broker's certificate is fetched once more.
         """
         options = self._options
         found = self.ended_token()
@@ -136,7 +130,7 @@ def schema_info(client: pulsar.Client, topic: str, version: int = _NEWEST) -> _p
 
 
 def schema_bytes(client: pulsar.Client, topic: str, version: int = _NEWEST) -> bytes:
-    """What `schema_info` has as the schema's data. Raises pulsar.PulsarException."""
+    """The schema's data as `schema_info` has it. Raises pulsar.PulsarException."""
     try:
         text: str = schema_info(client, topic, version).schema()
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
 """Recognizes messages that an instance receives because it got their topic partition from another instance. No I/O.
 
-Pulsar does not tell a consumer that it has become the active one of a partition, nor that it no longer is. A takeover
+Pulsar does not notify a consumer that it has become the active one of a partition, nor that it no longer is. A takeover
 shows in one of these:
 
 - the first message of a partition;
@@ -27,7 +27,7 @@ from source_connector.events.events_message import STALE_AFTER_S
 __all__ = ["Arrival", "Place", "Takeovers"]
 
 _SILENCE_S: Final = 0.9
-# The clock that a message's age is told by may be another one: the youngest of so many messages counts as new.
+# A message's age may be measured by another clock: the youngest of so many messages counts as new.
 _AGES: Final = 16
 
 Place = tuple[int, int, int]
@@ -35,7 +35,7 @@ Place = tuple[int, int, int]
 
 
 class _Partition:
-    """What was received of one partition."""
+    """The messages that were received of one partition."""
 
     __slots__ = ("held_until", "highest", "received_at", "taken_at")
 

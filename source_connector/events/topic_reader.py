@@ -50,7 +50,7 @@ __all__ = ["ReaderLimits", "ReceivedMessage", "Subscription", "TopicReader"]
 
 _log = logging.getLogger(__name__)
 
-# The thread that receives is told of room for so many events at once, and of each message that is done.
+# The thread that receives gets room for so many events at once, and each message that is done.
 _SETTLED_TOGETHER: Final = 50
 _BACKOFF: Final = Backoff(0.5, 5)
 _RECEIVE_TIMEOUT_MS: Final = 500
@@ -93,7 +93,7 @@ class ReaderLimits:
         self.max_waiting_events = max(1, self._max_waiting // topics)
         """For each topic: with fewer events than that, another message is received."""
         self.settled_together = min(_SETTLED_TOGETHER, self.max_waiting_events // 8)
-        """After so many settled events the thread that receives is told of the room."""
+        """After so many settled events the thread that receives gets the room."""
         self.receiver_queue = max(1, _RECEIVER_QUEUE // topics)
         """Messages of each partition that the client fetches ahead."""
 
@@ -172,7 +172,7 @@ class TopicReader(Stage):
                 self._post(error)
 
     def fail(self, error: Exception) -> None:
-        """What a client raises that is being closed is no failure."""
+        """An error of a client that is being closed is not a failure."""
         if not self.stopping.is_set():
             super().fail(error)
 
@@ -244,8 +244,9 @@ class TopicReader(Stage):
             _log.info(
                 "%s: this instance reads it from here on; its events of the next %.0f s wait as long, for records of the instance "
                 "that had it before",
-                message.topic_name(), STALE_AFTER_S,
-            )  # fmt: skip
+                message.topic_name(),
+                STALE_AFTER_S,
+            )
         return begins_at, overtaken_after
 
     def _receive_timeout_ms(self) -> int:
@@ -361,14 +362,14 @@ class TopicReader(Stage):
     def _registered(self, version: int) -> bytes:
         found: list[bytes] = []
 
-        def look() -> None:
+        def look_up() -> None:
             found.append(schema_bytes(self._client, self.topic, version))
 
-        self._patiently(f"schema {version} of {self.topic}", look)
+        self._patiently(f"schema {version} of {self.topic}", look_up)
         return found[0] if found else b"{}"
 
 
-# What JSON and fastavro raise for a text that is no schema.
+# The exceptions of JSON and fastavro for a text that is not a schema.
 _SCHEMA_ERRORS: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _CONSUMER_TYPES: Final = {
     "Exclusive": pulsar.ConsumerType.Exclusive,

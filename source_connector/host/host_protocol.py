@@ -237,7 +237,7 @@ def encode_metric(name: str, value: float) -> bytes:
 
 
 def encode_error(text: str) -> bytes:
-    """ERROR: the last frame of a process that cannot go on."""
+    """ERROR: the last frame of a process that cannot continue."""
     return _frame(FrameType.ERROR, _text(text))
 
 

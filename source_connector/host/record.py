@@ -1,4 +1,4 @@
-"""What the connector hands to Pulsar: one message of the data topic."""
+"""A record that the connector passes to Pulsar: one message of the data topic."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From an event to the row that is there now: what is read, when, and how it is encoded."""
+"""From an event to the current row: which rows are read, when, and how they are published."""

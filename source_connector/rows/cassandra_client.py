@@ -9,9 +9,9 @@ import ssl
 import struct
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest, OperationTimedOut
@@ -28,8 +28,9 @@ from cassandra.pool import Host
 from cassandra.protocol import ErrorMessage, ProtocolHandler, ResultMessage
 from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
-from schemas.certificate_refusal import certificate_refusal
-from schemas.node_errors import node_errors
+from clients.certificate_refusal import certificate_refusal
+from clients.node_errors import node_errors
+from schemas.truncation import Truncation, truncations_of
 from source_connector.configuration.private_files import as_file
 from source_connector.errors import DeploymentError, FetchError
 from source_connector.rows.cluster_clock import ClusterClock
@@ -46,7 +47,7 @@ _SYSTEM_PROFILE: Final = "system"
 _SIZE: Final = struct.Struct(">i")
 # Everything waits for these few small queries; a node that hangs must not hold it up for long.
 _SYSTEM_TIMEOUT_S: Final = 5.0
-# All tables of a source look at the schema's version; one look serves them all.
+# All tables of a source ask for the schema's version; one answer serves them all.
 _VERSION_FOR_S: Final = 1.0
 # Of a server's errors the driver makes exceptions of its own in part; the others come as the messages that they were.
 _FAILURES: Final = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage)
@@ -95,11 +96,11 @@ class _RawResultMessage(ResultMessage):  # type: ignore[misc]  # the driver has 
     """Leaves rows of user tables as bytes: an error while decoding in the driver's own thread would end its pool."""
 
     def recv_results_rows(
-        self, f: _Readable, protocol_version: int, user_type_map: object, result_metadata: object, policy: object
+        self, f: _Readable, protocol_version: int, user_type_map: object, result_metadata: Any, policy: object
     ) -> None:
         start = f.tell()
         self.recv_results_metadata(f, user_type_map)
-        columns = cast("Sequence[tuple[str, ...]]", self.column_metadata or result_metadata)
+        columns: Sequence[tuple[str, ...]] = self.column_metadata or result_metadata
         if columns and columns[0][0].startswith("system"):
             f.seek(start)
             super().recv_results_rows(f, protocol_version, user_type_map, result_metadata, policy)
@@ -182,7 +183,7 @@ class CassandraClient:
         session.use_client_timestamp = False
         self._cluster, self._session = cluster, session
         try:
-            self._look_at_local()
+            self._read_local()
         except FetchError:
             cluster.shutdown()
             raise
@@ -192,28 +193,28 @@ class CassandraClient:
         if self._cluster is not None:
             self._cluster.shutdown()
 
-    def system_rows(self, select: str, values: Sequence[object] = ()) -> list[Mapping[str, object]]:
+    def system_rows(self, select: str, values: Sequence[object] = ()) -> list[Mapping[str, Any]]:
         """Rows of a SELECT from a system keyspace, decoded, by column name. Raises FetchError."""
         try:
             result = self._open_session().execute(select, values, execution_profile=_SYSTEM_PROFILE)
-            return list(cast("Iterable[Mapping[str, object]]", result))
+            return list(result)
         except _FAILURES as error:
             raise FetchError("system_schema", reason_of(error)) from error
 
     def schema_version(self) -> UUID:
         """A value that changes with every change of the cluster's schema, at most a second old. Raises FetchError."""
         if self._version is None or time.monotonic() - self._version[0] > _VERSION_FOR_S:
-            self._version = time.monotonic(), self._look_at_local()
+            self._version = time.monotonic(), self._read_local()
         return self._version[1]
 
-    def _look_at_local(self) -> UUID:
+    def _read_local(self) -> UUID:
         """The schema's version at a node, and its time. Raises FetchError."""
         asked_at = time.monotonic()
         (row,) = self.system_rows("SELECT schema_version, now() AS now FROM system.local WHERE key = 'local'")
         version, now = row["schema_version"], row["now"]
         assert isinstance(version, UUID)
         assert isinstance(now, UUID)
-        self.clock.told(now, asked_at, time.monotonic())
+        self.clock.observe(now, asked_at, time.monotonic())
         return version
 
     def schema_versions(self) -> set[UUID]:
@@ -237,6 +238,25 @@ class CassandraClient:
             raise FetchError("system.peers", reason_of(error)) from error
         found = [row["schema_version"] for row in (*local, *(each for each in peers if each["host_id"] not in down))]
         return {version for version in found if isinstance(version, UUID)}
+
+    def truncations(self, table_id: UUID) -> dict[UUID, Truncation | None]:
+        """Each node's last truncation of the table, by host id, of nodes that answer. Raises FetchError."""
+        assert self._cluster is not None
+        select = "SELECT host_id, truncated_at FROM system.local WHERE key = 'local'"
+        found: dict[UUID, Truncation | None] = {}
+        failure: Exception | None = None
+        hosts = [host for host in self._cluster.metadata.all_hosts() if host.is_up]
+        for host in hosts:
+            try:
+                (row,) = self._open_session().execute(select, execution_profile=_SYSTEM_PROFILE, host=host)
+            except _FAILURES as error:
+                # Of another data center there is no connection.
+                failure = error
+                continue
+            found[row["host_id"]] = truncations_of(row["truncated_at"]).get(table_id)
+        if not found:
+            raise FetchError("system.local", reason_of(failure) if failure else "no node is up")
+        return found
 
     def tables(self) -> list[tuple[str, str, bool]]:
         """Keyspace, table and whether it has CDC, of all tables. Raises FetchError."""
@@ -264,7 +284,7 @@ class CassandraClient:
 
         def who_answered() -> Host | None:
             answering = asked()
-            host = None if answering is None else cast("Host | None", answering.coordinator_host)
+            host: Host | None = None if answering is None else answering.coordinator_host
             if host is not None:
                 self._silent.heard(host)
             return host
@@ -329,8 +349,10 @@ class CassandraClient:
             return {"cloud": {"secure_connect_bundle": bundle}}
         options = self._options
         return {
-            "contact_points": list(options.contact_points), "port": options.port, "ssl_context": options.ssl_context,
-        }  # fmt: skip
+            "contact_points": list(options.contact_points),
+            "port": options.port,
+            "ssl_context": options.ssl_context,
+        }
 
     def _new_cluster_error(self, error: Exception) -> Exception:
         """A bundle that is none, a service that does not answer, contact points that no name server knows."""

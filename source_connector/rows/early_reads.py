@@ -35,7 +35,7 @@ class Outcome(Enum):
 
     POSSIBLE = "possible"
     UNKNOWN = "unknown"
-    """No write time tells: collections, rows of keys only."""
+    """No write time shows it: collections, rows of keys only."""
     IMPOSSIBLE = "impossible"
     """The event's write is not there, unless somebody has undone it since."""
 
@@ -57,7 +57,7 @@ def pause_s(reads: int) -> float:
 def outcome_of(
     event: MutationEvent, later: Iterable[MutationEvent], selection: Selection, row: RawRow | None, now_s: float
 ) -> Outcome:
-    """What a read of the event's row tells of the event; `later` are those of the same row behind it."""
+    """The result of a read of the event's row for the event; `later` are those of the same row behind it."""
     if event.kind is MutationKind.ROW_DELETION:
         return _of_row_deletion(event, selection, row)
     if any(_deletes(each, event.columns) for each in later):
@@ -82,7 +82,7 @@ def _deletes(event: MutationEvent, columns: Iterable[str]) -> bool:
 
 
 def outcome_of_scope(event: MutationEvent, selection: Selection, rows: Sequence[RawRow]) -> Outcome:
-    """What a page of the rows in a deletion's scope tells of the deletion."""
+    """The result of a page of the rows in a deletion's scope for the deletion."""
     outcomes = {_of_row_deletion(event, selection, row) for row in rows}
     return next((each for each in (Outcome.IMPOSSIBLE, Outcome.UNKNOWN) if each in outcomes), Outcome.POSSIBLE)
 

@@ -18,7 +18,7 @@ _CUT: Final = 0.75
 # An answer is late when it takes that many times as long as the fastest ones, and this much longer at least.
 _LATE_TIMES: Final = 4.0
 _LATE_S: Final = 0.05
-# What was fast once fades: a cluster that is slower for good becomes the measure within some hundred answers.
+# The best latency fades: a cluster that has become slower is the new measure within some hundred answers.
 _FADES: Final = 1.005
 # One slow moment delays everything that is under way; it counts once.
 _CUT_AT_MOST_EVERY_S: Final = 0.5

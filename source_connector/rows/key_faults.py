@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import NamedTuple, final
 
-from source_connector.rows.row_task import Task
+from source_connector.rows.task import Task
 
 __all__ = ["KeyFaults"]
 
 
 class _Seen(NamedTuple):
-    """What there was at a task's last failure."""
+    """The state at a task's last failure."""
 
     answered: int
     own: int

@@ -23,7 +23,7 @@ __all__ = ["LastRows"]
 
 # As long as a stalled instance takes to be suspected of having been overtaken.
 _STANDSTILL_S: Final = 5.0
-# Of the properties those that change what a row means; the others tell of the event.
+# Of the properties those that change what a row means; the others describe the event.
 _PART_OF_THE_ROW: Final = (
     names.KIND,
     names.TABLE_ID,

@@ -26,7 +26,7 @@ class LevelState(Enum):
     ASKED = "asked"
     LEFT_OUT = "left out"
     PROBED = "probed"
-    """One statement is under way that tells."""
+    """One statement is under way that shows it."""
 
 
 @final

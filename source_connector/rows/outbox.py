@@ -7,7 +7,7 @@ from typing import Final
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.record import SourceRecord
 from source_connector.host.record_frame import encode_record
-from source_connector.rows.row_task import Task, TaskOwner
+from source_connector.rows.task import Task, TaskOwner
 
 __all__ = ["Outbox"]
 
@@ -15,7 +15,7 @@ __all__ = ["Outbox"]
 # takes nothing does not keep the others from reading.
 _SHARED_BYTES: Final = 24 * 1024 * 1024
 _KEPT_BYTES: Final = 8 * 1024 * 1024
-# What a record takes beside its bytes, in this process and in the host: tasks and events, messages and their properties.
+# The memory of a record besides its bytes, in this process and in the host: tasks, events, messages, their properties.
 _BESIDE_ITS_BYTES: Final = 2048
 
 
@@ -30,7 +30,7 @@ class Outbox:
         self._next_seq = 1
 
     def has_room(self, owner: TaskOwner) -> bool:
-        """False while the broker is behind by more of a owner's records than may wait in memory."""
+        """False while the broker is behind by more of an owner's records than may wait in memory."""
         own = self._bytes_of.setdefault(owner, 0)
         return self._bytes < _SHARED_BYTES or own < _KEPT_BYTES // len(self._bytes_of)
 
@@ -46,7 +46,7 @@ class Outbox:
         self._host.send(frame)
 
     def tasks_of(self, owner: TaskOwner) -> set[Task]:
-        """The tasks of a owner with records that are neither acknowledged nor refused yet."""
+        """The tasks of an owner with records that are neither acknowledged nor refused yet."""
         return {task for task, _ in self._unanswered.values() if task.owner is owner}
 
     def answered(self, seq: int, *, refused: bool) -> Task:
@@ -56,5 +56,5 @@ class Outbox:
         self._bytes_of[task.owner] -= size
         task.unanswered -= 1
         if refused:
-            task.was_refused, task.refused_bytes = True, size - _BESIDE_ITS_BYTES
+            task.refused_bytes = size - _BESIDE_ITS_BYTES
         return task

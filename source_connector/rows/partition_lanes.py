@@ -51,8 +51,13 @@ class Work:
     @property
     def place(self) -> str:
         """Its key and where its newest event stands in the commit log, for log lines."""
+        return f"key {self.newest.event.key.hex()} of {self.log_place}"
+
+    @property
+    def log_place(self) -> str:
+        """Where its newest event stands in the commit log."""
         newest = self.newest
-        return f"key {newest.event.key.hex()} of {newest.message.segment_id}:{newest.event.position}"
+        return f"{newest.message.segment_id}:{newest.event.position}"
 
     def with_newest(self, pending: PendingEvent) -> Work:
         """The same work, its newest event understood in another way."""
@@ -97,7 +102,7 @@ def _take_static(lane: _Lane) -> list[PendingEvent]:
 
 
 class PartitionLanes:
-    """All partitions with events that are not settled; memory is bounded by whoever adds."""
+    """All partitions with events that are not settled; the caller that adds events bounds the memory."""
 
     def __init__(self) -> None:
         self._lanes: dict[bytes, _Lane] = {}
@@ -182,7 +187,7 @@ class PartitionLanes:
                 self._place(lane, pending)
 
     def _place(self, lane: _Lane, pending: PendingEvent) -> None:
-        """Behind the work on its key, or as work of its own."""
+        """Behind the work on its key, or as separate work."""
         behind = lane.behind.get(pending.event.key)
         if behind is not None:
             behind.append(pending)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemas import record_properties as names
-from schemas.mutation_event import SNAPSHOT_SEGMENT_ID, MutationKind, RangeBounds
+from schemas.mutation_event import EXPIRY_SEGMENT_ID, SNAPSHOT_SEGMENT_ID, MutationKind, RangeBounds
 from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import PendingEvent
 
@@ -82,6 +82,8 @@ def _common(projection: Projection, pending: PendingEvent) -> dict[str, str]:
         properties[names.TABLE_GENERATION] = projection.generation_text
     if message.segment_id == SNAPSHOT_SEGMENT_ID:
         properties[names.SNAPSHOT] = "true"
+    elif message.segment_id == EXPIRY_SEGMENT_ID:
+        properties[names.EXPIRY] = "true"
     return properties
 
 

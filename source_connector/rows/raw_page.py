@@ -28,7 +28,7 @@ class RawPage:
         self._count: int = count
         self._columns: int = columns
         self.coordinator: UUID | None = None
-        """The node that answered, where the reader tells."""
+        """The node that answered, where the reader knows it."""
         self.paging_state: bytes | None = paging_state
         """Where the next page starts; None when this is the last one."""
 

@@ -19,6 +19,7 @@ from schemas.mutation_event import MutationKind
 from source_connector.encoding.projection import Projection, RawValues
 from source_connector.encoding.selection import quoted
 from source_connector.rows.read_request import ReadRequest
+from source_connector.rows.task import Task
 
 __all__ = ["GROUP_SIZE", "WaitingRead", "group_condition", "is_exact_by_bytes", "take_group"]
 
@@ -35,13 +36,14 @@ _SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "fl
 
 @final
 class WaitingRead:
-    """A request, the caller's ticket for it, and what its row was taken to have when it began to wait."""
+    """A request, the attempt of a task that it belongs to, and the bytes that its row was expected to have."""
 
-    __slots__ = ("bytes", "request", "ticket")
+    __slots__ = ("attempt", "bytes", "request", "task")
 
-    def __init__(self, ticket: object, request: ReadRequest) -> None:
-        self.ticket = ticket
-        self.request = request
+    def __init__(self, task: Task, request: ReadRequest) -> None:
+        self.task: Final = task
+        self.attempt: Final[int] = task.attempts
+        self.request: Final = request
         self.bytes: float = 0.0
 
 

@@ -1,4 +1,4 @@
-"""What an event asks of Cassandra, and what comes back. Values only.
+"""The read that an event needs, and its result. Values only.
 
 One of each is created for every row, so this is compiled: an object with slots then costs a tenth of a named tuple.
 """
@@ -14,7 +14,11 @@ from schemas.mutation_event import MutationKind, RangeBounds
 from source_connector.encoding.projection import Projection
 from source_connector.rows.raw_page import RawRow
 
-__all__ = ["RawRow", "ReadLevel", "ReadRequest", "Rows"]
+__all__ = ["OF_MANY_ROWS", "RawRow", "ReadLevel", "ReadRequest", "Rows"]
+
+
+OF_MANY_ROWS: Final = (MutationKind.RANGE_DELETION, MutationKind.PARTITION_DELETION)
+"""Kinds of change whose rows are read page by page."""
 
 
 class ReadLevel(Enum):

@@ -15,7 +15,7 @@ from cassandra import InvalidRequest
 __all__ = ["RefusedLevels", "is_refusal_of_level"]
 
 _FOR_S: Final = 60.0
-# o.a.c.db.guardrails.Guardrails.readConsistencyLevels; no error code of its own tells.
+# o.a.c.db.guardrails.Guardrails.readConsistencyLevels; there is no separate error code.
 _GUARDRAIL: Final = "Guardrail read_consistency_levels violated"
 
 
@@ -26,24 +26,24 @@ def is_refusal_of_level(error: object) -> bool:
 
 @final
 class RefusedLevels:
-    """What was refused in the last minute."""
+    """The levels that were refused in the last minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._until_s: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def refuse(self, level: str) -> bool:
-        """A server has refused the level; True when that is to be told, which is once until it is taken again."""
+        """A server has refused the level; True when that is to be reported: once, until the level is accepted again."""
         self._until_s[level] = self._clock() + _FOR_S
-        is_news = level not in self._told
-        self._told.add(level)
+        is_news = level not in self._reported
+        self._reported.add(level)
         return is_news
 
     def take(self, level: str) -> None:
         """A server has answered at the level."""
-        if level in self._told:
-            self._told.discard(level)
+        if level in self._reported:
+            self._reported.discard(level)
             self._until_s.pop(level, None)
 
     def without(self, levels: tuple[str, ...]) -> tuple[str, ...]:

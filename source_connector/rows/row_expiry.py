@@ -14,12 +14,14 @@ them, like a row that was inserted with a TTL.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, final
 
 from schemas import record_properties as names
 from schemas.mutation_event import (
+    EXPIRY_SEGMENT_ID,
     MARKER_STAYS,
     NO_MARKER,
     SNAPSHOT_SEGMENT_ID,
@@ -31,16 +33,40 @@ from source_connector.encoding.selection import Selection
 from source_connector.events.events_message import PendingEvent
 from source_connector.rows.raw_page import RawRow
 
-__all__ = ["add_expiry"]
+__all__ = ["EXTENDED", "GONE", "NextExpiry", "add_expiry", "after_expiry", "is_of_expiry"]
 
 _STATIC_ROW: Final = MutationKind.STATIC_ROW
-# What the events tell of the row's marker; a number from 1 on is the second when it goes.
+# The row's marker, by the events; a number from 1 on is the second at which it expires.
 _STAYS: Final = 0
 _GONE: Final = -1
 _UNKNOWN: Final = -2
-_NOT_TOLD: Final = -3
-# Between the second that an event tells and the one that TTL() comes to: of two writes with one write time, each may have its own TTL.
+_NOT_KNOWN: Final = -3
+# Between the second that an event has and the one that TTL() comes to: of two writes with one write time, each may have its own TTL.
 _SAME_EXPIRY_S: Final = 5
+GONE: Final = -1.0
+"""What was to expire has."""
+EXTENDED: Final = 0.0
+"""It was written anew, and the event of that has published it."""
+# A node's clock may be behind; nothing shows how much, where no TTL can be read.
+_READ_AGAIN_S: Final = 1.0
+# The coordinator answers whole seconds.
+_WITHIN_SECOND_S: Final = 0.2
+
+
+@final
+class NextExpiry:
+    """The second in which the first parts of a row go: these columns, or (without any) its row marker.
+
+    `digest` stands for the values of those columns that have many cells. `marker_expiry_s` as in an event.
+    """
+
+    __slots__ = ("columns", "digest", "marker_expiry_s", "second")
+
+    def __init__(self, second: int, columns: tuple[str, ...], digest: bytes, marker_expiry_s: int | None) -> None:
+        self.second: Final = second
+        self.columns: Final = columns
+        self.digest: Final = digest
+        self.marker_expiry_s: Final = marker_expiry_s
 
 
 def add_expiry(
@@ -49,29 +75,122 @@ def add_expiry(
     selection: Selection,
     row: RawRow,
     events: Sequence[PendingEvent],
-) -> None:
-    """Add what the record says of the expiry of its row; nothing for most rows."""
+) -> Sequence[NextExpiry]:
+    """Add what the record says of the expiry of its row; nothing for most rows.
+
+    Answers what goes first, if anything does, and the seconds of elements of collections, which no later read will show.
+    """
     start, end = selection.ttls_at, selection.ttls_at + len(selection.timed_columns)
     if not any(row[start:end]) and not any((each.event.marker_expiry_s or 0) > 0 for each in events):
-        return
+        return _of_elements(projection, selection, row, events, {})
     going, lasts = _going_columns(projection, selection, row, events)
     if going:
         fields = projection.field_names
         said = {fields[name]: second for name, second in going.items() if name in fields}
         if said:
             properties[names.COLUMNS_EXPIRE_AT] = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
-    if lasts or events[-1].event.kind is _STATIC_ROW:
-        return
     marker = _marker(events)
-    if marker == _STAYS:
-        return
+    first = _first(projection, selection, row, going, marker, lasts)
+    if projection.multi_cell_places:
+        first += _of_elements(projection, selection, row, events, going)
+    if lasts or events[-1].event.kind is _STATIC_ROW or marker == _STAYS:
+        return first
     cells_s = max(going.values(), default=0)
     if cells_s:
         properties[names.CELLS_EXPIRE_AT] = str(cells_s)
     if marker > 0 or (cells_s and marker != _UNKNOWN):
         properties[names.EXPIRES_AT] = str(max(cells_s, marker))
-        if marker != _NOT_TOLD:
+        if marker != _NOT_KNOWN:
             properties[names.ROW_MARKER] = "expires"
+    return first
+
+
+def is_of_expiry(events: Sequence[PendingEvent]) -> bool:
+    """True when none of the events is of a change."""
+    return all(each.message.segment_id == EXPIRY_SEGMENT_ID for each in events)
+
+
+def after_expiry(
+    projection: Projection, selection: Selection, row: RawRow, events: Sequence[PendingEvent], reads: int
+) -> float:
+    """Of a row that is there although events say that parts of it expire: `GONE`, `EXTENDED`, or seconds until another read.
+
+    `reads` counts the reads before this one. Until the last one a node that is behind with its clock may show what is over.
+    """
+    wait_s = EXTENDED
+    for pending in events:
+        event = pending.event
+        due_s = (event.expiry_time_s or 0) + _SAME_EXPIRY_S
+        shows_nothing = not event.columns
+        for name in event.columns:
+            at = selection.timed_places.get(name)
+            if at is None:
+                shows_nothing = True
+                continue
+            if row[at] is None:
+                return GONE
+            ttl = row[at + len(selection.timed_columns)]
+            if ttl is not None:
+                left_s = int.from_bytes(ttl, "big")
+                if selection.read_at_s(row) + left_s <= due_s:
+                    wait_s = max(wait_s, left_s + _WITHIN_SECOND_S)
+        if shows_nothing:
+            if event.digest != _digest(projection, selection, row, event.columns):
+                return GONE
+            if reads == 0:
+                wait_s = max(wait_s, _READ_AGAIN_S)
+    return wait_s
+
+
+def _first(
+    projection: Projection, selection: Selection, row: RawRow, going: dict[str, int], marker: int, lasts: bool
+) -> list[NextExpiry]:
+    """The first expiry. A marker that expires before the cells changes nothing that can be seen."""
+    marker_expiry_s: int | None = marker
+    if marker == _NOT_KNOWN:
+        marker_expiry_s = None
+    elif marker in (_GONE, _UNKNOWN):
+        marker_expiry_s = NO_MARKER
+    if going:
+        second = min(going.values())
+        columns = tuple([name for name, each in going.items() if each == second])
+        return [NextExpiry(second, columns, _digest(projection, selection, row, columns), marker_expiry_s)]
+    if lasts or marker <= 0:
+        return []
+    return [NextExpiry(marker, (), _digest(projection, selection, row, ()), marker_expiry_s)]
+
+
+def _of_elements(
+    projection: Projection,
+    selection: Selection,
+    row: RawRow,
+    events: Sequence[PendingEvent],
+    going: dict[str, int],
+) -> list[NextExpiry]:
+    """For each change that wrote cells of a collection with a TTL: only its event says when they expire."""
+    found: list[NextExpiry] = []
+    keys = len(selection.key_columns)
+    for pending in events:
+        event = pending.event
+        second = event.expiry_time_s
+        if second is None or event.kind is _STATIC_ROW or pending.message.segment_id == EXPIRY_SEGMENT_ID:
+            continue
+        for name, place in projection.multi_cell_places:
+            if place >= 0 and name in event.columns and row[keys + place] is not None and going.get(name) != second:
+                digest = _digest(projection, selection, row, (name,))
+                found.append(NextExpiry(second, (name,), digest, event.marker_expiry_s))
+    return found
+
+
+def _digest(projection: Projection, selection: Selection, row: RawRow, columns: Sequence[str]) -> bytes:
+    """Of the values of those columns whose cells' write times cannot be read."""
+    digest = hashlib.md5(b"expiry", usedforsecurity=False)
+    keys = len(selection.key_columns)
+    for name, place in projection.multi_cell_places:
+        if place >= 0 and name in columns:
+            value = row[keys + place]
+            digest.update(b"\0" if value is None else b"\1" + len(value).to_bytes(4, "big") + value)
+    return digest.digest()
 
 
 def _going_columns(
@@ -89,7 +208,7 @@ def _going_columns(
         ttl_at += 1
         if ttl is not None:
             read_at_s = read_at_s or selection.read_at_s(row)
-            going[name] = _told_second(events, name, written, read_at_s + int.from_bytes(ttl, "big"))
+            going[name] = _event_second(events, name, written, read_at_s + int.from_bytes(ttl, "big"))
         elif written is not None:
             lasts = True
     if events[-1].event.kind is not _STATIC_ROW:
@@ -97,57 +216,57 @@ def _going_columns(
         for name, place in projection.multi_cell_places:
             if place >= 0 and row[keys + place] is None:
                 continue
-            told = _told_of_cells(events, name)
-            if told:
-                going[name] = told
+            going_s = _cells_second(events, name)
+            if going_s:
+                going[name] = going_s
             else:
                 lasts = True
     return going, lasts
 
 
-def _told_second(events: Sequence[PendingEvent], name: str, written: bytes | None, second: int) -> int:
+def _event_second(events: Sequence[PendingEvent], name: str, written: bytes | None, second: int) -> int:
     """The event's own second where the cell is the event's: it is exact, and the same at each read."""
     written_us = None if written is None else int.from_bytes(written, "big", signed=True)
     for pending in events:
         event = pending.event
-        told = event.expiry_time_s
-        if told is None or event.live_cell_writetime_us != written_us or name not in event.columns:
+        own_s = event.expiry_time_s
+        if own_s is None or event.live_cell_writetime_us != written_us or name not in event.columns:
             continue
-        if abs(told - second) <= _SAME_EXPIRY_S:
-            return told
+        if abs(own_s - second) <= _SAME_EXPIRY_S:
+            return own_s
     return second
 
 
-def _told_of_cells(events: Sequence[PendingEvent], name: str) -> int:
+def _cells_second(events: Sequence[PendingEvent], name: str) -> int:
     """When a column of many cells goes, where an INSERT with a TTL was the last to write it; else 0."""
     for pending in reversed(events):
         event = pending.event
-        if name in event.columns:
+        if name in event.columns and pending.message.segment_id != EXPIRY_SEGMENT_ID:
             return event.expiry_time_s or 0 if (event.marker_expiry_s or 0) > 0 else 0
     return 0
 
 
 def _marker(events: Sequence[PendingEvent]) -> int:
-    """What the events tell of the row's marker: of several the one with the latest write time counts."""
-    marker, known_us = _NOT_TOLD, -(1 << 63)
+    """The row's marker, by the events: of several events the one with the latest write time counts."""
+    marker, known_us = _NOT_KNOWN, -(1 << 63)
     for pending in events:
         event = pending.event
         deleted_us, written_us = event.deletion_time_us, event.writetime_us or 0
         if deleted_us is not None and deleted_us >= known_us:
             marker, known_us = _GONE, deleted_us
-        told = event.marker_expiry_s
-        if told is None:
+        expiry_s = event.marker_expiry_s
+        if expiry_s is None:
             if _is_of_an_older_agent(pending) and _keeps_the_row(event):
                 return _STAYS
-        elif told == NO_MARKER:
-            marker = _UNKNOWN if marker == _NOT_TOLD else marker
+        elif expiry_s == NO_MARKER:
+            marker = _UNKNOWN if marker == _NOT_KNOWN else marker
         elif written_us >= known_us:
-            marker, known_us = _STAYS if told == MARKER_STAYS else told, written_us
+            marker, known_us = _STAYS if expiry_s == MARKER_STAYS else expiry_s, written_us
     return marker
 
 
 def _is_of_an_older_agent(pending: PendingEvent) -> bool:
-    return pending.message.raw is None and pending.message.segment_id != SNAPSHOT_SEGMENT_ID
+    return pending.message.raw is None and pending.message.segment_id not in (SNAPSHOT_SEGMENT_ID, EXPIRY_SEGMENT_ID)
 
 
 def _keeps_the_row(event: MutationEvent) -> bool:

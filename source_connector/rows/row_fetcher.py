@@ -27,30 +27,33 @@ from source_connector.rows.level_breaker import LevelBreaker
 from source_connector.rows.raw_page import RawPage
 from source_connector.rows.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
 from source_connector.rows.read_lane import ReadLane, Statement
-from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
+from source_connector.rows.read_request import OF_MANY_ROWS, RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.refused_levels import RefusedLevels, is_refusal_of_level
+from source_connector.rows.task import Task
 
 if TYPE_CHECKING:
     from cassandra.query import PreparedStatement
 
     from source_connector.rows.cassandra_client import CassandraClient
 
-__all__ = ["Answer", "RowFetcher", "range_condition"]
+__all__ = ["Answer", "ReadOver", "RowFetcher", "range_condition"]
+
+ReadOver = tuple[WaitingRead, Rows | CdcError]
+"""A read that is over: its rows, or why there are none."""
 
 _log = logging.getLogger(__name__)
 
 _FIRST: Final = ReadLevel.FIRST
 _HIGHER: Final = ReadLevel.HIGHER
-_OF_MANY_ROWS: Final = (MutationKind.RANGE_DELETION, MutationKind.PARTITION_DELETION)
 # More than this many rows for each key that was asked for: products of keys cost more than they save.
 _MAX_SURPLUS: Final = 3.0
 _SURPLUS_FADES: Final = 0.98
-# Slots that were given up are looked for so often.
-_LOOK_AT_SLOTS_EVERY_S: Final = 0.25
+# Slots that were given up are searched for so often.
+_SLOTS_CHECK_S: Final = 0.25
 
 
 class Answer(NamedTuple):
-    """What the driver said to a statement."""
+    """The driver's answer to a statement."""
 
     statement: Statement
     outcome: RawPage | Exception
@@ -76,7 +79,7 @@ class RowFetcher:
         self._notices = Notices(_log)
         self._first, self._higher = ReadLane(max_in_flight), ReadLane(max_in_flight)
         self._waiting_bytes = 0.0
-        self._look_at_slots_at = 0.0
+        self._next_slots_check = 0.0
         self._breaker = LevelBreaker()
         self._statements: dict[str, dict[str, PreparedStatement]] = {}
         self._refused: dict[str, set[str]] = {}  # grouped statements
@@ -110,19 +113,19 @@ class RowFetcher:
         self._statements[table], self._refused[table] = {}, set()
         self._statement(projection, projection.select(projection.row_selection, projection.row_where))
 
-    def start(self, ticket: object, request: ReadRequest) -> None:
-        """Queue a read."""
-        read = WaitingRead(ticket, request)
+    def start(self, task: Task, request: ReadRequest) -> None:
+        """Queue a read for the task's current attempt."""
+        read = WaitingRead(task, request)
         read.bytes = request.projection.row_size.value
         self._waiting_bytes += read.bytes
         (self._first if request.level is _FIRST else self._higher).waiting.append(read)
 
-    def flush(self) -> list[tuple[object, Rows | CdcError]]:
+    def flush(self) -> list[ReadOver]:
         """Send queued reads as far as may be in flight; returns those that failed before they were sent."""
         now = time.monotonic()
-        if now >= self._look_at_slots_at:
-            self._look_at_slots(now)
-        failed: list[tuple[object, Rows | CdcError]] = []
+        if now >= self._next_slots_check:
+            self._check_slots(now)
+        failed: list[ReadOver] = []
         for lane in (self._first, self._higher):
             while lane.may_send:
                 reads = self._take(lane, now)
@@ -134,14 +137,14 @@ class RowFetcher:
                 failed += self._send(Statement(reads, lane, levels, attempt, is_first=True))
         return failed
 
-    def _look_at_slots(self, now: float) -> None:
+    def _check_slots(self, now: float) -> None:
         """Statements that have no answer keep no others from being sent."""
-        self._look_at_slots_at = now + _LOOK_AT_SLOTS_EVERY_S
+        self._next_slots_check = now + _SLOTS_CHECK_S
         for lane in (self._first, self._higher):
             for late in lane.give_up_slots(now):
                 self._metrics.counters["slots_given_up"] += 1
                 # A page of many rows may take its time.
-                if lane is self._higher and late.reads[0].request.kind not in _OF_MANY_ROWS:
+                if lane is self._higher and late.reads[0].request.kind not in OF_MANY_ROWS:
                     self._leave_out(late, now)
 
     def _take(self, lane: ReadLane, now: float) -> list[WaitingRead]:
@@ -187,13 +190,13 @@ class RowFetcher:
             self._metrics.counters["levels_left_out"] += 1
             self._notices.say(
                 "left out",
-                f"a read at {late.consistency} has no answer after {now - late.sent_at:.1f} s: {late.levels[1]} is asked "
-                f"instead, and {late.consistency} again with one read every {self._breaker.pause_s:.0f} s; see which node "
-                "does not answer (`nodetool status`)",
+                f"a read at {late.consistency} has no answer after {now - late.sent_at:.1f} s: reads use "
+                f"{late.levels[1]} instead, and one read every {self._breaker.pause_s:.0f} s tries {late.consistency} again; see "
+                "which node does not answer (`nodetool status`)",
             )
 
-    def answered(self, answer: Answer) -> list[tuple[object, Rows | CdcError]]:
-        """The reads that are over with this answer, by their tickets; a read that goes on is not among them."""
+    def answered(self, answer: Answer) -> list[ReadOver]:
+        """The reads that are over with this answer. A read that continues is not among them."""
         statement, outcome = answer
         lane, reads = statement.lane, statement.reads
         if not lane.over(statement):
@@ -225,9 +228,9 @@ class RowFetcher:
         error = FetchError(
             table, reason_of(outcome), refresh_schema=changed, is_invalid=changed, is_outage=is_outage, is_of_key=of_key
         )
-        return [(read.ticket, error) for read in reads]
+        return [(read, error) for read in reads]
 
-    def _without_the_level(self, statement: Statement, refusal: Exception) -> list[tuple[object, Rows | CdcError]]:
+    def _without_the_level(self, statement: Statement, refusal: Exception) -> list[ReadOver]:
         """The level is refused, not what is read: the next one takes its place, which is no fallback."""
         refused, reads, attempt = statement.consistency, statement.reads, statement.attempt
         levels = tuple(each for each in statement.levels if each != refused)
@@ -238,14 +241,17 @@ class RowFetcher:
                 "Cassandra refuses reads at %s; %s instead, and %s again each minute. To change that, take it out of "
                 "read_consistency_levels_disallowed in cassandra.yaml, or name another level by query.consistencyLevel "
                 "and query.higherConsistencyLevel (%s)",
-                refused, instead, refused, reason_of(refusal),
-            )  # fmt: skip
+                refused,
+                instead,
+                refused,
+                reason_of(refusal),
+            )
         if attempt < len(levels):
             return self._send(Statement(reads, statement.lane, levels, attempt, is_first=statement.is_first))
         table = reads[0].request.projection.table.full_name
         reason = f"no consistency level is left that Cassandra takes; {refused} is refused: {reason_of(refusal)}"
         error = FetchError(table, reason, is_outage=True)
-        return [(read.ticket, error) for read in reads]
+        return [(read, error) for read in reads]
 
     def _allows_next_level(self, statement: Statement, error: Exception) -> bool:
         """Too few live replicas always; an answer that is late or failed only where more was asked than is needed."""
@@ -254,20 +260,20 @@ class RowFetcher:
         beyond_need = statement.lane is self._higher and statement.consistency == self._highest
         return beyond_need and isinstance(error, ReadTimeout | ReadFailure | OperationTimedOut)
 
-    def _deliver(self, statement: Statement, page: RawPage) -> list[tuple[object, Rows | CdcError]]:
+    def _deliver(self, statement: Statement, page: RawPage) -> list[ReadOver]:
         reads = statement.reads
         request = reads[0].request
         projection = request.projection
         if request.kind is not MutationKind.STATIC_ROW:  # what it has is not in every row
             projection.row_size.answered(page.size, len(page))
         if len(reads) == 1:
-            return [(reads[0].ticket, _rows(statement, reads[0], page.rows(), page, page.paging_state))]
+            return [(reads[0], _rows(statement, reads[0], page.rows(), page, page.paging_state))]
         width = len(projection.table.primary_key)
         found: dict[RawRow, RawRow] = {row[:width]: row[width:] for row in page.rows()}
         has_one_component = len(projection.table.partition_key) == 1
         self._surplus += (len(page) / len(reads) - self._surplus) * (1 - _SURPLUS_FADES)
         is_exact = is_exact_by_bytes(projection)
-        over: list[tuple[object, Rows | CdcError]] = []
+        over: list[ReadOver] = []
         alone: list[WaitingRead] = []
         for read in reads:
             request = read.request
@@ -279,12 +285,12 @@ class RowFetcher:
             if row is None and not is_exact:
                 alone.append(read)  # it may be there under another form of the same clustering value
             else:
-                over.append((read.ticket, _rows(statement, read, () if row is None else (row,), page, None)))
+                over.append((read, _rows(statement, read, () if row is None else (row,), page, None)))
         statement.lane.alone.extend(alone)  # not before: what goes wrong here sends all of them there
         return over
 
     def _measure(self, statement: Statement, outcome: RawPage | Exception) -> None:
-        """Only usual reads tell how busy Cassandra is: of rows, at the level that was asked for first."""
+        """Only usual reads show how busy Cassandra is: of rows, at the level that was asked for first."""
         lane = statement.lane
         if isinstance(outcome, OperationTimedOut | ReadTimeout):
             lane.limit.overloaded()
@@ -295,18 +301,18 @@ class RowFetcher:
         if isinstance(outcome, RawPage):
             latency_s = time.monotonic() - statement.sent_at
             self._metrics.observe("query_latency", latency_s * 1000)
-            if statement.is_first and statement.reads[0].request.kind not in _OF_MANY_ROWS:
+            if statement.is_first and statement.reads[0].request.kind not in OF_MANY_ROWS:
                 lane.limit.answered(latency_s, lane.slots)
 
-    def _without_the_group(self, statement: Statement, error: Exception) -> list[tuple[object, Rows | CdcError]]:
+    def _without_the_group(self, statement: Statement, error: Exception) -> list[ReadOver]:
         """One by one, in line; a single read that fails by itself has failed."""
         reads = statement.reads
         if len(reads) > 1:
             statement.lane.alone.extend(reads)
             return []
-        return [(reads[0].ticket, error if isinstance(error, CdcError) else UnexpectedError(error))]
+        return [(reads[0], error if isinstance(error, CdcError) else UnexpectedError(error))]
 
-    def _send(self, statement: Statement) -> list[tuple[object, Rows | CdcError]]:
+    def _send(self, statement: Statement) -> list[ReadOver]:
         """Send it, unless the server does not take the grouped form; the reads that failed before it was sent."""
         reads, lane = statement.reads, statement.lane
         request = reads[0].request
@@ -321,10 +327,10 @@ class RowFetcher:
             statement=prepared,
             values=values,
             consistency=statement.consistency,
-            # What failed by way of that node is not asked of it again: it may be the reason.
+            # A statement that failed with that node as coordinator is not sent to it again: the node may be the reason.
             event_node=request.node if statement.is_first else None,
             paging_state=request.paging_state,
-            page_size=request.projection.row_size.rows_of_page() if request.kind in _OF_MANY_ROWS else None,
+            page_size=request.projection.row_size.rows_of_page() if request.kind in OF_MANY_ROWS else None,
             may_be_asked_twice=not is_highest,
         )
 
@@ -369,7 +375,7 @@ class RowFetcher:
 
 def _rows_of(request: ReadRequest) -> int:
     """How many rows the answer to one read may have."""
-    return request.projection.row_size.rows_of_page() if request.kind in _OF_MANY_ROWS else 1
+    return request.projection.row_size.rows_of_page() if request.kind in OF_MANY_ROWS else 1
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""From the events of one key to one record: read, prove that the read holds the changes, publish, wait for the ack.
+"""From the events of one key to one record: read, prove that the read has the changes, publish, wait for the ack.
 
 A read is *proven* for an event when it cannot be older than the event. One of these must hold:
 
@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import struct
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
-from uuid import UUID
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from schemas.mutation_event import MutationEvent, MutationKind
 from source_connector.encoding.projection import Projection
@@ -30,99 +28,22 @@ from source_connector.encoding.selection import Selection
 from source_connector.events.events_message import STALE_AFTER_S, PendingEvent
 from source_connector.host.record import SourceRecord
 from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outcome_of, pause_s
-from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.publication import event_time_ms, row_properties
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
-from source_connector.rows.row_expiry import add_expiry
+from source_connector.rows.row_expiry import GONE, NextExpiry, add_expiry, after_expiry, is_of_expiry
+from source_connector.rows.task import Reading, Task, TaskOwner
 
-__all__ = ["Reading", "RowTask", "Task", "TaskOwner", "may_be_overtaken"]
+__all__ = ["RowTask", "may_be_overtaken"]
 
 # Whether an event waits that would make a second read needless.
 _LOOK_S: Final = 0.2
+# Of a row that is still there; each time the second has come by the clock of the node that answered it.
+_EXPIRY_READS: Final = 4
 _FIRST: Final = ReadLevel.FIRST
 _HIGHER: Final = ReadLevel.HIGHER
 _ROW_DELETION: Final = MutationKind.ROW_DELETION
 _WRITETIME: Final = struct.Struct(">q")
-
-
-class Task(ABC):
-    """Work under way. All calls come from one thread; errors that a call raises lead to another `start`, later.
-
-    A base class, not a protocol: compiled code calls its methods at a fraction of the cost.
-    """
-
-    def __init__(self, work: Work, owner: TaskOwner) -> None:
-        self.work = work
-        self.owner: Final = owner
-        """Whom it belongs to."""
-        self.attempts = 0
-        """How many have ended. What an ended one asked for is not told any more."""
-        self.failures = 0
-        """How many of the attempts failed for the event's own sake."""
-        self.reads_answered = 0
-        self.unanswered = 0
-        """Records that were handed over and neither acknowledged nor refused."""
-        self.was_refused = False
-        self.refused_bytes = 0
-        """Of the last record that was refused: its frame to the host, which is the record and some 200 bytes of properties."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """Begin, or begin again."""
-
-    @abstractmethod
-    def on_rows(self, rows: Rows) -> None:
-        """What a read of this task found."""
-
-    @abstractmethod
-    def on_all_acknowledged(self) -> None:
-        """The data topic has every record that was handed over."""
-
-
-class TaskOwner(Protocol):
-    """What a task asks of the source."""
-
-    @property
-    def projection(self) -> Projection:
-        """The table as it is known now."""
-
-    @property
-    def schema_id(self) -> int:
-        """Of the projection's schemas."""
-
-    def read(self, task: Task, request: ReadRequest) -> None:
-        """Answered by `task.on_rows`, once, unless the task began again meanwhile."""
-
-    def publish(self, task: Task, record: SourceRecord) -> None:
-        """Answered by `task.on_all_acknowledged`, once for all records that are open."""
-
-    def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
-        """The task is done; the proven ones of its events are remembered."""
-
-    def knows(self, node: UUID) -> bool:
-        """True when the node is part of the cluster."""
-
-    def cluster_time_s(self) -> float:
-        """Seconds since the epoch, by Cassandra's clock."""
-
-    def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
-        """Take this step of the task after the delay; one more of what the metric of that name counts."""
-
-    @property
-    def reading(self) -> Reading:
-        """What is asked of a read."""
-
-    @property
-    def last_rows(self) -> LastRows | None:
-        """What was published last, where that matters."""
-
-
-class Reading(NamedTuple):
-    """Whether reads must be proven, and whether only the event's own node may do that."""
-
-    proves: bool = True
-    only_by_event_node: bool = False
 
 
 class RowTask(Task):
@@ -135,8 +56,8 @@ class RowTask(Task):
         self._selection: Selection
         self._reading: Reading
         self._read_at = self._started_at = 0.0
-        self._early_reads = 0
-        self._is_unsure = self._is_second_look = self._was_late = False
+        self._early_reads = self._expiry_reads = 0
+        self._is_unsure = self._is_second_read = self._was_late = False
         self._proven: list[PendingEvent] = []
         self._published: SourceRecord | None = None
 
@@ -145,9 +66,9 @@ class RowTask(Task):
         owner = self.owner
         self._projection, self._schema_id, self._reading = owner.projection, owner.schema_id, owner.reading
         self._selection = self._projection.selection_for(self.work.newest.event.kind)
-        self._published, self.was_refused = None, False
-        self._started_at, self._early_reads = time.monotonic(), 0
-        self._is_second_look = self._was_late = False
+        self._published, self.refused_bytes = None, 0
+        self._started_at, self._early_reads, self._expiry_reads = time.monotonic(), 0, 0
+        self._is_second_read = self._was_late = False
         if not self._selection.value_columns:  # a static row, none of whose columns is wanted
             owner.settle(self, ())
             return
@@ -164,15 +85,18 @@ class RowTask(Task):
         needs_more = self._reading.proves and len(self._proven) < len(self.work.events)
         if needs_more and self._asks_again(rows, row):
             return
-        if self._is_second_look and row is None and self.work.newest.event.live_cell_writetime_us is not None:
-            # Deleted since, and an event of that is still to come: what was proven before would have shown at the first look,
-            # and of what was not, no replica's copy is suppressed. A null here would be one too many.
+        if self._is_second_read and row is None and self.work.newest.event.live_cell_writetime_us is not None:
+            # The row was deleted since, and the event of the deletion is still to come. A null here would be one too many:
+            # a proven change would have shown at the first read, and no replica's copy of an unproven one is suppressed.
             self._settle()
             return
         events = self.work.events
+        if row is not None and is_of_expiry(events) and not self._has_expired(row):
+            return
         properties = row_properties(self._projection, events)
+        expiries: Sequence[NextExpiry] = ()
         if row is not None:
-            add_expiry(properties, self._projection, self._selection, row, events)
+            expiries = add_expiry(properties, self._projection, self._selection, row, events)
         record = SourceRecord(
             self._schema_id,
             self._projection.event_key(self.work.newest.event),
@@ -180,6 +104,9 @@ class RowTask(Task):
             properties,
             event_time_ms(properties),
         )
+        # Also where the topic has the row: when an element of a collection expires is no part of a record.
+        for expiry in expiries:
+            self.owner.schedule(self, self.work.newest, self.work.newest.event.clustering, expiry)
         if self._published is not None and record.equals(self._published):
             self._settle()
             return
@@ -191,6 +118,18 @@ class RowTask(Task):
             last_rows.is_on_its_way(record)
         self._published = record
         self.owner.publish(self, record)
+
+    def _has_expired(self, row: RawRow) -> bool:
+        """False when there is nothing to publish (yet): what was to go is still there, or was written anew."""
+        wait_s = after_expiry(self._projection, self._selection, row, self.work.events, self._expiry_reads)
+        if wait_s == GONE:
+            return True
+        self._expiry_reads += 1
+        if wait_s > 0.0 and self._expiry_reads < _EXPIRY_READS:
+            self.owner.later(self, wait_s, self._read_with_what_waits, counted_as="expiries_looked_at_again")
+        else:
+            self._settle()
+        return False
 
     def _asks_again(self, rows: Rows, row: RawRow | None) -> bool:
         """Of a read that leaves an event unproven: whether there is one more to come, of more replicas or later."""
@@ -209,7 +148,7 @@ class RowTask(Task):
     def on_all_acknowledged(self) -> None:
         """Done, but for a record that came so late that another instance may have published a newer row.
 
-        It looks once: what changes after that has an event of its own, so a busy row over a slow topic settles too.
+        It reads once: what changes after that has a separate event, so a busy row over a slow topic settles too.
         """
         if not self._was_late and may_be_overtaken(self.work, self._read_at):
             self._was_late = True
@@ -227,13 +166,13 @@ class RowTask(Task):
             self.owner.settle(self, self._proven)
 
     def _settle_when_sure(self) -> None:
-        """Read once more when the event's write is there for sure, unless an event waits that makes for a read of its own."""
+        """Read once more when the event's write is surely visible, unless a waiting event causes a separate read."""
         if self.work.lanes is not None and self.work.lanes.has_behind(self.work):
             self.owner.settle(self, self._proven)
         elif time.monotonic() - self._read_at < WITHIN_S:
             self.owner.later(self, _LOOK_S, self._settle_when_sure)
         else:
-            self._is_second_look = True
+            self._is_second_read = True
             self._read_higher()
 
     def _read_with_what_waits(self) -> None:
@@ -246,7 +185,7 @@ class RowTask(Task):
         self._read(_HIGHER)
 
     def _outcome(self, pending: PendingEvent, row: RawRow | None) -> Outcome:
-        """What the read tells of an event; of one whose write is surely there by now, nothing bad."""
+        """The result of the read for an event; good for an event whose write is surely visible by now."""
         now_s = self.owner.cluster_time_s()
         # Clocks of nodes may differ: whichever is behind holds up nothing for longer than one that is right.
         if time.monotonic() - self._started_at > WITHIN_S or not is_young(pending, now_s):
@@ -315,7 +254,7 @@ def holds_change(event: MutationEvent, writetimes: Mapping[str, int]) -> bool:
     """True when a row with these write times of its live cells cannot be older than the event.
 
     A later write of one column alone shows nothing: it may have reached a replica that has not seen the event.
-    Not for counters: each replica that led an increment has a part of its own, and the cell has the latest time of them.
+    Not for counters: each replica that led an increment has its own part, and the cell has the latest time of them.
     """
     live = event.live_cell_writetime_us
     if live is None:

@@ -27,7 +27,8 @@ from source_connector.rows.partition_lanes import Work
 from source_connector.rows.publication import event_time_ms, gone_properties, marker_properties, survivor_properties
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_expiry import add_expiry
-from source_connector.rows.row_task import Task, TaskOwner, may_be_overtaken
+from source_connector.rows.row_task import may_be_overtaken
+from source_connector.rows.task import Task, TaskOwner
 
 __all__ = ["ScopeTask"]
 
@@ -49,7 +50,7 @@ class ScopeTask(Task):
         """Of the rows of the page by their keys. Not the rows: a page may be large, its records with the broker for long."""
         self._pushed_off: dict[RawRow, int] = {}
         """Published with an earlier page, and not on it when it was read again: on a later one, or gone."""
-        self._is_second_look = False
+        self._is_second_read = False
         self._is_proven = True
         self._read_at = self._started_at = 0.0
         self._early_reads = 0
@@ -62,8 +63,8 @@ class ScopeTask(Task):
     def start(self) -> None:
         """Publish the marker; or only the rows that could not be converted before."""
         self._projection, self._schema_id = self.owner.projection, self.owner.schema_id
-        only_unconverted = self._lacks_unconverted_only and not self.was_refused
-        self._lacks_unconverted_only = self.was_refused = False
+        only_unconverted = self._lacks_unconverted_only and not self.refused_bytes
+        self._lacks_unconverted_only, self.refused_bytes = False, 0
         if only_unconverted:
             self._retried, self._unconverted, self._error = self._unconverted, [], None
             self._read_retried()
@@ -73,7 +74,7 @@ class ScopeTask(Task):
 
     def _begin(self) -> None:
         self._is_proven, self._is_unsure, self._published = True, False, None
-        self._published_hashes, self._pushed_off, self._is_second_look = {}, {}, False
+        self._published_hashes, self._pushed_off, self._is_second_read = {}, {}, False
         self._unconverted, self._retried, self._error = [], [], None
         if self.owner.last_rows is not None:
             self.owner.last_rows.forget()
@@ -101,7 +102,7 @@ class ScopeTask(Task):
         self._is_proven &= rows.consistency == "ALL" and not rows.is_fallback
         state = rows.paging_state
         self._next = None if state is None else rows.request.next_page(state)
-        self._is_second_look = rows.request is self._published
+        self._is_second_read = rows.request is self._published
         self._published = rows.request
         self._publish_what_differs(rows)
         if not self.unanswered:
@@ -110,11 +111,11 @@ class ScopeTask(Task):
     def _publish_what_differs(self, rows: Rows) -> None:
         """The rows of the page that are not published like this, and a null for each that was and is gone."""
         before = self._pushed_off
-        if self._is_second_look:
+        if self._is_second_read:
             before = self._published_hashes | before
         selection = self._projection.scope_selection
         width = len(selection.key_columns)
-        # Not the seconds to live, which differ at each look: who extends a life writes the cell anew.
+        # Not the seconds to live, which differ at each read: who extends a life writes the cell anew.
         now = {row[:width]: hash(row[: selection.ttls_at]) for row in rows.rows}
         # Rows that were inserted push the last ones off their page: those are gone only if no later page has them.
         still_there = [at for at, key in enumerate(before) if key in now]
@@ -133,7 +134,7 @@ class ScopeTask(Task):
     def on_all_acknowledged(self) -> None:
         """The marker or the page is on the data topic: the next page, or the end, unless the page was late."""
         is_late = may_be_overtaken(self.work, self._read_at)
-        if self._published is not None and is_late and not self._is_second_look:
+        if self._published is not None and is_late and not self._is_second_read:
             self._read(self._published)
         else:
             self._go_on()
@@ -179,7 +180,9 @@ class ScopeTask(Task):
         writetime_us = max(selection.writetimes_us(row).values(), default=None)
         properties = survivor_properties(projection, self._pending, writetime_us, is_static=is_static)
         if not is_static:
-            add_expiry(properties, projection, selection, row, [self._pending])
+            clustering = key_values[len(projection.table.partition_key) :]
+            for expiry in add_expiry(properties, projection, selection, row, [self._pending]):
+                self.owner.schedule(self, self._pending, clustering, expiry)
         self._publish(key, value, properties)
 
     def _publish_gone(self, key_values: RawRow, *, has_rows: bool) -> None:

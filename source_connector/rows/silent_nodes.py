@@ -18,7 +18,7 @@ _PROBE_EVERY_S: Final = 5.0
 
 @final
 class SilentNodes:
-    """What is known of the nodes by their answers. Any thread may ask and tell: each step is one of the interpreter's."""
+    """What is known of the nodes by their answers. Any thread may ask and report: each step is one of the interpreter's."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

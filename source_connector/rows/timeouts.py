@@ -20,7 +20,7 @@ __all__ = ["Timeout", "Timeouts"]
 _log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.25
-# What is shorter is no statement's timeout, and is not to be late.
+# Shorter times are not statements' timeouts, and must not be late.
 _SHORTEST_S: Final = 1.0
 
 

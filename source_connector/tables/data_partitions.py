@@ -47,19 +47,19 @@ class DataPartitions(Stage):
         self._notices = Notices(_log)
 
     def follow(self, destination: str) -> None:
-        """Look at this topic from now on; it must exist, for a look may create one."""
+        """Check this topic from now on; it must exist, because a check may create one."""
         self._counts.setdefault(destination, None)
         if not self.is_started:
             self.start()
 
     def run(self) -> None:
-        """Look at each topic again and again."""
+        """Check each topic again and again."""
         while not self.stopping.is_set():
             for destination in list(self._counts):
-                self._look(destination)
+                self._check(destination)
             self.stopping.wait(_LOOK_S)
 
-    def _look(self, destination: str) -> None:
+    def _check(self, destination: str) -> None:
         import pulsar
 
         topic = destination or self._output_topic

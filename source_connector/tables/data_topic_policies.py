@@ -11,9 +11,9 @@ import queue
 import time
 from typing import Final, Protocol
 
+from clients.topic_policies import Ask, Audience, PolicyQuestions, Retention, hazards_of
 from runtime.notices import Notices
 from runtime.stage import Stage
-from schemas.topic_policies import Ask, Audience, PolicyQuestions, Retention, hazards_of
 from schemas.topics import full_topic_name, rest_path
 from source_connector.errors import AdminError
 
@@ -30,17 +30,17 @@ RECORDS: Final = Audience(
 
 
 class PolicyAdmin(Protocol):
-    """What `source_connector.events.pulsar_admin.PulsarAdmin` is here; each raises AdminError."""
+    """The interface of `source_connector.events.pulsar_admin.PulsarAdmin`; each method raises AdminError."""
 
-    def ask(self, topic: str, path: str) -> object:
-        """What is set there."""
+    def policy(self, topic: str, path: str) -> object:
+        """The value that is set there."""
 
     def set(self, topic: str, path: str, value: object) -> None:
         """Set a policy."""
 
 
 def trimming_of(ask: Ask, topic: str, wanted_minutes: int | None) -> list[str]:
-    """What is dropped of a data topic, and the command against it; a retention that was wanted is none. Raises AdminError."""
+    """What deletes records of a data topic, and the command against it; intended retentions not. Raises AdminError."""
     questions = PolicyQuestions(ask)
     found = hazards_of(questions, topic, RECORDS)
     kept = questions.retention(topic)
@@ -79,7 +79,7 @@ class DataTopicPolicies(Stage):
 
     @property
     def unknown(self) -> int:
-        """Topics of which nobody knows what Pulsar drops."""
+        """Topics for which it is not known what Pulsar drops."""
         return len(self._due_at) - len(self._found)
 
     def follow(self, topic: str) -> None:
@@ -91,8 +91,8 @@ class DataTopicPolicies(Stage):
         if self._admin is None:
             if len(self._due_at) == 1:
                 _log.warning(
-                    "what Pulsar deletes of the data topics is not known: set the option pulsarAdminUrl, and the policies that"
-                    " drop records are told here (its default keeps no record that no subscription holds)"
+                    "it is not known which records of the data topics Pulsar deletes: set the option pulsarAdminUrl, and the"
+                    " policies that delete records are reported here (by default Pulsar keeps only records that a subscription holds)"
                 )
             return
         self._topics.put(topic)
@@ -100,7 +100,7 @@ class DataTopicPolicies(Stage):
             self.start()
 
     def run(self) -> None:
-        """Look at each topic when it is followed, and again and again."""
+        """Check each topic when it is followed, and again and again."""
         admin = self._admin
         assert admin is not None
         waiting: dict[str, float] = {}
@@ -110,14 +110,14 @@ class DataTopicPolicies(Stage):
                 waiting[self._topics.get(timeout=timeout_s)] = 0.0
             except queue.Empty:
                 topic = min(waiting, key=lambda each: waiting[each])
-                waiting[topic] = time.monotonic() + self.look(admin, topic)
+                waiting[topic] = time.monotonic() + self.check(admin, topic)
 
-    def look(self, admin: PolicyAdmin, topic: str) -> float:
-        """Ask, and tell what is dropped, for as long as it is; the seconds until the next look."""
+    def check(self, admin: PolicyAdmin, topic: str) -> float:
+        """Ask, and report what is dropped, for as long as it is; the seconds until the next check."""
         try:
             if self._wanted is not None:
                 _keep(admin, topic, self._wanted)
-            found = tuple(trimming_of(admin.ask, topic, self._wanted))
+            found = tuple(trimming_of(admin.policy, topic, self._wanted))
         except (AdminError, ValueError, TypeError, AttributeError) as error:
             self._found.pop(topic, None)
             text = f"what Pulsar deletes of the data topics is not known, for their policies cannot be read or set: {error}"
@@ -132,7 +132,7 @@ class DataTopicPolicies(Stage):
 
 
 def _keep(admin: PolicyAdmin, topic: str, minutes: int) -> None:
-    if PolicyQuestions(admin.ask).retention(topic) == Retention(minutes=minutes, megabytes=_FOR_EVER):
+    if PolicyQuestions(admin.policy).retention(topic) == Retention(minutes=minutes, megabytes=_FOR_EVER):
         return
     wanted = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": _FOR_EVER}
     admin.set(topic, f"/persistent/{rest_path(topic)}/retention", wanted)

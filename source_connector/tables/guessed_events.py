@@ -19,8 +19,9 @@ from source_connector.events.datastax_events import as_mutation_events
 from source_connector.events.events_message import DataStaxMessage, EventsMessage, PendingEvent, UnreadableMessage
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.read_request import ReadLevel, Rows
-from source_connector.rows.row_task import RowTask, Task, TaskOwner
+from source_connector.rows.row_task import RowTask
 from source_connector.rows.scope_task import ScopeTask
+from source_connector.rows.task import Task, TaskOwner
 from source_connector.tables.table_tracker import TableTracker
 from source_connector.timers import Timers
 
@@ -46,21 +47,21 @@ class GuessedEvents:
         self._notices = notices
         self._waiting: list[DataStaxMessage] = []
         self._is_looking = False
-        self._looked_for: list[DataStaxMessage] = []
-        """Messages that came before the last look."""
+        self._checking: list[DataStaxMessage] = []
+        """Messages that came before the last read."""
 
     def add(self, message: DataStaxMessage) -> None:
         """A message as it was received."""
         self._waiting.append(message)
 
     def understood(self) -> Iterator[EventsMessage | UnreadableMessage]:
-        """What can be worked on, or set aside, now; nothing while the metadata is not known to be new enough."""
+        """The events that can be processed, or set aside, now; none while the metadata may be too old."""
         if self._waiting and not self._is_looking:
-            self._look()
+            self._ask()
         if self._table.is_stale:
             return
-        looked_for, self._looked_for = self._looked_for, []
-        for message in looked_for:
+        checked, self._checking = self._checking, []
+        for message in checked:
             try:
                 content = as_mutation_events(message.event, self._table.projection)
             except MalformedEventsError as error:
@@ -68,25 +69,25 @@ class GuessedEvents:
             else:
                 yield message.understood(content)
 
-    def _look(self) -> None:
+    def _ask(self) -> None:
         self._is_looking = True
         came = len(self._waiting)
-        self._ask_version(lambda version: self._looked(version, came))
+        self._ask_version(lambda version: self._on_version(version, came))
 
-    def _looked(self, version: UUID | CdcError, came: int) -> None:
+    def _on_version(self, version: UUID | CdcError, came: int) -> None:
         if isinstance(version, CdcError):
             text = f"events of DataStax's agents wait until the schema can be read: {version}"
             self._notices.say("schema", text)
-            self._timers.after(_PAUSE_S, self._look)
+            self._timers.after(_PAUSE_S, self._ask)
             return
         self._is_looking = False
         self._table.meet_version(version)
-        self._looked_for += self._waiting[:came]
+        self._checking += self._waiting[:came]
         del self._waiting[:came]
 
 
 def task_for(work: Work, owner: TaskOwner) -> Task:
-    """What settles the work."""
+    """The task that settles the work."""
     is_certain = all(pending.message.raw is None for pending in work.events)
     if work.is_of_one_row:
         return RowTask(work, owner) if is_certain else GuessedRowTask(work, owner)
@@ -98,7 +99,7 @@ def task_for(work: Work, owner: TaskOwner) -> Task:
 class GuessedRowTask(RowTask):
     """A row whose key may have been cut: those agents leave out what a `time` has below a microsecond.
 
-    When there is no row by the key as it is, those of the same microsecond are looked for and published behind the null.
+    When there is no row by the key as it is, those of the same microsecond are read and published behind the null.
     """
 
     def on_rows(self, rows: Rows) -> None:
@@ -130,14 +131,14 @@ def microsecond_bounds(projection: Projection, event: MutationEvent) -> RangeBou
 
 
 class GuessedStaticTask(RowTask):
-    """A static write, or a partition delete: the event does not tell.
+    """A static write, or a partition delete: the event does not say which.
 
     It is a static write when a static cell has its very write time. Otherwise it is taken for a partition delete: the
     marker and every row that is there after it, which is right for both.
     """
 
     def on_rows(self, rows: Rows) -> None:
-        """Publish the static row, or go on with the partition."""
+        """Publish the static row, or continue with the partition."""
         newest = self.work.newest
         event = newest.event
         row = rows.rows[0] if rows.rows else None

@@ -18,7 +18,7 @@ from runtime.notices import Notices
 from source_connector.events.pulsar_access import PulsarConnection, schema_bytes
 from source_connector.host.record import DataSchema
 
-__all__ = ["NewestSchemas", "SchemaLookedAt", "marked"]
+__all__ = ["NewestSchemaAnswer", "NewestSchemas", "marked"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _MARK: Final = "cql_registration"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaLookedAt:
+class NewestSchemaAnswer:
     """`is_newest` is False when the registry's newest schema of the topic is another one."""
 
     schema_id: int
@@ -41,17 +41,19 @@ def marked(value_schema: str, number: int) -> str:
 class NewestSchemas:
     """Asks the registry, in a thread for each question; `post` gets the answers."""
 
-    def __init__(self, connection: PulsarConnection, output_topic: str, post: Callable[[SchemaLookedAt], None]) -> None:
+    def __init__(
+        self, connection: PulsarConnection, output_topic: str, post: Callable[[NewestSchemaAnswer], None]
+    ) -> None:
         self._connection = connection
         self._output_topic = output_topic
         self._post = post
         self._notices = Notices(_log)
 
-    def look(self, schema: DataSchema) -> None:
-        """Answered by `post`. Where the registry does not tell, the schema counts as its newest one."""
-        threading.Thread(target=self._look, args=(schema,), name="newest-schema", daemon=True).start()
+    def check(self, schema: DataSchema) -> None:
+        """Answered by `post`. Where the registry does not answer, the schema counts as its newest one."""
+        threading.Thread(target=self._check, args=(schema,), name="newest-schema", daemon=True).start()
 
-    def _look(self, schema: DataSchema) -> None:
+    def _check(self, schema: DataSchema) -> None:
         import pulsar
 
         topic = schema.topic or self._output_topic
@@ -61,7 +63,7 @@ class NewestSchemas:
         except pulsar.PulsarException as error:
             text = f"{topic}: its newest schema cannot be read: {error}"
             self._notices.say(topic, text, self._connection.hint)
-        self._post(SchemaLookedAt(schema_id=schema.schema_id, is_newest=is_newest))
+        self._post(NewestSchemaAnswer(schema_id=schema.schema_id, is_newest=is_newest))
 
 
 def _registered(schema: DataSchema) -> bytes:

@@ -1,4 +1,5 @@
-"""The topic of schema changes: each change of the table's definition is a JSON record there, keyed `<keyspace>.<table>`.
+"""The topic of schema changes: each change of the table's definition, and each truncation, is a JSON record there, keyed
+`<keyspace>.<table>`.
 
 At its start, the connector reads the last record of the topic. So it also publishes a change that happened while
 nothing ran, and does not repeat a change that another instance has published (two instances may publish it at the
@@ -11,31 +12,74 @@ import json
 import logging
 import queue
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypedDict, cast
+from uuid import UUID
 
 from runtime.backoff import Backoff
 from runtime.notices import Notices
 from runtime.stage import Stage
+from schemas.mutation_event import Clearing, ClearingKind
 from schemas.row_record import AvroSchema, schema_text
 from source_connector.events.pulsar_access import PulsarConnection, schema_of_bytes
+from source_connector.tables.clearing_record import (
+    CLEARING_RECORD_SCHEMA,
+    ClearingRecord,
+    DataPosition,
+    NodeClearing,
+    covers,
+    is_about,
+    kind_text,
+    without_earlier,
+)
+from source_connector.tables.schema_queries import SchemaAnswer
 from source_connector.tables.table_definition import DEFINITION_SCHEMA, TableDefinition, changes_between
 
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["SCHEMA_CHANGE_SCHEMA", "SchemaChange", "SchemaChangeTopic"]
+__all__ = ["SCHEMA_CHANGE_SCHEMA", "ClearingToPublish", "SchemaChange", "SchemaChangeTopic", "last_positions"]
 
 _log = logging.getLogger(__name__)
 
 _BACKOFF: Final = Backoff(0.5, 30.0)
 
 
-_Told = tuple[str, str, TableDefinition | None]
+_Change = tuple[str, str, TableDefinition | None]
+_OPEN_TIMEOUT_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearingToPublish:
+    """A truncation or drop that a node reports, and what all nodes have noted of it; `definition` is the table's from then on.
+
+    `then` is called in the thread of the source, with the record that the topic has of it. It gets None, and nothing is published,
+    while a node still says what an earlier record has: that node has not done this truncation yet. With `is_final` no node is
+    waited for, and such a node is left out.
+    """
+
+    keyspace: str
+    table: str
+    definition: TableDefinition | None
+    table_id: UUID
+    generation: int | None
+    clearing: Clearing
+    node_id: UUID
+    segment_id: int
+    nodes: list[NodeClearing]
+    data_topic: str
+    is_final: bool
+    then: Callable[[ClearingRecord | None], None]
 
 
 class SchemaChange(TypedDict):
-    """One record: what changed, both definitions (null where there is none), and when it was noticed."""
+    """One record: what changed, both definitions (null where there is none), and when it was noticed.
+
+    Of a truncation both definitions are the same.
+    """
 
     keyspace: str
     table: str
@@ -43,6 +87,7 @@ class SchemaChange(TypedDict):
     changes: list[str]
     old: TableDefinition | None
     new: TableDefinition | None
+    clearing: ClearingRecord | None
 
 
 SCHEMA_CHANGE_SCHEMA: Final[AvroSchema] = {
@@ -56,6 +101,7 @@ SCHEMA_CHANGE_SCHEMA: Final[AvroSchema] = {
         {"name": "changes", "type": {"type": "array", "items": "string"}},
         {"name": "old", "type": ["null", DEFINITION_SCHEMA], "default": None},
         {"name": "new", "type": ["null", "TableDefinition"], "default": None},
+        {"name": "clearing", "type": ["null", CLEARING_RECORD_SCHEMA], "default": None},
     ],
 }
 
@@ -63,69 +109,126 @@ SCHEMA_CHANGE_SCHEMA: Final[AvroSchema] = {
 class SchemaChangeTopic(Stage):
     """Owns the thread, the reader and the producer. An outage of the broker delays a record, it holds nothing up.
 
-    With an empty topic nothing is told.
+    With an empty topic nothing is published.
     """
 
-    def __init__(self, connection: PulsarConnection, topic: str, on_failure: Callable[[Exception], None]) -> None:
-        super().__init__("writer of schema changes", on_failure=on_failure)
+    def __init__(
+        self, connection: PulsarConnection, topic: str, post: Callable[[SchemaAnswer | Exception], None]
+    ) -> None:
+        super().__init__("writer of schema changes", on_failure=post)
         self._connection = connection
         self._topic = topic
-        self._definitions: queue.SimpleQueue[_Told] = queue.SimpleQueue()
+        self._post = post
+        self._waiting: queue.SimpleQueue[_Change | ClearingToPublish] = queue.SimpleQueue()
         self._last: dict[str, TableDefinition | None] = {}
+        self._clearings: defaultdict[str, list[ClearingRecord]] = defaultdict(list)
+        self._reader: pulsar.Reader | None = None
         self._producer: pulsar.Producer | None = None
         self._notices = Notices(_log)
 
+    @property
+    def is_on(self) -> bool:
+        """False when nothing is published."""
+        return bool(self._topic)
+
     def start(self) -> None:
-        """Begin to tell."""
+        """Begin to publish."""
         if self._topic:
             super().start()
 
-    def tell(self, keyspace: str, table: str, definition: TableDefinition | None) -> None:
-        """A table as it is now; None when it is gone. What is no change is not told."""
+    def publish(self, keyspace: str, table: str, definition: TableDefinition | None) -> None:
+        """A table as it is now; None when it does not exist. Nothing is published if nothing has changed."""
         if self._topic:
-            self._definitions.put((keyspace, table, definition))
+            self._waiting.put((keyspace, table, definition))
+
+    def publish_clearing(self, change: ClearingToPublish) -> None:
+        """A table was truncated or dropped. Nothing is published if the topic has a record of it, also of another instance."""
+        self._waiting.put(change)
 
     def run(self) -> None:
-        """Tell each change. What was not told at the stop is found out at the next start."""
+        """Publish each change. Changes that were not published at the stop are found at the next start."""
         import pulsar
 
         failures = 0
-        told = self._definitions.get()
+        change = self._waiting.get()
         while not self.stopping.is_set():
+            name = ".".join(change[:2] if isinstance(change, tuple) else (change.keyspace, change.table))
             try:
                 if self._producer is None:
                     self._open(self._connection.client())
-                self._publish(*told)
+                self._read_new()
+                if isinstance(change, tuple):
+                    self._publish(*change)
+                else:
+                    self._publish_clearing(change)
             except pulsar.PulsarException as error:
-                text = f"{self._topic}: a schema change of {told[0]}.{told[1]} waits: {error}"
+                text = f"{self._topic}: a schema change of {name} waits: {error}"
                 self._notices.say("topic", text, self._connection.hint)
                 failures += 1
                 self.stopping.wait(_BACKOFF.pause_s(failures))
             else:
                 failures = 0
-                told = self._definitions.get()
+                change = self._waiting.get()
 
     def _open(self, client: pulsar.Client) -> None:
         import pulsar
 
-        reader = client.create_reader(self._topic, pulsar.MessageId.earliest)
-        while reader.has_message_available():
-            message = reader.read_next(timeout_millis=10_000)
-            self._last[message.partition_key()] = _told(message.data())
-        reader.close()
+        self._reader = client.create_reader(self._topic, pulsar.MessageId.earliest)
         schema = schema_of_bytes("JSON", "SchemaChange", schema_text(SCHEMA_CHANGE_SCHEMA))
         self._producer = client.create_producer(self._topic, schema=schema)
 
+    def _read_new(self) -> None:
+        """Read what is there since the last time, of this instance and of others."""
+        assert self._reader is not None
+        while self._reader.has_message_available():
+            message = self._reader.read_next(timeout_millis=_OPEN_TIMEOUT_MS)
+            change = _change(message.data())
+            name = message.partition_key()
+            self._last[name] = None if change is None else change["new"]
+            if change is not None and (clearing := change.get("clearing")) is not None:
+                self._clearings[name].append(clearing)
+
     def _publish(self, keyspace: str, table: str, definition: TableDefinition | None) -> None:
-        name = f"{keyspace}.{table}"
-        old = self._last.get(name)
-        changes = changes_between(old, definition)
-        if not changes:
-            return
+        changes = changes_between(self._last.get(f"{keyspace}.{table}"), definition)
+        if changes:
+            self._send(keyspace, table, changes, definition, None)
+
+    def _publish_clearing(self, change: ClearingToPublish) -> None:
+        name = f"{change.keyspace}.{change.table}"
+        known = [each for each in self._clearings[name] if is_about(each, change.table_id, change.clearing)]
+        message = (change.table_id, change.clearing, change.node_id, change.segment_id)
+        found = next((each for each in known if covers(each, *message)), None)
+        nodes = without_earlier(change.nodes, known)
+        if found is None and (change.is_final or len(nodes) == len(change.nodes)):
+            found = ClearingRecord(
+                kind=kind_text(change.clearing.kind),
+                table_id=str(change.table_id),
+                table_generation=change.generation,
+                time_ms=max(each["time_ms"] for each in nodes),
+                nodes=nodes,
+                data_topic=change.data_topic,
+                positions=last_positions(self._connection.client(), change.data_topic),
+            )
+            what = "table truncated" if change.clearing.kind is ClearingKind.TRUNCATION else "table dropped"
+            self._send(change.keyspace, change.table, [what], change.definition, found)
+            self._clearings[name].append(found)
+        self._post(SchemaAnswer(deliver=partial(change.then, found)))
+
+    def _send(
+        self,
+        keyspace: str,
+        table: str,
+        changes: list[str],
+        definition: TableDefinition | None,
+        clearing: ClearingRecord | None,
+    ) -> None:
         assert self._producer is not None
+        name = f"{keyspace}.{table}"
         now_ms = time.time_ns() // 1_000_000
+        old = self._last.get(name) if clearing is None or definition is None else definition
         change: SchemaChange = {
             "keyspace": keyspace, "table": table, "time_ms": now_ms, "changes": changes, "old": old, "new": definition,
+            "clearing": clearing,
         }  # fmt: skip
         text = json.dumps(change, ensure_ascii=False, separators=(",", ":"))
         self._producer.send(text.encode(), partition_key=name, event_timestamp=now_ms)
@@ -133,10 +236,30 @@ class SchemaChangeTopic(Stage):
         _log.info("%s: %s", name, "; ".join(changes))
 
 
-def _told(data: bytes) -> TableDefinition | None:
-    """The newer definition of a record; of one that cannot be read, none."""
+def last_positions(client: pulsar.Client, topic: str) -> list[DataPosition | None]:
+    """The last message of each partition of a topic; None where there is none. Raises pulsar.PulsarException."""
+    import pulsar
+
+    found: list[DataPosition | None] = []
+    for name in client.get_topic_partitions(topic):
+        reader = client.create_reader(name, pulsar.MessageId.latest, start_message_id_inclusive=True)
+        try:
+            if not reader.has_message_available():
+                found.append(None)
+                continue
+            last = reader.read_next(timeout_millis=_OPEN_TIMEOUT_MS).message_id()
+            found.append(DataPosition(ledger=last.ledger_id(), entry=last.entry_id()))
+        finally:
+            reader.close()
+    return found
+
+
+def _change(data: bytes) -> SchemaChange | None:
+    """A record; None where it cannot be read."""
     try:
-        return cast("SchemaChange", json.loads(data))["new"]
+        change = cast("SchemaChange", json.loads(data))
+        change["new"]
     except (ValueError, KeyError, TypeError):
         _log.warning("a record of the topic of schema changes is none: %d bytes", len(data))
         return None
+    return change

@@ -14,7 +14,7 @@ from runtime.backoff import Backoff
 from runtime.notices import Notices
 from source_connector.host.host_protocol import SchemaRefused, SchemaTaken, encode_schema
 from source_connector.host.record import DataSchema
-from source_connector.tables.newest_schema import SchemaLookedAt, marked
+from source_connector.tables.newest_schema import NewestSchemaAnswer, marked
 from source_connector.timers import Timers
 
 __all__ = ["SchemaRegistration"]
@@ -26,14 +26,14 @@ _MOST_MARKS: Final = 100
 class SchemaRegistration:
     """Announces each new schema to the host by `send`, and knows whether records may be written by it.
 
-    `look` asks whether it is the registry's newest one, then; the answer comes by `looked_at`.
+    `check` asks whether it is the registry's newest one, then; the answer comes by `on_answer`.
     """
 
     def __init__(
-        self, send: Callable[[bytes], None], look: Callable[[DataSchema], None], timers: Timers, notices: Notices
+        self, send: Callable[[bytes], None], check: Callable[[DataSchema], None], timers: Timers, notices: Notices
     ) -> None:
         self._send = send
-        self._look = look
+        self._check = check
         self._timers = timers
         self._notices = notices
         self._plain: DataSchema | None = None
@@ -56,7 +56,7 @@ class SchemaRegistration:
         self._send(encode_schema(schema))
 
     def ask_again(self) -> None:
-        """Announce the schema that is taken once more: the answer tells whether the data topic takes anything now."""
+        """Announce the schema that is taken once more: the answer shows whether the data topic takes anything now."""
         if self._wanted is not None and self.is_taken:
             self._send(encode_schema(self._wanted))
 
@@ -68,7 +68,7 @@ class SchemaRegistration:
         if isinstance(answer, SchemaTaken):
             self._refusals = 0
             if self._is_marking and not self.is_taken:
-                self._look(schema)
+                self._check(schema)
             else:
                 self.is_taken = True
             return
@@ -86,7 +86,7 @@ class SchemaRegistration:
         )
         self._timers.after(pause_s, lambda: self._again(schema))
 
-    def looked_at(self, found: SchemaLookedAt) -> None:
+    def on_answer(self, found: NewestSchemaAnswer) -> None:
         """An older version of the same text was taken: another mark makes another text, until it is the newest one."""
         if self._plain is None or found.schema_id != self._plain.schema_id or self.is_taken:
             return

@@ -98,7 +98,7 @@ def definition_of(table: TableMetadata) -> TableDefinition:
 
 
 def changes_between(old: TableDefinition | None, new: TableDefinition | None) -> list[str]:
-    """What has changed, a short sentence each; empty when nothing has."""
+    """The changes, a short sentence each; empty when nothing has changed."""
     if old is None or new is None:
         if old is new:
             return []

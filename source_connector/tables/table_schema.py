@@ -1,9 +1,9 @@
-"""The table's metadata as Cassandra's `system_schema` tells it now."""
+"""The table's metadata as Cassandra's `system_schema` has it now."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from schemas.system_schema import SELECTS, SystemSchema, tables_of
@@ -13,13 +13,13 @@ from source_connector.errors import TableNotFoundError
 if TYPE_CHECKING:
     from source_connector.rows.cassandra_client import CassandraClient
 
-__all__ = ["TableLook", "TableSchemaReader"]
+__all__ = ["TableSchemaReader", "VersionedTable"]
 
-# What a view's rows would add is not needed: a view has no commit log entries of its own.
+# Rows of views are not needed: a view has no commit log entries.
 _LISTS = ("tables", "columns", "types", "dropped_columns")
 
 
-class TableLook(NamedTuple):
+class VersionedTable(NamedTuple):
     """A table, and the version of the cluster's schema by which, or by a later one, it was read.
 
     `is_agreed`: all nodes had that version before and behind it.
@@ -31,18 +31,18 @@ class TableLook(NamedTuple):
 
 
 class TableSchemaReader:
-    """Reads the metadata of one table, and tells when any schema of the cluster has changed. Waits for the answers."""
+    """Reads the metadata of one table, and says when any schema of the cluster has changed. Waits for the answers."""
 
     def __init__(self, client: CassandraClient, keyspace: str, table: str) -> None:
         self._client = client
         self.keyspace: Final = keyspace
         self.table: Final = table
 
-    def look(self) -> TableLook:
+    def read_versioned(self) -> VersionedTable:
         """The table with the schema's version. Raises as `read` does."""
         version, before = self.version(), self._client.schema_versions()
         table = self.read()
-        return TableLook(version, table, is_agreed=before == self._client.schema_versions() and len(before) == 1)
+        return VersionedTable(version, table, is_agreed=before == self._client.schema_versions() and len(before) == 1)
 
     def read(self) -> TableMetadata:
         """The table as it is now. Raises TableNotFoundError (also where it is dropped, or created, just now), FetchError,
@@ -57,7 +57,7 @@ class TableSchemaReader:
         }
         generation = self._generation()
         for table in tables_of(schema).values():
-            if table.name == self.table and table.partition_key and self._table_id() == table.table_id:
+            if table.name == self.table and table.partition_key and self.current_id() == table.table_id:
                 return replace(table, generation=generation)
         raise TableNotFoundError(f"{self.keyspace}.{self.table}")
 
@@ -70,10 +70,13 @@ class TableSchemaReader:
         """
         select = "SELECT WRITETIME(type) AS written_us FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
         rows = self._client.system_rows(select, (self.keyspace, self.table))
-        return min((cast("int", row["written_us"]) for row in rows), default=None)
+        return min((row["written_us"] for row in rows), default=None)
 
-    def _table_id(self) -> object:
-        """The lists are read one by one: where the id is the same behind them, no DROP or CREATE came in between."""
+    def current_id(self) -> object:
+        """The id that the table has now, None without one. Raises FetchError.
+
+        The lists are read one by one: where the id is the same behind them, no DROP or CREATE came in between.
+        """
         select = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
         rows = self._client.system_rows(select, (self.keyspace, self.table))
         return rows[0]["id"] if rows else None

@@ -1,4 +1,4 @@
-"""What is known of the table: its projection, when that has to be looked at again, and whose events are whose."""
+"""TableTracker: a table's projection, when it has to be read again, and which events belong to the table."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Final
 from uuid import UUID
 
 from schemas.errors import CdcError
+from schemas.hidden_columns import HiddenColumns
 from schemas.table_metadata import TableMetadata, is_earlier, is_earlier_life
 from source_connector.data_format import DataFormat
 from source_connector.encoding.projection import Projection
 from source_connector.errors import TableNotFoundError
-from source_connector.tables.table_schema import TableLook
+from source_connector.tables.table_schema import VersionedTable
 
 __all__ = ["Standing", "TableTracker"]
 
@@ -25,19 +26,19 @@ _PATIENCE: Final = 10
 
 
 class Standing(Enum):
-    """Whose events a table id stands for."""
+    """The table to which the events of a table id belong."""
 
     CURRENT = "current"
     UNKNOWN = "unknown"
     """To be asked again after the next `refresh`."""
     DROPPED = "dropped"
-    """A table of before: a look that began behind its events, when the nodes agreed about the schema, has not found it."""
+    """An earlier table: a read that began after its events, when the nodes agreed about the schema, has not found it."""
     FOREIGN = "foreign"
-    """So many looks have not found it: it may be another cluster's, or a node's that nobody reaches."""
+    """So many reads have not found it: it may be another cluster's, or a node's that nobody reaches."""
 
 
 class TableTracker:
-    """Keeps the projection in step with what looks at Cassandra have shown. While `is_stale`, no row should be read.
+    """Keeps the projection in step with what Cassandra answered. While `is_stale`, no row should be read.
 
     `on_projection` is called with each new projection before anything else uses it, and may raise FetchError.
     """
@@ -49,11 +50,13 @@ class TableTracker:
         columns: str,
         data_format: DataFormat,
         on_projection: Callable[[Projection, bool], None],
+        hidden: HiddenColumns | None = None,
     ) -> None:
         self.keyspace: Final = keyspace
         self.name: Final = name
         self._columns = columns
         self._data_format = data_format
+        self._hidden = hidden
         self._on_projection = on_projection
         self._projection: Projection | None = None
         self._version: UUID | None = None
@@ -61,14 +64,14 @@ class TableTracker:
         self._past_ids: set[UUID] = set()
         self._foreign_ids: set[UUID] = set()
         self._asked_ids: dict[UUID, int] = {}
-        self._looked = 0
+        self._read_marks = 0
         self._agreed = 0
-        self._earlier_looks = 0
+        self._earlier_reads = 0
         self._known = 0
         self.stale_marks = 1
-        """Grows with each reason to look again; a look settles those that it began behind."""
+        """Grows with each reason to read again; a read settles those from before it began."""
         self.is_there = False
-        """False when Cassandra had no such table at the last look that it answered."""
+        """False when Cassandra had no such table at the last answered read."""
         self.schema_id = 0
 
     @property
@@ -80,14 +83,14 @@ class TableTracker:
 
     @property
     def is_stale(self) -> bool:
-        """True while there is a reason to look again."""
+        """True while there is a reason to read again."""
         return self._known < self.stale_marks
 
     def mark_stale(self) -> None:
         """The known definition may be outdated."""
         self.stale_marks += 1
 
-    def refresh(self, found: TableLook | CdcError, stale_marks: int) -> None:
+    def refresh(self, found: VersionedTable | CdcError, stale_marks: int) -> None:
         """Use the result of this schema check from now on. `stale_marks` is their number when the check began.
 
         Raises the error of the check. Raises TableNotFoundError also if a later table is known than Cassandra shows:
@@ -103,14 +106,17 @@ class TableTracker:
         if self._projection is not None:
             self._note_past(self._projection.table, table)
         if self._projection is None or table != self._projection.table:
-            projection = Projection(table, self._columns, self._data_format)
+            projection = Projection(table, self._columns, self._data_format, self._hidden)
             is_new_schema = self._projection is None or not projection.schema_equals(self._projection)
             self.schema_id += is_new_schema
             self._on_projection(projection, is_new_schema)
             self._projection = projection
             _log.info("%s: table id %s, schema %d", table.full_name, table.table_id, self.schema_id)
+            if projection.hidden:
+                told = ", ".join(f"{each.value} {name}" for name, each in sorted(projection.hidden.items()))
+                _log.info("%s: not published as they are: %s", table.full_name, told)
         self._version = version
-        self._looked = stale_marks
+        self._read_marks = stale_marks
         self._agreed = stale_marks if is_agreed else self._agreed
         for of_others in (self._past_ids, self._foreign_ids):
             of_others.discard(table.table_id)
@@ -127,20 +133,20 @@ class TableTracker:
 
     @property
     def is_waiting(self) -> bool:
-        """True while a table is waited for that events name and that some looks have not found."""
+        """True while a table is waited for that events name and that some reads have not found."""
         return any(looks > 1 for looks in self._asked_ids.values())
 
     def standing(self, table_id: UUID, asked: int | None = None) -> Standing:
         """Whose events these are; `asked` is the number of `stale_marks` when they were found unknown, None when they have just come.
 
         An id that is not today's is unknown at first, and makes the tracker stale: a table may come back under its old id. Only a
-        look that began behind the events tells that it has not.
+        read that began after the events shows that it has not.
         """
         if self._projection is not None and table_id == self._projection.table.table_id:
             return Standing.CURRENT
         if asked is not None and asked <= self._agreed and self._is_of_before(table_id):
             return Standing.DROPPED
-        if asked is not None and asked <= self._looked and table_id in self._foreign_ids:
+        if asked is not None and asked <= self._read_marks and table_id in self._foreign_ids:
             return Standing.FOREIGN
         self._asked_ids.setdefault(table_id, 0)
         if asked is None:
@@ -160,21 +166,21 @@ class TableTracker:
             self.mark_stale()
 
     def meet_version(self, version: UUID) -> None:
-        """Become stale when any schema of the cluster has changed since the last look at the table."""
+        """Become stale when any schema of the cluster has changed since the table was read last."""
         if version != self._version:
             self._missing_columns.clear()
             self.mark_stale()
 
     def _expect_no_earlier(self, table: TableMetadata, is_agreed: bool) -> None:
-        """A node that lags shows the table as it was before it was dropped and created again. It gets some looks' time.
+        """A node that lags shows the table as it was before it was dropped and created again. It gets the time of some reads.
 
         Where all nodes agree none lags: the earlier id has come back (`CREATE TABLE ... WITH ID`).
         """
         known = None if self._projection is None else self._projection.table
-        if is_agreed or known is None or not is_earlier_life(table, known) or self._earlier_looks >= _PATIENCE:
-            self._earlier_looks = 0
+        if is_agreed or known is None or not is_earlier_life(table, known) or self._earlier_reads >= _PATIENCE:
+            self._earlier_reads = 0
             return
-        self._earlier_looks += 1
+        self._earlier_reads += 1
         raise TableNotFoundError(f"{table.full_name} with id {known.table_id}")
 
     def _note_past(self, before: TableMetadata, table: TableMetadata) -> None:
@@ -185,9 +191,10 @@ class TableTracker:
                 "%s was dropped and created again under its own id %s, or every column that it was created with was renamed or"
                 " dropped: Spark starts an empty table here, and what was written seconds ago may not be in it; publish its rows"
                 " again by `cdc spark backfill`",
-                table.full_name, table.table_id,
-            )  # fmt: skip
+                table.full_name,
+                table.table_id,
+            )
 
     def _is_of_before(self, table_id: UUID) -> bool:
-        """Ids that Cassandra makes tell their time. Of others (`WITH ID = ...`) those are known that the table has had."""
+        """Ids that Cassandra makes contain their time. Of others (`WITH ID = ...`) those are known that the table has had."""
         return table_id in self._past_ids or is_earlier(table_id, self.projection.table.table_id)

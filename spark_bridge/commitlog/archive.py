@@ -1,4 +1,4 @@
-"""What an archive of the agent holds: its nodes, their segments, their schema histories.
+"""An agent's archive: its nodes, their segments, their schema histories.
 
     <archiveUrl>/<node id>/CommitLog-7-1795219249195.log.zst
     <archiveUrl>/<node id>/schema-history.json
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 from uuid import UUID
 
 import fsspec
@@ -56,7 +56,7 @@ class CommitLogArchive:
             found, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise ConfigError.of("archiveUrl", f"{url} cannot be used ({error})") from error
-        self._files: Final = cast("_FileSystem", found)
+        self._files: Final[_FileSystem] = found
         self._root: Final = str(root).rstrip("/")
 
     def nodes(self) -> list[str]:
@@ -82,9 +82,13 @@ class CommitLogArchive:
             match = _SEGMENT.fullmatch(_last(each))
             if match is not None:
                 found[int(match[3])] = ArchivedSegment(
-                    node=node, name=match[1], version=int(match[2]), segment_id=int(match[3]),
-                    url=self._files.unstrip_protocol(str(each["name"])), modified_ms=_modified_ms(each),
-                )  # fmt: skip
+                    node=node,
+                    name=match[1],
+                    version=int(match[2]),
+                    segment_id=int(match[3]),
+                    url=self._files.unstrip_protocol(str(each["name"])),
+                    modified_ms=_modified_ms(each),
+                )
         return [found[segment_id] for segment_id in sorted(found)]
 
     def schema(self, node: str) -> ArchivedSchema:

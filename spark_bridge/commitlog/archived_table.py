@@ -98,5 +98,5 @@ def _types(definitions: Iterable[TableMetadata]) -> dict[str, CqlType]:
 
 
 def _created_us(table_id: UUID, first_us: int) -> int:
-    """Ids that Cassandra makes tell their time; else the first definition does."""
+    """The time inside the id if Cassandra made the id; otherwise that of the first definition."""
     return (table_id.time - _UUID_EPOCH) // 10 if table_id.version == 1 else first_us

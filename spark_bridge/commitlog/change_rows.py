@@ -84,7 +84,7 @@ _Change = tuple[
 
 
 class _TableTexts:
-    """What turns one table's bytes into text; columns by name and type, for a type may have been altered."""
+    """Turns one table's bytes into text; columns by name and type, because a type may have been altered."""
 
     def __init__(self, index: int, table: TableMetadata) -> None:
         self.index: Final = index
@@ -139,11 +139,11 @@ class ChangeRows:
                 self._add_update(position, update)
 
     def add_fault(self, position: int | None, reason: str) -> None:
-        """What cannot be read of the segment."""
+        """A part of the segment that cannot be read."""
         self._append((position, None, "fault", None, None, None, None, None, None, None, reason))
 
     def take(self) -> pa.RecordBatch:
-        """What was collected, which is forgotten here."""
+        """The collected rows, which are forgotten here."""
         schema, count = _arrow_schema(self._form), len(self._changes)
         columns = list(zip(*self._changes, strict=True)) or [()] * 11
         (

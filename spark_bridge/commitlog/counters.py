@@ -1,4 +1,4 @@
-"""Counters: a cell holds the count of each node that led an update, and a counter is their sum.
+"""Counters: a cell has the count of each node that led an update, and the counter is their sum.
 
     Context => Count(Int16) {HeaderElement(Int16)} {Shard}
     Shard   => Id(16 bytes) Clock(Int64) Count(Int64)

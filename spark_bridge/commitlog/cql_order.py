@@ -22,7 +22,7 @@ _INTEGERS: Final = frozenset({"bigint", "counter", "int", "smallint", "time", "t
 
 
 def order_of(cql_type: CqlType) -> Order:
-    """What sorts values of the type; types of which Cassandra compares the bytes, as it does with all that it does not name."""
+    """A sort key for values of the type. Cassandra compares the bytes of types that are not named here."""
     compare = _order(cql_type)
     return lambda data: (1, compare(data)) if data else (0,)
 

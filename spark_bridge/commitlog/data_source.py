@@ -60,7 +60,7 @@ class CommitLogDataSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """What one task reads. `runs`: first and last id of the archived segments that follow one another."""
+    """The input of one task. `runs`: first and last id of the archived segments that follow one another."""
 
     segment: ArchivedSegment
     runs: tuple[tuple[int, int], ...]
@@ -104,9 +104,13 @@ class CommitLogReader(DataSourceReader):
         text = CommitLogArchive(options.archive_url).schema_text(segment.node)
         schema = known_schema(text, keep_dropped=options.dropped_columns == "show")
         rows = ChangeRows(
-            options.values, segment.node, segment.name, segment.segment_id, task.wanted,
+            options.values,
+            segment.node,
+            segment.name,
+            segment.segment_id,
+            task.wanted,
             (_micros(options.starting_ms), _micros(options.ending_ms)),
-        )  # fmt: skip
+        )
         found = read_segment(
             segment, schema, archived_ids=_ids(task.runs), wanted=task.wanted, options_file=options.commitlog_options
         )

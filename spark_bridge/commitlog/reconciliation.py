@@ -1,4 +1,4 @@
-"""What remains of the changes of a partition: Cassandra's own rules, as plain functions of values.
+"""Reconciliation of the changes of a partition by Cassandra's own rules, as plain functions of values.
 
 Neither the order of the changes nor their number of copies matters: copies from several replicas count once.
 
@@ -140,7 +140,7 @@ def is_live(part: Cell | Marker, now_s: int) -> bool:
 
 
 class RemainingRow(NamedTuple):
-    """What no deletion shadows of one row, tombstones and what has expired included."""
+    """The part of a row that no deletion shadows, including tombstones and expired cells."""
 
     clustering: Clustering
     marker: Marker | None
@@ -206,7 +206,7 @@ class Partition:
                 row.cells[name] = cell if known is None else self._newer(known, cell)
 
     def rows(self) -> Iterator[RemainingRow]:
-        """What remains of every row, the static one included; nothing of those of which nothing remains."""
+        """The remaining part of every row, the static one included; rows of which nothing remains are left out."""
         for clustering, row in self._rows.items():
             deletion = self._deletion_of(clustering, row)
             cells = {

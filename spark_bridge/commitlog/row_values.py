@@ -1,4 +1,4 @@
-"""What remains of a row as the values of its columns, in their Avro form: cells of a collection become one value. Pure."""
+"""The remaining cells of a row as values of its columns, in Avro form; cells of a collection become one. Pure."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ __all__ = [
 _log: Final = logging.getLogger(__name__)
 _NEVER_US: Final = -(1 << 63)
 _LAST_MS: Final = (1 << 63) // 1000 - 1
-_told_slow = False
+_reported_slow = False
 
 
 class ReadMutation(NamedTuple):
@@ -197,19 +197,9 @@ class _Decoding:
         try:
             if is_single and payload[1:17] not in self._moments.ids:
                 return ReadMutation(entry.position, len(payload), self._decoder.decode(payload, version))
-            return ReadMutation(entry.position, len(payload), self._by_moment(entry, version))
+            return ReadMutation(entry.position, len(payload), self._moments.decode(payload, entry.position, version))
         except CommitLogReadError as error:
             return Fault(entry.position, error.reason)
-
-    def _by_moment(self, entry: CommitLogEntry, version: int) -> Mutation:
-        failure: CommitLogReadError | None = None
-        for decoder in self._moments.decoders(entry.payload, entry.position):
-            try:
-                return decoder.decode(entry.payload, version)
-            except CommitLogReadError as error:
-                failure = failure or error
-        assert failure is not None
-        raise failure
 
 
 @lru_cache(maxsize=4)
@@ -223,8 +213,8 @@ def _segment_options(path: Path | None) -> SegmentOptions:
 
 
 def _say_when_slow() -> None:
-    global _told_slow  # noqa: PLW0603  # once a process
+    global _reported_slow  # noqa: PLW0603  # once a process
     found = running()
-    if not found.is_compiled and not _told_slow:
-        _told_slow = True
-        _log.warning("commit log segments are decoded by %s on this worker", found.description)
+    if not found.is_compiled and not _reported_slow:
+        _reported_slow = True
+        _log.warning("commit log segments are decoded by %s on this worker", found.modules)

@@ -40,7 +40,7 @@ from spark_bridge.topics.options import option_texts
 from spark_bridge.topics.topic_schemas import AvroRecord
 
 if TYPE_CHECKING:
-    # The agent's decoder comes with it, which whoever reads topics does not need.
+    # It imports the agent's decoder, which readers of topics do not need.
     from spark_bridge.commitlog.archived_table import ArchivedTable
 
 __all__ = ["Moment", "as_of", "cell_history", "latest_cells", "rows_fold"]
@@ -127,7 +127,7 @@ def as_of(
 
 
 def _parsed(options: Options) -> CommitLogOptions:
-    """What is made of damaged segments would be wrong without a word, so these fail unless the options say otherwise."""
+    """Results from damaged segments would be silently wrong, so these fail unless the options say otherwise."""
     texts = option_texts(options)
     if "damagedsegments" not in {name.lower() for name in texts}:
         texts["damagedSegments"] = "fail"

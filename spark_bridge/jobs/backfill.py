@@ -25,6 +25,7 @@ from spark_bridge.jobs.cassandra_rows import (
     table_metadata,
     token_ranges,
 )
+from spark_bridge.jobs.row_events import events_partitions
 from spark_bridge.jobs.row_sender import RowSender
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions, option_texts
@@ -49,7 +50,7 @@ class BackfillReport:
     seconds: float
 
 
-def _tell_nobody(done: int, ranges: int, rows: int) -> None:
+def _report_nothing(done: int, ranges: int, rows: int) -> None:
     pass
 
 
@@ -57,7 +58,7 @@ class SendSettings(TypedDict, total=False):
     """What `backfill`, `initial_snapshot` and `rebuild` all take; the defaults are those of docs/spark.md.
 
     Token ranges, one task each; rows a second, over all tasks; the file that keeps finished ranges (a run that was killed
-    goes on after them); the prefix of events topics; and who is told ranges done, all ranges, rows sent.
+    goes on after them); the prefix of events topics; and a function that gets ranges done, all ranges, rows sent.
     """
 
     ranges: int
@@ -153,15 +154,14 @@ def _send(
     rows_per_second: float | None = None,
     progress_file: str | None = None,
     events_prefix: str = DEFAULT_EVENTS_PREFIX,
-    on_progress: Callable[[int, int, int], None] = _tell_nobody,
+    on_progress: Callable[[int, int, int], None] = _report_nothing,
 ) -> BackfillReport:
     started = time.monotonic()
     metadata = table_metadata(access, keyspace, table)
     if part.where is not None:
         check_predicate(access, metadata, part.where)
     parsed = _options_of(options, events_topic(keyspace, table, events_prefix))
-    with PulsarAdmin(parsed) as admin:
-        partitions = admin.topic_partitions()
+    partitions = events_partitions(parsed, f"{keyspace}.{table}")
     plan = token_ranges(ranges, part.tokens)
     step = spark.sparkContext.defaultParallelism
     sender = RowSender(

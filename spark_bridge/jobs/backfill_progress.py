@@ -1,4 +1,4 @@
-"""The file in which a backfill keeps the token ranges that it has sent, so that a run that was killed goes on after them."""
+"""The progress file of a backfill: the token ranges that were sent. A run that was killed continues after them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Progress:
 
     @classmethod
     def load(cls, path: str | None, work: Mapping[str, object]) -> Self:
-        """What the file tells; nothing when there is none. Raises ProgressFileError for the file of other work."""
+        """The content of the file; nothing when there is none. Raises ProgressFileError for the file of other work."""
         if path is None:
             return cls(path=path, work=work)
         try:
@@ -45,7 +45,7 @@ class Progress:
         return cls(path=path, work=work, done=done, is_begun=True)
 
     def restart(self) -> None:
-        """Nothing is done, whatever the file has told so far. Raises ProgressFileError."""
+        """Nothing is done, whatever the file contained so far. Raises ProgressFileError."""
         self.done, self.is_begun = set(), True
         self.add([])
 

@@ -1,4 +1,4 @@
-"""How a micro-batch, or a look at a table, uses its Spark session: set up for its size, and with steps beside each other."""
+"""The Spark session of a micro-batch, or of a table's read: settings for its size, and steps side by side."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_bridge.session import SMALL_RUNS
 
-__all__ = ["FEW_RECORDS", "at_once", "fit_session", "is_large", "own_session", "session_of_its_own"]
+__all__ = ["FEW_RECORDS", "at_once", "fit_session", "in_few_tasks", "is_large", "own_session", "session_of_its_own"]
 
 FEW_RECORDS: Final = 100_000
 """Below it a micro-batch is work for one core, and what Spark prepares costs more than the work."""
@@ -48,7 +48,16 @@ def fit_session(session: SparkSession, records: int, kept_bytes: int) -> None:
         # Every task writes the code of its expressions again, to find that it is compiled already: few tasks for little work.
         tasks = min(parallelism, 1 + records // _TASK_RECORDS + kept_bytes // _TASK_BYTES)
         session.conf.set("spark.sql.files.minPartitionNum", str(tasks))
+    # so many tasks also where rows come from the driver
+    session.conf.set("spark.sql.leafNodeDefaultParallelism", str(tasks))
     session.conf.set("spark.sql.shuffle.partitions", str(tasks))
+
+
+def in_few_tasks(rows: DataFrame) -> DataFrame:
+    """Rows of few records in no more tasks than `fit_session` gave their session; they may have come in more."""
+    tasks = rows.sparkSession.conf.get("spark.sql.shuffle.partitions")
+    assert tasks is not None
+    return rows.coalesce(int(tasks))
 
 
 def session_of_its_own(spark: SparkSession) -> SparkSession:

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
+from uuid import UUID
 
 import pyarrow as pa
 from cassandra import (
@@ -26,17 +27,19 @@ from cassandra.protocol import ProtocolHandler, ResultMessage, SyntaxException, 
 from cassandra.query import PreparedStatement, dict_factory
 from pyspark.sql import DataFrame, SparkSession
 
+from clients.certificate_refusal import certificate_refusal
+from clients.node_errors import node_errors, one_line
 from schemas.avro_names import avro_names
-from schemas.certificate_refusal import certificate_refusal
 from schemas.cql_type import is_multi_cell
 from schemas.cql_value import AvroValue, CqlValueError, value_reader
 from schemas.errors import ConfigError
-from schemas.node_errors import node_errors, one_line
+from schemas.hidden_columns import PublishedTable
 from schemas.row_record import data_key_schema, data_value_schema, record_writer
 from schemas.system_schema import SELECTS, tables_of
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 from spark_bridge.errors import CassandraReadError
 from spark_bridge.jobs.cassandra_tls import CassandraTls
+from spark_bridge.jobs.time_spans import TimeSpan, is_within
 
 __all__ = [
     "ALL_TOKENS",
@@ -44,6 +47,8 @@ __all__ = [
     "RangeReader",
     "TokenRange",
     "check_predicate",
+    "find_table",
+    "host_ids",
     "read_rows",
     "table_metadata",
     "token_ranges",
@@ -120,6 +125,14 @@ class CassandraAccess:
 
 def table_metadata(access: CassandraAccess, keyspace: str, table: str) -> TableMetadata:
     """A table as the server describes it. Raises ConfigError when it does not exist, CassandraReadError."""
+    found = find_table(access, keyspace, table)
+    if found is None:
+        raise ConfigError.of("table", f"{keyspace}.{table} does not exist at {access.address}")
+    return found
+
+
+def find_table(access: CassandraAccess, keyspace: str, table: str) -> TableMetadata | None:
+    """The same; None when it does not exist. Raises ConfigError, CassandraReadError."""
     cluster, session = access.open()
     try:
         schema = {
@@ -130,10 +143,19 @@ def table_metadata(access: CassandraAccess, keyspace: str, table: str) -> TableM
         raise CassandraReadError(access.address, f"the schema cannot be read ({one_line(error)})") from None
     finally:
         cluster.shutdown()
-    for found in tables_of(schema).values():
-        if found.name == table:
-            return found
-    raise ConfigError.of("table", f"{keyspace}.{table} does not exist at {access.address}")
+    return next((each for each in tables_of(schema).values() if each.name == table), None)
+
+
+def host_ids(access: CassandraAccess) -> frozenset[UUID]:
+    """Of all nodes of the cluster. Raises ConfigError, CassandraReadError."""
+    cluster, session = access.open()
+    try:
+        rows = [row for each in ("local", "peers") for row in session.execute(f"SELECT host_id FROM system.{each}")]
+    except (DriverException, RequestExecutionException, OperationTimedOut) as error:
+        raise CassandraReadError(access.address, f"does not name its nodes ({one_line(error)})") from None
+    finally:
+        cluster.shutdown()
+    return frozenset(row["host_id"] for row in rows if row["host_id"] is not None)
 
 
 def token_ranges(count: int, tokens: TokenRange = ALL_TOKENS) -> list[TokenRange]:
@@ -146,10 +168,15 @@ def token_ranges(count: int, tokens: TokenRange = ALL_TOKENS) -> list[TokenRange
 
 
 def read_rows(
-    spark: SparkSession, access: CassandraAccess, table: TableMetadata, ranges: Sequence[TokenRange]
+    spark: SparkSession,
+    access: CassandraAccess,
+    table: TableMetadata,
+    ranges: Sequence[TokenRange],
+    published: PublishedTable | None = None,
 ) -> DataFrame:
     """`key`, `value`, `has_row` (false: static columns only) and the newest `writetime_us` of every row in the ranges;
-    `key_parts` (CQL bytes of the primary key) and the partition's `token`.
+    `key_parts` (CQL bytes of the primary key) and the partition's `token`. Key and value are as the connector publishes them:
+    `published` says so, where it hides columns. `key_parts` are in clear.
 
     One task a range. A failed task raises CassandraReadError with the range.
     """
@@ -158,7 +185,7 @@ def read_rows(
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         wanted = [(each["low"], each["high"]) for batch in batches for each in batch.to_pylist()]
         if wanted:
-            yield from RangeReader(access, table).read(wanted)
+            yield from RangeReader(access, table, published=published).read(wanted)
 
     return plan.mapInArrow(read, _SCHEMA)
 
@@ -181,22 +208,37 @@ def check_predicate(access: CassandraAccess, table: TableMetadata, where: str) -
 class RangeReader:
     """Reads token ranges in one task: whole rows, or their keys and the write times of their regular columns.
 
-    `where` is a CQL predicate that is added to the range's.
+    `where` is a CQL predicate that is added to the range's. `written`: only rows whose newest regular cell, or newest static
+    cell, was written in one of these spans.
     """
 
     def __init__(
-        self, access: CassandraAccess, table: TableMetadata, *, keys_only: bool = False, where: str | None = None
+        self,
+        access: CassandraAccess,
+        table: TableMetadata,
+        *,
+        keys_only: bool = False,
+        where: str | None = None,
+        written: Sequence[TimeSpan] | None = None,
+        published: PublishedTable | None = None,
     ) -> None:
         self._access = access
         self._table = table
         self._where = where
         self._keys_only = keys_only
-        self._values = () if keys_only else table.value_columns or table.primary_key
-        timed = table.regular_columns if keys_only else table.regular_columns + table.static_columns
-        self._timed = [each.name for each in timed if not is_multi_cell(each.type)]
-        self._write_key = record_writer(data_key_schema(table))
-        self._write_value = record_writer(data_value_schema(table))
-        self._readers = {each.name: value_reader(each.type) for each in table.primary_key + table.value_columns}
+        self._published = published
+        shown = table if published is None else published.table
+        names = {each.name for each in shown.value_columns}
+        wanted = tuple(each for each in table.value_columns if each.name in names)
+        self._values = () if keys_only else wanted or table.primary_key
+        self._written = written
+        regular = [each.name for each in table.regular_columns if not is_multi_cell(each.type)]
+        static = [each.name for each in table.static_columns if not is_multi_cell(each.type)]
+        self._regulars = len(regular)
+        self._timed = regular if keys_only and written is None else regular + static
+        self._write_key = record_writer(data_key_schema(shown))
+        self._write_value = record_writer(data_value_schema(shown))
+        self._readers = {each.name: value_reader(each.type) for each in shown.primary_key + shown.value_columns}
 
     def read(self, ranges: Sequence[TokenRange]) -> Iterator[pa.RecordBatch]:
         """Record batches of at most 5,000 rows, by the columns of `read_rows`. Raises CassandraReadError."""
@@ -225,7 +267,10 @@ class RangeReader:
         rows: list[RawRow] = []
         try:
             for raw in session.execute(statement, (low, high)):
-                rows.append(self._row(raw))
+                row = self._row(raw)
+                if row is None:
+                    continue
+                rows.append(row)
                 if len(rows) == _ROWS_PER_BATCH:
                     yield _batch(rows)
                     rows = []
@@ -235,23 +280,30 @@ class RangeReader:
         if rows:
             yield _batch(rows)
 
-    def _row(self, raw: Sequence[bytes | None]) -> RawRow:
+    def _row(self, raw: Sequence[bytes | None]) -> RawRow | None:
+        """None for a row that is not wanted for its write times."""
         table = self._table
         keys, values = len(table.primary_key), len(self._values)
-        key = self._record(table.primary_key, raw[:keys])
-        value = None if self._keys_only else self._write_value(self._record(self._values, raw[keys : keys + values]))
-        has_row = not table.clustering_key or raw[len(table.partition_key)] is not None
         *times, token = [
             None if each is None else int.from_bytes(each, "big", signed=True) for each in raw[keys + values :]
         ]
         assert token is not None
-        written = max((each for each in times if each is not None), default=None)
+        newest, newest_static = _newest(times[: self._regulars]), _newest(times[self._regulars :])
+        if self._written is not None and not (
+            is_within(self._written, newest) or is_within(self._written, newest_static)
+        ):
+            return None
+        key = self._record(table.primary_key, raw[:keys])
+        value = None if self._keys_only else self._write_value(self._record(self._values, raw[keys : keys + values]))
+        has_row = not table.clustering_key or raw[len(table.partition_key)] is not None
+        written = newest if self._keys_only else _newest([newest, newest_static])
         return self._write_key(key), value, has_row, written, list(raw[:keys]), token
 
     def _record(self, columns: Sequence[ColumnMetadata], data: Sequence[bytes | None]) -> dict[str, AvroValue]:
+        shown = data if self._published is None else self._published.shown(columns, data)
         values = [
             None if each is None else self._readers[column.name](each)
-            for column, each in zip(columns, data, strict=True)
+            for column, each in zip(columns, shown, strict=True)
         ]
         return dict(zip(avro_names([column.name for column in columns]), values, strict=True))
 
@@ -276,6 +328,10 @@ class _RawProtocolHandler(ProtocolHandler):  # type: ignore[misc]  # the driver 
     }
 
 
+def _newest(times: Sequence[int | None]) -> int | None:
+    return max((each for each in times if each is not None), default=None)
+
+
 def _rows_only(names: Sequence[str], rows: Sequence[tuple[object, ...]]) -> Sequence[tuple[object, ...]]:
     return rows
 
@@ -296,7 +352,7 @@ def _quoted(name: str) -> str:
 
 
 def _refusal(error: Exception) -> str:
-    """What the nodes said, and what to look at where that is known."""
+    """The nodes' messages, and the options to check if they are known."""
     cause = node_errors(error, NoHostAvailable)[0]
     if isinstance(cause, AuthenticationFailed):
         return f"refuses the login ({one_line(cause)}); check the username and its password"

@@ -5,8 +5,8 @@ Columns are mapped by name (`delta.columnMapping.mode`), so that columns of any 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping
+from typing import ClassVar, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -27,10 +27,10 @@ _PROPERTIES: Final = {
 class DeltaTable(LakeTable):
     """One table; it need not exist yet."""
 
-    def __init__(self, spark: SparkSession, path: str, *, looked_up_by: Sequence[str] = ()) -> None:
-        """`looked_up_by`: Delta keeps the bounds of these columns only in each file; without, of the first 32."""
+    counts_merges: ClassVar[bool] = True
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
         super().__init__(spark, path, f"delta.{quoted(path)}")
-        self._looked_up_by = looked_up_by
 
     def _read(self) -> DataFrame | None:
         try:
@@ -54,10 +54,7 @@ class DeltaTable(LakeTable):
 
     def create(self, rows: DataFrame) -> None:
         """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
-        made = rows.write.format("delta").options(**_PROPERTIES)
-        if self._looked_up_by:
-            made = made.option("delta.dataSkippingStatsColumns", ",".join(map(quoted, self._looked_up_by)))
-        made.save(self.path)
+        rows.write.format("delta").options(**_PROPERTIES).save(self.path)
         self._written()
 
     def append(self, rows: DataFrame, *, writer: str, epoch: int) -> None:
@@ -66,7 +63,7 @@ class DeltaTable(LakeTable):
         ready.option("txnAppId", writer).option("txnVersion", epoch).save(self.path)
         self._written()
 
-    def merge(self, source: DataFrame, on: str, *actions: str) -> None:
+    def merge(self, source: DataFrame, on: str, *actions: str) -> Mapping[str, int]:
         """`MERGE` of `source` (s) into the table (t); fields that its structs lack are added."""
         view = f"cdc_merge_{abs(hash(self.path))}"
         source.createOrReplaceTempView(view)
@@ -75,9 +72,10 @@ class DeltaTable(LakeTable):
         else:
             merge = "MERGE INTO"  # the SQL of Spark 3.5 knows no schema evolution, but Delta does
             self._spark.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
-        self._spark.sql(f"{merge} {self._name} t USING {view} s ON {on} {' '.join(actions)}")
+        (done,) = self._spark.sql(f"{merge} {self._name} t USING {view} s ON {on} {' '.join(actions)}").collect()
         self._spark.catalog.dropTempView(view)
         self._written()
+        return {"insert": done.num_inserted_rows, "update": done.num_updated_rows, "delete": done.num_deleted_rows}
 
     def compact(self) -> None:
         """`OPTIMIZE`: many small files become few."""

@@ -20,6 +20,7 @@ from spark_bridge.jobs.mirror_batch import MirrorBatch, MirrorSettings
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables, not_applied
 from spark_bridge.reading.readers import raw_batch
 from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.clearings import clearings_now
 from spark_bridge.topics.options import BridgeOptions, option_texts
 from spark_bridge.topics.positions import Position
 
@@ -45,7 +46,8 @@ def fresh_table(
     given = option_texts(options)
     parsed = BridgeOptions.from_mapping(given)
     settings = MirrorSettings(static_columns=None if static_columns is None else tuple(static_columns))
-    batch = MirrorBatch(tables, parsed.of_topic(parsed.only_topic), settings)
+    topic = parsed.of_topic(parsed.only_topic)
+    batch = MirrorBatch(tables, topic, settings, clearings=lambda: clearings_now(topic))
     tail = raw_batch(spark, {**_without_offsets(given), **_offsets(parsed, applied)}).where(not_applied(applied))
     return batch.fresh(tail, replace(applied, clock_s=int(time.time())))
 

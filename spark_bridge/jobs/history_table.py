@@ -14,11 +14,17 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
 
-__all__ = ["add_versions"]
+__all__ = ["add_versions", "has_epoch"]
+
+
+def has_epoch(history: LakeTable, epoch: int) -> bool:
+    """Whether a run that failed later has written this epoch; one Spark job."""
+    known = history.read()
+    return known is not None and not known.where((F.col("opened") >= epoch) | (F.col("closed") >= epoch)).isEmpty()
 
 
 def add_versions(history: LakeTable, steps: DataFrame, columns: Sequence[str], epoch: int) -> None:
-    """Close the versions of changed rows and add their new ones, in one commit, once an epoch.
+    """Close the versions of changed rows and add their new ones, in one commit. The history does not have the epoch yet.
 
     `steps` as `spark_bridge.jobs.row_steps.row_steps` gives them. A version that a later step of the same epoch replaced is
     added closed. `valid_to` is never before `valid_from`, whatever write times the clients set.
@@ -35,12 +41,9 @@ def add_versions(history: LakeTable, steps: DataFrame, columns: Sequence[str], e
         F.lit(epoch).cast("bigint").alias("opened"),
         F.when(has_next, F.lit(epoch).cast("bigint")).alias("closed"),
     )
-    known = history.read()
-    if known is None:
+    if history.read() is None:
         history.create(added)
         return
-    if not known.where((F.col("opened") >= epoch) | (F.col("closed") >= epoch)).isEmpty():
-        return  # a run that failed later has written this epoch
     history.ensure(added)
     closing = ordered.where("at = 1 AND before IS NOT NULL").select(
         F.col("_cdc_id").alias("closes"), F.col("changed_us").alias("closed_us")

@@ -6,7 +6,7 @@ The file system must rename in one step (HDFS, a local disk, ADLS); one job at a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -77,13 +77,14 @@ class IcebergTable(LakeTable):
             found.limit(0).unionByName(rows, allowMissingColumns=True).writeTo(self._name).append()
             self._written()
 
-    def merge(self, source: DataFrame, on: str, *actions: str) -> None:
+    def merge(self, source: DataFrame, on: str, *actions: str) -> Mapping[str, int]:
         """`MERGE` of `source` (s) into the table (t), which `ensure` has made ready for its columns."""
         view = f"cdc_merge_{zlib.crc32(self.path.encode()):08x}"
         source.createOrReplaceTempView(view)
         self._spark.sql(f"MERGE INTO {self._name} t USING {view} s ON {on} {' '.join(actions)}")
         self._spark.catalog.dropTempView(view)
         self._written()
+        return {}
 
     def compact(self) -> None:
         """`rewrite_data_files`: many small files become few."""

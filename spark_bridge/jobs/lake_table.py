@@ -1,14 +1,14 @@
-"""What the jobs ask of a table in the lakehouse: Delta Lake (default) or Apache Iceberg."""
+"""The operations of the jobs on a lakehouse table: Delta Lake (default) or Apache Iceberg."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["LakeTable", "TableFormat", "quoted", "same_key", "update_and_insert"]
+__all__ = ["LakeTable", "TableFormat", "key_is_listed", "quoted", "same_key", "update_and_insert"]
 
 # More values in a condition would take longer to plan than they save.
 _MOST_LISTED: Final = 5_000
@@ -18,6 +18,9 @@ TableFormat = Literal["delta", "iceberg"]
 
 class LakeTable(ABC):
     """One table; it need not exist yet. Spark's own errors come out of every method."""
+
+    counts_merges: ClassVar[bool] = False
+    """Whether `merge` returns the counts of rows."""
 
     def __init__(self, spark: SparkSession, path: str, name: str) -> None:
         self._spark = spark
@@ -34,7 +37,7 @@ class LakeTable(ABC):
         return self._found
 
     def size_bytes(self) -> int:
-        """Of its files, as the table's own log tells; 0 when it does not exist."""
+        """Of its files, by the table's own log; 0 when it does not exist."""
         found = self.read()
         # what Spark's planner goes by, which PySpark does not show
         return 0 if found is None else int(found._jdf.queryExecution().analyzed().stats().sizeInBytes())  # noqa: SLF001
@@ -59,8 +62,11 @@ class LakeTable(ABC):
         """Add rows, once for each `epoch` of a writer; new columns are added to the table."""
 
     @abstractmethod
-    def merge(self, source: DataFrame, on: str, *actions: str) -> None:
-        """`MERGE` of `source` (s) into the table (t); fields that its structs lack are added."""
+    def merge(self, source: DataFrame, on: str, *actions: str) -> Mapping[str, int]:
+        """`MERGE` of `source` (s) into the table (t); fields that its structs lack are added.
+
+        How many rows it inserted, updated and deleted (`insert`, `update`, `delete`); nothing if the format does not report it.
+        """
 
     @abstractmethod
     def compact(self) -> None:
@@ -82,6 +88,11 @@ class LakeTable(ABC):
         self._spark.sql(f"DELETE FROM {self._name} WHERE {condition}")
         self._written()
 
+    def update(self, assignments: str, condition: str) -> None:
+        """`UPDATE`."""
+        self._spark.sql(f"UPDATE {self._name} SET {assignments} WHERE {condition}")
+        self._written()
+
 
 def quoted(name: str) -> str:
     """A column or table name as Spark SQL takes it."""
@@ -89,14 +100,17 @@ def quoted(name: str) -> str:
 
 
 def same_key(column: str, source: DataFrame, *, is_listed: bool) -> str:
-    """The condition of a `MERGE` by one column of text. `is_listed`: it names the source's values, as far as they are few.
+    """The condition of a `MERGE` by one column of text. `is_listed`: it names the source's values, as far as they are few."""
+    values = [row[0] for row in source.select(column).limit(_MOST_LISTED + 1).collect()] if is_listed else []
+    return key_is_listed(column, values)
+
+
+def key_is_listed(column: str, values: Sequence[str]) -> str:
+    """The condition of a `MERGE` by one column of text, which names the source's values where there are some, and few.
 
     With deletion vectors a table's other rows are then only read: what is not listed goes into no join.
     """
     same = f"t.{quoted(column)} = s.{quoted(column)}"
-    if not is_listed:
-        return same
-    values = [row[0] for row in source.select(column).limit(_MOST_LISTED + 1).collect()]
     if not values or len(values) > _MOST_LISTED:
         return same
     return f"{same} AND t.{quoted(column)} IN ({', '.join(map(_literal, values))})"

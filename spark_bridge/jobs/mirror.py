@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypedDict, Unpack
 
@@ -15,19 +15,28 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.streaming.query import StreamingQuery
 from tenacity import RetryCallState, retry, retry_if_exception, stop_after_attempt, wait_fixed
 
+from schemas.errors import ConfigError
+from schemas.hidden_columns import HiddenColumns
+from spark_bridge.errors import SparkBridgeError, reason_of_spark
 from spark_bridge.jobs.batch_session import session_of_its_own
+from spark_bridge.jobs.cassandra_rows import CassandraAccess
+from spark_bridge.jobs.completeness import Completeness
 from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_batch import MirrorBatch, MirrorSettings
 from spark_bridge.jobs.mirror_state import MirrorTables
+from spark_bridge.jobs.resync import Outcome, resync
 from spark_bridge.reading.folders import HadoopFolder
-from spark_bridge.reading.micro_batch import logged_end
+from spark_bridge.reading.micro_batch import is_to_be_repeated, logged_end
 from spark_bridge.reading.raw_columns import RAW_SCHEMA
 from spark_bridge.reading.readers import raw_stream
 from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.clearings import TopicClearings
 from spark_bridge.topics.options import BridgeOptions, option_texts
-from spark_bridge.topics.positions import BEGINNING
+from spark_bridge.topics.positions import BEGINNING, Position
+from spark_bridge.topics.resolved import table_of
 
 __all__ = ["JobSettings", "MirrorSummary", "changelog", "history", "mirror"]
 
@@ -37,11 +46,18 @@ _log: Final = logging.getLogger(__name__)
 _DAY_S = 86_400
 _COMPACT_EVERY = 100
 """Micro-batches."""
+_STOP_CHECK_S: Final = 1
+"""How often a job that follows its topic checks whether it is to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSummary:
-    """What a run did: micro-batches, records read, rows inserted, updated and deleted; and how long it took."""
+    """What a run did: micro-batches, records read, rows inserted, updated and deleted; and how long it took.
+
+    A row is updated, too, where its write time or its expiry alone changed.
+    `resolved_ms`: the tables have every write that Cassandra acknowledged before this time (milliseconds since the epoch); None
+    where that is not known.
+    """
 
     batches: int
     records: int
@@ -49,6 +65,7 @@ class MirrorSummary:
     updated: int
     deleted: int
     seconds: float
+    resolved_ms: int | None = None
 
 
 _LOST_WORKER: Final = {
@@ -82,14 +99,17 @@ _again_without_worker = retry(
 
 
 class JobSettings(TypedDict, total=False):
-    """What `mirror`, `changelog` and `history` all take."""
+    """The common settings of `mirror`, `changelog` and `history`."""
 
     static_columns: tuple[str, ...] | None
     follow_interval_s: float | None
+    stopping: threading.Event | None
     tombstone_retention_days: float
     compact: bool
     table_format: TableFormat | None
     rebuild: bool
+    resync_from: CassandraAccess | None
+    hidden: HiddenColumns | None
     on_batch: OnBatch
 
 
@@ -102,19 +122,30 @@ def mirror(
     history: bool = False,
     static_columns: tuple[str, ...] | None = None,
     follow_interval_s: float | None = None,
+    stopping: threading.Event | None = None,
     tombstone_retention_days: float = 7,
     compact: bool = False,
     table_format: TableFormat | None = None,
     rebuild: bool = False,
+    resync_from: CassandraAccess | None = None,
+    hidden: HiddenColumns | None = None,
     on_batch: OnBatch = lambda counts: None,
 ) -> MirrorSummary:
-    """Bring the tables below `target` up to the topic's end, or with `follow_interval_s` keep them there until stopped.
+    """Bring the tables below `target` up to the topic's end, or with `follow_interval_s` keep them there until `stopping` is set.
 
-    `table_format` None: that of the tables that are there, else Delta Lake. Killed at any moment and run again it goes on
-    where it was, and nothing is applied twice. With `rebuild` the topic is read from its beginning, and what the mirror has besides
-    goes: for a topic that was made again, which is an OtherTopicError otherwise. `on_batch` is told the counts of each micro-batch. Raises ConfigError,
-    TopicError, PulsarUnreachableError, CheckpointError, StateFileError, DataLossError, and Spark's errors.
+    `table_format` None: that of the existing tables, else Delta Lake. If the job is killed at any moment and run again, it
+    continues where it was, and nothing is applied twice. With `rebuild` the topic is read from its beginning, and rows that
+    it does not have are removed: for a topic that was made again, which is an OtherTopicError otherwise. `on_batch` gets the
+    counts of each micro-batch. When `stopping` is set, the current micro-batch is finished. `resync_from` is the table's
+    Cassandra: at the end `resync` closes open gaps of the table. It compares Cassandra with the mirror, without the `hidden`
+    columns, and the mirror applies the rows that it sent. A gap that stays open is logged. Raises ConfigError, TopicError, PulsarUnreachableError, CheckpointError, StateFileError,
+    DataLossError, and Spark's errors.
     """
+    if resync_from is not None and follow_interval_s is not None:
+        raise ConfigError.of(
+            "resync_from",
+            "runs at the end of a mirror, and one with follow_interval_s has no end: run cdc spark resync beside it",
+        )
     given = option_texts(options)
     checkpoint = f"{target.rstrip('/')}/checkpoint"
     given = {name: each for name, each in given.items() if name.lower() != "checkpointlocation"}
@@ -129,35 +160,83 @@ def mirror(
         retention_s=tombstone_retention_days * _DAY_S,
         compact=compact,
         on_batch=on_batch,
+        completeness=Completeness(parsed.of_topic(parsed.only_topic)),
+        clearings=TopicClearings(parsed.of_topic(parsed.only_topic)),
     )
+    heal = None if resync_from is None else partial(_heal, given, target, resync_from, hidden)
+    with steps.completeness, steps.clearings:
+        following = None if follow_interval_s is None else _Following(follow_interval_s, stopping or threading.Event())
+        return _run(spark, steps, parsed, given, following, heal, rebuild=rebuild)
+
+
+def _heal(
+    options: Mapping[str, str], target: str, access: CassandraAccess, hidden: HiddenColumns | None, spark: SparkSession
+) -> bool:
+    """Resync the mirror's table; True if the topic may have more records since. A failure is logged; the next run tries again."""
+    parsed = BridgeOptions.from_mapping(options)
+    try:
+        report = resync(
+            spark, options, access, tables=[table_of(parsed)], mirror_target=target, data_topic=parsed.only_topic,
+            hidden=hidden,
+        )  # fmt: skip
+    except (SparkBridgeError, PySparkException) as error:
+        _log.warning(
+            "open gaps of the table are not closed, the next run with --resync tries again: %s",
+            reason_of_spark(str(error)),
+        )
+        return False
+    for each in report.tables:
+        level = logging.WARNING if each.outcome is Outcome.LEFT_OPEN else logging.INFO
+        _log.log(level, "%s: gaps %s: %s", each.table, each.outcome.value, each.reason)
+    return bool(report.tables)
+
+
+def _run(
+    spark: SparkSession,
+    steps: _Steps,
+    parsed: BridgeOptions,
+    given: Mapping[str, str],
+    following: _Following | None,
+    heal: Callable[[SparkSession], bool] | None,
+    *,
+    rebuild: bool,
+) -> MirrorSummary:
+    checkpoint = given["checkpointLocation"]
     started = time.monotonic()
-    if rebuild:
-        # in this order: a checkpoint that is left would be gone on with by a mirror that has nothing
-        HadoopFolder(spark, checkpoint).delete_all()
-        MirrorTables(spark, target, table_format).begin_anew()
-    steps.begin(spark)
-    with PulsarAdmin(parsed) as admin:
-        ends = {topic: admin.last_position(topic) for topic in admin.topic_partitions()}
+    _begin_anew_if_asked(spark, steps.tables(spark), checkpoint, rebuild=rebuild)
+    steps = steps.begun(spark)
+    # Taken before the end is looked up: records of writes before the timestamp are before the end.
+    steps.completeness.ask()
+    ends = _ends(parsed)
 
     @_again_without_worker
     def run() -> None:
         stream = raw_stream(spark, given).writeStream.foreachBatch(steps.apply)
         stream = stream.option("checkpointLocation", checkpoint)
-        if follow_interval_s is None:
+        if is_to_be_repeated(checkpoint, partial(HadoopFolder, spark)):
+            steps.unfinished.set()
+        if following is None:
             stream.trigger(availableNow=True).start().awaitTermination()
-        else:
-            query = stream.trigger(processingTime=f"{follow_interval_s} seconds").start()
-            try:
-                while not query.awaitTermination(max(1, round(follow_interval_s))):
-                    steps.expire(spark)  # without records there are no micro-batches
-            finally:
-                query.stop()
+            return
+        query = stream.trigger(processingTime=f"{following.interval_s} seconds").start()
+        try:
+            following.run(query, partial(steps.expire, spark))
+            steps.wait_until_idle()
+        finally:
+            query.stop()
 
-    while True:
-        run()
-        reached = logged_end(checkpoint, ends.keys(), partial(HadoopFolder, spark)) or {}
-        if all(reached.get(topic, BEGINNING) >= end or end.entry < 0 for topic, end in ends.items()):
-            break
+    def run_to(ends: Mapping[str, Position]) -> None:
+        while True:
+            run()
+            if following is not None and following.stopping.is_set():
+                return
+            reached = logged_end(checkpoint, ends.keys(), partial(HadoopFolder, spark)) or {}
+            if all(reached.get(topic, BEGINNING) >= end or end.entry < 0 for topic, end in ends.items()):
+                return
+
+    run_to(ends)
+    if heal is not None and heal(spark):
+        run_to(_ends(parsed))
     _again_without_worker(steps.end)(spark)
     totals = steps.totals
     return MirrorSummary(
@@ -167,12 +246,47 @@ def mirror(
         updated=totals["update"],
         deleted=totals["delete"],
         seconds=time.monotonic() - started,
+        resolved_ms=steps.tables(spark).applied().resolved_ms,
     )
+
+
+def _begin_anew_if_asked(spark: SparkSession, tables: MirrorTables, checkpoint: str, *, rebuild: bool) -> None:
+    """Of this run, or of an earlier one that was killed before it had done so."""
+    if rebuild:
+        tables.ask_for_rebuild()
+    if tables.applied().is_to_begin_anew:
+        # in this order: an old checkpoint would continue with an empty mirror
+        HadoopFolder(spark, checkpoint).delete_all()
+        tables.begin_anew()
+
+
+def _ends(options: BridgeOptions) -> dict[str, Position]:
+    with PulsarAdmin(options) as admin:
+        return {topic: admin.last_position(topic) for topic in admin.topic_partitions()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Following:
+    """A mirror that runs until it is stopped: seconds between micro-batches, and the event that stops it."""
+
+    interval_s: float
+    stopping: threading.Event
+
+    def run(self, query: StreamingQuery, between: Callable[[], None]) -> None:
+        """Return when `stopping` is set or the query has ended. Until then call `between` about once an interval."""
+        period_s = max(1.0, self.interval_s)
+        due = time.monotonic() + period_s
+        while not query.awaitTermination(_STOP_CHECK_S):
+            if self.stopping.is_set():
+                return
+            if time.monotonic() >= due:
+                between()
+                due = time.monotonic() + period_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Steps:
-    """What a run does to the tables, one step at a time: Spark applies micro-batches in a thread of its own."""
+    """The steps of a run on the tables, one at a time: Spark applies micro-batches in a separate thread."""
 
     tables: Callable[[SparkSession], MirrorTables]
     options: BridgeOptions
@@ -180,38 +294,72 @@ class _Steps:
     retention_s: float
     compact: bool
     on_batch: OnBatch
+    completeness: Completeness
+    clearings: TopicClearings
     totals: Counter[str] = field(default_factory=Counter)
+    unfinished: threading.Event = field(default_factory=threading.Event)
+    """Set while a part of a micro-batch may be written that is to be repeated. Its epoch is taken, so what expires comes after it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def begin(self, spark: SparkSession) -> None:
-        self._batch(self.tables(spark)).begin()
+    def begun(self, spark: SparkSession) -> _Steps:
+        """The same, which knows what the mirror keeps: it is asked once a run."""
+        return replace(self, settings=self._batch(self.tables(spark)).begin())
 
     def apply(self, batch: DataFrame, number: int) -> None:
         with self._lock:
+            self.completeness.ask()
             tables = self.tables(batch.sparkSession)
+            self.unfinished.set()
             counts = self._batch(tables).apply(batch)
+            self.unfinished.clear()
             tables.forget(self.retention_s)
+            tables.merge_kept()
             if self.compact and number % _COMPACT_EVERY == _COMPACT_EVERY - 1:
                 tables.compact()
             self.totals.update({**counts, "batches": 1})
         self.on_batch(counts)
 
+    def wait_until_idle(self) -> None:
+        """Return when no step runs. The query can then be stopped without interrupting one."""
+        with self._lock:
+            pass
+
     def expire(self, spark: SparkSession) -> None:
         with self._lock:
-            own = session_of_its_own(spark)
-            # not by createDataFrame, which would make that session the active one for all that follows
-            nothing = own.range(0).select(*[F.lit(None).cast(each.dataType).alias(each.name) for each in RAW_SCHEMA])
-            self.totals.update(self._batch(self.tables(own)).expire(nothing))
+            if self.unfinished.is_set():
+                return
+            tables = self.tables(spark)
+            if self._batch(tables).is_due():
+                own = session_of_its_own(spark)
+                # not by createDataFrame, which would make that session the active one for all that follows
+                nothing = own.range(0).select(
+                    *[F.lit(None).cast(each.dataType).alias(each.name) for each in RAW_SCHEMA]
+                )
+                self.totals.update(self._batch(self.tables(own)).settle(nothing))
+            self._note_resolved(tables)
+            self.completeness.ask()
+
+    def _note_resolved(self, tables: MirrorTables) -> None:
+        """Without records there is no commit; how far the tables have come says it then."""
+        applied = tables.applied()
+        resolved_ms = self.completeness.reached(applied.positions)
+        if applied.begins_anew:
+            # The rows are those of before. What was asked meanwhile counts no more: the topic may have been empty then.
+            return
+        if resolved_ms is not None and resolved_ms > (applied.resolved_ms or 0):
+            tables.save_applied(replace(applied, resolved_ms=resolved_ms))
 
     def end(self, spark: SparkSession) -> None:
         self.expire(spark)
+        if self.unfinished.is_set():
+            return
         tables = self.tables(spark)
         tables.forget(self.retention_s)
         if self.compact:
             tables.compact()
 
     def _batch(self, tables: MirrorTables) -> MirrorBatch:
-        return MirrorBatch(tables, self.options, self.settings)
+        return MirrorBatch(tables, self.options, self.settings, self.completeness.reached, self.clearings.read)
 
 
 def changelog(spark: SparkSession, options: Options, target: str, **more: Unpack[JobSettings]) -> MirrorSummary:

@@ -3,25 +3,48 @@
 Only the touched partitions are folded again, from the records that the mirror keeps and those of the batch. The change
 log, the history and the rows are written from the same list of changes, in this order, so a failure in between
 repeats the same list.
+
+A truncation is an epoch of its own (spark_bridge.jobs.mirror_clearings). With a change log or a history, the records before it
+are one, too, so that these tables have the rows that it took.
+
+The module has more than 500 lines: the steps of an epoch share its plan, and what a failure between two of them repeats can only
+be seen where all of them are.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
 
-from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, is_large
-from spark_bridge.jobs.history_table import add_versions
-from spark_bridge.jobs.lake_table import LakeTable, quoted, same_key, update_and_insert
+from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, in_few_tasks, is_large
+from spark_bridge.jobs.completeness import tag_commits
+from spark_bridge.jobs.history_table import add_versions, has_epoch
+from spark_bridge.jobs.kept_records import Run
+from spark_bridge.jobs.lake_table import LakeTable, quoted
+from spark_bridge.jobs.mirror_clearings import PendingClearings, report_clearings
+from spark_bridge.jobs.mirror_rows import (
+    EXPIRES_AT,
+    ID,
+    OWN,
+    OWNER,
+    WRITETIME,
+    change_op,
+    content_text,
+    counts_and_soonest,
+    identified,
+    merge_rows,
+    renamed_columns,
+    whole,
+)
 from spark_bridge.jobs.mirror_state import (
     NO_CONTENT,
     Applied,
@@ -32,32 +55,51 @@ from spark_bridge.jobs.mirror_state import (
     not_applied,
 )
 from spark_bridge.jobs.row_steps import ImageColumns, row_steps
+from spark_bridge.jobs.small_merge import (
+    IS_ROW,
+    gone_ids,
+    local_frame,
+    local_owners,
+    merge_folded,
+    shown_ids,
+    soonest_expiry,
+)
+from spark_bridge.rows.cleared import of_life
 from spark_bridge.rows.conformed import conformed
-from spark_bridge.rows.folding import all_records, folded, shown_rows
+from spark_bridge.rows.folding import all_records, folded, folded_here, shown_rows
 from spark_bridge.rows.key_columns import KeyColumns
+from spark_bridge.rows.record_places import RECORD_SOURCE, stands_before
 from spark_bridge.rows.table_lives import TableLife, is_of_life, newest_life
 from spark_bridge.rows.table_rows import table_columns, table_rows
+from spark_bridge.spark_line import HAS_DATA_SOURCES
 from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.table_clearing import TableClearing
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["MirrorBatch", "MirrorSettings"]
 
-ID, OWNER, WRITETIME, EXPIRES_AT = "_cdc_id", "_cdc_owner", "_cdc_writetime", "_cdc_expires_at"
-_OWN = (ID, OWNER, WRITETIME, EXPIRES_AT)
+_FEW_HERE = 5_000
+"""So many records are folded in this process, which takes less than to start Spark's Python processes for them."""
+CompleteUntil = Callable[[Mapping[str, tuple[int, int, int]]], int | None]
+Clearings = Callable[[], Sequence[TableClearing]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSettings:
-    """What a mirror keeps besides its rows; `static_columns` where the topic's records do not name them."""
+    """What a mirror keeps besides its rows; `static_columns` where the topic's records do not name them.
+
+    `is_known`: what there is of an earlier run is among it, and need not be looked for.
+    """
 
     changelog: bool = False
     history: bool = False
     static_columns: tuple[str, ...] | None = None
+    is_known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One micro-batch on its way."""
+    """One micro-batch in progress."""
 
     schemas: TopicSchemas
     applied: Applied
@@ -65,6 +107,12 @@ class _Plan:
     is_new_table: bool
     is_large: bool
     """Whether the tables are so large that they should not be written anew for a few rows."""
+    clearings: Sequence[TableClearing] = ()
+    """Truncations and drops that count for the records."""
+    judges_all: bool = False
+    """Whether all rows are judged again, not only those that records speak of."""
+    histories: Sequence[LakeTable] = ()
+    """Those that do not have this epoch yet: a run that failed may have written it."""
 
     @property
     def epoch(self) -> int:
@@ -93,29 +141,52 @@ class _Plan:
 class MirrorBatch:
     """Applies micro-batches of raw rows to the tables of one mirror. Raises what `TopicSchemas.fetch` and Spark raise."""
 
-    def __init__(self, tables: MirrorTables, options: BridgeOptions, settings: MirrorSettings) -> None:
+    def __init__(
+        self,
+        tables: MirrorTables,
+        options: BridgeOptions,
+        settings: MirrorSettings,
+        complete_until: CompleteUntil = lambda positions: None,
+        clearings: Clearings = tuple,
+    ) -> None:
+        """`complete_until`: milliseconds since the epoch, for tables with all records up to these positions; None: not known.
+
+        `clearings`: all truncations and drops that are known now.
+        """
         self._tables = tables
+        self._complete_until = complete_until
+        self._clearings = clearings
         self._options = options
-        self._logs = [tables.changes] if settings.changelog or tables.changes.read() is not None else []
-        self._histories = [tables.history] if settings.history or tables.history.read() is not None else []
+        looks = not settings.is_known
+        self._logs = [tables.changes] if settings.changelog or (looks and tables.changes.read() is not None) else []
+        self._histories = [tables.history] if settings.history or (looks and tables.history.read() is not None) else []
+        self._settings = replace(settings, changelog=bool(self._logs), history=bool(self._histories), is_known=True)
         self._static_columns = settings.static_columns
 
-    def begin(self) -> None:
-        """A change log or a history that is asked for later than the mirror starts with the rows that there are."""
+    def begin(self) -> MirrorSettings:
+        """A change log or a history that is asked for later than the mirror starts with the rows that there are.
+
+        What the mirror keeps from now on.
+        """
         applied = self._tables.applied()
         known_creations(applied, self._options)
         self._tables.keep_format()
+        self._tables.take_over()
         rows = self._tables.rows.read()
-        if rows is None:
-            return
-        names = [each for each in rows.columns if each not in _OWN]
+        if rows is not None and any(each.read() is None for each in [*self._logs, *self._histories]):
+            self._begin_with(rows, applied)
+        return self._settings
+
+    def _begin_with(self, rows: DataFrame, applied: Applied) -> None:
+        names = [each for each in rows.columns if each not in OWN]
         there = rows.select(
             F.lit("insert").alias("op"),
             ID,
-            F.lit(None).cast(rows.select(*names, *_OWN).schema).alias("before"),
-            _whole([*names, *_OWN]).alias("after"),
+            F.lit(None).cast(rows.select(*names, *OWN).schema).alias("before"),
+            whole([*names, *OWN]).alias("after"),
             F.coalesce(F.col(WRITETIME), F.lit(applied.clock_s * 1_000_000)).alias("changed_us"),
             F.lit(1).alias("step"),
+            F.lit(None).cast(RECORD_SOURCE).alias("source"),
         )
         for log in self._logs:
             if log.read() is None:
@@ -127,27 +198,118 @@ class MirrorBatch:
     def apply(self, batch: DataFrame) -> Mapping[str, int]:
         """Counts: `records`, and `insert`, `update`, `delete` of rows. A batch that was applied before changes nothing.
 
-        Where a failed run has begun to let rows expire, that is finished first: other changes under its epoch would be taken
-        for those that are written already.
+        Where a failed run has begun to let rows expire, or to apply a truncation, that is finished first: other changes under its
+        epoch would be taken for those that are written already.
         """
+        counts = Counter(self._finish(batch))
+        # what came behind a truncation was published when the truncation was known
+        pending = self._pending(self._tables.applied())
+        counts.update(self._clear(batch, pending))
+        applied = self._tables.applied()
+        left = pending.left(applied)
+        is_divided = self._keeps_more and not applied.begins_anew
+        parts = [batch.where(stands_before(each)) for each in left] if is_divided else []
+        for part in [*parts, batch]:
+            counts.update(self._apply_records(part, () if is_divided else left, is_whole=not left))
+            counts.update(self._clear(batch, pending))
+        return counts
+
+    def settle(self, batch: DataFrame) -> Mapping[str, int]:
+        """Applies what is due without records of `batch`: expired rows, and truncations. Counts as `apply`'s."""
+        counts = Counter(self._finish(batch))
+        counts.update(self._clear(batch, self._pending(self._tables.applied())))
+        counts.update(self.expire(batch))
+        return counts
+
+    def is_due(self) -> bool:
+        """Whether `settle` has something to do."""
+        applied = self._tables.applied()
+        if applied.may_expire(int(time.time())) or applied.clearing:
+            return True
+        return bool(self._pending(applied).reached(applied))
+
+    @property
+    def _keeps_more(self) -> bool:
+        return bool(self._logs or self._histories)
+
+    def _pending(self, applied: Applied) -> PendingClearings:
+        return PendingClearings.of(self._clearings(), applied, self._options)
+
+    def _finish(self, batch: DataFrame) -> Mapping[str, int]:
+        """Finishes what a failed run has begun."""
         applied = self._tables.applied()
         if applied.is_expiring:
-            finished = self.expire(batch)
-            return Counter(finished) + Counter(self.apply(batch))
+            return self.expire(batch)
+        return self._sweep(batch) if applied.clearing else {}
+
+    def _clear(self, batch: DataFrame, pending: PendingClearings) -> Mapping[str, int]:
+        """Apply what the tables have reached; one after the other where change log and history are to have each of them."""
+        counts = Counter[str]()
+        applied = self._tables.applied()
+        while reached := pending.reached(applied):
+            now = reached[:1] if self._keeps_more else reached
+            self._tables.save_applied(replace(applied, clearing=tuple(now), cleared=pending.still_known(applied)))
+            counts.update(self._sweep(batch))
+            applied = self._tables.applied()
+        return counts
+
+    def _sweep(self, batch: DataFrame) -> Mapping[str, int]:
+        """Take away the rows that a truncation or a drop took, as noted; whatever `batch` holds."""
+        applied = self._tables.applied()
+        clearings = of_life(applied.clearing, applied.life)
+        if not clearings or self._tables.rows.read() is None:
+            names = (*applied.cleared, *[each.name for each in applied.clearing])
+            self._tables.save_applied(replace(applied, clearing=(), cleared=names))
+            return {}
+        kept_bytes = self._kept_bytes(applied)
+        fit_session(batch.sparkSession, 0, kept_bytes)
+        done = self._apply(
+            batch.where("false"),
+            applied,
+            NO_CONTENT,
+            is_new_table=False,
+            is_large=is_large(kept_bytes),
+            clearings=clearings,
+            is_whole=False,
+        )
+        report_clearings(self._options.only_topic, clearings, done)
+        return done
+
+    def _apply_records(
+        self, batch: DataFrame, without: Sequence[TableClearing] = (), *, is_whole: bool = True
+    ) -> Mapping[str, int]:
+        """Apply raw rows; `without` what these truncations and drops took. `is_whole`: no truncation comes behind them."""
+        applied = self._tables.applied()
         session = batch.sparkSession
         fit_session(session, 0, 0)
         raw = batch.where(not_applied(applied)).persist()
         try:
-            content, kept_bytes = at_once(session, lambda: content_of(raw, applied.life), self._kept_bytes)
+            # each of them waits for something else: the topic, and the logs of two tables
+            content, kept_bytes, histories = at_once(
+                session,
+                lambda: content_of(raw, applied.life),
+                lambda: self._kept_bytes(applied),
+                lambda: self._histories_without(applied.epoch + 1),
+            )
             assert isinstance(content, BatchContent)
             assert isinstance(kept_bytes, int)
+            assert isinstance(histories, list)
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
             fit_session(session, content.records, kept_bytes)
             is_new_table = applied.begins_anew or bool(
                 applied.life and content.life and content.life.begins_behind(applied.life)
             )
-            done = self._apply(raw, applied, content, is_new_table, is_large=is_large(kept_bytes))
+            done = self._apply(
+                raw,
+                applied,
+                content,
+                is_new_table,
+                is_large=is_large(kept_bytes),
+                clearings=without,
+                is_whole=is_whole,
+                histories=histories,
+            )
             return {"records": content.records, **done}
         finally:
             raw.unpersist()
@@ -158,14 +320,12 @@ class MirrorBatch:
         What a failed run has begun goes by its clock.
         """
         applied, now_s = self._tables.applied(), int(time.time())
-        if applied.begins_anew:
+        if not applied.may_expire(now_s):
             return {}
         if not applied.is_expiring:
-            if applied.next_expiry_s is None or applied.next_expiry_s > now_s:
-                return {}
             applied = replace(applied, clock_s=now_s, is_expiring=True)
             self._tables.save_applied(applied)
-        kept_bytes = self._kept_bytes()
+        kept_bytes = self._kept_bytes(applied)
         fit_session(batch.sparkSession, 0, kept_bytes)
         nothing = batch.where("false")
         return self._apply(nothing, applied, NO_CONTENT, is_new_table=False, is_large=is_large(kept_bytes))
@@ -181,14 +341,24 @@ class MirrorBatch:
             content = content_of(tail, applied.life)
             begins_anew = bool(applied.life and content.life and content.life.begins_behind(applied.life))
             is_new_table = begins_anew or (applied.begins_anew and content.records > 0)
-            plan = _Plan(TopicSchemas.fetch(self._options), applied, content, is_new_table, is_large=False)
+            life = newest_life(each for each in (applied.life, content.life) if each is not None)
+            pending = of_life(self._pending(applied).clearings, life)
+            plan = _Plan(
+                TopicSchemas.fetch(self._options),
+                applied,
+                content,
+                is_new_table,
+                is_large=False,
+                clearings=pending,
+                judges_all=bool(pending),
+            )
             raw = tail if plan.life is None else tail.where(is_of_life(plan.life))
             records = all_records(raw, plan.schemas)
             touched = self._touched_owners(records, plan).distinct().localCheckpoint()
-            if content.records < FEW_RECORDS:
+            if content.records < FEW_RECORDS and not plan.judges_all:
                 touched = F.broadcast(touched)
             kept = self._kept(touched, plan)
-            judged = folded(records, kept, plan.schemas, self._static_columns, applied.clock_s)
+            judged = folded(records, kept, plan.schemas, self._static_columns, applied.clock_s, plan.clearings)
             after = table_rows(shown_rows(judged), plan.schemas, self._options.numbers).localCheckpoint()
         finally:
             tail.unpersist()
@@ -201,8 +371,8 @@ class MirrorBatch:
     @staticmethod
     def _in_newest_schema(rows: DataFrame, wanted: StructType, plan: _Plan) -> DataFrame:
         """Rows of the mirror as a table that follows the newest schema has them."""
-        schema = StructType([each for each in rows.schema if each.name not in _OWN])
-        renamed = zip(_renamed(schema.names, plan.schemas), schema.names, strict=True)
+        schema = StructType([each for each in rows.schema if each.name not in OWN])
+        renamed = zip(renamed_columns(schema.names, plan.schemas), schema.names, strict=True)
         names = {new: old for new, old in renamed if new not in plan.gone_columns}
         types = {each.name: each.dataType for each in schema}
         return rows.select(*[
@@ -213,50 +383,128 @@ class MirrorBatch:
         ])  # fmt: skip
 
     def _apply(
-        self, raw: DataFrame, applied: Applied, content: BatchContent, is_new_table: bool, is_large: bool
+        self,
+        raw: DataFrame,
+        applied: Applied,
+        content: BatchContent,
+        is_new_table: bool,
+        is_large: bool,
+        clearings: Sequence[TableClearing] = (),
+        *,
+        is_whole: bool = True,
+        histories: Sequence[LakeTable] | None = None,
     ) -> Mapping[str, int]:
-        creations = known_creations(applied, self._options)
-        plan = _Plan(TopicSchemas.fetch(self._options), applied, content, is_new_table, is_large)
+        """`histories`: those that do not have the next epoch, where that is known."""
+        # behind the content: its records have no schema version that is not registered yet
+        creations, schemas = at_once(
+            raw.sparkSession,
+            lambda: known_creations(applied, self._options),
+            lambda: TopicSchemas.fetch(self._options),
+        )
+        assert isinstance(creations, dict)
+        assert isinstance(schemas, TopicSchemas)
+        plan = _Plan(schemas, applied, content, is_new_table, is_large)
+        plan = replace(
+            plan,
+            clearings=of_life(clearings, plan.life),
+            judges_all=bool(applied.clearing),
+            histories=self._histories_without(plan.epoch) if histories is None else histories,
+        )
         if plan.life is not None:
             raw = raw.where(is_of_life(plan.life))
+        positions = {**applied.positions, **content.positions}
+        # A truncation that is not applied yet may be older than the resolved timestamp.
+        resolved_ms = (self._complete_until(positions) if is_whole else None) or applied.resolved_ms
+        # Not tagged: a commit that renames or drops a column brings no rows.
         self._follow_schema(plan)
-        records = all_records(raw, plan.schemas)
-        owners = self._touched_owners(records, plan)
-        kept = self._kept(owners, plan)
-        # Checkpoints and not caches: Delta's MERGE would copy what is cached, once for each table.
-        judged = folded(records, kept, plan.schemas, self._static_columns, applied.clock_s).localCheckpoint()
-        told = self._told(judged, owners, plan).localCheckpoint()
-        changes = told.where("op <> 'same'")
-        if self._logs or self._histories:
-            self._write_steps(raw, told, plan)
-        counts, soonest = _counts_and_soonest(told)
-        if plan.is_new_table:
-            self._tables.records.delete("true")
-        at_once(
-            raw.sparkSession,
-            lambda: _merge_rows(self._tables.rows, changes, [*table_columns(plan.schemas), *_OWN], is_large=is_large),
-            lambda: self._tables.save_records(judged, content.newest_publish_s or applied.clock_s, is_large=is_large),
-        )
+        tag_commits(raw.sparkSession, resolved_ms)
+        counts, soonest, run = self._fold_and_merge(raw, plan)
+        runs = (*(() if plan.is_new_table else applied.runs or ()), run)
         now_s = int(time.time())
         done = Applied(
             epoch=plan.epoch,
             clock_s=now_s,
             table_id=None if plan.life is None else plan.life.table_id,
             table_generation=None if plan.life is None else plan.life.generation,
-            positions={**applied.positions, **content.positions},
+            positions=positions,
+            resolved_ms=resolved_ms,
             next_expiry_s=self._next_expiry(applied, soonest),
             static_columns=plan.statics,
             forgot_s=applied.forgot_s or now_s,  # what a new mirror has just read is not looked at for what to forget
             schema_version=plan.schemas.newest.version,
             creations=creations,
+            runs=runs,
+            forgotten=applied.forgotten,
+            replaced_runs=applied.replaced_without(runs),
+            cleared=(*applied.cleared, *[each.name for each in applied.clearing]),
         )
         self._tables.save_applied(done)
         return counts
 
-    def _kept_bytes(self) -> int:
-        tables = (self._tables.rows, self._tables.records)
-        with ThreadPoolExecutor(len(tables)) as pool:
-            return sum(pool.map(lambda each: each.size_bytes(), tables))
+    def _fold_and_merge(self, raw: DataFrame, plan: _Plan) -> tuple[Mapping[str, int], int | None, Run]:
+        """Counts of changed rows, when the first row expires, and what is kept."""
+        raw = in_few_tasks(raw) if plan.content.records <= _FEW_HERE else raw
+        records = all_records(raw, plan.schemas)
+        owners = self._touched_owners(records, plan)
+        kept = self._kept(owners, plan)
+        given = (records, kept, plan.schemas, self._static_columns, plan.applied.clock_s, plan.clearings)
+        here = folded_here(*given) if self._has_few(plan) else None
+        # Checkpoints and not caches: Delta's MERGE would copy cached rows, once for each table.
+        if here is None:
+            judged = folded(*given).localCheckpoint()
+        else:
+            judged, owners = local_frame(raw.sparkSession, here), local_owners(raw.sparkSession, here)
+        rows = self._tables.rows
+        if here is not None and not self._keeps_more and rows.counts_merges and rows.read() is not None:
+            counts, run, _ = self._merge_and_keep(judged, plan, partial(self._merge_here, here, judged, plan))
+            return counts, soonest_expiry(here), run
+        compared = self._compared(judged, owners, plan).localCheckpoint()
+        if self._keeps_more:
+            self._write_steps(raw, compared, plan)
+        changes, columns = compared.where("op <> 'same'"), [*table_columns(plan.schemas), *OWN]
+        _, run, (counted,) = self._merge_and_keep(
+            judged,
+            plan,
+            lambda: merge_rows(rows, changes, columns, is_large=plan.is_large),
+            lambda: counts_and_soonest(compared),
+        )
+        return *cast("tuple[Mapping[str, int], int | None]", counted), run
+
+    def _merge_and_keep(
+        self, judged: DataFrame, plan: _Plan, merge: Callable[[], Mapping[str, int]], *others: Callable[[], object]
+    ) -> tuple[Mapping[str, int], Run, list[object]]:
+        """What the steps gave, which run beside each other: the merge, the writing of what is kept, and `others`."""
+        runs = plan.applied.runs
+        assert runs is not None  # `begin` has seen to it
+        number = runs[-1].number + 1 if runs else 0
+        seen_s = plan.content.newest_publish_s or plan.applied.clock_s
+        counts, run, *found = at_once(
+            judged.sparkSession, merge, lambda: self._tables.kept.write(judged, number, seen_s), *others
+        )
+        return cast("Mapping[str, int]", counts), cast("Run", run), found
+
+    @staticmethod
+    def _has_few(plan: _Plan) -> bool:
+        """Whether to fold here: there may be many rows that were never checked, or that have expired."""
+        expiry = plan.applied.next_expiry_s
+        is_passed = expiry is not None and expiry <= plan.applied.clock_s
+        is_many = plan.is_new_table or is_passed or plan.content.records > _FEW_HERE
+        return HAS_DATA_SOURCES and plan.content.records > 0 and not is_many
+
+    def _merge_here(self, here: pa.Table, judged: DataFrame, plan: _Plan) -> Mapping[str, int]:
+        gone = gone_ids(here, has_clustering=bool(KeyColumns.of(plan.schemas).clustering))
+        after = table_rows(identified(judged), plan.schemas, self._options.numbers, OWN, shows=IS_ROW)
+        if self._options.numbers == "string":
+            after = after.localCheckpoint()  # Python functions write numbers out: once, not in each pass of the MERGE
+        listed = [*gone, *shown_ids(here)] if plan.is_large else ()
+        content, times = table_columns(plan.schemas), (WRITETIME, EXPIRES_AT)
+        return merge_folded(self._tables.rows, after, gone, ID, content, times, listed)
+
+    def _histories_without(self, epoch: int) -> list[LakeTable]:
+        return [each for each in self._histories if not has_epoch(each, epoch)]
+
+    def _kept_bytes(self, applied: Applied) -> int:
+        return self._tables.rows.size_bytes() + sum(each.size_bytes for each in applied.runs or ())
 
     def _next_expiry(self, applied: Applied, new: int | None) -> int | None:
         """No later than the first row expires; asked of the rows only when what was known has passed."""
@@ -268,11 +516,11 @@ class MirrorBatch:
         return min((each for each in (known, new) if each is not None), default=None)
 
     def _touched_owners(self, records: DataFrame, plan: _Plan) -> DataFrame:
-        """What the tables are joined with, by left_semi: an owner may be there several times."""
+        """The owners to join the tables with, by left_semi: an owner may be there several times."""
         touched = records.select("owner")
         rows = self._tables.rows.read()
         expiry = plan.applied.next_expiry_s
-        if rows is not None and plan.is_new_table:
+        if rows is not None and (plan.is_new_table or plan.judges_all):
             touched = touched.union(rows.select(F.col(OWNER).alias("owner")))
         elif rows is not None and expiry is not None and expiry <= plan.applied.clock_s:
             passed = rows.where(F.col(EXPIRES_AT) <= plan.applied.clock_s)
@@ -282,57 +530,61 @@ class MirrorBatch:
         return touched.distinct()
 
     def _kept(self, owners: DataFrame, plan: _Plan) -> DataFrame | None:
-        """What the mirror has kept of the touched partitions."""
-        kept = self._tables.records.read()
-        if kept is None or plan.is_new_table:
+        """The kept records of the touched partitions."""
+        kept = None if plan.is_new_table else self._tables.read_kept(plan.applied)
+        if kept is None:
             return None
         return kept.join(owners, "owner", "left_semi")
 
-    def _told(self, judged: DataFrame, owners: DataFrame, plan: _Plan) -> DataFrame:
+    def _compared(self, judged: DataFrame, owners: DataFrame, plan: _Plan) -> DataFrame:
         """Rows of the touched partitions: `op`, `_cdc_id`, `owner`, `before`, `after` (structs of the table's columns and
         `_cdc_*`), `changed_us`, `expires_at`; without a change log and a history images of changed rows only."""
-        identity = F.when(F.col("is_alive"), F.hex("key")).otherwise(F.concat(F.lit("static:"), F.col("owner")))
-        shown = shown_rows(judged).withColumns({
-            ID: identity,
-            OWNER: F.col("owner"),
-            WRITETIME: F.col("writetime_us"),
-            EXPIRES_AT: F.col("expires_at"),
-        })  # fmt: skip
-        after = table_rows(shown, plan.schemas, self._options.numbers, _OWN)
-        now = after.select(ID, _whole(after.columns).alias("after"), _content(table_columns(plan.schemas)).alias("new"))
+        after = table_rows(identified(judged), plan.schemas, self._options.numbers, OWN)
+        now = after.select(
+            ID, whole(after.columns).alias("after"), content_text(table_columns(plan.schemas)).alias("new")
+        )
         gone = judged.where("is_gone").select(F.hex("key").alias(ID), "removed_us")
-        told = self._beside_old(now.unionByName(gone, allowMissingColumns=True), after.schema, owners)
-        told = told.where(F.col("before").isNotNull() | F.col("after").isNotNull())
+        compared = self._beside_old(now.unionByName(gone, allowMissingColumns=True), after.schema, owners)
+        compared = compared.where(F.col("before").isNotNull() | F.col("after").isNotNull())
         last_s = plan.content.newest_publish_s or plan.applied.clock_s
-        known_us = F.when(F.col("after").isNull(), F.col("removed_us")).otherwise(F.col("after").getField(WRITETIME))
+        removed_us = F.col("removed_us")
+        if plan.judges_all:
+            removed_us = F.greatest(removed_us, F.lit(max(each.time_ms for each in plan.clearings) * 1_000))
+        known_us = F.when(F.col("after").isNull(), removed_us).otherwise(F.col("after").getField(WRITETIME))
         changed = F.coalesce(known_us, F.lit(last_s * 1_000_000))
         owner = F.coalesce(F.col("after").getField(OWNER), F.col("before").getField(OWNER)).alias("owner")
         expires_at = F.col("after").getField(EXPIRES_AT).alias("expires_at")
-        all_told = told.select(_op().alias("op"), ID, owner, "before", "after", changed.alias("changed_us"), expires_at)
-        if self._logs or self._histories:
-            return all_told
-        return all_told.withColumns({each: F.when(F.col("op") != "same", F.col(each)) for each in ("before", "after")})
+        all_compared = compared.select(
+            change_op().alias("op"), ID, owner, "before", "after", changed.alias("changed_us"), expires_at
+        )
+        if self._keeps_more:
+            return all_compared
+        return all_compared.withColumns(
+            {each: F.when(F.col("op") != "same", F.col(each)) for each in ("before", "after")}
+        )
 
     def _beside_old(self, now: DataFrame, schema: StructType, owners: DataFrame) -> DataFrame:
         rows = self._tables.rows.read()
         if rows is None:
             return now.withColumns({"before": F.lit(None).cast(schema), "old": F.lit(None).cast("string")})
         touched = rows.join(owners.select(F.col("owner").alias(OWNER)), OWNER, "left_semi")
-        before = conformed(_whole(rows.columns), rows.schema, schema)
+        before = conformed(whole(rows.columns), rows.schema, schema)
         known = touched.select(ID, before.alias("before")).withColumn(
-            "old", F.to_json(F.col("before").dropFields(*_OWN))
+            "old", F.to_json(F.col("before").dropFields(*OWN))
         )
         return now.join(known, ID, "full_outer")
 
-    def _write_steps(self, raw: DataFrame, told: DataFrame, plan: _Plan) -> None:
+    def _write_steps(self, raw: DataFrame, compared: DataFrame, plan: _Plan) -> None:
         names = table_columns(plan.schemas)
         statics = [each for each in names if each in (self._static_columns or plan.statics)]
-        columns = ImageColumns(names=names, statics=statics, own=_OWN)
-        steps = row_steps(raw, told, plan.schemas, self._options.numbers, columns).localCheckpoint()
+        columns = ImageColumns(names=names, statics=statics, own=OWN)
+        # A rebuild reads records once more that were changes before: what differs from the rows is all that changes now.
+        records = raw.where("false") if plan.applied.begins_anew else raw
+        steps = row_steps(records, compared, plan.schemas, self._options.numbers, columns).localCheckpoint()
         at_once(
             raw.sparkSession,
             *[partial(self._append, each, steps, plan.epoch) for each in self._logs],
-            *[partial(add_versions, each, steps, names, plan.epoch) for each in self._histories],
+            *[partial(add_versions, each, steps, names, plan.epoch) for each in plan.histories],
         )
 
     def _append(self, log: LakeTable, steps: DataFrame, epoch: int) -> None:
@@ -347,71 +599,17 @@ class MirrorBatch:
         """
         wanted = table_columns(plan.schemas)
         for table, own in (
-            (self._tables.rows, _OWN),
-            (self._tables.history, (*_OWN, "valid_from", "valid_to", "opened", "closed")),
+            (self._tables.rows, OWN),
+            (self._tables.history, (*OWN, "valid_from", "valid_to", "opened", "closed")),
         ):
             found = table.read()
             if found is None:
                 continue
             names = [each for each in found.columns if each not in own]
-            renamed = _renamed(names, plan.schemas)
+            renamed = renamed_columns(names, plan.schemas)
             for old, new in zip(names, renamed, strict=True):
                 if old != new:
                     table.rename_column(old, new)
             table.drop_columns([each for each in renamed if each not in wanted or each in plan.gone_columns])
         if plan.gone_columns:
             self._tables.save_applied(replace(plan.applied, schema_version=plan.schemas.newest.version))
-
-
-def _counts_and_soonest(told: DataFrame) -> tuple[dict[str, int], int | None]:
-    """Changed rows by `op`, and when the first row expires, of those that a failed run has merged already, too; one Spark job."""
-    found = told.groupBy("op").agg(F.count("*").alias("rows"), F.min("expires_at").alias("soonest")).collect()
-    counts = {row.op: row["rows"] for row in found if row.op not in ("same", "touch")}
-    return counts, min((row.soonest for row in found if row.soonest is not None), default=None)
-
-
-def _merge_rows(table: LakeTable, changes: DataFrame, columns: Sequence[str], *, is_large: bool) -> None:
-    fields = [F.col("after").getField(each).alias(each) for each in columns if each != ID]
-    source = changes.select("op", ID, *fields)
-    if table.read() is None:
-        table.create(source.where("op <> 'delete'").select(*columns))
-        return
-    table.ensure(source.select(*columns))
-    update, insert = update_and_insert(columns)
-    table.merge(
-        source,
-        same_key(ID, source, is_listed=is_large),
-        "WHEN MATCHED AND s.op = 'delete' THEN DELETE",
-        f"WHEN MATCHED THEN {update}",
-        f"WHEN NOT MATCHED AND s.op <> 'delete' THEN {insert}",
-    )
-
-
-def _renamed(names: Sequence[str], schemas: TopicSchemas) -> list[str]:
-    """A mirrored table's columns, the key's first, by the newest schema: Cassandra renames key columns only."""
-    keys = KeyColumns.of(schemas)
-    width = len(keys.partition) + len(keys.clustering)
-    return [*table_columns(schemas)[:width], *names[width:]]
-
-
-def _whole(columns: Sequence[str]) -> Column:
-    return F.struct(*[F.col(quoted(each)).alias(each) for each in columns])
-
-
-def _content(columns: Sequence[str]) -> Column:
-    """The columns as text, to be compared: maps are not comparable in Spark."""
-    return F.to_json(_whole(columns))
-
-
-def _op() -> Column:
-    old, new = F.col("before"), F.col("after")
-    is_same = old.getField(WRITETIME).eqNullSafe(new.getField(WRITETIME)) & old.getField(EXPIRES_AT).eqNullSafe(
-        new.getField(EXPIRES_AT)
-    )
-    return (
-        F.when(old.isNull(), "insert")
-        .when(new.isNull(), "delete")
-        .when(F.col("old") != F.col("new"), "update")
-        .when(is_same, "same")
-        .otherwise("touch")
-    )

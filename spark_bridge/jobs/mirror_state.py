@@ -1,20 +1,22 @@
-"""What a mirror keeps beside its rows: records that later deletions may apply to, and its progress.
+"""The tables of a mirror, and its progress.
 
     <target>/rows      the table, and `_cdc_id`, `_cdc_owner`, `_cdc_writetime`, `_cdc_expires_at`
-    <target>/records   the newest record of each key, and markers of deletions of many rows (spark_bridge.rows.folding)
-    <target>/applied   a state file: the epoch (counts micro-batches), its clock, the table id, the position of each topic partition
+    <target>/kept      the newest record of each key, and markers of deletions of many rows (spark_bridge.jobs.kept_records)
+    <target>/applied   a state file: the epoch (counts micro-batches), its clock, the table id, the position of each topic partition,
+                       what of `kept` counts
     <target>/changes   the change log, by option
     <target>/history   every version of every row, by option
 
 `applied` is written last: a step that failed before it is repeated from the same state, with the same result.
-Expiring rows are not records, so nothing would repeat them. So their expiry is noted in `applied` first.
+Expiring rows are not records, so nothing would repeat them. So their expiry is noted in `applied` first, and so is a truncation.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
@@ -26,17 +28,19 @@ from schemas.record_properties import STATIC_COLUMNS, TABLE_ID
 from spark_bridge.errors import OtherTopicError
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable, has_iceberg
-from spark_bridge.jobs.lake_table import LakeTable, TableFormat, same_key, update_and_insert
+from spark_bridge.jobs.kept_records import NOTHING_FORGOTTEN, Forgotten, KeptRecords, ReplacedRun, Run
+from spark_bridge.jobs.lake_table import LakeTable, TableFormat
 from spark_bridge.jobs.state_file import StateFile, newest_state
-from spark_bridge.reading.folders import FsspecFolder
+from spark_bridge.jobs.unfinished_epoch import take_back
+from spark_bridge.reading.folders import FsspecFolder, HadoopFolder
 from spark_bridge.reading.planning import is_of_topic, last_of
-from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from spark_bridge.rows.record_places import record_place
 from spark_bridge.rows.table_lives import TableLife, generation_column, newest_life
 from spark_bridge.spark_line import iceberg_jar
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.positions import Position, topic_of
+from spark_bridge.topics.table_clearing import TableClearing, clearing_from_state
 
 __all__ = [
     "NO_CONTENT",
@@ -49,7 +53,10 @@ __all__ = [
     "not_applied",
 ]
 
+_log: Final = logging.getLogger(__name__)
 _FORGET_EVERY_S: Final = 3_600
+_READ_FOR_S: Final = 3_600
+"""So long may a reader of a mirror take that is written at the same time."""
 
 RecordPosition = tuple[int, int, int]
 """Ledger, entry, batch index (-1 without one)."""
@@ -63,8 +70,13 @@ class Applied:
     `static_columns` are those that records of the table have named. `forgot_s`: when markers were last dropped.
     `schema_version` is that of the topic's schema which the rows follow (None: stored before this was kept). `is_expiring`: the
     next epoch takes away what is over at `clock_s`, and part of that may be written. `creations`: when Pulsar made the topic
-    partitions that the positions are of, as far as it is known. `begins_anew`: the next records are those of an empty table.
-    `table_generation`: with the table id, which life of the table it is (None: no record has named it).
+    partitions that the positions are of, as far as it is known. `begins_anew`: the next records are those of an empty table;
+    `is_to_begin_anew`: a rebuild was asked for, and no run has begun it yet.
+    `table_generation`: with the table id, which life of the table it is (None: no record has named it). `resolved_ms`: the tables
+    have every write that Cassandra acknowledged before (None: not known). `runs`: what is kept of the records, the oldest first
+    (None: an earlier version keeps it in a table), and `forgotten`, which of that counts no more; `replaced_runs` may still
+    be read. `cleared`: names of the truncations and drops that were applied. `clearing`: those that the next epoch applies, and part of
+    that may be written.
     """
 
     epoch: int = 0
@@ -79,12 +91,30 @@ class Applied:
     is_expiring: bool = False
     creations: Mapping[str, str] = field(default_factory=dict)
     begins_anew: bool = False
+    is_to_begin_anew: bool = False
     table_generation: int | None = None
+    resolved_ms: int | None = None
+    runs: tuple[Run, ...] | None = ()
+    forgotten: Forgotten = NOTHING_FORGOTTEN
+    replaced_runs: tuple[ReplacedRun, ...] = ()
+    cleared: tuple[str, ...] = ()
+    clearing: tuple[TableClearing, ...] = ()
 
     @property
     def life(self) -> TableLife | None:
         """The life of the table that the rows are of; None while no record has named its table."""
         return None if self.table_id is None else TableLife(self.table_id, self.table_generation)
+
+    def may_expire(self, now_s: int) -> bool:
+        """Whether rows are over at that time, or a failed run has begun to take away what was."""
+        is_passed = self.next_expiry_s is not None and self.next_expiry_s <= now_s
+        return (self.is_expiring or is_passed) and not self.begins_anew
+
+    def replaced_without(self, runs: Sequence[Run]) -> tuple[ReplacedRun, ...]:
+        """The runs that may still be read besides these, which count from now on."""
+        now_s = int(time.time())
+        still = [each for each in self.replaced_runs if each.at_s > now_s - _READ_FOR_S]
+        return (*still, *[ReplacedRun(each.name, now_s) for each in self.runs or () if each not in runs])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,18 +155,16 @@ class MirrorTables:
             )
         made = IcebergTable if self.table_format == "iceberg" else DeltaTable
         self.rows: LakeTable = made(spark, f"{folder}/rows")
-        self.records: LakeTable = (
-            made(spark, f"{folder}/records")
-            if made is IcebergTable
-            # the bounds of all that its structs hold would take longer than to write it
-            else DeltaTable(spark, f"{folder}/records", looked_up_by=("owner",))
-        )
+        self.kept = KeptRecords(spark, f"{folder}/kept")
+        self._spark = spark
+        # where earlier versions keep what is now in `kept`
+        self._records: LakeTable = made(spark, f"{folder}/records")
         self.changes: LakeTable = made(spark, f"{folder}/changes")
         self.history: LakeTable = made(spark, f"{folder}/history")
 
     def compact(self) -> None:
         """Many small files become few, in every table that there is."""
-        for each in (self.rows, self.records, self.changes, self.history):
+        for each in (self.rows, self.changes, self.history):
             if each.read() is not None:
                 each.compact()
 
@@ -148,7 +176,17 @@ class MirrorTables:
         found = json.loads(stored)
         positions = {topic: (at[0], at[1], at[2]) for topic, at in found.pop("positions").items()}
         statics = tuple(found.pop("static_columns"))
-        return Applied(positions=positions, static_columns=statics, **found)
+        runs, forgotten = found.pop("runs", None), found.pop("forgotten", NOTHING_FORGOTTEN)
+        return Applied(
+            positions=positions,
+            static_columns=statics,
+            runs=None if runs is None else tuple(Run(*each) for each in runs),
+            forgotten=Forgotten(*forgotten),
+            replaced_runs=tuple(ReplacedRun(*each) for each in found.pop("replaced_runs", ())),
+            cleared=tuple(found.pop("cleared", ())),
+            clearing=tuple(clearing_from_state(each) for each in found.pop("clearing", ())),
+            **found,
+        )
 
     def save_applied(self, applied: Applied) -> None:
         """The last step of a micro-batch."""
@@ -159,9 +197,18 @@ class MirrorTables:
         if self._applied.read() is None:
             self.save_applied(Applied())
 
+    def ask_for_rebuild(self) -> None:
+        """From now on, a run begins anew first, also one that is not told to."""
+        self.save_applied(replace(self.applied(), is_to_begin_anew=True))
+
     def begin_anew(self) -> None:
-        """The next records are those of an empty table, whatever was applied before; until they come the rows stay."""
+        """The next records are those of an empty table, whatever was applied before; until they come the rows stay.
+
+        Of an epoch that a failed run has begun nothing stays that the rows do not have.
+        """
         known = self.applied()
+        if take_back(self.rows, self.changes, self.history, known.epoch + 1):
+            _log.info("%s: changes of the epoch that was interrupted are taken back", self.target)
         self.save_applied(
             Applied(
                 epoch=known.epoch + 1,
@@ -170,42 +217,49 @@ class MirrorTables:
                 static_columns=known.static_columns,
                 forgot_s=known.forgot_s,
                 begins_anew=True,
+                runs=known.runs,
+                replaced_runs=known.replaced_runs,
             )
         )
 
-    def save_records(self, judged: DataFrame, seen_s: int, *, is_large: bool) -> None:
-        """Keep of what `spark_bridge.rows.folding.folded` gave what later records must meet."""
-        named = judged.withColumns({
-            "record_id": F.concat_ws("/", "scope", F.hex("key"), F.to_json("bounds")),
-            "seen_s": F.lit(seen_s).cast("bigint"),
-        })  # fmt: skip
-        names = ["record_id", *KEPT_SCHEMA.names, "seen_s"]
-        source = named.select(*names, "is_dropped")
-        if self.records.read() is None:
-            self.records.create(source.where("NOT is_dropped").drop("is_dropped"))
-            return
-        self.records.ensure(source.drop("is_dropped"))
-        update, insert = update_and_insert(names)
-        self.records.merge(
-            source,
-            same_key("record_id", source, is_listed=is_large),
-            "WHEN MATCHED AND s.is_dropped THEN DELETE",
-            f"WHEN MATCHED THEN {update}",
-            f"WHEN NOT MATCHED AND NOT s.is_dropped THEN {insert}",
-        )
+    def read_kept(self, applied: Applied) -> DataFrame | None:
+        """The kept records; None: there are none. See `KeptRecords.read`."""
+        if applied.runs is not None:
+            return self.kept.read(applied.runs, applied.forgotten)
+        of_earlier_version = self._records.read()
+        return None if of_earlier_version is None else of_earlier_version.withColumn("run", F.lit(0).cast("bigint"))
+
+    def take_over(self) -> None:
+        """The records of an earlier version become the first run; its table is deleted."""
+        applied = self.applied()
+        if applied.runs is None:
+            records = self._records.read()
+            runs = () if records is None else (self.kept.taken_over(records),)
+            self.save_applied(replace(applied, runs=runs))
+        # also after a run that was killed in between
+        HadoopFolder(self._spark, self._records.path).delete_all()
+
+    def merge_kept(self) -> None:
+        """Many runs of what is kept become few."""
+        applied = self.applied()
+        assert applied.runs is not None
+        runs = self.kept.merged(applied.runs, applied.forgotten)
+        if runs != applied.runs:
+            replaced = applied.replaced_without(runs)
+            self.save_applied(replace(applied, runs=runs, replaced_runs=replaced))
+            self.kept.delete_others([*runs, *replaced])
 
     def forget(self, retention_s: float) -> None:
-        """Drop markers of deletions of many rows that were last met so long ago; looks at most once an hour."""
+        """Drop markers of deletions of many rows that were last met so long ago; checks at most once an hour."""
         applied, now_s = self.applied(), int(time.time())
-        if self.records.read() is None or now_s - applied.forgot_s < min(_FORGET_EVERY_S, retention_s):
+        if not applied.runs or now_s - applied.forgot_s < min(_FORGET_EVERY_S, retention_s):
             return
-        before_s = int(now_s - retention_s)
-        self.records.delete(f"seen_s < {before_s} AND scope IN ('partition', 'range')")
-        self.save_applied(replace(applied, forgot_s=now_s))
+        forgotten = Forgotten(applied.runs[-1].number, int(now_s - retention_s))
+        self.save_applied(replace(applied, forgot_s=now_s, forgotten=forgotten))
 
 
 def known_format(target: str) -> TableFormat | None:
-    """The format of the tables below a folder, told before there is a session; None: there are none.
+    """The format of the tables below a folder, known before there is a session; None: there are none.
 
     Raises OSError when this Python cannot look there.
     """
@@ -232,7 +286,7 @@ def not_applied(applied: Applied) -> Column:
 
 
 def known_creations(applied: Applied, options: BridgeOptions) -> dict[str, str]:
-    """When Pulsar made the topic partitions that there are now, as far as it tells.
+    """When Pulsar made the topic partitions that exist now, as far as it returns this.
 
     Raises OtherTopicError where a position of the mirror is of another one: its records would be skipped, or lose against those
     that the mirror knows. TopicError, PulsarUnreachableError.

@@ -9,14 +9,14 @@ from uuid import UUID
 from pyspark.sql import Row
 
 from schemas.cql_bytes import UnwritableKeyError
+from schemas.cql_type import NativeType
 from schemas.table_metadata import TableMetadata
 from schemas.topics import events_topic
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
-from spark_bridge.jobs.row_events import RowEvents
+from spark_bridge.jobs.row_events import RowEvents, events_partitions
 from spark_bridge.jobs.row_keys import RowKey, RowKeys, token_of
 from spark_bridge.jobs.row_sender import node_id_of
 from spark_bridge.jobs.table_comparison import ID
-from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
 
 __all__ = ["RepairTarget"]
@@ -30,16 +30,22 @@ class RepairTarget:
     table: TableMetadata
     partitions: tuple[str, ...]
     node_id: UUID
+    hides_key: bool
 
     @classmethod
     def find(
-        cls, options: BridgeOptions, access: CassandraAccess, table: TableMetadata, events_prefix: str
+        cls,
+        options: BridgeOptions,
+        access: CassandraAccess,
+        table: TableMetadata,
+        events_prefix: str,
+        *,
+        hides_key: bool = False,
     ) -> RepairTarget:
-        """Raises TopicError when there is no events topic, PulsarUnreachableError, CassandraReadError."""
+        """`hides_key`: keys on the data topic are not those of the table. Raises TopicError when there is no events topic, PulsarUnreachableError, CassandraReadError."""
         events = options.of_topic(events_topic(table.keyspace, table.name, events_prefix))
-        with PulsarAdmin(events) as admin:
-            partitions = tuple(admin.topic_partitions())
-        return cls(options=events, table=table, partitions=partitions, node_id=node_id_of(access))
+        partitions = tuple(events_partitions(events, table.full_name))
+        return cls(options=events, table=table, partitions=partitions, node_id=node_id_of(access), hides_key=hides_key)
 
     def send(self, rows: Sequence[Row]) -> tuple[str, ...]:
         """An event for each row of a comparison; with the broker when this returns. Answers keys for which there is none.
@@ -51,7 +57,7 @@ class RepairTarget:
         try:
             for row in rows:
                 try:
-                    key = _key_of(row, keys)
+                    key = self._key_of(row, keys)
                 except UnwritableKeyError:
                     unwritable.append((row.cassandra or row.topic).key)
                     continue
@@ -62,12 +68,14 @@ class RepairTarget:
             events.close()
         return tuple(unwritable)
 
-
-def _key_of(row: Row, keys: RowKeys) -> RowKey:
-    """Cassandra's own bytes where it has the row. Raises UnwritableKeyError."""
-    is_static = row[ID].startswith("static:")
-    if row.cassandra is not None:
-        parts = tuple(None if each is None else bytes(each) for each in row.cassandra.key_parts)
-        return RowKey(avro=bytes(row.cassandra.key_bytes), parts=parts, has_row=not is_static)
-    avro = bytes(row.topic.key_bytes)
-    return keys.static_row_of(avro) if is_static else keys.of(avro)
+    def _key_of(self, row: Row, keys: RowKeys) -> RowKey:
+        """Cassandra's own bytes where it has the row. Raises UnwritableKeyError."""
+        is_static = row[ID].startswith("static:")
+        if row.cassandra is not None:
+            parts = tuple(None if each is None else bytes(each) for each in row.cassandra.key_parts)
+            avro = keys.avro_of(parts) if self.hides_key else bytes(row.cassandra.key_bytes)
+            return RowKey(avro=avro, parts=parts, has_row=not is_static)
+        if self.hides_key:
+            raise UnwritableKeyError(NativeType("text"), "of a hidden key column")
+        avro = bytes(row.topic.key_bytes)
+        return keys.static_row_of(avro) if is_static else keys.of(avro)

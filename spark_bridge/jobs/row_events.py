@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-import _pulsar
 import pulsar
 
 from schemas.cql_bytes import joined_partition_key
@@ -27,13 +26,31 @@ from schemas.mutation_event import (
 from schemas.row_record import events_key_schema, schema_text
 from schemas.table_metadata import TableMetadata
 from schemas.topics import partition_of_token
-from spark_bridge.errors import EventSendError
-from spark_bridge.reading.topic_reader import open_client
+from spark_bridge.errors import EventSendError, TopicError
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.avro_bytes import AvroBytes
+from spark_bridge.topics.client import open_client
 from spark_bridge.topics.options import BridgeOptions
 
-__all__ = ["RowEvents"]
+__all__ = ["RowEvents", "events_partitions"]
 
 _EVENTS_PER_MESSAGE: Final = 500
+
+
+def events_partitions(options: BridgeOptions, table: str) -> list[str]:
+    """Topic partitions of a table's events topic, which is the topic of `options`.
+
+    Raises TopicError, which says how the topic comes to be, where there is none; PulsarUnreachableError.
+    """
+    with PulsarAdmin(options) as admin:
+        try:
+            return list(admin.topic_partitions())
+        except TopicError as error:
+            reason = (
+                f"does not exist: an agent makes it when {table} has CDC. Run ALTER TABLE {table} WITH cdc = true, and see "
+                "that agents run (cdc status); with another topicPrefix of theirs, give --events-prefix"
+            )
+            raise TopicError(error.place, reason) from None
 
 
 class RowEvents:
@@ -52,9 +69,10 @@ class RowEvents:
         self._failures: list[str] = []
         self._client = open_client(options)
         self._topic = partitions[0]
+        schema = AvroBytes("MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
         try:
             self._producers = [
-                self._client.create_producer(each, schema=_AvroBytes(), block_if_queue_full=True) for each in partitions
+                self._client.create_producer(each, schema=schema, block_if_queue_full=True) for each in partitions
             ]
         except pulsar.PulsarException as error:
             self._client.close()
@@ -121,14 +139,3 @@ class RowEvents:
     def _sent_or_failed(self, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
         if result != pulsar.Result.Ok:
             self._failures.append(str(result))
-
-
-class _AvroBytes(pulsar.schema.Schema):  # type: ignore[misc]  # the client has no types
-    """Registers the events' schema and passes bytes through."""
-
-    def __init__(self) -> None:
-        super().__init__(bytes, _pulsar.SchemaType.AVRO, {"type": "record"}, "AVRO")
-        self._schema_info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
-
-    def encode(self, obj: bytes) -> bytes:
-        return obj

@@ -1,4 +1,4 @@
-"""From a record's Avro key back to the row's CQL key: what an event needs, and the token of its partition."""
+"""From a record's Avro key back to the row's CQL key, which an event needs, and the token of its partition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cassandra.metadata import Murmur3Token
 from schemas.avro_names import avro_names
 from schemas.cql_bytes import cql_bytes, joined_partition_key
 from schemas.cql_type import NativeType
-from schemas.cql_value import AvroValue
+from schemas.cql_value import AvroValue, value_reader
 from schemas.row_record import data_key_schema, record_writer
 from schemas.table_metadata import TableMetadata
 
@@ -43,17 +43,24 @@ class RowKeys:
 
     @property
     def are_exact(self) -> bool:
-        """True when every partition key of the table can be told from its Avro form."""
+        """True when every partition key of the table can be rebuilt from its Avro form."""
         types = [column.type for _, column in self._columns[: self._width]]
         return all(isinstance(each, NativeType) and each.name != _CUT for each in types)
 
     def of(self, avro: bytes) -> RowKey:
-        """Raises UnwritableKeyError for a key whose bytes cannot be told from its Avro form (collections, user types)."""
+        """Raises UnwritableKeyError for a key whose bytes cannot be rebuilt from its Avro form (collections, user types)."""
         values = self._values(avro)
         parts = tuple(
             None if values[name] is None else cql_bytes(column.type, values[name]) for name, column in self._columns
         )
         return RowKey(avro=avro, parts=parts, has_row=all(each is not None for each in parts[self._width :]))
+
+    def avro_of(self, parts: Sequence[bytes | None]) -> bytes:
+        """The Avro form of a key by the CQL bytes of its columns. Raises CqlValueError."""
+        pairs = zip(self._columns, parts, strict=True)
+        return self._write(
+            {name: None if each is None else value_reader(column.type)(each) for (name, column), each in pairs}
+        )
 
     def static_row_of(self, avro: bytes) -> RowKey:
         """The key of the partition's static row, of any key in it. Raises UnwritableKeyError."""

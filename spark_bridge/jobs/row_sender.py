@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from schemas.table_metadata import TableMetadata
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, TokenRange
 from spark_bridge.jobs.row_events import RowEvents
+from spark_bridge.jobs.time_spans import TimeSpan
 from spark_bridge.topics.options import BridgeOptions
 
 __all__ = ["RowSender", "node_id_of"]
@@ -32,13 +33,18 @@ class RowSender:
         where: str | None,
         rows_per_second: float | None,
         tasks: int,
+        written: Sequence[TimeSpan] | None = None,
     ) -> None:
-        """`partitions` of the events topic; `rows_per_second` is shared by `tasks` at a time. Raises CassandraReadError."""
+        """`partitions` of the events topic; `rows_per_second` is shared by `tasks` at a time; `written` as of RangeReader.
+
+        Raises CassandraReadError.
+        """
         self._access = access
         self._table = table
         self._options = options
         self._partitions = list(partitions)
         self._where = where
+        self._written = None if written is None else tuple(written)
         self._rate = None if rows_per_second is None else rows_per_second / tasks
         self._node_id = node_id_of(access)
 
@@ -79,7 +85,7 @@ class RowSender:
         return sent
 
     def _reader(self) -> RangeReader:
-        return RangeReader(self._access, self._table, keys_only=True, where=self._where)
+        return RangeReader(self._access, self._table, keys_only=True, where=self._where, written=self._written)
 
 
 def node_id_of(access: CassandraAccess) -> UUID:

@@ -47,7 +47,7 @@ class StateFile:
 
 
 def newest_state(folder: Folder) -> str | None:
-    """What a `StateFile` in this folder reads. Raises OSError."""
+    """The content of a `StateFile` in this folder. Raises OSError."""
     numbers = _numbers(folder)
     return folder.text(f"{numbers[-1]}.json") if numbers else None
 

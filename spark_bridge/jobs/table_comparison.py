@@ -13,21 +13,23 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.avro_names import avro_names
+from schemas.hidden_columns import PublishedTable
 from schemas.row_record import data_key_schema, data_value_schema
 from schemas.table_metadata import TableMetadata
 from spark_bridge.jobs.batch_session import fit_session
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, TokenRange, read_rows
-from spark_bridge.jobs.mirror_batch import ID, OWNER, WRITETIME
+from spark_bridge.jobs.mirror_rows import ID, OWNER, WRITETIME
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.rows.current_table import shown_records
+from spark_bridge.rows.fold import NOTHING
 from spark_bridge.rows.key_columns import with_owner
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import AvroRecord, SchemaVersion, TopicSchemas
 
-__all__ = ["ID", "Look", "TableComparison"]
+__all__ = ["ID", "Differences", "TableComparison"]
 
 _CASSANDRA_VERSION: Final = -1
 """Stands for the table's own schema beside the versions of the topic."""
@@ -37,7 +39,7 @@ _ROW_BYTES: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Differences:
     """What one comparison found: rows of Cassandra, how many rows differ, and these, as far as they were asked for.
 
     Each has its id (`ID`); `cassandra` and `topic`, null where that side has no such row, else a struct of `key` (JSON), `writetime`,
@@ -51,7 +53,7 @@ class Look:
 
 
 class TableComparison:
-    """One table, looked at as often as needed; with a sample only its part of the ring."""
+    """One table, read as often as needed; with a sample only its part of the ring."""
 
     def __init__(
         self,
@@ -63,8 +65,10 @@ class TableComparison:
         *,
         mirror: str | None,
         sample: TokenSample | None,
+        published: PublishedTable | None = None,
     ) -> None:
         """`ranges` of the table are read, one task each. The session's settings are changed: it is the comparison's own.
+        `published` is what the connector makes of the table, where it hides columns: both sides are compared in that form.
 
         Raises TopicError, PulsarUnreachableError.
         """
@@ -76,33 +80,40 @@ class TableComparison:
         self._ranges = ranges
         self._mirror = mirror
         self._sample = sample
+        self._published = published
+        shown = table if published is None else published.table
         topic = TopicSchemas.fetch(options)
         own = SchemaVersion(
-            version=_CASSANDRA_VERSION, key=_record(data_key_schema(table)), value=_record(data_value_schema(table))
+            version=_CASSANDRA_VERSION, key=_record(data_key_schema(shown)), value=_record(data_value_schema(shown))
         )
         self._schemas = TopicSchemas(topic=topic.topic, versions=(own, *topic.versions))
         self._columns = table_columns(self._schemas)
-        self._keys = avro_names([each.name for each in table.primary_key])
-        statics = {each.name for each in table.static_columns}
-        values = [each.name for each in table.value_columns]
+        self._keys = avro_names([each.name for each in shown.primary_key])
+        statics = {each.name for each in shown.static_columns}
+        values = [each.name for each in shown.value_columns]
         self._statics = [own for name, own in zip(values, avro_names(values), strict=True) if name in statics]
 
-    def look(self, among: Sequence[str] | None = None, *, at_most: int) -> Look:
-        """Compare all rows, or those of the ids `among`; no more than `at_most` of those that differ come to the driver."""
+    def compare(self, among: Sequence[str] | None = None, *, at_most: int, unless: Column | None = None) -> Differences:
+        """Compare all rows, or those of the ids `among`; no more than `at_most` of those that differ come to the driver.
+
+        `unless`: rows that count as equal, by `cassandra.writetime` and `topic.writetime` (microseconds, or null).
+        """
         fit_session(self._spark, max(self._rows, self._stored_bytes() // _ROW_BYTES), 0)
         cassandra, topic = self._cassandra(), self._other_side()
         if among is not None:
             ids = F.broadcast(self._spark.createDataFrame([(each,) for each in among], f"{ID} string"))
             cassandra, topic = cassandra.join(ids, ID, "left_semi"), topic.join(ids, ID, "left_semi")
-        told = cassandra.join(topic, ID, "full_outer").persist()
+        both = cassandra.join(topic, ID, "full_outer").persist()
         differs = ~F.col("cassandra.content").eqNullSafe(F.col("topic.content"))
+        if unless is not None:
+            differs &= ~F.coalesce(unless, F.lit(False))
         try:
-            counted = told.agg(F.count("cassandra").alias("rows"), F.count_if(differs).alias("differing")).collect()[0]
+            counted = both.agg(F.count("cassandra").alias("rows"), F.count_if(differs).alias("differing")).collect()[0]
             self._rows = max(self._rows, counted.rows)
-            shown = told.where(differs).select(ID, *self._shown()).limit(at_most).collect() if counted.differing else []
-            return Look(rows=counted.rows, differing=counted.differing, shown=shown)
+            shown = both.where(differs).select(ID, *self._shown()).limit(at_most).collect() if counted.differing else []
+            return Differences(rows=counted.rows, differing=counted.differing, shown=shown)
         finally:
-            told.unpersist()
+            both.unpersist()
 
     def _stored_bytes(self) -> int:
         """Of the topic, or the mirror: what there is to guess the table's size by before it is read."""
@@ -126,7 +137,7 @@ class TableComparison:
     def _cassandra(self) -> DataFrame:
         version = F.lit(_CASSANDRA_VERSION).cast("bigint")
         statics = F.array(*map(F.lit, self._statics)).cast("array<string>")
-        rows = read_rows(self._spark, self._access, self._table, self._ranges).withColumns({
+        rows = read_rows(self._spark, self._access, self._table, self._ranges, self._published).withColumns({
             "key_version": version,
             "value_version": version,
             "place": F.lit("of Cassandra"),
@@ -147,12 +158,14 @@ class TableComparison:
         return self._side(sampled.withColumn(_PARTS, _no_parts()), "topic")
 
     def _of_mirror(self, mirror: MirrorTables) -> DataFrame:
-        rows, records = mirror.rows.read(), mirror.records.read()
-        if rows is None or records is None:
+        rows, kept = mirror.rows.read(), mirror.read_kept(mirror.applied())
+        if rows is None or kept is None:
             rows = self._spark.createDataFrame([], f"{ID} string, {OWNER} string, {WRITETIME} bigint")
-            records = self._spark.createDataFrame([], "owner string, key binary")
-        # any key of a partition stands for it
-        owners = records.groupBy(F.col("owner").alias(OWNER)).agg(F.min("key").alias("key"))
+            kept = self._spark.createDataFrame([], "owner string, key binary, scope string")
+        # any key of a partition identifies it
+        owners = (
+            kept.where(F.col("scope") != NOTHING).groupBy(F.col("owner").alias(OWNER)).agg(F.min("key").alias("key"))
+        )
         if self._sample is not None:
             rows = rows.join(self._sample.of(owners), OWNER, "left_semi")
         missing = {name: F.lit(None).cast("string") for name in self._columns if name not in rows.columns}
@@ -170,14 +183,14 @@ class TableComparison:
 
     def _compared(self, rows: DataFrame, name: str) -> DataFrame:
         each = {column: F.to_json(F.struct(_column(column).alias(column))).alias(column) for column in self._columns}
-        told = F.struct(
+        both = F.struct(
             F.to_json(F.struct(*[_column(key).alias(key) for key in self._keys if key in self._columns])).alias("key"),
             F.struct(*each.values()).alias("content"),
             F.col(WRITETIME).alias("writetime"),
             F.col(_KEY).alias("key_bytes"),
             F.col(_PARTS).alias("key_parts"),
         )
-        return rows.select(ID, told.alias(name))
+        return rows.select(ID, both.alias(name))
 
 
 def _no_parts() -> Column:

@@ -1,4 +1,4 @@
-"""A random part of the ring, in even pieces: what a sampled comparison reads of Cassandra, and keeps of the other side."""
+"""A random part of the ring, in even pieces: the part of Cassandra and of the other side that a sample compares."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from schemas.errors import ConfigError
+from schemas.hidden_columns import PublishedTable
 from schemas.table_metadata import TableMetadata
 from spark_bridge.jobs.cassandra_rows import TokenRange, token_ranges
 from spark_bridge.jobs.row_keys import RowKeys
@@ -27,13 +28,24 @@ class TokenSample:
     ranges: tuple[TokenRange, ...]
 
     @classmethod
-    def draw(cls, table: TableMetadata, fraction: float, ranges: int, seed: int | None = None) -> TokenSample:
+    def draw(
+        cls,
+        table: TableMetadata,
+        fraction: float,
+        ranges: int,
+        seed: int | None = None,
+        published: PublishedTable | None = None,
+    ) -> TokenSample:
         """So many ranges that are about this fraction of the ring together; the same for the same seed, else drawn anew.
 
-        Raises ConfigError for a fraction outside (0, 1], and for a partition key whose token its Avro form does not tell.
+        Raises ConfigError for a fraction outside (0, 1], and for a partition key whose token its Avro form does not tell:
+        it is hidden on the topic, or has such a type.
         """
         if not 0 < fraction <= 1:
             raise ConfigError.of("sample", f"{fraction} is no part of the table: it lies above 0 and up to 1")
+        if published is not None and published.hides_partition_key:
+            reason = f"{table.full_name} has hashes on the topic for its partition key, which do not tell a token: compare it whole"
+            raise ConfigError.of("sample", reason)
         if not RowKeys(table).are_exact:
             reason = f"{table.full_name} has a time, a collection, a tuple or a user type in its partition key: compare it whole"
             raise ConfigError.of("sample", reason)

@@ -14,11 +14,12 @@ from typing import Final, Literal, Protocol
 
 from pyspark.sql import Row, SparkSession
 
+from schemas.hidden_columns import HiddenColumns
 from schemas.topics import DEFAULT_EVENTS_PREFIX
 from spark_bridge.jobs.batch_session import own_session
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata, token_ranges
 from spark_bridge.jobs.repair import RepairTarget
-from spark_bridge.jobs.table_comparison import ID, Look, TableComparison
+from spark_bridge.jobs.table_comparison import ID, Differences, TableComparison
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.topics.options import BridgeOptions, option_texts
 
@@ -45,7 +46,7 @@ class VerifyReport:
 
     `left_out` counts the rows that differed at first and were beyond the limit: nothing more is known about them.
     `repaired` rows were sent through the events topic again; `unrepairable` are keys (JSON) of extra rows whose CQL key
-    cannot be told from the topic's.
+    cannot be made from the topic's.
     """
 
     rows: int
@@ -61,7 +62,7 @@ class VerifyReport:
 class Comparison(Protocol):
     """What `settle` looks at: `TableComparison`."""
 
-    def look(self, among: Sequence[str] | None = None, *, at_most: int) -> Look:
+    def compare(self, among: Sequence[str] | None = None, *, at_most: int) -> Differences:
         """All rows compared, or those of the ids `among`."""
         ...
 
@@ -92,12 +93,15 @@ def verify(
     settle_s: float = 30,
     give_up_s: float = 600,
     max_differences: int = 100_000,
+    hidden: HiddenColumns | None = None,
 ) -> VerifyReport:
     """Compare every row of a table with the topic's, or the mirror's below `mirror_target`.
 
     `sample` compares about this part of the table (0 to 1), in token ranges drawn at random, by `sample_seed` the same
     ones again. `repair` sends the rows that are
     reported through the table's events topic again, so that the connector publishes what Cassandra has.
+    `hidden` is what the connector hides: what is read of Cassandra is hidden in the same way, and compared so. An extra row whose
+    key is hidden is unrepairable, for nobody knows its key.
     A difference is reported when both sides have stayed as they are for `settle_s`; rows that still move `give_up_s` after
     the first comparison (and after `settle_s` at least) are left as unsettled. No more than `max_differences` rows are
     looked at again, reported and repaired. Raises ConfigError, TopicError, PulsarUnreachableError, EventSendError, and Spark's errors; a
@@ -106,12 +110,16 @@ def verify(
     started = time.monotonic()
     parsed = BridgeOptions.from_mapping(option_texts(options))
     metadata = table_metadata(access, keyspace, table)
-    target = RepairTarget.find(parsed, access, metadata, events_prefix) if repair else None
+    published = None if hidden is None else hidden.of(metadata)
+    hides_key = published is not None and published.hides_key
+    target = RepairTarget.find(parsed, access, metadata, events_prefix, hides_key=hides_key) if repair else None
     tasks = ranges or spark.sparkContext.defaultParallelism * 2
-    drawn = None if sample is None else TokenSample.draw(metadata, sample, tasks, sample_seed)
+    drawn = None if sample is None else TokenSample.draw(metadata, sample, tasks, sample_seed, published)
     plan = token_ranges(tasks) if drawn is None else drawn.ranges
     with own_session(spark) as own:
-        comparison = TableComparison(own, parsed, access, metadata, plan, mirror=mirror_target, sample=drawn)
+        comparison = TableComparison(
+            own, parsed, access, metadata, plan, mirror=mirror_target, sample=drawn, published=published
+        )
         found = settle(comparison, settle_s=settle_s, give_up_s=give_up_s, at_most=max_differences)
     unrepairable = () if target is None else target.send(found.differing)
     return VerifyReport(
@@ -127,12 +135,12 @@ def verify(
 
 
 def settle(comparison: Comparison, *, settle_s: float, give_up_s: float, at_most: int) -> Settled:
-    """Look until every row that differed is equal or has stayed as it is, or for so long; at least once again.
+    """Compare until every row that differed is equal or has stayed as it is, or for so long; at least once again.
 
     The time counts from the end of the first look, which takes as long as the table is large.
     """
     began_s = time.monotonic()
-    first = comparison.look(at_most=at_most)
+    first = comparison.compare(at_most=at_most)
     first_s = time.monotonic()
     took_s = first_s - began_s
     waiting = {row[ID]: (row, first_s) for row in first.shown}
@@ -141,7 +149,7 @@ def settle(comparison: Comparison, *, settle_s: float, give_up_s: float, at_most
         # after a long look another one is worth its cost only when differences can have settled
         time.sleep(min(settle_s, max(_BETWEEN_LOOKS_S, took_s)))
         began_s = time.monotonic()
-        again = comparison.look(list(waiting), at_most=len(waiting)).shown
+        again = comparison.compare(list(waiting), at_most=len(waiting)).shown
         ended_s = time.monotonic()
         took_s = ended_s - began_s
         now = {row[ID]: (row, waiting[row[ID]][1] if row == waiting[row[ID]][0] else ended_s) for row in again}

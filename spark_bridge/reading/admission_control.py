@@ -1,4 +1,4 @@
-"""The stream reader of PySpark 4.2 and later, where Spark tells a source the query's position and the limit of a
+"""The stream reader of PySpark 4.2 and later, where Spark gives a source the query's position and the limit of a
 micro-batch.
 
 pyspark.sql.streaming.datasource: ReadLimit, SupportsTriggerAvailableNow. On PySpark 4.1 this module cannot be imported.

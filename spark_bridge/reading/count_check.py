@@ -50,6 +50,6 @@ def missing_records(frame: DataFrame, options: Mapping[str, str | int | bool]) -
                     yield found.select(["topic", "partition", "message_id"])
 
     plan = spark.createDataFrame(ranges, _RANGE).repartition(max(1, len(ranges)))
-    told = plan.mapInArrow(read, _ID)
+    expected = plan.mapInArrow(read, _ID)
     mine = frame.select("topic", "message_id").where(F.col("message_id").isNotNull())
-    return told.join(mine, ["topic", "message_id"], "left_anti").select("topic", "partition", "message_id")
+    return expected.join(mine, ["topic", "message_id"], "left_anti").select("topic", "partition", "message_id")

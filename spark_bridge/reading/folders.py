@@ -29,7 +29,7 @@ class FsspecFolder:
 
     def __init__(self, folder: str) -> None:
         """Raises OSError when there is no library for it."""
-        # here, for of Spark's Python processes only those that look at a folder need it
+        # imported here, because only the Python processes that read a folder need it
         from fsspec.core import url_to_fs
 
         try:
@@ -90,10 +90,15 @@ class HadoopFolder:
             if not self._files.rename(unfinished, self._path(self._folder, name)):
                 raise OSError(f"{name} cannot be put there")
 
-    def delete(self, name: str) -> None:
-        """Delete a file. Raises OSError."""
+    def size_bytes(self) -> int:
+        """Of all its files. Raises OSError."""
         with _os_errors():
-            self._files.delete(self._path(self._folder, name), False)
+            return int(self._files.getContentSummary(self._folder).getLength())
+
+    def delete(self, name: str) -> None:
+        """Delete a file, or a folder with all that it holds, if it is there. Raises OSError."""
+        with _os_errors():
+            self._files.delete(self._path(self._folder, name), True)
 
     def delete_all(self) -> None:
         """Delete the folder with all that it holds, if it is there. Raises OSError."""

@@ -17,7 +17,7 @@ from spark_bridge.reading.topic_reader import TopicRange, end_within
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.positions import BEGINNING, Position, topic_of
 
-__all__ = ["limited_ends", "logged_end"]
+__all__ = ["is_to_be_repeated", "limited_ends", "logged_end"]
 
 
 def logged_end(
@@ -43,6 +43,18 @@ def logged_end(
         return {topic: Position.of_offset(each) for topic, each in found[0].items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise CheckpointError(checkpoint, f"its offsets cannot be read ({error})") from None
+
+
+def is_to_be_repeated(checkpoint: str, folder_of: Callable[[str], Folder]) -> bool:
+    """Whether the newest micro-batch that a checkpoint knows was begun and not finished. Raises CheckpointError."""
+    try:
+        begun, done = (
+            [int(name) for name in folder_of(f"{checkpoint.rstrip('/')}/{each}").names() if name.isdigit()]
+            for each in ("offsets", "commits")
+        )
+    except OSError as error:
+        raise CheckpointError(checkpoint, f"it cannot be read ({error})") from None
+    return max(begun, default=-1) > max(done, default=-1)
 
 
 def limited_ends(

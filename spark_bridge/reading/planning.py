@@ -1,4 +1,4 @@
-"""Plans what a query reads: from options and the topics' current state to ranges of topic partitions with fixed ends.
+"""Plans the read of a query: from options and the topics' current state to ranges of topic partitions with fixed ends.
 
 Planning notices when records were deleted before they were read (retention, a message TTL or a deleted subscription).
 It also notices when a position belongs to another topic than the one that has its name now (deleted and made again,

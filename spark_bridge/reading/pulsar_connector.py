@@ -66,8 +66,10 @@ def connector_batch(spark: SparkSession, options: BridgeOptions) -> DataFrame:
     first = {topic: _entry_at(starts[topic], storage[topic]) for topic in wanted}
     given = {
         "startingOffsets": _offsets({topic: _message_id(topic, first.get(topic)) for topic in topics}),
-        "endingOffsets": _offsets({topic: _message_id(topic, wanted[topic]) if topic in wanted else _NOTHING for topic in topics}),
-    }  # fmt: skip
+        "endingOffsets": _offsets(
+            {topic: _message_id(topic, wanted[topic]) if topic in wanted else _NOTHING for topic in topics}
+        ),
+    }
     frame = spark.read.format("pulsar").options(**settings, **given).load()
     return _raw(frame, options, {topic: starts[topic] for topic in wanted})
 
@@ -162,8 +164,10 @@ def _settings(options: BridgeOptions) -> dict[str, str]:
         "authParams": options.auth_params.get_secret_value() if options.auth_params else None,
         "tlsTrustCertsFilePath": options.tls_trust_certs_file_path,
         "tlsAllowInsecureConnection": "true" if options.tls_allow_insecure_connection else None,
-        "tlsHostnameVerificationEnable": "true" if options.service_url.startswith("pulsar+ssl") and options.tls_hostname_verification_enable else None,
-    }  # fmt: skip
+        "tlsHostnameVerificationEnable": "true"
+        if options.service_url.startswith("pulsar+ssl") and options.tls_hostname_verification_enable
+        else None,
+    }
     return {
         "service.url": options.service_url,
         "admin.url": options.admin_url,
@@ -180,13 +184,15 @@ def _raw(frame: DataFrame, options: BridgeOptions, starts: Mapping[str, Position
     """The connector's columns as the raw contract; `starts`: what lies at or before them is left out."""
     # Zeros behind it, so that fields which a message id leaves out are read as such.
     padded = F.concat(F.col("__messageId"), F.unhex(F.lit("00" * 8)))
-    told = frame.withColumn("id", from_avro(padded, _id_schema(), {"mode": "FAILFAST"}))
-    placed = told.withColumns({
-        "ledger": _number("value1"),
-        "entry": _number("value2"),
-        "number": _optional_field("partition"),
-        "batch_index": _optional_field("batch_index"),
-    })  # fmt: skip
+    decoded = frame.withColumn("id", from_avro(padded, _id_schema(), {"mode": "FAILFAST"}))
+    placed = decoded.withColumns(
+        {
+            "ledger": _number("value1"),
+            "entry": _number("value2"),
+            "number": _optional_field("partition"),
+            "batch_index": _optional_field("batch_index"),
+        }
+    )
     if starts:
         placed = placed.where(reduce(lambda kept, each: kept & each, [_is_after(*each) for each in starts.items()]))
     rows = placed.select(*_columns(), *_PLACE)

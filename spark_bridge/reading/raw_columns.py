@@ -36,34 +36,38 @@ from schemas.record_properties import WRITETIME
 
 __all__ = ["RAW_SCHEMA", "RawRow", "to_arrow"]
 
-RAW_SCHEMA: Final = StructType([
-    StructField("key", BinaryType(), False),
-    StructField("value", BinaryType()),
-    StructField("op", StringType(), False),
-    StructField("writetime", LongType()),
-    StructField("event_time", TimestampType()),
-    StructField("topic", StringType(), False),
-    StructField("partition", IntegerType(), False),
-    StructField("message_id", StringType(), False),
-    StructField("schema_version", LongType(), False),
-    StructField("publish_time", TimestampType(), False),
-    StructField("properties", MapType(StringType(), StringType(), False), False),
-])  # fmt: skip
+RAW_SCHEMA: Final = StructType(
+    [
+        StructField("key", BinaryType(), False),
+        StructField("value", BinaryType()),
+        StructField("op", StringType(), False),
+        StructField("writetime", LongType()),
+        StructField("event_time", TimestampType()),
+        StructField("topic", StringType(), False),
+        StructField("partition", IntegerType(), False),
+        StructField("message_id", StringType(), False),
+        StructField("schema_version", LongType(), False),
+        StructField("publish_time", TimestampType(), False),
+        StructField("properties", MapType(StringType(), StringType(), False), False),
+    ]
+)
 
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
-_ARROW_SCHEMA: Final = pa.schema([
-    pa.field("key", pa.binary(), False),
-    pa.field("value", pa.binary()),
-    pa.field("op", pa.string(), False),
-    pa.field("writetime", pa.int64()),
-    pa.field("event_time", _TIMESTAMP),
-    pa.field("topic", pa.string(), False),
-    pa.field("partition", pa.int32(), False),
-    pa.field("message_id", pa.string(), False),
-    pa.field("schema_version", pa.int64(), False),
-    pa.field("publish_time", _TIMESTAMP, False),
-    pa.field("properties", pa.map_(pa.string(), pa.field("value", pa.string(), False)), False),
-])  # fmt: skip
+_ARROW_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary(), False),
+        pa.field("value", pa.binary()),
+        pa.field("op", pa.string(), False),
+        pa.field("writetime", pa.int64()),
+        pa.field("event_time", _TIMESTAMP),
+        pa.field("topic", pa.string(), False),
+        pa.field("partition", pa.int32(), False),
+        pa.field("message_id", pa.string(), False),
+        pa.field("schema_version", pa.int64(), False),
+        pa.field("publish_time", _TIMESTAMP, False),
+        pa.field("properties", pa.map_(pa.string(), pa.field("value", pa.string(), False)), False),
+    ]
+)
 
 
 RawRow = tuple[bytes, bytes | None, Mapping[str, str], str, int, int | None, int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Final, cast
+from typing import Final
 
 import pyarrow as pa
 
@@ -57,7 +57,7 @@ class VersionLookup:
         """The version, where the registry knows just one."""
         with PulsarAdmin(self._options, patience_s=self._options.operation_timeout_seconds) as admin:
             found = admin.schemas(topic)
-        return cast("int", found[0]["version"]) if len(found) == 1 else None
+        return found[0]["version"] if len(found) == 1 else None
 
     def _looked_up(self, topic: str, partition: int, entries: list[Position]) -> list[int]:
         name = topic if partition < 0 else f"{topic}-partition-{partition}"

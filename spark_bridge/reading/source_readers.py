@@ -1,4 +1,4 @@
-"""What Spark asks of the data source `cassandra_cdc` when a query runs: a reader of batches, and one of streams.
+"""The readers of the data source `cassandra_cdc` that Spark calls when a query runs: one of batches, one of streams.
 
 Spark makes these objects in short-lived Python processes and pickles them into tasks, so they hold options only.
 """
@@ -36,7 +36,7 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader):
-    """Lives as long as the running query, in a process of its own beside the driver.
+    """Lives as long as the running query, in a separate process beside the driver.
 
     How far a micro-batch goes is PySpark 4.1's way here; `AdmittedStreamReader` does it as later ones ask for it.
     """

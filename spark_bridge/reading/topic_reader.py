@@ -7,7 +7,6 @@ run again, and a batch entry is never cut.
 from __future__ import annotations
 
 import binascii
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,11 +20,11 @@ from spark_bridge.errors import DataLossError, TopicReadError
 from spark_bridge.reading.garbage import few_collections
 from spark_bridge.reading.raw_columns import RawRow, to_arrow
 from spark_bridge.topics.admin import PulsarAdmin
-from spark_bridge.topics.authentication import client_authentication
-from spark_bridge.topics.options import OAUTH2_PLUGIN, BridgeOptions
+from spark_bridge.topics.client import open_client
+from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.positions import BEGINNING, Position, message_id_fields
 
-__all__ = ["TopicRange", "end_within", "entry_versions", "last_message_properties", "open_client", "read_range"]
+__all__ = ["TopicRange", "end_within", "entry_versions", "last_message_properties", "read_range"]
 
 _ROWS_PER_BATCH: Final = 10_000  # Spark's own spark.sql.execution.arrow.maxRecordsPerBatch
 _BYTES_PER_BATCH: Final = 8 << 20
@@ -116,24 +115,6 @@ def entry_versions(options: BridgeOptions, span: TopicRange) -> dict[Position, i
         client.close()
 
 
-def open_client(options: BridgeOptions) -> pulsar.Client:
-    """A client for the broker; the caller closes it. Raises ConfigError."""
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    if options.auth_plugin_class_name == OAUTH2_PLUGIN:
-        # Clients before 3.13 write what they send to an issuer that refuses it: the secret.
-        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
-    return pulsar.Client(
-        options.service_url,
-        authentication=client_authentication(options),
-        operation_timeout_seconds=options.operation_timeout_seconds,
-        connection_timeout_ms=min(10, options.operation_timeout_seconds) * 1000,
-        tls_trust_certs_file_path=options.tls_trust_certs_file_path,
-        tls_allow_insecure_connection=options.tls_allow_insecure_connection,
-        tls_validate_hostname=options.tls_hostname_verification_enable,
-        logger=logger,
-    )
-
-
 def _open(client: pulsar.Client, options: BridgeOptions, span: TopicRange) -> pulsar.Reader:
     if span.start == BEGINNING:
         start = pulsar.MessageId.earliest
@@ -172,15 +153,17 @@ def _batches(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange) ->
         event_time_ms = message.event_timestamp()
         # A null value and an empty one are the same on the wire for DataStax's connector: there is no row.
         key, value = _key(message, place, span), message.data() or None
-        rows.append((
-            key,
-            value,
-            message.properties(),
-            place if index < 0 else f"{place}:{index}",
-            version,
-            event_time_ms * 1000 if event_time_ms else None,
-            publish_time_us,
-        ))  # fmt: skip
+        rows.append(
+            (
+                key,
+                value,
+                message.properties(),
+                place if index < 0 else f"{place}:{index}",
+                version,
+                event_time_ms * 1000 if event_time_ms else None,
+                publish_time_us,
+            )
+        )
         size += len(key) + (len(value) if value else 0)
         if len(rows) == _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
             yield to_arrow(span.topic, span.partition, rows)
@@ -225,10 +208,10 @@ def _messages(
 
 
 def _refuse_gap(options: BridgeOptions, span: TopicRange, after: Place, before: Place | None) -> None:
-    """Look again where a ledger's end that was planned did not come between two messages; None: nothing follows.
+    """Check again if a planned end of a ledger did not come between two messages; None: nothing follows.
 
-    Pulsar drops whole ledgers, and does not wait for a reader without a subscription: it goes on behind them. A ledger that
-    is still there has no more for readers; the last entry may be a mark of Pulsar's own.
+    Pulsar deletes whole ledgers, and does not wait for a reader without a subscription: it continues behind them. A ledger
+    that still exists has no more for readers; the last entry may be one of Pulsar's own marks.
     """
     missed = [
         each
@@ -260,7 +243,7 @@ def _next(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange, at: P
             return None
         if now > deadline:
             reason = (
-                f"nothing came for {options.operation_timeout_seconds} s although the range goes to {span.end}; is the "
+                f"no record came for {options.operation_timeout_seconds} s although the range goes to {span.end}; is the "
                 "broker up? operationTimeoutSeconds sets how long to wait"
             )
             raise TopicReadError(span.partition_topic, str(Position(*at)), reason)

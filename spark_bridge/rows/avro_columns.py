@@ -1,4 +1,4 @@
-"""From the data topic's Avro types to Spark columns: what `from_avro` can read, and what is converted after it.
+"""From the data topic's Avro types to Spark columns: which `from_avro` can read, and which are converted after it.
 
 `from_avro` ignores logical types that it does not know: a varint is bytes, a decimal a struct of bytes and scale. With
 `numbers=decimal` the bytes are read once more as Avro's own `decimal`, the same encoding (big-endian two's complement);
@@ -8,9 +8,9 @@ with `numbers=string` a Python function writes them out, whatever their size.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from pyspark.sql import Column, Row
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
@@ -34,7 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_bridge.rows.avro_types import bare_type, named_records
+from spark_bridge.rows.avro_types import AvroType, Converter, bare_type, field_types, named_records, nullable, same
 from spark_bridge.spark_line import try_cast
 from spark_bridge.topics.topic_schemas import AvroRecord
 
@@ -57,16 +57,13 @@ _PRIMITIVES: Final[Mapping[str, DataType]] = {
 }
 _LOGICAL: Final[Mapping[str, DataType]] = {"date": DateType(), "timestamp-millis": TimestampType()}
 
-AvroType = object  # parsed JSON: a name, an object or a list (union)
-Converter = Callable[[object], object]
-
 
 class AvroColumns:
     """Columns of one record schema."""
 
     def __init__(self, schema: AvroRecord, numbers: Numbers) -> None:
         self._numbers: Numbers = numbers
-        self._fields = [(cast("str", each["name"]), each["type"]) for each in _fields(schema)]
+        self._fields = field_types(schema)
         self._named = named_records(schema)
 
     @property
@@ -103,7 +100,7 @@ class AvroColumns:
             case {"type": "record"} as record if self._has_number(record):
                 fields = [
                     self._decimals(column.getField(field), bare_type(each, self._named), f"{name}.{field}").alias(field)
-                    for field, each in _named_fields(record)
+                    for field, each in field_types(record)
                 ]
                 return F.when(column.isNotNull(), F.struct(*fields))
             case _:
@@ -114,24 +111,20 @@ class AvroColumns:
         avro_type = bare_type(avro_type, self._named)
         match avro_type:
             case {"logicalType": "cql_varint"}:
-                return _nullable(_varint_text)
+                return nullable(_varint_text)
             case {"logicalType": "cql_decimal"}:
-                return _nullable(_decimal_text)
+                return nullable(_decimal_text)
             case {"type": "array", "items": items}:
                 element = self._text_converter(items)
-                return _nullable(lambda values: [element(each) for each in cast("list[object]", values)])
+                return nullable(lambda values: [element(each) for each in values])
             case {"type": "map", "values": values}:
                 value = self._text_converter(values)
-                return _nullable(
-                    lambda pairs: {key: value(each) for key, each in cast("dict[str, object]", pairs).items()}
-                )
+                return nullable(lambda pairs: {key: value(each) for key, each in pairs.items()})
             case {"type": "record"} as record:
-                converters = [self._text_converter(each) for _, each in _named_fields(record)]
-                return _nullable(
-                    lambda row: tuple(convert(each) for convert, each in zip(converters, cast("Row", row), strict=True))
-                )
+                converters = [self._text_converter(each) for _, each in field_types(record)]
+                return nullable(lambda row: tuple(convert(each) for convert, each in zip(converters, row, strict=True)))
             case _:
-                return _same
+                return same
 
     def _spark_type(self, avro_type: AvroType) -> DataType:
         avro_type = bare_type(avro_type, self._named)
@@ -145,11 +138,11 @@ class AvroColumns:
             case {"type": "map", "values": values}:
                 return MapType(StringType(), self._spark_type(values))
             case {"type": "record"} as record:
-                return StructType([StructField(name, self._spark_type(each)) for name, each in _named_fields(record)])
+                return StructType([StructField(name, self._spark_type(each)) for name, each in field_types(record)])
             case {"type": str() as name}:
                 return _PRIMITIVES[name]
             case _:
-                return _PRIMITIVES[cast("str", avro_type)]
+                return _PRIMITIVES[avro_type]
 
     def _has_number(self, avro_type: AvroType) -> bool:
         match bare_type(avro_type, self._named):
@@ -158,7 +151,7 @@ class AvroColumns:
             case {"type": "array", "items": inner} | {"type": "map", "values": inner}:
                 return self._has_number(inner)
             case {"type": "record"} as record:
-                return any(self._has_number(each) for _, each in _named_fields(record))
+                return any(self._has_number(each) for _, each in field_types(record))
             case _:
                 return False
 
@@ -189,29 +182,12 @@ def _does_not_fit(name: str, shown: Column, spark_type: str) -> Column:
     return F.raise_error(F.concat(F.lit(f"column {name}: "), shown, advice))
 
 
-def _fields(record: Mapping[str, object]) -> list[Mapping[str, object]]:
-    return cast("list[Mapping[str, object]]", record.get("fields") or [])
+def _varint_text(value: bytes) -> str:
+    return str(int.from_bytes(value, "big", signed=True))
 
 
-def _named_fields(record: AvroType) -> list[tuple[str, AvroType]]:
-    return [(cast("str", each["name"]), each["type"]) for each in _fields(cast("Mapping[str, object]", record))]
-
-
-def _nullable(convert: Converter) -> Converter:
-    return lambda value: None if value is None else convert(value)
-
-
-def _same(value: object) -> object:
-    return value
-
-
-def _varint_text(value: object) -> str:
-    return str(int.from_bytes(cast("bytes", value), "big", signed=True))
-
-
-def _decimal_text(value: object) -> str:
-    row = cast("Row", value)
-    unscaled = int.from_bytes(cast("bytes", row["bigint"]), "big", signed=True)
+def _decimal_text(row: Row) -> str:
+    unscaled = int.from_bytes(row["bigint"], "big", signed=True)
     digits = tuple(map(int, str(abs(unscaled))))
     # "to-scientific-string": what Cassandra's JSON and BigDecimal.toString give
-    return str(Decimal((unscaled < 0, digits, -cast("int", row["scale"]))))
+    return str(Decimal((unscaled < 0, digits, -row["scale"])))

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any
 
-__all__ = ["NamedRecords", "bare_type", "named_records"]
+from spark_bridge.topics.topic_schemas import AvroRecord
 
-NamedRecords = Mapping[str, Mapping[str, object]]
+__all__ = ["AvroType", "Converter", "NamedRecords", "bare_type", "field_types", "named_records", "nullable", "same"]
+
+AvroType = Any
+"""Parsed JSON: a name, an object, or a list (union)."""
+Converter = Callable[[Any], Any]
+"""From a value of a Python UDF to another one, by the column's type."""
+NamedRecords = Mapping[str, AvroRecord]
 """Definitions by name, without the namespace."""
 
 
-def named_records(schema: object) -> NamedRecords:
+def named_records(schema: AvroType) -> NamedRecords:
     """All records that a schema defines, at any depth."""
-    found: dict[str, Mapping[str, object]] = {}
+    found: dict[str, AvroRecord] = {}
     _collect(schema, found)
     return found
 
 
-def bare_type(avro_type: object, named: NamedRecords) -> object:
+def bare_type(avro_type: AvroType, named: NamedRecords) -> AvroType:
     """A type without a union with null, and with the definition in place of a name."""
     if isinstance(avro_type, list):
         (avro_type,) = [each for each in avro_type if each != "null"]
@@ -27,13 +33,27 @@ def bare_type(avro_type: object, named: NamedRecords) -> object:
     return avro_type
 
 
-def _collect(avro_type: object, found: dict[str, Mapping[str, object]]) -> None:
+def field_types(record: AvroRecord) -> list[tuple[str, AvroType]]:
+    """Names and types of a record's fields, in order."""
+    return [(each["name"], each["type"]) for each in record.get("fields") or ()]
+
+
+def nullable(convert: Converter) -> Converter:
+    """The same, with null for null."""
+    return lambda value: None if value is None else convert(value)
+
+
+def same(value: object) -> object:
+    """The value as it is."""
+    return value
+
+
+def _collect(avro_type: AvroType, found: dict[str, AvroRecord]) -> None:
     if isinstance(avro_type, list):
         for each in avro_type:
             _collect(each, found)
     elif isinstance(avro_type, dict):
         if avro_type.get("type") == "record":
             found[str(avro_type["name"]).rpartition(".")[2]] = avro_type
-        fields = cast("Sequence[Mapping[str, object]]", avro_type.get("fields") or [])
-        for part in (avro_type.get("items"), avro_type.get("values"), *[each["type"] for each in fields]):
+        for part in (avro_type.get("items"), avro_type.get("values"), *(each for _, each in field_types(avro_type))):
             _collect(part, found)

@@ -1,4 +1,4 @@
-"""A value of an earlier schema in the type of a later one: what was added since, at any depth, is null."""
+"""A value of an earlier schema in the type of a later one: fields that were added since, at any depth, are null."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data topic as the table that it stands for, and as the changes it carries."""
+"""A data topic as the current table, and as changes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.readers import raw_batch
 from spark_bridge.reading.topic_reader import TopicRange, last_message_properties
+from spark_bridge.rows.cleared import of_life
 from spark_bridge.rows.folding import all_records, folded, shown_rows
 from spark_bridge.rows.table_lives import TableLife, is_of_life, life_of, newest_life
 from spark_bridge.rows.table_rows import table_rows
 from spark_bridge.rows.typed import typed_rows
+from spark_bridge.topics.clearings import clearings_now
 from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.positions import parse_time_ms
+from spark_bridge.topics.table_clearing import TableClearing
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["changes", "current_table", "shown_records", "typed"]
@@ -46,7 +50,8 @@ def current_table(
     """The table as the topic's records leave it: what `SELECT *` gives, with the key's columns first.
 
     `static_columns` names the table's static columns where the topic's records do not (those of DataStax's connector).
-    Rows whose TTL was over at `clock_s` (seconds since the epoch; None: now) are left out. Raises what `typed` raises.
+    Rows whose TTL was over at `clock_s` (seconds since the epoch; None: now) are left out. Truncations and drops are those that
+    are known when this is called. Raises what `typed` raises.
     """
     parsed = _parsed(options)
     schemas = TopicSchemas.fetch(parsed)
@@ -56,7 +61,7 @@ def current_table(
 def shown_records(
     spark: SparkSession, options: BridgeOptions, schemas: TopicSchemas, static_columns: Sequence[str] | None
 ) -> DataFrame:
-    """What the current table is made of, before its columns are decoded: see `spark_bridge.rows.folding.shown_rows`."""
+    """The records of the current table, before decoding: see `spark_bridge.rows.folding.shown_rows`."""
     return _shown(_raw(spark, options.as_texts()), options, schemas, static_columns)
 
 
@@ -70,7 +75,15 @@ def _shown(
     life = _newest_life(options)
     if life is not None:
         raw = raw.where(is_of_life(life))
-    return shown_rows(folded(all_records(raw, schemas), None, schemas, static_columns, clock_s))
+    clearings = of_life(_clearings_until(options, clock_s), life)
+    return shown_rows(folded(all_records(raw, schemas), None, schemas, static_columns, clock_s, clearings))
+
+
+def _clearings_until(options: BridgeOptions, clock_s: int | None) -> list[TableClearing]:
+    """Those that count for a table of now, or of the time at which the records or the clock end."""
+    ends_ms = [parse_time_ms(options.ending_offsets), None if clock_s is None else clock_s * 1_000]
+    until_ms = min((each for each in ends_ms if each is not None), default=None)
+    return [each for each in clearings_now(options) if until_ms is None or each.time_ms <= until_ms]
 
 
 def _raw(spark: SparkSession, options: Options) -> DataFrame:

@@ -15,6 +15,8 @@ Which of two records is newer:
 A key has records in several topic partitions after their number was increased.
 
 A folded result can be folded again with later records, in any steps, with the same final result.
+
+The rules are in one module, above 500 lines, so that each of them stands in one place and can be tested without Spark.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from spark_bridge.rows.cleared import clears
+from spark_bridge.topics.table_clearing import TableClearing
+
 __all__ = [
+    "NOTHING",
     "PARTITION",
     "RANGE",
     "ROW",
@@ -47,6 +53,8 @@ STATIC: Final = "static"
 PARTITION: Final = "partition"
 RANGE: Final = "range"
 """What a record speaks about: a row, a partition's static row, all rows of a partition, or a range of them."""
+NOTHING: Final = "nothing"
+"""Kept of a Cassandra partition of which nothing else is kept any more: what was kept of it before is over."""
 
 _Order = tuple[int, tuple[int, int, int]]
 """By the time of publication, then by position."""
@@ -168,7 +176,7 @@ class KeyRecords:
         if record.expires_at is not None:
             self.add_passing(Passing(record.expires_at, record.at))
         elif record.going.cells_expire_at is None:
-            # what may or may not go with its last cell tells nothing of what came before
+            # a record that may or may not expire with its last cell does not decide about the records before it
             self.add_lasting(record.at)
 
     def add_kept_value(self, record: Valued) -> None:
@@ -196,7 +204,7 @@ class KeyRecords:
 
 
 class StaticSource(NamedTuple):
-    """What gives a partition's static columns."""
+    """The record that gives a partition's static columns."""
 
     value: bytes
     version: int
@@ -215,12 +223,14 @@ class _Seconds(NamedTuple):
     def of(
         cls, going: Going, now_s: int, *, only: Sequence[str] | None = None, without: Sequence[str] = ()
     ) -> _Seconds:
-        """Of all that a record tells, or of some columns."""
+        """Of all values of a record, or of some columns."""
         if going.columns_expire_at is None:
             return _NONE_GOES
-        told = _json_object(going.columns_expire_at)
+        all_seconds = _json_object(going.columns_expire_at)
         seconds = {
-            name: second for name, second in told.items() if (only is None or name in only) and name not in without
+            name: second
+            for name, second in all_seconds.items()
+            if (only is None or name in only) and name not in without
         }
         gone = {name: second for name, second in seconds.items() if second <= now_s}
         last_s = _latest(gone.values())
@@ -235,7 +245,7 @@ _NONE_GOES: Final = _Seconds((), None, None)
 class FoldedKey:
     """One key in one scope, judged. What is kept for later records, and what the table's rows are made of.
 
-    `is_alive`: it is a row of the table. `is_gone`: it is a key of rows, and there is no such row; `removed_us` tells since when, where
+    `is_alive`: it is a row of the table. `is_gone`: it is a key of rows, and there is no such row; `removed_us`: since when, where
     that is known. `is_static_only`: it stands for a partition that has static columns and no rows. `is_dropped`: later records
     need not meet it. `expires_at`: when the row or one of its columns goes next, in seconds (None: all of it stays);
     `gone_columns`: values that are over. `place` is the message id of the value.
@@ -285,11 +295,21 @@ class Covers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How a table folds. `static_names` are those of its static columns (None: as the records say)."""
+    """How a table folds. `static_names` are those of its static columns (None: as the records say).
+
+    `clearings`: truncations and drops of the life that the records are of, which count for these.
+    """
 
     has_clustering: bool
     static_names: Sequence[str] | None
     covers: Covers
+    clearings: Sequence[TableClearing] = ()
+
+    def is_cleared(self, at: Place, *, is_deletion: bool = False) -> bool:
+        """Whether a truncation or a drop has taken the record that stands there; `is_deletion`: it has no value."""
+        return any(
+            clears(each, at.partition, at.position, at.writetime_us, is_deletion=is_deletion) for each in self.clearings
+        )
 
     def fold(self, records: Iterable[KeyRecords], now_s: int) -> list[FoldedKey]:
         """Judge all that is known of one Cassandra partition, at a time in seconds since the epoch."""
@@ -368,7 +388,7 @@ class _Judgement:
         one.expires_at = _soonest([over_s, going.next_s])
 
     def _keep(self, valued: Valued, passing: Passing | None, *, is_removed: bool, lasts: bool) -> None:
-        """What a deletion has taken must not count again when the deletion is forgotten."""
+        """Records that a deletion removed must not count again when the deletion is forgotten."""
         one = self.folded
         if is_removed:
             one.valued = valued._replace(is_removed=True)
@@ -401,12 +421,12 @@ class _Judgement:
     def static_place(self) -> Place | None:
         """Where it speaks of static columns, if it does."""
         one = self.folded
-        told = one.deleted if self._is_cleared() else one.valued
-        return told.at if told is not None and one.scope in (ROW, STATIC) else None
+        judged = one.deleted if self._is_cleared() else one.valued
+        return judged.at if judged is not None and one.scope in (ROW, STATIC) else None
 
     @property
     def static_source(self) -> StaticSource | None:
-        """What it says of static columns; None: that there are none."""
+        """The record's static columns; None: it says that there are none."""
         valued = self.folded.valued
         if valued is None or self._is_cleared():
             return None
@@ -420,7 +440,7 @@ def _static_names(known: Sequence[_Judgement]) -> tuple[str, ...]:
 
 
 def _add_statics(known: Sequence[_Judgement], names: Sequence[str], wiped: Deleted | None, now_s: int) -> None:
-    """What a partition's static columns are, and which key stands for a partition that has no rows besides."""
+    """A partition's static columns, and the key of a partition that has no rows."""
     speaking: list[tuple[_Order, _Judgement]] = []
     for each in known:
         at = each.static_place
@@ -492,7 +512,7 @@ def _soonest(times: Iterable[int | None]) -> int | None:
 
 
 def _json_object(text: str | None) -> Mapping[str, int]:
-    """What a property holds; nothing where it is another producer's, and no such JSON."""
+    """The JSON of a property; nothing if it is another producer's, and not such JSON."""
     try:
         found = json.loads(text or "{}")
     except ValueError:

@@ -14,59 +14,92 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_bridge.rows.fold import Bounds, Covers, Deleted, FoldedKey, Going, KeyRecords, Passing, Place, Rules, Valued
+from spark_bridge.rows.fold import (
+    NOTHING,
+    Bounds,
+    Covers,
+    Deleted,
+    FoldedKey,
+    Going,
+    KeyRecords,
+    Passing,
+    Place,
+    Rules,
+    Valued,
+)
 
-__all__ = ["BOUNDS", "FOLDED_SCHEMA", "KEPT_COLUMNS", "KEPT_SCHEMA", "TOLD_COLUMNS", "covered_rows", "fold_batches"]
+__all__ = [
+    "BOUNDS",
+    "FOLDED_SCHEMA",
+    "FOLD_COLUMNS",
+    "KEPT_COLUMNS",
+    "KEPT_SCHEMA",
+    "covered_rows",
+    "fold_batches",
+    "folded_table",
+]
 
 _TIME: Final = pa.timestamp("us", "UTC")
-_PLACE: Final = pa.struct([
-    ("position", pa.struct([("ledger", pa.int64()), ("entry", pa.int64()), ("index", pa.int32())])),
-    ("partition", pa.int32()),
-    ("clock", _TIME),
-    ("writetime", pa.int64()),
-])  # fmt: skip
+_PLACE: Final = pa.struct(
+    [
+        ("position", pa.struct([("ledger", pa.int64()), ("entry", pa.int64()), ("index", pa.int32())])),
+        ("partition", pa.int32()),
+        ("clock", _TIME),
+        ("writetime", pa.int64()),
+    ]
+)
 BOUNDS: Final = tuple(Bounds._fields)
 _BOUNDS: Final = pa.struct([(name, pa.int64() if name == "schema_version" else pa.string()) for name in BOUNDS])
-_VALUED: Final = pa.struct([
-    ("value", pa.binary()),
-    ("schema_version", pa.int64()),
-    ("at", _PLACE),
-    ("expires_at", pa.int64()),
-    ("is_removed", pa.bool_()),
-])  # fmt: skip
+_VALUED: Final = pa.struct(
+    [
+        ("value", pa.binary()),
+        ("schema_version", pa.int64()),
+        ("at", _PLACE),
+        ("expires_at", pa.int64()),
+        ("is_removed", pa.bool_()),
+    ]
+)
 _DELETED: Final = pa.struct([("at", _PLACE), ("deletion_time", pa.int64())])
 _PASSING: Final = pa.struct([("expires_at", pa.int64()), ("at", _PLACE)])
-_GOING: Final = pa.struct([
-    ("columns_expire_at", pa.string()), ("cells_expire_at", pa.int64()), ("is_sure", pa.bool_()),
-])  # fmt: skip
-_KEPT: Final = pa.schema([
-    ("owner", pa.string()),
-    ("key", pa.binary()),
-    ("scope", pa.string()),
-    ("bounds", _BOUNDS),
-    ("key_version", pa.int64()),
-    ("valued", _VALUED),
-    ("deleted", _DELETED),
-    ("lasting", _PLACE),
-    ("passing", _PASSING),
-    ("going", _GOING),
-    ("static_columns", pa.string()),
-])  # fmt: skip
-_FOLDED: Final = pa.schema([
-    *_KEPT,
-    ("is_dropped", pa.bool_()),
-    ("is_alive", pa.bool_()),
-    ("is_gone", pa.bool_()),
-    ("is_static_only", pa.bool_()),
-    ("removed_us", pa.int64()),
-    ("writetime_us", pa.int64()),
-    ("next_expiry_s", pa.int64()),
-    ("gone_columns", pa.list_(pa.string())),
-    ("static_value", pa.binary()),
-    ("static_version", pa.int64()),
-    ("static_names", pa.list_(pa.string())),
-    ("place", pa.string()),
-])  # fmt: skip
+_GOING: Final = pa.struct(
+    [
+        ("columns_expire_at", pa.string()),
+        ("cells_expire_at", pa.int64()),
+        ("is_sure", pa.bool_()),
+    ]
+)
+_KEPT: Final = pa.schema(
+    [
+        ("owner", pa.string()),
+        ("key", pa.binary()),
+        ("scope", pa.string()),
+        ("bounds", _BOUNDS),
+        ("key_version", pa.int64()),
+        ("valued", _VALUED),
+        ("deleted", _DELETED),
+        ("lasting", _PLACE),
+        ("passing", _PASSING),
+        ("going", _GOING),
+        ("static_columns", pa.string()),
+    ]
+)
+_FOLDED: Final = pa.schema(
+    [
+        *_KEPT,
+        ("is_dropped", pa.bool_()),
+        ("is_alive", pa.bool_()),
+        ("is_gone", pa.bool_()),
+        ("is_static_only", pa.bool_()),
+        ("removed_us", pa.int64()),
+        ("writetime_us", pa.int64()),
+        ("next_expiry_s", pa.int64()),
+        ("gone_columns", pa.list_(pa.string())),
+        ("static_value", pa.binary()),
+        ("static_version", pa.int64()),
+        ("static_names", pa.list_(pa.string())),
+        ("place", pa.string()),
+    ]
+)
 
 KEPT_SCHEMA: Final = from_arrow_schema(_KEPT)
 """What a fold keeps of a key for the next one: the columns of a mirror's `records`."""
@@ -78,8 +111,11 @@ _MANY_KEYS: Final = 4096
 _MANY_BYTES: Final = 8 << 20
 
 
-class _Told(NamedTuple):
-    """One row of what is folded. `kept`: it is what an earlier fold has kept, and all behind the bounds is null."""
+class _FoldRow(NamedTuple):
+    """One row of what is folded. `kept`: it is what an earlier fold has kept, and all behind the bounds is null but `run`.
+
+    `run`: a later fold of the same Cassandra partition has a higher one, and replaces all of it.
+    """
 
     owner: str
     key: bytes
@@ -99,22 +135,26 @@ class _Told(NamedTuple):
     is_sure: bool
     deletion_time: int | None
     static_columns: str | None
+    run: int | None
 
 
-TOLD_COLUMNS: Final = (*_Told._fields, "kept")
+FOLD_COLUMNS: Final = (*_FoldRow._fields, "kept")
 """Columns of the batches: see `spark_bridge.rows.folding`."""
 
 
 def fold_batches(rules: Rules, clock_s: int | None) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What `mapInArrow` takes. `clock_s`: seconds since the epoch (None: when the task runs)."""
+    """A function for `mapInArrow`. `clock_s`: seconds since the epoch (None: when the task runs)."""
 
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         now_s = int(time.time()) if clock_s is None else clock_s
         found: list[tuple[str, FoldedKey]] = []
         size = 0
-        for owner, records in _partitions(batches):
-            for each in rules.fold(records, now_s):
-                found.append((owner, each))
+        for partition in _partitions(batches, rules):
+            judged = rules.fold(partition.records(), now_s)
+            if partition.was_kept and all(each.is_dropped for each in judged):
+                judged.append(_nothing_left())
+            for each in judged:
+                found.append((partition.owner, each))
                 size += _size(each)
             if len(found) >= _MANY_KEYS or size >= _MANY_BYTES:
                 yield _to_arrow(found)
@@ -123,6 +163,12 @@ def fold_batches(rules: Rules, clock_s: int | None) -> Callable[[Iterable[pa.Rec
             yield _to_arrow(found)
 
     return fold
+
+
+def folded_table(rows: pa.Table, rules: Rules, clock_s: int | None) -> pa.Table:
+    """All rows of complete Cassandra partitions, in any order, folded in this process."""
+    by_owner = rows.take(pc.sort_indices(rows["owner"])).combine_chunks()
+    return pa.Table.from_batches(fold_batches(rules, clock_s)(by_owner.to_batches()), schema=_FOLDED)
 
 
 def covered_rows(covers: Covers) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -144,44 +190,94 @@ def covered_rows(covers: Covers) -> Callable[[Iterable[pa.RecordBatch]], Iterato
     return filtered
 
 
-def _partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Iterable[KeyRecords]]]:
-    owner, known = "", dict[tuple[bytes, str, Bounds | None], KeyRecords]()
+def _partitions(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[_Partition]:
+    partition: _Partition | None = None
     for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in _Told._fields]
+        columns = [batch.column(name).to_pylist() for name in _FoldRow._fields]
         kept = _kept_parts(batch.column("kept"))
-        for number, row in enumerate(zip(*columns, strict=True)):
-            told = _Told(*row)
-            if told.owner != owner:
-                if known:
-                    yield owner, known.values()
-                owner, known = told.owner, {}
-            bounds = None if told.bounds is None else Bounds(**told.bounds)  # type: ignore[arg-type]
-            name = told.key, told.scope, bounds
-            records = known.get(name)
-            if records is None:
-                records = known[name] = KeyRecords(told.key, told.scope, bounds)
-            records.key_version = max(records.key_version, told.key_version)
-            if kept is not None and (parts := kept[number]) is not None:
-                _add_kept(records, parts)
-            else:
-                _add_record(records, told)
-    if known:
-        yield owner, known.values()
+        for number, values in enumerate(zip(*columns, strict=True)):
+            row = _FoldRow(*values)
+            if partition is None or row.owner != partition.owner:
+                if partition is not None:
+                    yield partition
+                partition = _Partition(row.owner, rules)
+            partition.add(row, None if kept is None else kept[number])
+    if partition is not None:
+        yield partition
 
 
-def _add_record(records: KeyRecords, told: _Told) -> None:
-    at = Place((told.ledger, told.entry, told.batch_index), told.partition, told.clock_us, told.writetime)
-    if told.value is None:
-        records.add_deletion(Deleted(at, told.deletion_time))
+class _Partition:
+    """The records of one Cassandra partition."""
+
+    def __init__(self, owner: str, rules: Rules) -> None:
+        self.owner = owner
+        self._rules = rules
+        self._known = dict[tuple[bytes, str, Bounds | None], KeyRecords]()
+        self._run = -1
+        self._kept: list[tuple[_FoldRow, _Kept]] = []
+
+    @property
+    def was_kept(self) -> bool:
+        """Whether an earlier fold has kept anything of it."""
+        return self._run >= 0
+
+    def add(self, row: _FoldRow, kept: _Kept | None) -> None:
+        """A record, or what an earlier fold has kept: of several folds the last one counts."""
+        if kept is None:
+            at = Place((row.ledger, row.entry, row.batch_index), row.partition, row.clock_us, row.writetime)
+            if not self._rules.clearings or not self._rules.is_cleared(at, is_deletion=row.value is None):
+                _add_record(self._of(row), row, at)
+            return
+        run = row.run or 0
+        if run > self._run:
+            self._run, self._kept = run, []
+        if run == self._run:
+            self._kept.append((row, kept))
+
+    def records(self) -> Iterable[KeyRecords]:
+        """All of it, when all was added."""
+        for row, kept in self._kept:
+            if row.scope != NOTHING:
+                _add_kept(self._of(row), kept, self._rules)
+        return self._known.values()
+
+    def _of(self, row: _FoldRow) -> KeyRecords:
+        bounds = None if row.bounds is None else Bounds(**row.bounds)  # type: ignore[arg-type]
+        name = row.key, row.scope, bounds
+        records = self._known.get(name)
+        if records is None:
+            records = self._known[name] = KeyRecords(row.key, row.scope, bounds)
+        records.key_version = max(records.key_version, row.key_version)
+        return records
+
+
+def _nothing_left() -> FoldedKey:
+    """Takes the place of all that was kept of a Cassandra partition."""
+    return FoldedKey(
+        key=b"",
+        key_version=0,
+        scope=NOTHING,
+        bounds=None,
+        valued=None,
+        deleted=None,
+        lasting=None,
+        passing=None,
+        static_columns=None,
+    )
+
+
+def _add_record(records: KeyRecords, row: _FoldRow, at: Place) -> None:
+    if row.value is None:
+        records.add_deletion(Deleted(at, row.deletion_time))
     else:
-        going = Going(told.columns_expire_at, told.cells_expire_at, told.is_sure)
-        records.add_value(Valued(at, told.value, told.key_version, told.expires_at, going))
-    if told.static_columns is not None:
-        records.name_statics(told.static_columns, at)
+        going = Going(row.columns_expire_at, row.cells_expire_at, row.is_sure)
+        records.add_value(Valued(at, row.value, row.key_version, row.expires_at, going))
+    if row.static_columns is not None:
+        records.name_statics(row.static_columns, at)
 
 
 class _Kept(NamedTuple):
-    """What an earlier fold has kept of a key."""
+    """The result of an earlier fold for a key."""
 
     valued: Valued | None
     deleted: Deleted | None
@@ -190,14 +286,15 @@ class _Kept(NamedTuple):
     static_columns: str | None
 
 
-def _add_kept(records: KeyRecords, kept: _Kept) -> None:
-    if kept.valued is not None:
+def _add_kept(records: KeyRecords, kept: _Kept, rules: Rules) -> None:
+    """Without what was cleared since. A deletion stays: what it took stood before it."""
+    if kept.valued is not None and not rules.is_cleared(kept.valued.at):
         records.add_kept_value(kept.valued)
     if kept.deleted is not None:
         records.add_deletion(kept.deleted)
-    if kept.lasting is not None:
+    if kept.lasting is not None and not rules.is_cleared(kept.lasting):
         records.add_lasting(kept.lasting)
-    if kept.passing is not None:
+    if kept.passing is not None and not rules.is_cleared(kept.passing.at):
         records.add_passing(kept.passing)
     places = [each.at for each in (kept.valued, kept.deleted) if each is not None]
     if kept.static_columns is not None:

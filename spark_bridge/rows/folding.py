@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
@@ -18,17 +19,19 @@ from spark_bridge.rows.conformed import conformed
 from spark_bridge.rows.fold import PARTITION, RANGE, ROW, STATIC, Rules
 from spark_bridge.rows.fold_batches import (
     BOUNDS,
+    FOLD_COLUMNS,
     FOLDED_SCHEMA,
     KEPT_SCHEMA,
-    TOLD_COLUMNS,
     fold_batches,
+    folded_table,
 )
 from spark_bridge.rows.key_columns import KeyColumns, with_key, with_owner
 from spark_bridge.rows.range_scope import RangeScope
-from spark_bridge.rows.record_places import message_id_of, record_place
+from spark_bridge.rows.record_places import message_id_of, record_place, record_source
+from spark_bridge.topics.table_clearing import TableClearing
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
-__all__ = ["all_records", "folded", "shown_rows"]
+__all__ = ["all_records", "folded", "folded_here", "shown_rows"]
 
 _SCOPES: Final = {
     "row_deletion": ROW,
@@ -40,9 +43,13 @@ _KEPT_PARTS: Final = ("valued", "deleted", "lasting", "passing", "going", "stati
 """What is kept of a key beside its name."""
 _KEPT_TYPE: Final = StructType([KEPT_SCHEMA[name] for name in _KEPT_PARTS])
 
+_MOST_HERE: Final = 20_000
+_LONGEST_HERE: Final = 16 << 10
+"""So many rows, and bytes of a value, go to the driver at most: some 300 MiB in the worst case, a few in most."""
+
 
 def all_records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
-    """One row a record, with what the rules look at: `scope` is `row`, `static`, `partition` or `range`.
+    """One row a record, with what the rules need: `scope` is `row`, `static`, `partition` or `range`.
 
     `owner` is the Cassandra partition as text.
     """
@@ -61,6 +68,7 @@ def all_records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
         F.col("schema_version").alias("key_version"),
         scope.alias("scope"),
         record_place().alias("at"),
+        record_source().alias("source"),
         F.unix_micros("publish_time").alias("published_us"),
         said[names.EXPIRES_AT].cast("bigint").alias("expires_at"),
         said[names.COLUMNS_EXPIRE_AT].alias("columns_expire_at"),
@@ -79,24 +87,42 @@ def folded(
     schemas: TopicSchemas,
     static_names: Sequence[str] | None,
     clock_s: int | None = None,
+    clearings: Sequence[TableClearing] = (),
 ) -> DataFrame:
     """One row a key, scope and range, by FOLDED_SCHEMA: `all_records` and what an earlier fold has kept, judged by the rules.
 
-    `kept` are all rows of the Cassandra partitions that the records speak of (KEPT_SCHEMA; what an earlier version did not keep may
-    be missing). `static_names`: of the table's static columns (None: as the records say). `clock_s`: seconds since the epoch
-    (None: when the query runs). The rows of a Cassandra partition are in the memory of one task.
+    `kept` are all rows of the Cassandra partitions that the records speak of (KEPT_SCHEMA and `run`, of which the highest of a
+    partition counts; what an earlier version did not keep may be missing). `static_names`: of the table's static columns (None: as the records say). `clock_s`: seconds since the epoch
+    (None: when the query runs). `clearings`: truncations and drops that count, of the life that the records are of. The rows of a
+    Cassandra partition are in the memory of one task.
     """
-    told = _told(records)
-    if kept is not None:
-        told = told.unionByName(_told_again(kept), allowMissingColumns=True)
-    rules = Rules(
-        bool(KeyColumns.of(schemas).clustering),
-        static_names,
-        RangeScope([(each.version, each.key) for each in schemas.versions]),
-    )
     # divided by Cassandra partitions once, as all that follows needs them
-    divided = told.repartition("owner").sortWithinPartitions("owner")
-    return divided.mapInArrow(fold_batches(rules, clock_s), FOLDED_SCHEMA)
+    divided = _all_rows(records, kept).repartition("owner").sortWithinPartitions("owner")
+    return divided.mapInArrow(fold_batches(_rules(schemas, static_names, clearings), clock_s), FOLDED_SCHEMA)
+
+
+def folded_here(
+    records: DataFrame,
+    kept: DataFrame | None,
+    schemas: TopicSchemas,
+    static_names: Sequence[str] | None,
+    clock_s: int | None = None,
+    clearings: Sequence[TableClearing] = (),
+) -> pa.Table | None:
+    """As `folded`, in this process and at once, in one Spark job: no Python process of Spark starts for a few records.
+
+    None where that would be too much for the driver: 20,000 rows of records and kept ones, or a value above 16 KiB.
+    """
+    size = F.coalesce(F.length("value"), F.lit(0)) + F.coalesce(F.length("kept.valued.value"), F.lit(0))
+    fits = size <= _LONGEST_HERE
+    short = {"value": F.when(fits, F.col("value")), "kept": F.when(fits, F.col("kept")), "fits": fits}
+    given = _all_rows(records, kept).select(
+        *[short.get(name, F.col(name)).alias(name) for name in (*FOLD_COLUMNS, "fits")]
+    )
+    found = given.limit(_MOST_HERE + 1).toArrow()
+    if len(found) > _MOST_HERE or not all(found["fits"].to_pylist()):
+        return None
+    return folded_table(found, _rules(schemas, static_names, clearings), clock_s)
 
 
 def shown_rows(judged: DataFrame) -> DataFrame:
@@ -123,8 +149,17 @@ def shown_rows(judged: DataFrame) -> DataFrame:
     )
 
 
+def _rules(schemas: TopicSchemas, static_names: Sequence[str] | None, clearings: Sequence[TableClearing]) -> Rules:
+    return Rules(
+        bool(KeyColumns.of(schemas).clustering),
+        static_names,
+        RangeScope([(each.version, each.key) for each in schemas.versions]),
+        tuple(clearings),
+    )
+
+
 def _scope(has_row: Column) -> Column:
-    """What a record speaks about: a row, a partition's static row, all rows or a range of rows of a partition."""
+    """The scope of a record: a row, a partition's static row, all rows or a range of rows of a partition."""
     kind = F.col("properties")[names.KIND]
     # DataStax's records have no kind: a null value without a clustering key deletes the partition.
     no_row = F.when(kind.isNull() & F.col("value").isNull(), PARTITION).otherwise(STATIC)
@@ -134,7 +169,12 @@ def _scope(has_row: Column) -> Column:
     return scope
 
 
-def _told(records: DataFrame) -> DataFrame:
+def _all_rows(records: DataFrame, kept: DataFrame | None) -> DataFrame:
+    given = _record_rows(records)
+    return given if kept is None else given.unionByName(_kept_rows(kept), allowMissingColumns=True)
+
+
+def _record_rows(records: DataFrame) -> DataFrame:
     """`all_records` as `spark_bridge.rows.fold_batches` takes them."""
     at = F.col("at")
     places = {
@@ -142,13 +182,16 @@ def _told(records: DataFrame) -> DataFrame:
         "batch_index": at.getField("position").getField("index"),
         **{name: at.getField(name) for name in ("partition", "writetime")},
         "clock_us": F.unix_micros(at.getField("clock")),
+        # all parts may be null: Arrow refuses a null struct of parts that may not be
+        "bounds": F.col("bounds").cast(KEPT_SCHEMA["bounds"].dataType),
+        "run": F.lit(None).cast("bigint"),
         "kept": F.lit(None).cast(_KEPT_TYPE),
     }
-    return records.select(*[places.get(name, F.col(name)).alias(name) for name in TOLD_COLUMNS])
+    return records.select(*[places.get(name, F.col(name)).alias(name) for name in FOLD_COLUMNS])
 
 
-def _told_again(kept: DataFrame) -> DataFrame:
-    """What an earlier fold has kept, in the same columns, as far as it has them."""
+def _kept_rows(kept: DataFrame) -> DataFrame:
+    """The results of an earlier fold, in the same columns, as far as it has them."""
     found = kept.schema
     parts = [KEPT_SCHEMA[name] for name in _KEPT_PARTS]
     fields = [
@@ -164,5 +207,6 @@ def _told_again(kept: DataFrame) -> DataFrame:
         "scope",
         bounds.alias("bounds"),
         "key_version",
+        "run",
         F.struct(*[each.alias(field.name) for each, field in zip(fields, parts, strict=True)]).alias("kept"),
     )

@@ -1,4 +1,4 @@
-"""The primary key in Spark: which columns it has, and what the folding rules look at in it."""
+"""The primary key in Spark: its columns, and the parts of it that the folding rules use."""
 
 from __future__ import annotations
 

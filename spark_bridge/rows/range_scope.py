@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final, cast
+from typing import Any, Final
 
 import fastavro
 
-from spark_bridge.rows.avro_types import bare_type, named_records
+from spark_bridge.rows.avro_types import AvroType, bare_type, named_records
 from spark_bridge.rows.fold import Bounds
 from spark_bridge.topics.topic_schemas import AvroRecord
 
@@ -26,8 +26,8 @@ __all__ = ["KeySchemas", "RangeScope"]
 KeySchemas = Sequence[tuple[int, AvroRecord]]
 """Schemas of a topic's keys by version."""
 
-_Values = Sequence[object]
-_Comparable = Callable[[object], object]
+_Values = Sequence[Any]
+_Comparable = Callable[[Any], Any]
 
 # fastavro's name for a table called like one of Avro's types
 _ROOT: Final = "cdc_key"
@@ -94,7 +94,7 @@ class _Range:
                 break
             if value == limit:
                 continue
-            is_above = cast("str", value) > cast("str", limit)
+            is_above: bool = value > limit
             return (is_above != is_reversed) == (side > 0)
         return is_inclusive
 
@@ -103,43 +103,40 @@ class _KeyReader:
     """Keys of one schema version."""
 
     def __init__(self, schema: AvroRecord) -> None:
-        fields = cast("Sequence[Mapping[str, object]]", schema["fields"])
         self._named = named_records(schema)
-        self._schema = fastavro.parse_schema(cast("dict[str, object]", {**_plain(schema), "name": _ROOT}))
+        self._schema = fastavro.parse_schema({**_plain(schema), "name": _ROOT})
         # clustering columns are unions with null
-        clustering = [each for each in fields if isinstance(each["type"], list)]
-        self.clustering_names = [cast("str", each["name"]) for each in clustering]
+        clustering = [each for each in schema["fields"] if isinstance(each["type"], list)]
+        self.clustering_names = [str(each["name"]) for each in clustering]
         self._comparables = [self._comparable(each["type"]) for each in clustering]
 
     def clustering(self, key: bytes) -> _Values:
         """Values of the clustering columns in a form that compares as in Cassandra."""
-        found = cast("Mapping[str, object]", fastavro.schemaless_reader(io.BytesIO(key), self._schema, None))
+        found: Any = fastavro.schemaless_reader(io.BytesIO(key), self._schema, None)
         return [
             None if found[name] is None else comparable(found[name])
             for name, comparable in zip(self.clustering_names, self._comparables, strict=True)
         ]
 
-    def _comparable(self, avro_type: object) -> _Comparable:
+    def _comparable(self, avro_type: AvroType) -> _Comparable:
         match bare_type(avro_type, self._named):
             case {"logicalType": "uuid"}:
-                return lambda value: _uuid_order(cast("str", value))
+                return _uuid_order
             case {"logicalType": "cql_varint"}:
-                return lambda value: int.from_bytes(cast("bytes", value), "big", signed=True)
+                return lambda value: int.from_bytes(value, "big", signed=True)
             case {"logicalType": "cql_decimal"}:
-                return lambda value: _decimal(cast("Mapping[str, object]", value))
+                return _decimal
             case {"type": "float" | "double"} | "float" | "double":
-                return lambda value: _float_order(cast("float", value))
+                return _float_order
             case {"type": "array", "items": items}:
                 element = self._comparable(items)
-                return lambda values: [element(each) for each in cast("Sequence[object]", values)]
+                return lambda values: [element(each) for each in values]
             case {"type": "map", "values": inner}:
                 entry = self._comparable(inner)
-                return lambda values: [
-                    (name, entry(each)) for name, each in cast("Mapping[str, object]", values).items()
-                ]
+                return lambda values: [(name, entry(each)) for name, each in values.items()]
             case {"type": "record", "fields": fields}:
                 parts = [(each["name"], self._comparable(each["type"])) for each in fields]
-                return lambda values: _fields_order(cast("Mapping[str, object]", values), parts)
+                return lambda values: _fields_order(values, parts)
             case _:
                 return lambda value: value
 
@@ -165,12 +162,12 @@ def _float_order(value: float) -> tuple[bool, float, float]:
     return is_nan, 0.0 if is_nan else value, math.copysign(1.0, value) if value == 0 else 0.0
 
 
-def _decimal(value: Mapping[str, object]) -> Decimal:
-    unscaled = int.from_bytes(cast("bytes", value["bigint"]), "big", signed=True)
-    return Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -cast("int", value["scale"])))
+def _decimal(value: Mapping[str, Any]) -> Decimal:
+    unscaled = int.from_bytes(value["bigint"], "big", signed=True)
+    return Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -value["scale"]))
 
 
-def _plain(avro_type: object) -> dict[str, object]:
+def _plain(avro_type: AvroType) -> dict[str, object]:
     """Without logical types: fastavro's own forms of times cannot hold all that Cassandra has."""
 
     def without(each: dict[str, object]) -> dict[str, object]:

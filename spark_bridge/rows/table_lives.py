@@ -47,7 +47,7 @@ class TableLife(NamedTuple):
 
 
 def life_of(properties: Mapping[str, str] | None) -> TableLife | None:
-    """What a record says of itself; None where it does not name its table."""
+    """The table generation of a record; None if it does not name its table."""
     if not properties or TABLE_ID not in properties:
         return None
     generation = properties.get(TABLE_GENERATION, "")
@@ -58,8 +58,8 @@ def newest_life(lives: Iterable[TableLife]) -> TableLife | None:
     """The latest one. Where an id has a generation, its time says nothing: it may be a little later than that."""
     known = list(lives)
     named = {each.table_id for each in known if each.generation is not None}
-    told = [each for each in known if each.generation is not None or each.table_id not in named]
-    return max(told, key=lambda each: each.order, default=None)
+    candidates = [each for each in known if each.generation is not None or each.table_id not in named]
+    return max(candidates, key=lambda each: each.order, default=None)
 
 
 def generation_column() -> Column:

@@ -16,6 +16,7 @@ from spark_bridge.topics.topic_schemas import TopicSchemas
 __all__ = ["table_columns", "table_rows"]
 
 _VERSIONS: Final = ("place", "key_version", "value_version")
+_SHOWS: Final = "_cdc_shows"
 
 
 def table_columns(schemas: TopicSchemas) -> list[str]:
@@ -24,12 +25,21 @@ def table_columns(schemas: TopicSchemas) -> list[str]:
     return [*key.names, *_value_names(key, value_decoder(schemas, "string"))]
 
 
-def table_rows(rows: DataFrame, schemas: TopicSchemas, numbers: Numbers, kept: Sequence[str] = ()) -> DataFrame:
-    """The table's rows of what `shown_rows` gave; columns of `rows` that are `kept` stand behind the table's."""
+def table_rows(
+    rows: DataFrame, schemas: TopicSchemas, numbers: Numbers, kept: Sequence[str] = (), *, shows: str | None = None
+) -> DataFrame:
+    """The table's rows of what `shown_rows` gave; columns of `rows` that are `kept` stand behind the table's.
+
+    `shows`: the name of one more column, true for rows of the table; false for a partition that has neither rows nor static
+    columns, which is left out otherwise.
+    """
     key, value = key_decoder(schemas, numbers), value_decoder(schemas, numbers)
     if not KeyColumns.of(schemas).clustering:
-        return _plain_columns(rows, key, value, kept)
-    return _with_static_columns(rows, schemas, key, value, kept)
+        plain = _plain_columns(rows, key, value, kept)
+        return plain if shows is None else plain.withColumn(shows, F.lit(True))
+    shown = shows or _SHOWS
+    found = _with_static_columns(rows, schemas, key, value, kept, shown)
+    return found if shows else found.where(F.col(shown)).drop(shown)
 
 
 def _plain_columns(rows: DataFrame, key: RecordDecoder, value: RecordDecoder, kept: Sequence[str]) -> DataFrame:
@@ -49,7 +59,12 @@ def _plain_columns(rows: DataFrame, key: RecordDecoder, value: RecordDecoder, ke
 
 
 def _with_static_columns(
-    rows: DataFrame, schemas: TopicSchemas, key: RecordDecoder, value: RecordDecoder, kept: Sequence[str]
+    rows: DataFrame,
+    schemas: TopicSchemas,
+    key: RecordDecoder,
+    value: RecordDecoder,
+    kept: Sequence[str],
+    shows: str,
 ) -> DataFrame:
     static_version = F.coalesce("static_version", F.lit(schemas.newest.version))
     structs = rows.select(
@@ -95,7 +110,7 @@ def _with_static_columns(
     has_static = F.lit(False)
     for each in statics:
         has_static |= each
-    return finished.where(F.col("is_alive") | has_static).select(*keys, *values, *kept)
+    return finished.select(*keys, *values, *kept, (F.col("is_alive") | has_static).alias(shows))
 
 
 def _checked_row(key: RecordDecoder, value: RecordDecoder) -> tuple[Column, Column]:

@@ -27,7 +27,7 @@ _DECODED: Final = "__cdc_decoded"
 class RecordDecoder:
     """Decodes the keys, or the values, of one topic. Spark refuses the columns by name when spark-avro is not loaded.
 
-    In steps, each of which belongs in a projection of its own, so that Spark decodes a record once and not once for
+    In steps, each of which belongs in a separate projection, so that Spark decodes a record once and not once for
     each of its columns: `decode` and `finish`, or `try_decode`, `checked` (or `kept`) and `finish`.
     """
 
@@ -109,7 +109,7 @@ class RecordDecoder:
 def key_decoder(schemas: TopicSchemas, numbers: Numbers) -> RecordDecoder:
     """For keys: the columns of the primary key."""
     newest = schemas.newest.key
-    # A renamed key column changes no byte, but Avro would look for it by its name.
+    # A renamed key column changes no byte, but Avro would search for it by its name.
     keys = [(each.version, newest if _types(each.key) == _types(newest) else each.key) for each in schemas.versions]
     return RecordDecoder(schemas.topic, keys, numbers)
 
@@ -135,21 +135,25 @@ def typed_rows(raw: DataFrame, schemas: TopicSchemas, options: BridgeOptions) ->
     version, place = F.col("schema_version"), F.col("message_id")
     tried = {"key": key.try_decode(F.col("key"), version), "value": value.try_decode(F.col("value"), version)}
     if options.corrupt_rows == "fail":
-        checked = raw.withColumns(tried).withColumns({
-            "key": key.checked(F.col("key"), "key", place, version),
-            "value": value.checked(F.col("value"), "value", place, version),
-        })  # fmt: skip
+        checked = raw.withColumns(tried).withColumns(
+            {
+                "key": key.checked(F.col("key"), "key", place, version),
+                "value": value.checked(F.col("value"), "value", place, version),
+            }
+        )
     else:
         bytes_kept = raw.withColumns({**tried, "_corrupt": F.struct(F.col("key"), F.col("value"))})
         reason = F.when(is_corrupt(F.col("key")), key.complaint("key", place, version)).when(
             is_corrupt(F.col("value")), value.complaint("value", place, version)
         )
         corrupt = F.struct(reason.alias("reason"), F.col("_corrupt.key"), F.col("_corrupt.value"))
-        checked = bytes_kept.withColumns({
-            "key": key.kept(F.col("key")),
-            "value": value.kept(F.col("value")),
-            "_corrupt": F.when(reason.isNotNull(), corrupt),
-        })  # fmt: skip
+        checked = bytes_kept.withColumns(
+            {
+                "key": key.kept(F.col("key")),
+                "value": value.kept(F.col("value")),
+                "_corrupt": F.when(reason.isNotNull(), corrupt),
+            }
+        )
     return checked.withColumns({"key": key.finish(F.col("key")), "value": value.finish(F.col("value"))})
 
 

@@ -1,1 +1,1 @@
-"""Data topics as Pulsar tells of them: options, access, positions, ends, schemas."""
+"""Data topics in Pulsar: options, access, positions, ends, schemas."""

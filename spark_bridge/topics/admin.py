@@ -8,31 +8,44 @@ topic names the one that does, which is asked then.
 
 from __future__ import annotations
 
+import json
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, ClassVar, NotRequired, Self, TypedDict
+from urllib.parse import quote
 
 import httpx
 
-from schemas.certificate_refusal import certificate_refusal
-from schemas.redirects import RedirectError, redirected
-from spark_bridge.errors import PulsarUnreachableError, TopicError
-from spark_bridge.topics.authentication import ended, http_certificate, http_headers
-from spark_bridge.topics.issued_tokens import trusting
+from clients.admin_client import AdminClient, reason_of, topic_path
+from clients.certificate_refusal import certificate_refusal
+from clients.redirects import RedirectError
+from schemas.topics import RESEND_SUBSCRIPTION, rest_path
+from spark_bridge.errors import AccessRefusedError, PulsarUnreachableError, TopicError
+from spark_bridge.topics.authentication import ended, http_headers, verification
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.patience import patiently
 from spark_bridge.topics.positions import BEGINNING, Ledger, Position, topic_of
 
-__all__ = ["PulsarAdmin"]
-
-Json = Mapping[str, object]
+__all__ = ["PulsarAdmin", "RegisteredSchema"]
 
 
-class PulsarAdmin:
+class RegisteredSchema(TypedDict):
+    """A version of a topic's schema, as the registry answers."""
+
+    version: int
+    type: str
+    data: str
+    properties: NotRequired[Mapping[str, str] | None]
+
+
+class PulsarAdmin(AdminClient[httpx.Response]):
     """Questions about the topics that the options name; owns its HTTP connections. Raises PulsarUnreachableError and TopicError."""
+
+    _not_sent: ClassVar = (RedirectError, httpx.InvalidURL)
+    _unanswered: ClassVar = (httpx.TransportError,)
 
     def __init__(self, options: BridgeOptions, *, patience_s: float = 5.0) -> None:
         """`patience_s`: for how long a service that does not answer is asked again."""
@@ -45,7 +58,7 @@ class PulsarAdmin:
             base_url=f"{options.admin_url}/admin/v2",
             headers=dict(http_headers(options, patience_s=patience_s)),
             # without https no certificates are loaded: that takes longer than to ask
-            verify=_verification(options)
+            verify=verification(options)
             if _is_encrypted(options.admin_url)
             else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             timeout=httpx.Timeout(options.operation_timeout_seconds, connect=min(5, options.operation_timeout_seconds)),
@@ -65,15 +78,13 @@ class PulsarAdmin:
         if self._pattern is None:
             return list(self._topics)
         namespace, name = self._pattern.rsplit("/", 1)
-        path = "/" + self._path(namespace)
-        listed = [*self._list(f"{path}/partitioned"), *self._list(path)]
         wanted = re.compile(name)
-        names = {topic_of(each)[0] for each in listed}
+        names = {topic_of(each)[0] for each in self.listed_topics(namespace)}
         return sorted(each for each in names if wanted.fullmatch(each.rsplit("/", 1)[1]))
 
     def topic_partitions(self) -> list[str]:
         """Names of the topics' partitions in order; the topic itself when it has none."""
-        return [each for topic in self.topics() for each in self._partitions(topic)]
+        return [each for topic in self.topics() for each in self.partitions_of(topic)]
 
     def last_position(self, topic: str) -> Position:
         """The last entry of a topic partition; an entry of -1 when there is nothing in it."""
@@ -97,33 +108,71 @@ class PulsarAdmin:
         answer = self._of_partition(topic, "internalStats") or {"ledgers": [], "cursors": {}}
         ledgers = [
             Ledger(
-                ledger=cast("int", each["ledgerId"]),
-                entries=cast("int", each["entries"]),
-                size_bytes=cast("int", each["size"]),
+                ledger=each["ledgerId"],
+                entries=each["entries"],
+                size_bytes=each["size"],
             )
-            for each in cast("Sequence[Json]", answer["ledgers"])
+            for each in answer["ledgers"]
         ]
         if ledgers and not ledgers[-1].entries:  # the one that is written to
             ledgers[-1] = replace(
                 ledgers[-1],
-                entries=cast("int", answer["currentLedgerEntries"]),
-                size_bytes=cast("int", answer["currentLedgerSize"]),
+                entries=answer["currentLedgerEntries"],
+                size_bytes=answer["currentLedgerSize"],
             )
-        cursors = cast("Mapping[str, Json]", answer["cursors"])
-        return ledgers, {name: Position.parse(str(each["markDeletePosition"])) for name, each in cursors.items()}
+        cursors = answer["cursors"].items()
+        return ledgers, {name: Position.parse(str(each["markDeletePosition"])) for name, each in cursors}
+
+    def of_topic(self, topic: str) -> None:
+        """Raises TopicError when a topic without partitions does not exist."""
+        self._of(topic, "stats")
+
+    def partitions_of(self, topic: str) -> list[str]:
+        """Names of any topic's partitions in order; the topic itself when it has none. Raises TopicError."""
+        count = self.partitions(topic)
+        return [f"{topic}-partition-{index}" for index in range(count)] if count else [topic]
+
+    def existing_partitions(self, topic: str) -> list[str]:
+        """As `partitions_of`; empty when the topic does not exist. A client that looks the topic up would create it."""
+        try:
+            names = self.partitions_of(topic)
+            if names == [topic]:
+                self.of_topic(topic)
+        except TopicError:
+            return []
+        return names
+
+    def waiting_dead_letters(self, topic: str, most: int) -> Iterator[tuple[str, Position] | None]:
+        """The places of the events that are dead letters: topic partition and position. None: not known of all.
+
+        `most`: of each partition. A broker that makes topics by itself may make them with partitions.
+        """
+        for each in self.existing_partitions(topic):
+            yield from self._waiting_of(each, most)
+
+    def _waiting_of(self, topic: str, most: int) -> Iterator[tuple[str, Position] | None]:
+        try:
+            stats = self._of(topic, "stats?getPreciseBacklog=true")
+        except TopicError:
+            return
+        subscriptions = stats.get("subscriptions") or {}
+        waiting = int((subscriptions.get(RESEND_SUBSCRIPTION) or {}).get("msgBacklog", 0))
+        if waiting > most:
+            yield None
+            return
+        for number in range(1, waiting + 1):
+            response = self._request("GET", topic, f"subscription/{RESEND_SUBSCRIPTION}/position/{number}")
+            yield _letter_place(response) if response.is_success else None
 
     def creation(self, topic: str) -> str | None:
-        """When a topic partition was made, as text: another one of this name has another. None: Pulsar does not tell."""
-        response = self._patiently("GET", f"/{self._path(topic)}/internal-info")
-        told = cast("Json", response.json()).get("creationDate") if response.is_success and response.content else None
-        return None if told is None else str(told)
+        """When a topic partition was made, as text: another one of this name has another. None: Pulsar does not return it."""
+        response = self._request("GET", topic, "internal-info")
+        created = response.json().get("creationDate") if response.is_success and response.content else None
+        return None if created is None else str(created)
 
     def keep_subscription(self, topic: str, subscription: str, position: Position) -> None:
         """Move a durable subscription to behind a position, made before if it is not there: older data may go."""
-        path = f"/{self._path(topic)}/subscription/{subscription}"
-        made = self._patiently("PUT", path, {"ledgerId": -1, "entryId": -1})
-        if made.status_code != httpx.codes.CONFLICT:
-            self._checked(path, topic, made)
+        self.make_subscription(topic, subscription)
         if position == BEGINNING:
             return
         body = {
@@ -132,69 +181,56 @@ class PulsarAdmin:
             "partitionIndex": topic_of(topic)[1],
             "isExcluded": True,
         }
-        self._checked(path, topic, self._patiently("POST", f"{path}/resetcursor", body))
+        self._call("POST", topic, f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}/resetcursor", body)
 
     def properties(self, topic: str) -> Mapping[str, str]:
-        """What was noted of a topic, by name."""
-        return cast("Mapping[str, str]", self._get(f"/{self._path(topic)}/properties", topic))
+        """The properties of a topic, by name."""
+        found: Mapping[str, str] = self._of(topic, "properties") or {}
+        return found
 
     def set_property(self, topic: str, name: str, value: str) -> None:
         """Note something of a topic, beside what was noted before."""
-        path = f"/{self._path(topic)}/properties"
-        self._checked(path, topic, self._patiently("PUT", path, {name: value}))
+        self._call("PUT", topic, f"{topic_path(topic)}/properties", {name: value})
 
-    def schemas(self, topic: str) -> list[Json]:
-        """Every version of a topic's schema as the registry gives it: version, type, data, properties."""
-        answer = self._get(f"/schemas/{topic.removeprefix('persistent://')}/schemas", topic)
-        return list(cast("Sequence[Json]", answer["getSchemaResponses"]))
+    def schemas(self, topic: str) -> list[RegisteredSchema]:
+        """Every version of a topic's schema."""
+        return list(self._json(topic, f"/schemas/{rest_path(topic)}/schemas")["getSchemaResponses"])
 
-    def _partitions(self, topic: str) -> list[str]:
-        answer = self._get(f"/{self._path(topic)}/partitions", topic)
-        count = cast("int", answer["partitions"])
-        return [f"{topic}-partition-{i}" for i in range(count)] if count else [topic]
-
-    def _of_partition(self, topic: str, what: str) -> Json | None:
+    def _of_partition(self, topic: str, what: str) -> Any:
         """None for a partition of a topic that has no data: the broker deletes it when it is idle, with a 404."""
         try:
-            return self._get(f"/{self._path(topic)}/{what}", topic)
+            return self._of(topic, what)
         except TopicError:
             if topic_of(topic)[1] < 0:
                 raise
             return None
 
-    @staticmethod
-    def _path(topic: str) -> str:
-        return topic.replace("://", "/", 1)
+    def _request(self, method: str, topic: str, what: str, body: object = None) -> httpx.Response:
+        """The answer about a topic, whether it is a success or not."""
+        return self._sent(method, topic, f"{topic_path(topic)}/{what}", body)
 
-    def _list(self, path: str) -> Sequence[str]:
-        return cast("Sequence[str]", self._get(path, self._pattern or ""))
+    def _sender(self, method: str, body: object) -> Callable[[str], httpx.Response]:
+        return lambda address: self._client(address).request(method, address, json=body)
 
-    def _get(self, path: str, topic: str) -> Json:
-        return self._checked(path, topic, self._patiently("GET", path))
+    def _answer(self, method: str, path: str, body: object) -> httpx.Response:
+        """Asked again while nobody answers or the broker is starting or handing the topic over."""
+        return patiently(lambda: super(PulsarAdmin, self)._answer(method, path, body), self._patience_s)
 
-    def _checked(self, path: str, topic: str, response: httpx.Response) -> Json:
-        if response.status_code == httpx.codes.NOT_FOUND:
-            raise TopicError(topic, f"does not exist ({_reason(response)}); create it or check the option topic")
-        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            why = ended(self._options) or _reason(response)
-            reason = f"refuses access to {topic} ({why}); check authPluginClassName and authParams"
-            raise PulsarUnreachableError(self._url, reason)
-        if not response.is_success:
-            raise PulsarUnreachableError(self._url, f"answers {response.status_code} to {path} ({_reason(response)})")
-        return cast("Json", response.json()) if response.content else {}
+    def _failure(self, topic: str, reason: str) -> PulsarUnreachableError:
+        return PulsarUnreachableError(self._url, reason)
 
-    def _patiently(self, method: str, path: str, body: Json | None = None) -> httpx.Response:
-        """Ask again while nobody answers or the broker is starting or handing the topic over."""
-
-        def ask() -> httpx.Response:
-            return redirected(lambda address: self._client(address).request(method, address, json=body), path)
-
-        try:
-            return patiently(ask, self._patience_s)
-        except (RedirectError, httpx.InvalidURL) as error:
-            raise PulsarUnreachableError(self._url, str(error)) from None
-        except httpx.TransportError as error:
-            raise self._no_answer(error) from None
+    def _check(self, method: str, path: str, topic: str, answer: httpx.Response) -> None:
+        reason = reason_of(answer) or f"HTTP {answer.status_code}"
+        if answer.status_code == httpx.codes.CONFLICT and method == "PUT":
+            return  # it is there
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            raise TopicError(topic, f"does not exist ({reason}); create it or check the option topic")
+        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            why = ended(self._options) or reason
+            refusal = f"refuses access to {topic} ({why}); check authPluginClassName and authParams"
+            raise AccessRefusedError(self._url, refusal)
+        if not answer.is_success:
+            raise PulsarUnreachableError(self._url, f"answers {answer.status_code} to {path} ({reason})")
 
     def _client(self, address: str) -> httpx.Client:
         """Another one where an admin service in the clear redirects to an encrypted one."""
@@ -202,11 +238,12 @@ class PulsarAdmin:
             return self._http
         if self._encrypted is None:
             self._encrypted = httpx.Client(
-                headers=self._http.headers, verify=_verification(self._options), timeout=self._http.timeout
+                headers=self._http.headers, verify=verification(self._options), timeout=self._http.timeout
             )
         return self._encrypted
 
-    def _no_answer(self, error: httpx.TransportError) -> PulsarUnreachableError:
+    def _no_answer(self, topic: str, error: Exception) -> PulsarUnreachableError:
+        assert isinstance(error, httpx.TransportError)
         refusal = certificate_refusal(str(error))
         check = "start it or check the option adminUrl"
         if refusal:
@@ -218,27 +255,22 @@ class PulsarAdmin:
         return PulsarUnreachableError(self._url, f"{who} does not answer ({refusal or error}); {check}")
 
 
-def _position(message_id: Json) -> Position:
-    return Position(cast("int", message_id["ledgerId"]), cast("int", message_id["entryId"]))
+def _position(message_id: Mapping[str, int]) -> Position:
+    return Position(message_id["ledgerId"], message_id["entryId"])
 
 
-def _reason(response: httpx.Response) -> str:
+def _letter_place(response: httpx.Response) -> tuple[str, Position] | None:
+    """By the properties of a dead letter, which the admin service puts into headers."""
+    found = {name.lower(): value for name, value in response.headers.items()}
     try:
-        return str(response.json()["reason"])
-    except (ValueError, KeyError, TypeError):
-        return f"HTTP {response.status_code}"
+        properties: Mapping[str, str] = json.loads(found.get("x-pulsar-property", "{}"))
+        topic = properties.get("topic") or found["x-pulsar-property-topic"]
+        place = properties.get("message_id") or found["x-pulsar-property-message_id"]
+        ledger, entry = re.findall(r"-?\d+", place)[:2]
+    except (KeyError, ValueError, AttributeError):
+        return None
+    return topic, Position(int(ledger), int(entry))
 
 
 def _is_encrypted(address: str) -> bool:
     return address.startswith("https://")
-
-
-def _verification(options: BridgeOptions) -> ssl.SSLContext:
-    context = trusting(options)
-    context.check_hostname = options.tls_hostname_verification_enable and not options.tls_allow_insecure_connection
-    if options.tls_allow_insecure_connection:
-        context.verify_mode = ssl.CERT_NONE
-    certificate = http_certificate(options)
-    if certificate is not None:
-        context.load_cert_chain(*certificate)
-    return context

@@ -1,43 +1,38 @@
-"""Credentials for the broker's protocol and for the admin service.
-
-`authPluginClassName` and `authParams` are those of Pulsar's `client.conf`: `token:...` or `file:///path`;
-`tlsCertFile:...,tlsKeyFile:...`; `{"userId": ..., "password": ...}`; `{"issuer_url": ..., "private_key": ...}`.
-"""
+"""Credentials for the broker's protocol and for the admin service, from `authPluginClassName` and `authParams`."""
 
 from __future__ import annotations
 
-import base64
-import json
-import time
+import ssl
 from collections.abc import Mapping
-from pathlib import Path
-from urllib.parse import urlparse
+from functools import partial
 
 import pulsar
 
+from clients.pulsar_auth import PulsarAuth, read_key_file
+from clients.tls import tls_context
 from schemas.errors import ConfigError
-from schemas.token_end import ended_token
-from spark_bridge.topics.issued_tokens import admin_token, client_credentials, read_key_file
-from spark_bridge.topics.options import BASIC_PLUGIN, OAUTH2_PLUGIN, TLS_PLUGIN, TOKEN_PLUGIN, BridgeOptions
+from spark_bridge.topics.issued_tokens import admin_token
+from spark_bridge.topics.options import BridgeOptions
 
-__all__ = ["client_authentication", "ended", "http_certificate", "http_headers"]
+__all__ = ["client_authentication", "ended", "http_certificate", "http_headers", "verification"]
 
 
 def client_authentication(options: BridgeOptions) -> pulsar.Authentication | None:
     """For the broker; None without authentication. Raises ConfigError."""
-    match options.auth_plugin_class_name:
-        case None:
+    auth = _auth(options)
+    match auth.kind:
+        case "":
             return None
-        case str() as plugin if plugin == TOKEN_PLUGIN:
-            return pulsar.AuthenticationToken(_token(options))
-        case str() as plugin if plugin == TLS_PLUGIN:
-            return pulsar.AuthenticationTLS(*_certificate(options))
-        case str() as plugin if plugin == OAUTH2_PLUGIN:
-            credentials = client_credentials(options)
+        case "token":
+            return pulsar.AuthenticationToken(_token(auth))
+        case "tls":
+            return pulsar.AuthenticationTLS(*auth.certificate())
+        case "oauth2":
+            credentials = auth.client_credentials()
             credentials.key(read_key_file)  # of a wrong one the client says no more than that it cannot authenticate
             return pulsar.AuthenticationOauth2(credentials.params)
         case _:
-            return pulsar.AuthenticationBasic(*_user(options))
+            return pulsar.AuthenticationBasic(*auth.user())
 
 
 def http_headers(options: BridgeOptions, *, patience_s: float = 0.0) -> Mapping[str, str]:
@@ -45,53 +40,49 @@ def http_headers(options: BridgeOptions, *, patience_s: float = 0.0) -> Mapping[
 
     Raises ConfigError; PulsarUnreachableError when the issuer gives no token.
     """
-    if options.auth_plugin_class_name == TOKEN_PLUGIN:
-        return {"Authorization": f"Bearer {_token(options)}"}
-    if options.auth_plugin_class_name == BASIC_PLUGIN:
-        return {"Authorization": "Basic " + base64.b64encode(":".join(_user(options)).encode()).decode()}
-    if options.auth_plugin_class_name == OAUTH2_PLUGIN:
-        return {"Authorization": f"Bearer {admin_token(options, patience_s)}"}
-    return {}
+    auth = _auth(options, patience_s)
+    if auth.kind == "token":
+        _token(auth)
+    return auth.http_headers()
 
 
 def ended(options: BridgeOptions) -> str | None:
-    """When the token has ended, in words; None for one that has not, and without one. Raises ConfigError."""
-    return ended_token(_token(options), time.time()) if options.auth_plugin_class_name == TOKEN_PLUGIN else None
+    """When the token has ended, as text; None for one that has not, and without one."""
+    return _auth(options).ended()
 
 
 def http_certificate(options: BridgeOptions) -> tuple[str, str] | None:
     """Certificate and key files for the admin service. Raises ConfigError."""
-    return _certificate(options) if options.auth_plugin_class_name == TLS_PLUGIN else None
+    auth = _auth(options)
+    return auth.certificate() if auth.kind == "tls" else None
 
 
-def _params(options: BridgeOptions) -> str:
-    return options.auth_params.get_secret_value().strip() if options.auth_params else ""
+def verification(options: BridgeOptions) -> ssl.SSLContext:
+    """Whom to trust, and the certificate to show, of connections that are not the client library's. Raises ConfigError."""
+    context = tls_context(
+        "tlsTrustCertsFilePath",
+        options.tls_trust_certs_file_path,
+        check_hostname=options.tls_hostname_verification_enable,
+        allow_insecure=options.tls_allow_insecure_connection,
+    )
+    certificate = http_certificate(options)
+    if certificate is not None:
+        context.load_cert_chain(*certificate)
+    return context
 
 
-def _token(options: BridgeOptions) -> str:
-    params = _params(options)
-    if params.startswith("token:"):
-        return params.removeprefix("token:")
-    if params.startswith("file:"):
-        path = Path(urlparse(params).path)
-        try:
-            return path.read_text("utf-8").strip()
-        except OSError as error:
-            raise ConfigError.of("authParams", f"the token file {path} cannot be read ({error.strerror})") from None
-    raise ConfigError.of("authParams", "for AuthenticationToken begins with 'token:' or 'file:'")
+def _auth(options: BridgeOptions, patience_s: float = 0.0) -> PulsarAuth:
+    params = options.auth_params.get_secret_value().strip() if options.auth_params else ""
+    issue = partial(admin_token, options, patience_s)
+    return PulsarAuth(options.auth_plugin_class_name or "", params, "authParams", issue)
 
 
-def _certificate(options: BridgeOptions) -> tuple[str, str]:
-    given = dict(part.split(":", 1) for part in _params(options).split(",") if ":" in part)
-    if not given.keys() >= {"tlsCertFile", "tlsKeyFile"}:
-        raise ConfigError.of("authParams", "for AuthenticationTls is 'tlsCertFile:/path,tlsKeyFile:/path'")
-    return given["tlsCertFile"], given["tlsKeyFile"]
-
-
-def _user(options: BridgeOptions) -> tuple[str, str]:
+def _token(auth: PulsarAuth) -> str:
+    if not auth.params.startswith(("token:", "file:")):
+        raise ConfigError.of("authParams", "for AuthenticationToken begins with 'token:' or 'file:'")
     try:
-        given = json.loads(_params(options))
-        return str(given["userId"]), str(given["password"])
-    except (ValueError, KeyError, TypeError):
-        reason = 'for AuthenticationBasic is JSON: {"userId": "...", "password": "..."}'
-        raise ConfigError.of("authParams", reason) from None
+        return auth.token()
+    except OSError as error:
+        raise ConfigError.of(
+            "authParams", f"the token file {error.filename} cannot be read ({error.strerror})"
+        ) from None

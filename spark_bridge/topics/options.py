@@ -10,9 +10,9 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from schemas.client_credentials import ClientCredentials
+from clients.client_credentials import ClientCredentials
 from schemas.errors import ConfigError, ConfigProblem
-from schemas.topics import full_topic_name
+from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION, dead_letters_topic, full_topic_name
 from spark_bridge.spark_line import HAS_ADMISSION_CONTROL
 from spark_bridge.topics.positions import parse_time_ms
 
@@ -52,6 +52,16 @@ class BridgeOptions(BaseModel):
     tls_trust_certs_file_path: str | None = None
     tls_allow_insecure_connection: bool = False
     tls_hostname_verification_enable: bool = True
+    table: str | None = Field(default=None, pattern=r"^[^.\s]+\.[^.\s]+$")
+    events_topic_prefix: str = Field(default=DEFAULT_EVENTS_PREFIX, min_length=1)
+    events_subscription_name: str = Field(default=DEFAULT_SUBSCRIPTION, min_length=1)
+    dead_letters_topic: str | None = Field(default=None, min_length=1)
+    schema_changes_topic: str | None = Field(default=None, min_length=1)
+
+    @property
+    def dead_letters(self) -> str:
+        """The full name of the connector's dead-letter topic."""
+        return full_topic_name(self.dead_letters_topic or dead_letters_topic(self.events_topic_prefix))
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, str]) -> BridgeOptions:
@@ -97,6 +107,13 @@ class BridgeOptions(BaseModel):
             )
             raise ConfigError.of("topic", reason)
         return self.topic_names[0]
+
+    @property
+    def clearings_topic(self) -> str | None:
+        """The full name of the topic that has truncations and drops; None: they are not followed."""
+        if self.schema_changes_topic is None:
+            return full_topic_name(f"{self.events_topic_prefix}schema-changes")
+        return None if self.schema_changes_topic.lower() == "none" else full_topic_name(self.schema_changes_topic)
 
     @property
     def is_limited(self) -> bool:
@@ -187,19 +204,17 @@ def option_texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
 
 
 def _problems_together(known: Mapping[str, str]) -> list[ConfigProblem]:
-    """What is wrong with options beside each other."""
+    """The errors of options that do not fit together."""
     given = [name for name in ("topic", "topics", "topicsPattern") if name in known]
     limits = [name for name in ("maxRowsPerTrigger", "maxBytesPerTrigger") if name in known]
     problems = []
     if not given:
         problems.append(ConfigProblem(option="topic", reason="is missing (or topics, or topicsPattern)"))
     if len(given) > 1:
-        reason = f"and {' and '.join(given[1:])} are given; one of them says which topics to read"
+        reason = f"and {' and '.join(given[1:])} are given; give only one of them"
         problems.append(ConfigProblem(option=given[0], reason=reason))
     if limits and not HAS_ADMISSION_CONTROL and "checkpointLocation" not in known:
-        reason = (
-            "needs checkpointLocation, that of the query: there it says how far it has come (PySpark 4.2 needs none)"
-        )
+        reason = "needs checkpointLocation, that of the query, which has its position (PySpark 4.2 needs none)"
         problems.append(ConfigProblem(option=limits[0], reason=reason))
     if known.get("authPluginClassName") == OAUTH2_PLUGIN and "authParams" in known:
         try:

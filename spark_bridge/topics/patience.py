@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 import httpx
 import tenacity
 
+from clients.redirects import RedirectError
 from runtime.backoff import Backoff
-from schemas.redirects import RedirectError
 
 __all__ = ["patiently"]
 
@@ -33,4 +33,5 @@ def patiently(ask: Callable[[], httpx.Response], patience_s: float) -> httpx.Res
 
 def _last_outcome(state: tenacity.RetryCallState) -> httpx.Response:
     assert state.outcome is not None
-    return cast("httpx.Response", state.outcome.result())
+    response: httpx.Response = state.outcome.result()
+    return response

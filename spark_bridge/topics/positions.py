@@ -112,7 +112,7 @@ def offset_of(positions: Mapping[str, Position], creations: Mapping[str, str]) -
 
 
 def positions_of(offset: Mapping[str, str]) -> dict[str, Position]:
-    """What `offset_of` has written. Raises ValueError."""
+    """Reads the text of `offset_of`. Raises ValueError."""
     return {topic: Position.parse(text) for topic, text in offset.items()}
 
 
@@ -161,7 +161,7 @@ def parse_offsets(option: str, text: str, topics: Sequence[str]) -> Mapping[str,
     if not isinstance(given, dict):
         raise ConfigError.of(option, f"is JSON, but no object; e.g. {_example(topics)}")
     problems = [f"names {name!r}, which is no partition of the topic" for name in given if name not in topics]
-    problems += [f"says nothing about {name!r}" for name in topics if name not in given]
+    problems += [f"has no position of {name!r}" for name in topics if name not in given]
     offsets: dict[str, Position | str] = {}
     for name, value in given.items():
         if value in ("earliest", "latest") or parse_time_ms(str(value)) is not None:
@@ -217,7 +217,7 @@ class _Run:
 
 
 def _runs(start: Position, end: Position, ledgers: Sequence[Ledger]) -> list[_Run]:
-    """What there is to read in (start, end]."""
+    """The runs to read in (start, end]."""
     runs: list[_Run] = []
     for each in ledgers:
         first = start.entry + 1 if each.ledger == start.ledger else 0

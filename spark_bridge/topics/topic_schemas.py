@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 from spark_bridge.errors import TopicError
-from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.admin import PulsarAdmin, RegisteredSchema
 from spark_bridge.topics.options import BridgeOptions
 
 __all__ = ["AvroRecord", "SchemaVersion", "TopicSchemas"]
 
-AvroRecord = Mapping[str, object]
+AvroRecord = Mapping[str, Any]
+"""An Avro record's definition, as parsed JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class TopicSchemas:
             return cls.parse(options.only_topic, admin.schemas(options.only_topic))
 
     @classmethod
-    def parse(cls, topic: str, registered: Sequence[Mapping[str, object]]) -> TopicSchemas:
+    def parse(cls, topic: str, registered: Sequence[RegisteredSchema]) -> TopicSchemas:
         """From the registry's answer. Raises TopicError where the topic is none of KEY_VALUE SEPARATED AVRO."""
         if not registered:
             raise TopicError(topic, "has no schema yet: the connector registers one with its first record")
@@ -63,11 +64,11 @@ class TopicSchemas:
 
 
 def _names(record: AvroRecord) -> frozenset[str]:
-    return frozenset(each["name"] for each in cast("list[Mapping[str, str]]", record["fields"]))
+    return frozenset(each["name"] for each in record["fields"])
 
 
-def _version(topic: str, registered: Mapping[str, object]) -> SchemaVersion:
-    properties = cast("Mapping[str, str]", registered.get("properties") or {})
+def _version(topic: str, registered: RegisteredSchema) -> SchemaVersion:
+    properties = registered.get("properties") or {}
     found = [
         str(registered.get("type")),
         properties.get("kv.encoding.type"),
@@ -82,7 +83,7 @@ def _version(topic: str, registered: Mapping[str, object]) -> SchemaVersion:
         )
         raise TopicError(topic, reason)
     try:
-        data = cast("Mapping[str, AvroRecord]", json.loads(cast("str", registered["data"])))
+        data: Mapping[str, AvroRecord] = json.loads(registered["data"])
         records = [data[part] for part in ("key", "value")]
         if not all(isinstance(each, dict) and isinstance(each["fields"], list) for each in records):
             raise TypeError("key and value must be Avro records")
@@ -91,4 +92,4 @@ def _version(topic: str, registered: Mapping[str, object]) -> SchemaVersion:
             f"schema version {registered.get('version')} cannot be read ({error}); was it written by the connector?"
         )
         raise TopicError(topic, reason) from None
-    return SchemaVersion(version=cast("int", registered["version"]), key=records[0], value=records[1])
+    return SchemaVersion(version=registered["version"], key=records[0], value=records[1])

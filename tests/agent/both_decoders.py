@@ -1,5 +1,6 @@
-"""What the decoder of this process makes of good and bad bytes, one line each: compared between compiled and plain.
+"""What the decoder of this process makes of good and bad bytes, one line each: compared between native, compiled and plain.
 
+CDC_DECODER=native python -m tests.agent.both_decoders > native.txt
 CDC_DECODER=compiled python -m tests.agent.both_decoders > compiled.txt
 CDC_DECODER=python python -m tests.agent.both_decoders > python.txt
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from change_agent.commitlog.entry import CommitLogEntry
@@ -18,10 +19,13 @@ from change_agent.db.mutation import MutationDecoder
 from change_agent.errors import CommitLogReadError
 from change_agent.events.decode_format import mutation_json
 from change_agent.events.event_format import event_json
-from change_agent.events.mutation_events import MutationEventBuilder
+from change_agent.events.mutation_events import MutationEventBuilder, TableEvent
+from change_agent.native_core import native_core
 from schemas.errors import CdcError
+from tests.agent.both_ways import BothWays
 from tests.golden.segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
 
+Natively = Callable[[CommitLogEntry], list[TableEvent] | None]
 _BAD_MUTATIONS = 6
 _BAD_SEGMENTS = 25
 
@@ -35,17 +39,21 @@ def _lines() -> Iterator[str]:
 
 
 def _mutations(golden: GoldenSegment, choice: random.Random) -> Iterator[str]:
-    decoder, version = MutationDecoder(golden.tables()), golden.version
+    decoder, version, core = MutationDecoder(golden.tables()), golden.version, native_core()
+    natively = None if core is None else BothWays(core, golden.tables(), version).events
     for entry in golden.entries():
         for payload in (entry.payload, *(_damaged(entry.payload, choice) for _ in range(_BAD_MUTATIONS))):
             damaged = CommitLogEntry(entry.position, payload)
-            yield f"{golden.line} {entry.position} {_decoded(decoder, damaged, version)}"
+            yield f"{golden.line} {entry.position} {_decoded(decoder, natively, damaged, version)}"
 
 
-def _decoded(decoder: MutationDecoder, entry: CommitLogEntry, version: int) -> str:
+def _decoded(decoder: MutationDecoder, natively: Natively | None, entry: CommitLogEntry, version: int) -> str:
+    """As the agent does it: what the core refuses is for the decoder."""
     try:
+        events = None if natively is None else natively(entry)
         mutation = decoder.decode(entry.payload, version)
-        events = MutationEventBuilder().events_of(mutation, entry.position)
+        if events is None:
+            events = MutationEventBuilder().events_of(mutation, entry.position)
     except CdcError as error:
         return f"{type(error).__name__} {error}"
     return " ".join([mutation_json("", entry, mutation), *(event_json("", each) for each in events)])

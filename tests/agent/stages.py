@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -14,26 +14,34 @@ from change_agent.archive.archiving import Archiving
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.commitlog.section_decoder import SegmentOptions
+from change_agent.events.events_writer import write_head
 from change_agent.events.mutation_interpreter import MutationInterpreter
 from change_agent.metrics import AgentMetrics
+from change_agent.native_core import native_core
 from change_agent.parking.parked import ParkedMutations
 from change_agent.positions.accounts import TrackedEntry
 from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.reading_again import reading_again
-from change_agent.publishing.outgoing import OutgoingEvent
+from change_agent.positions.stops import Stops
+from change_agent.publishing.outgoing import Outgoing, OutgoingEvent, OutgoingRun, event_size
 from change_agent.schema.schema_mutations import SchemaChange
 from change_agent.schema.schema_store import LogPlace
 from change_agent.schema.table_metadata import KnownTables
+from change_agent.segments.clearings import Clearings, Producers
 from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap
+from change_agent.segments.moments import Moments
 from change_agent.segments.segment_follower import SegmentFollower
 from change_agent.segments.unparking import Unparker
+from change_agent.segments.unsynced import UnsyncedReading
+from schemas.mutation_event import decode_events
 from schemas.table_metadata import TableMetadata
+from schemas.truncation import Truncation
 from tests.golden.segments import GOLDEN_SEGMENTS
 
-__all__ = ["ENTRIES", "GOLDEN", "MemoryTables", "StagedAgent", "payloads", "tracked_entries"]
+__all__ = ["ENTRIES", "GOLDEN", "MemoryTables", "StagedAgent", "payloads", "single_events", "tracked_entries"]
 
 GOLDEN = GOLDEN_SEGMENTS[-1]
 ENTRIES = [entry for entry in GOLDEN.entries() if UUID(bytes=entry.payload[1:17]) in GOLDEN.tables()]
@@ -50,6 +58,22 @@ def tracked_entries(events: Sequence[OutgoingEvent]) -> list[TrackedEntry]:
     return [each.entry for each in events if each.entry is not None]
 
 
+def single_events(handed_over: Sequence[Outgoing]) -> list[OutgoingEvent]:
+    """What was handed over, each event by itself: those that the native core has encoded by way of a message."""
+    events: list[OutgoingEvent] = []
+    for each in handed_over:
+        if isinstance(each, OutgoingRun):
+            core = native_core()
+            assert core is not None
+            message = decode_events(core.pack(write_head(*each.header), [each.run]))
+            assert (message.node_id, message.table_id) == (each.header.node_id, each.header.table_id)
+            events += [OutgoingEvent(each.header, event, each.entry, event_size(event)) for event in message.events]
+        else:
+            assert isinstance(each, OutgoingEvent)
+            events.append(each)
+    return events
+
+
 class MemoryTables:
     """The node's schema; `asked` counts the full looks at it."""
 
@@ -59,6 +83,8 @@ class MemoryTables:
         self.answers = True
         self.at_second_look: Mapping[UUID, TableMetadata] | None = None
         self.known: KnownTables | None = None
+        self.truncations: Mapping[UUID, Truncation] = {}
+        self.present: frozenset[UUID] | None = frozenset(tables)
 
     def note(self, change: SchemaChange, segment_id: int, position: int) -> KnownTables | None:
         return None
@@ -90,22 +116,31 @@ class StagedAgent:
         *,
         max_events: int = 10_000,
         archiving: Archiving | None = None,
+        unsynced: UnsyncedReading | None = None,
+        clock: Callable[[], float] = time.time,
+        clearings: Producers | None = None,
     ) -> None:
         self.cdc_raw, self.work = folder / "cdc_raw", folder / "work"
         self.cdc_raw.mkdir(exist_ok=True)
         self.metrics = AgentMetrics()
         self.published: list[OutgoingEvent] = []
+        # Times that were passed, and how many events were published by then.
+        self.passed: list[tuple[int, int]] = []
+        self.moments = Moments(0.01, lambda time_ms: self.passed.append((time_ms, len(self.published))), clock=clock)
         self.acknowledges = True
         self.gaps: list[Gap] = []
         self._tables = tables
         self._store = OffsetStore(self.work)
         self.stored = self._store.load()
+        self.stops = Stops(self.work)
         self.spill = folder / "spill"
         self.spill.mkdir(exist_ok=True)
         self._parked = ParkedMutations(self.work, self._read_again)
         self.positions = InflightPositions(max_events=max_events, max_bytes=10_000_000)
         self._stopping = threading.Event()
-        self._watcher = CdcRawWatcher(self.cdc_raw, 0.02, [self.spill], self.work / "reprocess")
+        self._watcher = CdcRawWatcher(
+            self.cdc_raw, 0.02, [self.spill], self.work / "reprocess", unsynced=unsynced is not None
+        )
         interpreter = MutationInterpreter(tables, self._parked, self.metrics, self._stopping, reread_pause_s=0.01)
         self.follower = SegmentFollower(
             self._watcher,
@@ -118,6 +153,10 @@ class StagedAgent:
             self._stopping,
             self,
             options or SegmentOptions(),
+            unsynced,
+            self.moments,
+            self.stops,
+            None if clearings is None else self._clearings(clearings, interpreter),
         )
         self._writer = PositionsWriter(
             self._store,
@@ -132,6 +171,10 @@ class StagedAgent:
         )
         self._reader = threading.Thread(target=self.follower.run, daemon=True)
 
+    def _clearings(self, producers: Producers, interpreter: MutationInterpreter) -> Clearings:
+        prefix = "persistent://public/default/events-"
+        return Clearings(self.work, self._tables, interpreter, self.positions, producers, prefix, self._stopping)
+
     def _read_again(self) -> None:
         self.stored = reading_again(self.stored, [self.cdc_raw, self.spill])
         self._store.store(self.stored)
@@ -140,7 +183,8 @@ class StagedAgent:
         """What was stored last."""
         return self._writer.stored
 
-    def publish(self, events: Sequence[OutgoingEvent]) -> None:
+    def publish(self, handed_over: Sequence[Outgoing]) -> None:
+        events = single_events(handed_over)
         self.published += events
         if self.acknowledges:
             self.positions.acknowledge(tracked_entries(events), len(events), sum(each.size for each in events))

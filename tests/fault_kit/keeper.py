@@ -53,7 +53,7 @@ class SegmentKeeper:
 
     def keep_schema(self) -> None:
         """Keeps the schema as each node has it now on disk: Cassandra flushes it at each change."""
-        self.look()
+        self.check()
         for number, (_, data) in self._nodes.items():
             folder = self._folder / f"schema-{number}-{len(self._schemas[number]):04}"
             while not _link_schema(data / "system_schema", folder / "data" / "system_schema"):
@@ -65,9 +65,9 @@ class SegmentKeeper:
 
     def _run(self) -> None:
         while not self._stop.wait(_LOOK_S):
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Link what is new."""
         for number, (cdc_raw, _) in self._nodes.items():
             for path in cdc_raw.glob("*.log"):

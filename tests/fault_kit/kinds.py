@@ -35,6 +35,7 @@ class FaultKind(StrEnum):
     PARTITIONS_ADDED = "partitions-added"
     LEVEL_DISALLOWED = "level-disallowed"
     REPLICA_STOPPED = "replica-stopped"
+    TABLE_TRUNCATED = "table-truncated"
     RESTART_ALL = "restart-all"
 
 
@@ -63,6 +64,7 @@ DESCRIPTIONS: Final[dict[FaultKind, str]] = {
     FaultKind.PARTITIONS_ADDED: "a data topic is given more partitions; it lasts until a record is in one of them",
     FaultKind.LEVEL_DISALLOWED: "a guardrail of Cassandra refuses reads at levels that the connector uses (one node, 4.1 or later)",
     FaultKind.REPLICA_STOPPED: "SIGSTOP of one of several Cassandra nodes for a quarter of a minute or more",
+    FaultKind.TABLE_TRUNCATED: "TRUNCATE of a table that is written to, repeated until all nodes have done it",
     FaultKind.RESTART_ALL: "everything is killed, and started in a drawn order",
 }
 """One line each, for users."""
@@ -73,6 +75,7 @@ COUNTED: Final[dict[FaultKind, str]] = {
     FaultKind.LEVEL_DISALLOWED: "reads refused for their level",
     FaultKind.BUNDLE_UNLOADED: "unloads of bundles and partitions",
     FaultKind.PARTITIONS_ADDED: "new partitions have records",
+    FaultKind.TABLE_TRUNCATED: "rows were in the table before",
 }
 """What a strike of these kinds counts, for it may meet nothing that it could break."""
 
@@ -90,6 +93,7 @@ LANES: Final[dict[FaultKind, str]] = {
     FaultKind.BUNDLE_UNLOADED: "connector",
     FaultKind.PARTITIONS_ADDED: "topics",
     FaultKind.LEVEL_DISALLOWED: "levels",
+    FaultKind.TABLE_TRUNCATED: "tables",
     FaultKind.REPLICA_STOPPED: "servers",
     FaultKind.PULSAR_KILL: "servers",
     FaultKind.CASSANDRA_KILL: "servers",

@@ -14,10 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import httpx
 import psutil
 
 from cdc.agent_process import AgentProcess
+from cdc.health.line_config import LineConfig
+from cdc.health.pulsar_service import PulsarService
+from cdc.health.source_keeper import SourceKeeper
+from cdc.health.turns import Turns
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.cassandra_node import CassandraNode
@@ -38,9 +41,12 @@ __all__ = ["FaultLine", "wait_for"]
 _SOURCE: Final = "faults"
 _ADMIN_TIMEOUT_S: Final = 240
 _AGENT_START_S: Final = 600.0
-_CARE_S: Final = 2.0
+_WATCH_S: Final = 2.0
+# A start takes 5 to 20 s on a busy machine, and Pulsar's own next attempts come every ten.
+_WATCH_PATIENCE_S: Final = 45.0
 _LOOK_S: Final = 0.1
 _TOPICS_CHECK_MS: Final = 1_000
+_DEFAULT_SYNC_MS: Final = 10_000
 _USER_METRIC: Final = "pulsar_source_user_metric_"
 # An instance that is not asked for three times as long ends itself: shorter is no more than a busy machine can keep.
 _SHORT_LIVENESS_MS: Final = 6_000
@@ -68,10 +74,11 @@ class FaultLine:
     def __init__(
         self, *, nodes: int, cassandra: str, folder: Path, on_progress: Progress,
         commitlog: CommitLogEncoding = CommitLogEncoding.PLAIN, instances: int = 1,
-        asks_for_passwords: bool = False,
+        asks_for_passwords: bool = False, is_unsynced: bool = False,
     ) -> None:  # fmt: skip
         """`instances`: how many of the connector share the partitions of all tables (`parallelism`). `asks_for_passwords`: of nodes; agents and connector are a role then that
-        may read the tables, and has to be made."""
+        may read the tables, and has to be made. `is_unsynced`: nodes sync as by default, and agents read before (readUnsynced)."""
+        self.is_unsynced: Final = is_unsynced
         self.asks_for_passwords: Final = asks_for_passwords
         self.folder: Final = folder
         self.instances: Final = instances
@@ -80,14 +87,15 @@ class FaultLine:
             cassandra=cassandra,
             nodes=nodes,
             # What is read is synced: otherwise Cassandra itself forgets at kill -9 what it had answered, and shown.
-            cassandra_settings=commitlog_settings(commitlog, folder),
+            cassandra_settings={} if is_unsynced else commitlog_settings(commitlog, folder),
+            commitlog_sync_ms=_DEFAULT_SYNC_MS if is_unsynced else SandboxOptions().commitlog_sync_ms,
             cassandra_passwords=asks_for_passwords,
             cassandra_jvm_options=_CHEAP_PASSWORDS if asks_for_passwords else (),
             functions_worker_settings={"instanceLivenessCheckFreqMs": _SHORT_LIVENESS_MS},
         )
         self._on_progress = on_progress
         self._exit = ExitStack()
-        self._care_stop = threading.Event()
+        self._watch_stop = threading.Event()
         self.source_restarts = 0
         self.deleted: Final[dict[str, list[Event]]] = {}
         """By table: what its events topic had when it was deleted."""
@@ -116,7 +124,7 @@ class FaultLine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._care_stop.set()
+        self._watch_stop.set()
         self._exit.close()
 
     @property
@@ -172,6 +180,8 @@ class FaultLine:
         if self.asks_for_passwords:
             options["cassandraYaml"] = str(node.cassandra_yaml)  # the role may not ask the node for its settings
             options["username"], options["password"] = CONNECTOR_LOGIN
+        if self.is_unsynced:
+            options["readUnsynced"] = True
         agent = AgentProcess.for_node(
             node,
             self.sandbox.pulsar,
@@ -185,17 +195,21 @@ class FaultLine:
         agent.environment = self.clock.environment
         return agent
 
-    def prepare_topics(self) -> None:
-        """Everything stays on the topics, for the oracle reads them at the end; some have partitions, RECREATED's takes any schema.
-
-        Where a table comes back with other types, Pulsar's default strategy would refuse them, and the table would be
-        parked until somebody sets another.
-        """
+    def retain_everything(self) -> None:
+        """Everything stays on the topics, for the oracle reads them at the end."""
         rest().post(
             f"{self.sandbox.pulsar.admin_url}/admin/v2/namespaces/public/default/retention",
             json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
             timeout=_ADMIN_TIMEOUT_S,
         ).raise_for_status()
+
+    def prepare_topics(self) -> None:
+        """As `retain_everything`; some have partitions, RECREATED's takes any schema.
+
+        Where a table comes back with other types, Pulsar's default strategy would refuse them, and the table would be
+        parked until somebody sets another.
+        """
+        self.retain_everything()
         topics = f"{self.sandbox.pulsar.admin_url}/admin/v2/persistent/public/default/data-{KEYSPACE}."
         for table in PARTITIONED:
             rest().put(f"{topics}{table}/partitions", json=1, timeout=_ADMIN_TIMEOUT_S).raise_for_status()
@@ -230,7 +244,7 @@ class FaultLine:
             )
         if not answer.is_success:
             raise FaultRunError(f"the source was refused: {answer.text}")
-        threading.Thread(target=self._care, name="care", daemon=True).start()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def wait_for_agent(self, agent: AgentProcess) -> None:
         """Until it runs. Raises FaultRunError with its log when it ends by itself."""
@@ -239,7 +253,7 @@ class FaultLine:
             if not agent.running:
                 raise FaultRunError(f"an agent ended by itself:\n{agent.log_tail()}")
             with suppress(FileNotFoundError):
-                return agent.status()["pid"] == agent.pid
+                return bool(agent.status()["pid"] == agent.pid)
             return False
 
         wait_for(is_reported, f"the agent of {agent.directory} runs", _AGENT_START_S)
@@ -248,22 +262,16 @@ class FaultLine:
     def _source_url(self) -> str:
         return f"{self.sandbox.pulsar.admin_url}/admin/v3/sources/public/default/{_SOURCE}"
 
-    def _care(self) -> None:
-        """`sources restart` for an instance that died and does not come back, for another process has its port."""
-        dead = 0
-        while not self._care_stop.wait(_CARE_S):
-            with suppress(httpx.HTTPError, KeyError, ValueError, IndexError):
-                answer = rest().get(f"{self._source_url}/status", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
-                running = [each["status"]["running"] for each in answer.json()["instances"]]
-                is_whole = len(running) == self.instances and all(running)
-                # A worker that starts just when Pulsar is killed again may forget an instance: then there is no host, either.
-                missed = 1 if len(self.hosts()) >= self.instances else 3
-                dead = 0 if is_whole or len(self.children()) >= self.instances else dead + missed
-                if dead >= 45:  # half a minute without a host, or more than a minute of starts that come to nothing
-                    self.source_restarts += 1
-                    self._on_progress("source: restarted, for its instance could not start", "ready")
-                    rest().post(f"{self._source_url}/restart", timeout=_ADMIN_TIMEOUT_S)
-                    dead = 0
+    def _watch(self) -> None:
+        """What `cdc connector watch` does: a source that Pulsar's functions worker gave up comes back."""
+        pulsar = self.sandbox.pulsar
+        config = LineConfig.from_mapping({"pulsarServiceUrl": pulsar.service_url, "pulsarAdminUrl": pulsar.admin_url})
+        with PulsarService(config, timeout_s=_ADMIN_TIMEOUT_S) as service:
+            keeper = SourceKeeper(service, Turns(config).turn, patience_s=_WATCH_PATIENCE_S, stopping=self._watch_stop)
+            while not self._watch_stop.wait(_WATCH_S):
+                for line in keeper.check():
+                    self._on_progress(f"watch: {line}", "ready")
+                self.source_restarts = keeper.restarts
 
     def metric(self, name: str) -> float:
         """The sum of a metric of the connector, over its instances since their starts. Raises httpx.HTTPError."""

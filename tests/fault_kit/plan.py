@@ -9,9 +9,9 @@ from typing import Final
 
 from tests.fault_kit.kinds import LANES, FaultKind
 
-__all__ = ["ALL_TARGETS", "TEST_COUNTS", "Fault", "counts_for_minutes", "draw_plan", "fitting"]
+__all__ = ["ALL_TARGETS", "FULL_COUNTS", "SHORT_COUNTS", "Fault", "counts_for_minutes", "draw_plan", "fitting"]
 
-TEST_COUNTS: Final[Mapping[FaultKind, int]] = {
+FULL_COUNTS: Final[Mapping[FaultKind, int]] = {
     **dict.fromkeys(FaultKind, 3),
     FaultKind.AGENT_KILL: 12,
     FaultKind.CHILD_KILL: 8,
@@ -21,7 +21,17 @@ TEST_COUNTS: Final[Mapping[FaultKind, int]] = {
     FaultKind.STANDSTILL: 5,
     FaultKind.RESTART_ALL: 3,
 }
-"""What `make test` strikes. A restart of everything kills Pulsar, Cassandra and the agent once, too."""
+"""What `make test-faults` strikes. A restart of everything kills Pulsar, Cassandra and the agent once, too."""
+
+SHORT_COUNTS: Final[Mapping[FaultKind, int]] = {
+    **dict.fromkeys(FaultKind, 1),
+    FaultKind.AGENT_KILL: 4,
+    FaultKind.CHILD_KILL: 3,
+    # One alone may meet nothing: a read at the level that it disallows, or a connector that is at work.
+    FaultKind.PARTITIONS_ADDED: 3,
+    FaultKind.LEVEL_DISALLOWED: 3,
+}
+"""What `make test` strikes: every kind, and a few times the commonest kills and what may meet nothing."""
 
 # What a fault of each lane costs in seconds on two cores, its recovery included; the slowest lane decides.
 _SECONDS: Final[Mapping[str, float]] = {
@@ -30,6 +40,7 @@ _SECONDS: Final[Mapping[str, float]] = {
     "conditions": 3.0,
     "topics": 30.0,
     "levels": 30.0,
+    "tables": 15.0,
     "servers": 30.0,
 }
 

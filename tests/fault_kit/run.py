@@ -31,7 +31,7 @@ from tests.fault_kit.oracle.comparison import TableComparison, compare
 from tests.fault_kit.oracle.folding import fold
 from tests.fault_kit.oracle.gaps import Gap, unexplained
 from tests.fault_kit.oracle.in_flight import InFlight
-from tests.fault_kit.oracle.topics import DataRecord, Event, TopicReader
+from tests.fault_kit.oracle.topics import Clearing, DataRecord, Event, TopicReader
 from tests.fault_kit.plan import Fault, draw_plan, fitting
 from tests.fault_kit.report import Report, ReportedGap, Struck
 from tests.fault_kit.sessions import host_id, session_of
@@ -107,6 +107,7 @@ class _Run:
     events: dict[str, list[Event]] = field(default_factory=dict)
     records: dict[str, list[DataRecord]] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
+    clearings: list[Clearing] = field(default_factory=list)
 
     @property
     def _taken_away(self) -> set[str]:
@@ -222,6 +223,7 @@ class _Run:
                 TopicReader(line.sandbox.pulsar.service_url, line.sandbox.pulsar.admin_url) as topics,
             ):
                 self.gaps = topics.gaps("cdc-events-gaps")
+                self.clearings = topics.clearings("cdc-events-schema-changes")
                 self.report.tables = [self._compare_table(session, topics, table, line) for table in TRACKED]
             if not self.report.differences or attempt == _COMPARISONS:
                 break
@@ -239,7 +241,9 @@ class _Run:
         )
         stored = select_all(session, KEYSPACE, shape)
         has_gaps = any(gap.table == table for gap in self.gaps)
-        return compare(shape, stored, fold(shape, records, instances=line.instances), has_gaps=has_gaps)
+        clearings = [each for each in self.clearings if each.table == f"{KEYSPACE}.{table}"]
+        folded = fold(shape, records, instances=line.instances, clearings=clearings)
+        return compare(shape, stored, folded, has_gaps=has_gaps)
 
     def _judge(self, line: FaultLine, keeper: SegmentKeeper) -> None:
         """Cassandra's own reader against the events topics, node by node; the order of each key."""

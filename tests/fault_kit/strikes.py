@@ -24,8 +24,9 @@ from tests.fault_kit.kinds import FaultKind
 from tests.fault_kit.line import FaultLine, wait_for
 from tests.fault_kit.plan import Fault
 from tests.fault_kit.sessions import session_of
-from tests.fault_kit.tables import PARTITIONED, RECREATED, TRACKED
+from tests.fault_kit.tables import KEYSPACE, PARTITIONED, RECREATED, TRACKED, TRUNCATED
 from tests.fault_kit.unloads import unload_something
+from tests.fault_kit.workload import Failures
 
 __all__ = ["Strikes", "table_of"]
 
@@ -52,12 +53,15 @@ _UNLOADS: Final = 4
 # The connector asks for a level that was refused again after a minute; what it counts is told every 5 s.
 _REFUSED_S: Final = 120.0
 
+_TRUNCATE_S: Final = 60.0
+
 Strike = Callable[[Fault], int | None]
 
 
 def table_of(fault: Fault) -> str:
-    """Whose events topic is struck. Not the one that is dropped and created again: a gap names the table by the id that it has then."""
-    tables = [table for table in TRACKED if table != RECREATED]
+    """Whose events topic is struck. Not the one that is dropped and created again: a gap names the table by the id that it has then;
+    and none that is truncated."""
+    tables = [table for table in TRACKED if table not in {RECREATED, *TRUNCATED}]
     return tables[int(fault.choice * len(tables))]
 
 
@@ -100,6 +104,7 @@ class Strikes:
             FaultKind.PARTITIONS_ADDED: self._add_partitions,
             FaultKind.LEVEL_DISALLOWED: self._disallow_levels,
             FaultKind.REPLICA_STOPPED: self._stop_replica,
+            FaultKind.TABLE_TRUNCATED: self._truncate,
             FaultKind.RESTART_ALL: self._restart_all,
         }
 
@@ -409,6 +414,26 @@ class Strikes:
         self._line.signal(pid, signal.SIGSTOP)
         time.sleep(fault.length_s)
         self._line.signal(pid, signal.SIGCONT)
+
+    def _truncate(self, fault: Fault) -> int:
+        """A node that has done it while another one was away does it again."""
+        table = TRUNCATED[int(fault.choice * len(TRUNCATED))]
+        self._struck(fault, table)
+        rows: list[int] = []
+
+        def is_done() -> bool:
+            try:
+                with session_of(self._line) as session:
+                    rows.append(
+                        session.execute(f"SELECT COUNT(*) FROM {KEYSPACE}.{table}", timeout=_TRUNCATE_S).one()[0]
+                    )
+                    session.execute(f"TRUNCATE {KEYSPACE}.{table}", timeout=_TRUNCATE_S)
+            except Failures:
+                return False
+            return True
+
+        wait_for(is_done, f"TRUNCATE of {table}", _START_S)
+        return max(rows)
 
     def _end_connector(self, fault: Fault) -> None:
         """Half of the time the topic goes while the connector is down."""

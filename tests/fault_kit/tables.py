@@ -13,6 +13,7 @@ __all__ = [
     "RECREATED",
     "RECREATED_FORMS",
     "TRACKED",
+    "TRUNCATED",
     "UNTRACKED",
     "create_recreated",
     "role_statements",
@@ -55,6 +56,10 @@ TRACKED: Final = (
 
 PARTITIONED: Final = ("everything", "keyed", "clustered", "short_lived", RECREATED)
 """Tables whose data topic has partitions: one at first. The others' are as Pulsar makes them by itself."""
+
+TRUNCATED: Final = ("only_keys", "mixed")
+"""Tables that are truncated. Nothing is written to them with a timestamp of its own: a row of which the timestamp is ahead stays on
+the data topic, as the contract says. Their events topics stay, since nobody knows of a truncation whose message is deleted."""
 
 UNTRACKED: Final = "untracked"
 """A table without, which is written in batches together with `clustered`."""

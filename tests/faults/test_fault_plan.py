@@ -7,36 +7,43 @@ from collections import Counter
 import pytest
 
 from tests.fault_kit.kinds import DESCRIPTIONS, LANES, FaultKind
-from tests.fault_kit.plan import TEST_COUNTS, counts_for_minutes, draw_plan, fitting
+from tests.fault_kit.plan import FULL_COUNTS, SHORT_COUNTS, counts_for_minutes, draw_plan, fitting
 from tests.fault_kit.statements import StatementWriter
 
 
 def test_a_seed_gives_the_same_plan_every_time() -> None:
     """And another seed another one."""
-    first = draw_plan(7, TEST_COUNTS, nodes=2)
-    assert first == draw_plan(7, TEST_COUNTS, nodes=2)
-    assert first != draw_plan(8, TEST_COUNTS, nodes=2)
+    first = draw_plan(7, FULL_COUNTS, nodes=2)
+    assert first == draw_plan(7, FULL_COUNTS, nodes=2)
+    assert first != draw_plan(8, FULL_COUNTS, nodes=2)
 
 
 def test_a_plan_holds_as_many_of_each_kind_as_it_was_asked_for() -> None:
     """Restarts of everything are told apart by their order, and all parts are made to stand still."""
-    plan = draw_plan(3, TEST_COUNTS, nodes=2)
-    assert Counter(fault.kind for fault in plan) == TEST_COUNTS
+    plan = draw_plan(3, FULL_COUNTS, nodes=2)
+    assert Counter(fault.kind for fault in plan) == FULL_COUNTS
     assert [fault.number for fault in plan] == list(range(1, len(plan) + 1))
     assert {fault.node for fault in plan} == {1, 2}
     stopped = {fault.target for fault in plan if fault.kind is FaultKind.STANDSTILL}
     assert stopped == {"agent", "child", "host", "pulsar", "cassandra"}
 
 
-def test_the_plan_of_the_suite_kills_each_part_often_enough() -> None:
+def test_the_short_plan_strikes_every_kind() -> None:
+    """`make test` has time for one of most."""
+    assert set(SHORT_COUNTS) == set(FaultKind)
+    assert min(SHORT_COUNTS.values()) == 1
+    assert all(SHORT_COUNTS[kind] <= FULL_COUNTS[kind] for kind in FaultKind)
+
+
+def test_the_full_plan_kills_each_part_often_enough() -> None:
     """3 kills of Pulsar, 6 of Cassandra, 4 of the host, 8 of the child, 15 of the agent, 3 of all else."""
-    everything = TEST_COUNTS[FaultKind.RESTART_ALL]
-    assert TEST_COUNTS[FaultKind.PULSAR_KILL] + everything >= 3
-    assert TEST_COUNTS[FaultKind.CASSANDRA_KILL] + everything >= 6
-    assert TEST_COUNTS[FaultKind.AGENT_KILL] + everything >= 15
-    assert TEST_COUNTS[FaultKind.HOST_KILL] >= 4
-    assert TEST_COUNTS[FaultKind.CHILD_KILL] >= 8
-    assert min(TEST_COUNTS[kind] for kind in FaultKind if kind is not FaultKind.PULSAR_KILL) >= 3
+    everything = FULL_COUNTS[FaultKind.RESTART_ALL]
+    assert FULL_COUNTS[FaultKind.PULSAR_KILL] + everything >= 3
+    assert FULL_COUNTS[FaultKind.CASSANDRA_KILL] + everything >= 6
+    assert FULL_COUNTS[FaultKind.AGENT_KILL] + everything >= 15
+    assert FULL_COUNTS[FaultKind.HOST_KILL] >= 4
+    assert FULL_COUNTS[FaultKind.CHILD_KILL] >= 8
+    assert min(FULL_COUNTS[kind] for kind in FaultKind if kind is not FaultKind.PULSAR_KILL) >= 3
 
 
 @pytest.mark.parametrize(
@@ -51,8 +58,8 @@ def test_what_a_cluster_cannot_be_struck_by_is_left_out_and_told(
     nodes: int, cassandra: str, missing: set[FaultKind]
 ) -> None:
     """A silent node needs a second one that answers; guardrails came with 4.1, and bind roles."""
-    counts, left_out = fitting(TEST_COUNTS, nodes=nodes, cassandra=cassandra)
-    assert counts == {kind: count for kind, count in TEST_COUNTS.items() if kind not in missing}
+    counts, left_out = fitting(FULL_COUNTS, nodes=nodes, cassandra=cassandra)
+    assert counts == {kind: count for kind, count in FULL_COUNTS.items() if kind not in missing}
     assert {line.partition(" is left out: ")[0] for line in left_out} == {kind.value for kind in missing}
     assert fitting({FaultKind.AGENT_KILL: 1}, nodes=nodes, cassandra=cassandra)[1] == []
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.fault_kit.commitlog import CommitLogEncoding
 from tests.fault_kit.kinds import FaultKind
-from tests.fault_kit.plan import TEST_COUNTS, fitting
+from tests.fault_kit.plan import FULL_COUNTS, SHORT_COUNTS, fitting
 from tests.fault_kit.run import RunOptions, run_faults
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault_plan]
@@ -23,30 +24,31 @@ _KILLS = (
 
 
 @pytest.mark.timeout(5400)
-def test_nothing_is_lost_whatever_is_broken() -> None:
+@pytest.mark.parametrize("wanted", [pytest.param(SHORT_COUNTS, id="short"), pytest.param(FULL_COUNTS, id="full")])
+def test_nothing_is_lost_whatever_is_broken(wanted: Mapping[FaultKind, int]) -> None:
     """Kills, standstills, networks, disks, index files, clocks, second agents, restarts in every order: every row is equal."""
     seed = int(os.environ.get(_SEED_VARIABLE) or 1)
     folder = Path("build").absolute() / "faults" / f"seed-{seed}"
     print(f"faults of seed {seed} ({_SEED_VARIABLE} takes another), evidence in {folder}")
-    options = RunOptions(seed=seed, counts=TEST_COUNTS, folder=folder)
+    options = RunOptions(seed=seed, counts=wanted, folder=folder)
     report = run_faults(options, say=print, on_progress=lambda name, step: None)
     lines = "\n".join(report.lines())
     print(lines)
     assert report.is_good, f"evidence in {folder}\n{lines}"
-    counts, _ = fitting(TEST_COUNTS, nodes=1, cassandra="5.0")
+    counts, _ = fitting(wanted, nodes=1, cassandra="5.0")
     assert Counter(each.fault.kind for each in report.struck) == counts
     assert report.judged_changes > 1_000
     assert min(table.rows for table in report.tables) > 0
     # What may meet nothing that it could break must have met something; the report says which strikes did not.
-    assert report.broken(FaultKind.NETWORK_CUT) >= TEST_COUNTS[FaultKind.NETWORK_CUT]
-    assert report.broken(FaultKind.BUNDLE_UNLOADED) >= TEST_COUNTS[FaultKind.BUNDLE_UNLOADED]
+    assert report.broken(FaultKind.NETWORK_CUT) >= wanted[FaultKind.NETWORK_CUT]
+    assert report.broken(FaultKind.BUNDLE_UNLOADED) >= wanted[FaultKind.BUNDLE_UNLOADED]
     # These need a connector that is at work, which kills let come late on a busy machine.
     for kind in (FaultKind.PARTITIONS_ADDED, FaultKind.LEVEL_DISALLOWED):
         assert report.broken(kind) >= 1, kind
     if report.spill_is_on_another_disk:
-        assert report.broken(FaultKind.DISK_SPILL) >= TEST_COUNTS[FaultKind.DISK_SPILL]
+        assert report.broken(FaultKind.DISK_SPILL) >= wanted[FaultKind.DISK_SPILL]
     # A machine that others use may let one or the other strike come late.
-    met, kills = report.kinds_with_changes_in_flight(), sum(TEST_COUNTS[kind] for kind in _KILLS)
+    met, kills = report.kinds_with_changes_in_flight(), sum(wanted[kind] for kind in _KILLS)
     assert sum(met[kind] for kind in _KILLS) >= 0.8 * kills, met
 
 

@@ -19,7 +19,7 @@ from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.mirror_state import MirrorTables
-from tests.fault_kit.line import FaultLine
+from tests.fault_kit.line import FaultLine, wait_for
 from tests.fault_kit.oracle.topics import TopicReader
 from tests.fault_kit.sessions import session_of
 from tests.fault_kit.settle import settle
@@ -63,6 +63,14 @@ def _rebuild(line: FaultLine) -> None:
     line.deploy_source()
 
 
+def _is_published(session: Session, line: FaultLine, topic: str) -> bool:
+    _write(session, dict.fromkeys(range(3), "behind"))
+    settle(line, _SETTLE_S)
+    pulsar = line.sandbox.pulsar
+    with TopicReader(pulsar.service_url, pulsar.admin_url) as topics:
+        return topic in topics.topics()
+
+
 def test_a_mirror_of_a_pulsar_that_was_rebuilt_is_refused_until_it_is_rebuilt(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -84,9 +92,9 @@ def test_a_mirror_of_a_pulsar_that_was_rebuilt_is_refused_until_it_is_rebuilt(
             settle(line, _SETTLE_S)
             assert mirror(spark, {**servers, "topic": topic}, str(target)).inserted == 9
             _rebuild(line)
-            # Fewer than before: no position of these is behind what the mirror has.
-            _write(session, dict.fromkeys(range(3), "behind"))
-            settle(line, _SETTLE_S)
+            # Fewer than before: no position of these is behind what the mirror has. What comes before the agent has found out that
+            # its topics are gone is lost, so it is written until a record arrives.
+            wait_for(lambda: _is_published(session, line, topic), "a record of the rebuilt Pulsar", _SETTLE_S)
             with pytest.raises(OtherTopicError, match="a mirror with --rebuild"):
                 mirror(spark, {**servers, "topic": topic}, str(target))
             with TopicReader(pulsar.service_url, pulsar.admin_url) as topics:

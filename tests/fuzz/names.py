@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["NAMES"]
+__all__ = ["BLIND", "NAMES"]
 
 NAMES: Final = [
-    "mutation", "segment", "framing", "index", "frames", "key", "events", "datastax", "held",
+    "mutation", "native", "segment", "framing", "index", "frames", "key", "events", "datastax", "held",
     "agent-options", "source-options",
 ]  # fmt: skip
+
+BLIND: Final = ["native"]
+"""Those that compare with compiled code, which no coverage can be had of."""

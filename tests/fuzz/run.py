@@ -27,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tests.fuzz.names import BLIND, NAMES
+
 __all__ = ["CORPUS", "ENGINES", "Finding", "FuzzRun", "corpus_of", "fuzz", "main"]
 
 _REPOSITORY: Final = Path(__file__).parents[2]
@@ -75,6 +77,7 @@ def fuzz(
 ) -> FuzzRun:
     """Fuzz one target in a process of its own. `corpus` is a folder that new inputs are kept in. Raises Finding."""
     _FINDINGS.mkdir(parents=True, exist_ok=True)
+    engine = "blind" if target in BLIND else engine
     arguments = [target, "--engine", engine, "--seconds", str(seconds), "--inputs", str(inputs), "--seed", str(seed)]
     arguments += ["--child"] if corpus is None else ["--child", "--corpus", str(corpus)]
     environment = {**os.environ, "PYTHONPATH": str(_REPOSITORY)}
@@ -214,8 +217,6 @@ def _print_outcomes(target: str) -> None:
 
 def main() -> None:
     """The command line."""
-    from tests.fuzz.names import NAMES
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", choices=[*NAMES, []], help="all of them where none is named")
     parser.add_argument("--engine", choices=ENGINES, help="both where none is named")
@@ -248,7 +249,7 @@ def _fuzz_all(options: argparse.Namespace, names: list[str]) -> None:
     seconds = options.seconds if options.seconds or options.inputs else 60
     total = 0
     for name in names:
-        for engine in engines:
+        for engine in ["blind"] if name in BLIND else engines:
             folder = None if options.corpus is None else options.corpus / name
             try:
                 run = fuzz(name, engine, seconds=seconds, inputs=options.inputs, seed=options.seed, corpus=folder)

@@ -19,6 +19,8 @@ import fastavro
 from change_agent.publishing.held_frames import frame_of
 from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType, VectorType
 from schemas.mutation_event import (
+    FIRST_MUTATION_EVENTS_SCHEMA,
+    MUTATION_EVENTS_SCHEMA,
     MUTATION_EVENTS_SCHEMA_TEXT,
     MalformedEventsError,
     MutationEvent,
@@ -201,7 +203,15 @@ def events_seeds() -> Iterator[bytes]:
 def _held_payloads() -> list[bytes]:
     """Messages as the first versions wrote them, the schema, and messages behind it."""
     messages = list(events_seeds())
-    return [messages[0], MUTATION_EVENTS_SCHEMA_TEXT.encode(), *messages[1:3]]
+    return [_first_version(messages[0]), MUTATION_EVENTS_SCHEMA_TEXT.encode(), *messages[1:3]]
+
+
+def _first_version(message: bytes) -> bytes:
+    """The same message in the bytes of the first versions, which had fewer fields."""
+    record = fastavro.schemaless_reader(io.BytesIO(message), dict(MUTATION_EVENTS_SCHEMA), None)
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, dict(FIRST_MUTATION_EVENTS_SCHEMA), record)
+    return stream.getvalue()
 
 
 HELD_PAYLOAD: Final = encode_events(
@@ -225,7 +235,8 @@ def held_file(data: bytes) -> bytes:
 def held_messages(content: bytes) -> Mapping[int, Sequence[MutationEvents]]:
     """What may be read of a file of held events, by the bytes of the message: wherever length and checksum fit.
 
-    Looked up apart from the reader; of which schema a message is depends on what stands before it, so each is tried.
+    Looked up apart from the reader; of which schema a message is depends on what stands before it, so each is tried:
+    those of the file, and that of the first versions, which wrote none.
     """
     payloads = []
     for at in range(len(content) - 8):
@@ -233,7 +244,7 @@ def held_messages(content: bytes) -> Mapping[int, Sequence[MutationEvents]]:
         payload = content[at + 8 : at + 8 + length]
         if 0 < length == len(payload) and zlib.crc32(payload) == crc:
             payloads.append(payload)
-    schemas: list[Mapping[str, object] | None] = [None]
+    schemas: list[Mapping[str, object]] = [FIRST_MUTATION_EVENTS_SCHEMA]
     for payload in payloads:
         with suppress(ValueError, RecursionError):
             schemas += [json.loads(payload)] if payload.startswith(b"{") else []

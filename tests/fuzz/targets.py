@@ -10,9 +10,10 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from change_agent.cdc_raw.cdc_index import parse_cdc_index
 from change_agent.commitlog.entry import CommitLogEntry
@@ -24,14 +25,17 @@ from change_agent.events.avro_key import EventKeys
 from change_agent.events.decode_format import mutation_json
 from change_agent.events.event_format import event_json
 from change_agent.events.mutation_events import MutationEventBuilder
+from change_agent.native_core import native_core
 from change_agent.publishing.held_events import HeldEvents
 from schemas.cql_value import CqlValueError
 from schemas.errors import CdcError
 from schemas.mutation_event import decode_events
+from schemas.table_metadata import DroppedColumn, TableMetadata
 from source_connector.configuration.config import SourceConfig
 from source_connector.encoding.projection import Projection
 from source_connector.events.datastax_events import DataStaxSchema, as_mutation_events
 from source_connector.host.host_protocol import Acks, FrameDecoder, HostFrame
+from tests.agent.both_ways import BothWays
 from tests.agent.segment_writer import COMPRESSORS, encoded_segment_bytes, entry_bytes, segment_bytes
 from tests.fuzz import shapes
 from tests.golden.segments import GOLDEN_SEGMENTS
@@ -90,6 +94,43 @@ def _mutation() -> Callable[[bytes], str]:
         return " ".join([mutation_json("", entry, mutation), *(event_json("", each) for each in published)])
 
     return take
+
+
+# native: Schema (UInt8, which golden schema and version, and whether its columns were dropped), Payload; by both ways
+
+# Between the write times of the golden statements: cells before it are of no column any more.
+_DROPPED_US: Final = 1_700_000_000_000_003
+
+
+def _native() -> Callable[[bytes], str]:
+    core = native_core()
+    if core is None:
+        return lambda data: "there is no native core here to compare with"
+    ways = [
+        BothWays(core, tables, golden.version) for golden in GOLDEN_SEGMENTS for tables in _schemas(golden.tables())
+    ]
+    return lambda data: ways[data[0] % len(ways)].outcome(data[1:]) if data else ways[0].outcome(b"")
+
+
+def _native_seeds() -> Iterator[bytes]:
+    for seed in _mutation_seeds():
+        yield from (bytes([2 * seed[0] + dropped]) + seed[1:] for dropped in range(2))
+
+
+def _schemas(tables: Mapping[UUID, TableMetadata]) -> Iterator[Mapping[UUID, TableMetadata]]:
+    """The tables with events, as they are and with columns that were dropped and added again."""
+    published = {table_id: replace(table, cdc=True, is_view=False) for table_id, table in tables.items()}
+    yield published
+    yield {
+        table_id: replace(
+            table,
+            dropped_columns=tuple(
+                DroppedColumn(name=each.name, kind=each.kind, type=each.type, dropped_time_us=_DROPPED_US)
+                for each in table.value_columns
+            ),
+        )
+        for table_id, table in published.items()
+    }
 
 
 # segment: a file as it is; framing: Way (UInt8) Claim (UInt8) {Size (UInt8) Payload}, under checksums that fit
@@ -309,6 +350,7 @@ TARGETS: Final = {
     target.name: target
     for target in (
         FuzzTarget(name="mutation", seeds=_mutation_seeds, prepare=_mutation),
+        FuzzTarget(name="native", seeds=_native_seeds, prepare=_native),
         FuzzTarget(name="segment", seeds=_segment_seeds, prepare=_segment),
         FuzzTarget(name="framing", seeds=_framing_seeds, prepare=_framing),
         FuzzTarget(name="index", seeds=_index_seeds, prepare=_index),

@@ -54,7 +54,7 @@ def test_agents_that_make_a_subscription_together_agree_about_it_when_the_topic_
 
     with ThreadPoolExecutor(_AGENTS) as pool:
         list(pool.map(ensure, agents))
-    marks = {topic: agents[0].look(topic).mark for topic in topics}
+    marks = {topic: agents[0].check(topic).mark for topic in topics}
     for topic in topics:
         path = topic.replace("://", "/")
         rest().put(f"{pulsar.admin_url}/admin/v2/{path}/unload").raise_for_status()
@@ -62,7 +62,7 @@ def test_agents_that_make_a_subscription_together_agree_about_it_when_the_topic_
 
     def are_loaded() -> bool:
         try:
-            found.update({topic: agents[1].look(topic).mark for topic in topics})
+            found.update({topic: agents[1].check(topic).mark for topic in topics})
         except PublishError:
             return False
         return True

@@ -19,7 +19,7 @@ def test_the_policies_in_force_are_read(pulsar: PulsarServer, keyspace: str, ope
     admin = PulsarAdmin(pulsar.admin_url, PulsarOptions(service_url=pulsar.service_url))
 
     def told(*words: str) -> bool:
-        found = trimming_of(admin.ask, topic, None)
+        found = trimming_of(admin.policy, topic, None)
         return len(found) == len(words) and all(word in each for word, each in zip(words, found, strict=True))
 
     rest().post(f"{url}/retention", json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()

@@ -145,7 +145,7 @@ def test_one_reader_of_the_letters_at_a_time_and_the_connector_writes_meanwhile(
         consumer = client.subscribe(topic, RESEND_SUBSCRIPTION, initial_position=InitialPosition.Earliest)
         line.writer.send(refused)
         wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
-        with pytest.raises(DeadLettersError, match="somebody else lists or resends these letters"):
+        with pytest.raises(DeadLettersError, match="somebody else lists or resends these dead letters"):
             CliRunner().invoke(cli, arguments, catch_exceptions=False)
         consumer.close()
     (letter,) = _letters(pulsar, line)

@@ -193,6 +193,7 @@ def _post_schema(url: str, document: dict[str, object], properties: dict[str, st
     rest().post(url, json=body).raise_for_status()
 
 
+@pytest.mark.extended
 def test_nothing_is_lost_when_the_child_and_the_host_are_killed_in_mid_stream(
     connector_line: CreateLine, local_run: LocalRun, pulsar: PulsarServer
 ) -> None:

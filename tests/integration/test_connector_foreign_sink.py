@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cassandra.cluster import Session
 
-from cdc.rest import rest
-from cdc.sandbox import artifacts
-from schemas.mutation_event import MutationKind
+from schemas.mutation_event import MutationKind, RangeBounds
 from tests.fixtures.connector import CreateLine, DeployConnector, data_topic_name
 from tests.servers.interface import PulsarServer
 from tests.topics.connector_line import int32
 from tests.topics.events_topic import wait_until
+from tests.topics.jdbc_sink import Rows, jdbc_sink
 
-Rows = Callable[[], list[tuple[object, ...]]]
-
-_COLUMNS = "pk, ck, b, d, f, i, n, u, v"
+_SINK = {
+    "pk": "INTEGER", "ck": "TEXT", "b": "BOOLEAN", "d": "DOUBLE", "f": "FLOAT", "i": "TEXT", "n": "BIGINT", "u": "TEXT",
+    "v": "TEXT",
+}  # fmt: skip
+_COLUMNS = ", ".join(_SINK)
+_TTL_S = 10
 _DEFINITION = (
     "pk int, ck text, b boolean, d double, f float, i inet, n bigint, u uuid, v text, PRIMARY KEY (pk, ck)"
 )  # fmt: skip
@@ -29,46 +28,19 @@ _DEFINITION = (
 
 @pytest.fixture
 def sink(pulsar: PulsarServer, keyspace: str, tmp_path: Path) -> Iterator[Rows]:
-    """The sink for table `t`; its own table's rows, in order.
-
-    One for each JVM: Java looks for SQLite's driver once, among the classes of whoever asks first.
-    """
-    file = tmp_path / "sink.db"
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("PRAGMA journal_mode = WAL")  # who reads does not hold up the sink
-        database.execute(
-            "CREATE TABLE t (pk INTEGER, ck TEXT, b BOOLEAN, d DOUBLE, f FLOAT, i TEXT, n BIGINT, u TEXT, v TEXT, "
-            "PRIMARY KEY (pk, ck))"
-        )
-    (archive,) = artifacts.ensure("pulsar-io-jdbc-sqlite")
-    configs = {
-        "jdbcUrl": f"jdbc:sqlite:{file}", "tableName": "t", "key": "pk,ck", "nonKey": "b,d,f,i,n,u,v",
-        "insertMode": "UPSERT", "nullValueAction": "DELETE", "batchSize": 1,
-    }  # fmt: skip
-    config = {
-        "tenant": "public", "namespace": "default", "name": f"sqlite-{keyspace}", "configs": configs,
-        "inputs": [data_topic_name(keyspace, "t")], "sourceSubscriptionPosition": "Earliest",
-        "processingGuarantees": "ATLEAST_ONCE", "retainOrdering": True,
-    }  # fmt: skip
-    url = f"{pulsar.admin_url}/admin/v3/sinks/public/default/sqlite-{keyspace}"
-    with archive.open("rb") as data:
-        files = {"sinkConfig": (None, json.dumps(config), "application/json"), "data": data}
-        response = rest().post(url, files=files, timeout=120)
-    assert response.is_success, response.text
-
-    def rows() -> list[tuple[object, ...]]:
-        with closing(sqlite3.connect(file, timeout=30)) as database:
-            return database.execute(f"SELECT {_COLUMNS} FROM t ORDER BY pk, ck").fetchall()
-
-    yield rows
-    print(rest().get(f"{url}/status").text)  # for a test that failed
-    rest().delete(url)
+    """The sink for table `t`; its own table's rows, in order."""
+    with jdbc_sink(pulsar, data_topic_name(keyspace, "t"), _SINK, ("pk", "ck"), tmp_path) as rows:
+        yield rows
 
 
 def test_a_table_of_pulsars_jdbc_sink_ends_equal_to_select(
     connector_line: CreateLine, deploy_connector: DeployConnector, sink: Rows, cql: Session, keyspace: str
 ) -> None:
-    """Inserts, updates, a column's delete, rows deleted by null values and one that is written again."""
+    """Inserts, updates, a column's delete, rows deleted by null values and one that is written again.
+
+    Rows that a marker, a TTL or a truncation takes stay in the sink: it knows no such rules. `rows-` is the topic for it
+    (test_spark_publish_sink).
+    """
     line = connector_line(_DEFINITION)
     deploy_connector(keyspace, "t")
     others = ("b", "d", "f", "i", "n", "u", "v")
@@ -80,8 +52,8 @@ def test_a_table_of_pulsars_jdbc_sink_ends_equal_to_select(
     def key(number: int) -> tuple[bytes, bytes]:
         return int32(number % 4), f"c{number}".encode()
 
-    def put(number: int) -> None:
-        statement = insert.replace("PK", str(number % 4)).replace("CK", f"c{number}")
+    def put(number: int, using: str = "{ts}") -> None:
+        statement = insert.replace("PK", str(number % 4)).replace("CK", f"c{number}").replace("{ts}", using)
         line.writer.send(line.change(statement, *key(number), columns=others))
 
     def where(number: int) -> str:
@@ -114,3 +86,34 @@ def test_a_table_of_pulsars_jdbc_sink_ends_equal_to_select(
     expected = selected()
     assert len(expected) == 33
     wait_until(lambda: sink() == expected, "the sink's table equal to SELECT", 120)
+
+    expired = {(0, "c48"), (0, "c52")}
+    for number in (48, 52):
+        put(number, f"TTL {_TTL_S} AND {{ts}}")
+    taken = {(each[0], each[1]) for each in expected if each[0] == 1 or (each[0] == 0 and "c1" <= str(each[1]) < "c3")}
+    bounds = RangeBounds(start=(b"c1",), start_inclusive=True, end=(b"c3",), end_inclusive=False)
+    line.writer.send(
+        line.change(
+            "DELETE FROM {t} USING {ts} WHERE pk = 0 AND ck >= 'c1' AND ck < 'c3'",
+            int32(0), kind=MutationKind.RANGE_DELETION, bounds=bounds,
+        ),
+        line.change("DELETE FROM {t} USING {ts} WHERE pk = 1", int32(1), kind=MutationKind.PARTITION_DELETION),
+    )  # fmt: skip
+
+    def are_there() -> bool:
+        line.topic.poll(0.2)
+        return {"range_deletion", "partition_deletion"} <= {each.kind for each in line.topic.records}
+
+    wait_until(are_there, "both markers on the data topic")
+    put(44)
+    wait_until(lambda: "c44" in {each[1] for each in sink()}, "the row behind the markers in the sink", 120)
+    wait_until(lambda: not expired & {each[:2] for each in selected()}, "the end of the TTLs")
+    assert len(taken) > 8
+    before = {each[:2] for each in sink()}
+    assert before - {each[:2] for each in selected()} == taken | expired
+
+    line.writer.truncate()
+    put(56)
+    wait_until(lambda: "c56" in {each[1] for each in sink()}, "the row behind the truncation in the sink", 120)
+    assert [each[:2] for each in selected()] == [(0, "c56")]
+    assert {each[:2] for each in sink()} == before | {(0, "c56")}

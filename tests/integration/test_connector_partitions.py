@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from cdc.rest import rest
 from tests.fixtures.connector import CreateLine, DeployConnector, data_topic_name, wait_until_acknowledged
 from tests.servers.interface import PulsarServer
 from tests.topics.connector_line import int32
 from tests.topics.events_topic import wait_until
+from tests.topics.metric_names import pulsar_metrics_named, source_metrics_named
 
 
 def test_more_partitions_are_noticed_and_told(
@@ -26,8 +29,17 @@ def test_more_partitions_are_noticed_and_told(
 
     write(1)
     wait_until(lambda: connector.metric("records_published") == 1, "the first record in the metrics")
+    _check_named_metrics(pulsar, connector.name)
     rest().post(url, content="5", headers=json, timeout=30).raise_for_status()
     wait_until(lambda: connector.metric("data_topic_partitions_added") == 3, "the new partitions in the metrics")
     write(2)
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
     assert [record.value for record in line.topic.records] == [{"a": 1}, {"a": 2}]
+
+
+def _check_named_metrics(pulsar: PulsarServer, source: str) -> None:
+    """All that dashboard and alarms name is on Pulsar's page, once a source has published a record."""
+    page = rest().get(f"{pulsar.admin_url}/metrics/", follow_redirects=True).raise_for_status().text
+    assert pulsar_metrics_named() <= set(re.findall(r"^(pulsar_\w+)\{", page, re.MULTILINE))
+    own = [line for line in page.splitlines() if f'/{source}"' in line and "user_metric__sum{" in line]
+    assert source_metrics_named() <= {name for line in own for name in re.findall(r'metric="(\w+)"', line)}

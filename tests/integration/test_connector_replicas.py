@@ -24,7 +24,8 @@ from tests.topics.data_topic import DataTopic
 from tests.topics.events_topic import wait_until
 from tests.topics.events_writer import EventsWriter
 
-# Cassandra drops a write that reaches a node later than its timeout of 2 s.
+# Cassandra drops a write that reaches a node later than this.
+_WRITE_TIMEOUT_MS = 2_000
 _MESSAGES_EXPIRE_S = 4
 _STORAGE_PROXY = "org.apache.cassandra.db:type=StorageProxy"
 
@@ -96,12 +97,18 @@ class Lagging:
 
 @pytest.fixture(scope="module")
 def session(two_nodes: Sandbox) -> Iterator[Session]:
-    """A session with the cluster of two nodes, by the first one, which keeps no hints for the other."""
+    """A session with the cluster of two nodes, by the first one, which keeps no write for the other: no hints, no queue."""
     first = two_nodes.node
+    # Jolokia answers a write with the value before
     hints = {"type": "write", "mbean": _STORAGE_PROXY, "attribute": "HintedHandoffEnabled"}
+    timeout = {"type": "write", "mbean": _STORAGE_PROXY, "attribute": "WriteRpcTimeout"}
     first._ask({**hints, "value": False})
+    # on both: the one that lags behind judges by its own timeout, too, whether a write came too late
+    before = [node._ask({**timeout, "value": _WRITE_TIMEOUT_MS}) for node in two_nodes.nodes]
     with cluster_of(first) as cluster:
         yield cluster.connect()
+    for node, value in zip(two_nodes.nodes, before, strict=True):
+        node._ask({**timeout, "value": value})
     first._ask({**hints, "value": True})
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 import psutil
+import pytest
 
 from cdc.rest import rest
 from schemas.mutation_event import MutationEvent, MutationKind
@@ -43,6 +44,7 @@ def _unload(line: ConnectorLine, pulsar: PulsarServer) -> None:
     rest().put(f"{pulsar.admin_url}/admin/v2/{path}-partition-0/unload").raise_for_status()
 
 
+@pytest.mark.extended
 def test_a_stalled_instance_does_not_leave_an_older_row_as_the_last_one(
     connector_line: CreateLine, local_run: LocalRun, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:

@@ -155,7 +155,7 @@ def test_a_server_that_does_not_start_is_told_with_the_tail_of_its_own_log() -> 
 
 
 def test_the_command_line_starts_lists_and_ends_a_sandbox_beside_another(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Up returns and leaves the servers; down leaves no process, and the shared sandbox runs on."""
+    """Up returns and leaves the servers, one is killed and started again; down leaves no process; the shared sandbox runs on."""
     folder = tmp_path / "own"
     up = json.loads(_cdc("up", "--json", "--dir", folder).stdout)
     assert [(server["name"], server["state"]) for server in up["servers"]] == [
@@ -166,6 +166,15 @@ def test_the_command_line_starts_lists_and_ends_a_sandbox_beside_another(sandbox
     again = _cdc("up", "--dir", folder)
     assert again.returncode == 2
     assert again.stderr.splitlines()[-1].startswith(f"cdc: sandbox folder: a sandbox runs in {folder}; end it by")
+    assert _cdc("status", "--dir", folder).returncode == 0
+    assert _cdc("kill", "cassandra-1", "--dir", folder).stdout == "cassandra-1 killed\n"
+    assert _cdc("stop", "cassandra-1", "--dir", folder).stdout == "cassandra-1 did not run\n"
+    assert "cassandra-1 5.0.9: stopped" in _cdc("status", "--dir", folder).stdout
+    wrong = _cdc("start", "cassandra-2", "--dir", folder)
+    assert wrong.returncode == 2
+    assert "'cassandra-2' is no server of this sandbox; it has cassandra-1, pulsar" in wrong.stderr
+    started = json.loads(_cdc("start", "cassandra-1", "--json", "--dir", folder).stdout)
+    assert started["pid"] != up["servers"][0]["pid"]
     assert _cdc("status", "--dir", folder).returncode == 0
     down = _cdc("down", "--json", "--dir", folder)
     assert json.loads(down.stdout) == {"dir": str(folder), "ended": 2}

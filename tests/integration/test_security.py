@@ -19,8 +19,11 @@ from cdc.agent_process import AgentProcess
 from cdc.rest import rest
 from cdc.sandbox.native_protocol import DEFAULT_LOGIN
 from schemas.errors import ConfigError
-from spark_bridge.errors import CassandraReadError, PulsarUnreachableError
+from spark_bridge.errors import CassandraReadError, PublishError, PulsarUnreachableError
 from spark_bridge.jobs.cassandra_rows import read_rows, table_metadata, token_ranges
+from spark_bridge.topics.keyed_producer import KeyedProducer, KeyedRecord, KeyValueSchema
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.publish_admin import PublishAdmin
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.servers.processes import connectors_below, limit_of, process_lines
@@ -186,10 +189,13 @@ def test_the_agent_says_what_is_refused_and_goes_on_when_it_is_right(
             refused = AgentProcess.for_node(servers.node, servers.pulsar, folder, **options)
             refused.start()
             session.execute(f"INSERT INTO {TABLE} (pk, v) VALUES (4, 'refused {number}')")
-            wait_until(lambda: reason in refused.log.read_text(), f"the log of {wrong} says {reason!r}")  # noqa: B023
+
+            def told_lines() -> list[str]:
+                return [each for each in refused.log.read_text().splitlines() if where in each and reason in each]  # noqa: B023
+
+            wait_until(lambda: bool(told_lines()), f"the log of {wrong} says {reason!r} of {where}")
             refused.kill()
-            log = refused.log.read_text()
-            (told, *_) = (each for each in log.splitlines() if where in each and reason in each)
+            log, told = refused.log.read_text(), told_lines()[0]
             assert any(word in told for word in ("; check ", ": give a new one"))
             assert [secret for secret in SECRETS if secret in log] == []
     finally:
@@ -259,6 +265,36 @@ def test_the_spark_reader_says_what_is_refused(
     assert reason in text
     assert options["adminUrl"] in text
     assert [secret for secret in SECRETS if secret in text] == []
+
+
+def test_records_of_publish_go_by_tls_and_token_and_a_refusal_is_told(
+    servers: SecuredSandbox, secret_files: Mapping[str, Path], stranger: Path
+) -> None:
+    """Each record once, by a connection of our own; nobody gets in without a token, or to a broker that nobody vouches for."""
+    right = spark_options(servers, secret_files) | {"topic": "rows-secured.t", "operationTimeoutSeconds": "5"}
+    options = BridgeOptions.from_mapping(right)
+    topic = options.only_topic
+    with PublishAdmin(options) as admin:
+        (partition,) = admin.make(topic, 1)
+        assert admin.deduplicate(topic, [partition]) is None
+    field = {"type": "record", "name": "r", "fields": [{"name": "v", "type": "int"}]}
+    schema = KeyValueSchema.of(field, field)
+    for _ in range(2):
+        with KeyedProducer(options, partition, "publish-0", schema) as producer:
+            producer.send(KeyedRecord(7, b"\x02", b"\x04", None, {}))
+    with KeyedProducer(options, partition, "publish-0", schema) as producer:
+        assert producer.last_number == 7
+    with PublishAdmin(options) as admin:
+        assert admin.last_position(partition).entry == 0
+    for wrong, reason in (
+        ({"authParams": "token:none"}, "check authPluginClassName and authParams"),
+        ({"authParams": f"token:{EXPIRED}"}, "the token ended at 2023-11-14T22:13:20Z"),
+        ({"tlsTrustCertsFilePath": str(stranger)}, f"({_UNTRUSTED}"),
+    ):
+        with pytest.raises(PublishError) as error:
+            KeyedProducer(BridgeOptions.from_mapping(right | wrong), partition, "publish-1", schema)
+        assert reason in str(error.value)
+        assert [secret for secret in (*SECRETS, EXPIRED) if secret in str(error.value)] == []
 
 
 def test_jobs_that_read_cassandra_say_what_is_refused(

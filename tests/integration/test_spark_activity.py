@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from cdc.commands.spark_top import top_command
 from cdc.sandbox import artifacts
 from spark_bridge.rows.activity import change_rates, recent, topic_summary
+from spark_bridge.rows.topic_activity import count_activity
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
 from tests.servers.interface import REPOSITORY
 
@@ -48,20 +49,26 @@ def test_changes_are_counted_with_their_lag(spark: SparkSession, data_topic: Mak
     assert spans[0].start <= dt.datetime.now()  # noqa: DTZ005  (as Spark gives rows)
 
 
-def test_the_terminal_shows_a_line_for_each_topic(
+def test_the_terminal_shows_each_topic_in_lines_that_it_has_room_for(
     spark: SparkSession, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`cdc spark top`, in the session that is there."""
+    """`cdc spark top`: no session is opened, and it counts what Spark counts."""
     topic = data_topic(*KEY_AND_VALUE)
     written(topic)
-    monkeypatch.setattr(type(spark), "stop", lambda session: None)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda _: pytest.fail("a session was opened"))
+    monkeypatch.setenv("COLUMNS", "80")
     pattern = topic.name.rsplit("-", 1)[0] + f"-({topic.name.rsplit('-', 1)[1]}|nothing)"
     options = ["--service-url", topic.options["serviceUrl"], "--admin-url", topic.options["adminUrl"]]
     done = CliRunner().invoke(top_command, [*options, "--topics-pattern", pattern, "--minutes", "30"])
     assert done.exit_code == 0, done.output
-    (line,) = [each for each in done.output.splitlines() if topic.name.rsplit("/", 1)[1] in each]
-    assert [each.strip() for each in line.split("│")[2:5]] == ["14", "11", "3"]
+    lines = done.output.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if line.endswith(topic.name.rsplit("/", 1)[1])]
+    assert lines[at + 1].startswith("  14 records: 11 updates, 3 deletes; ")
+    assert max(map(len, lines)) <= 80
+    (counted,) = count_activity({**topic.options, "topic": topic.name}, minutes=30)
+    (row,) = topic_summary(recent(spark, topic.options, minutes=30)).collect()
+    assert (counted.records, counted.updates, counted.deletes) == (row.records, row.updates, row.deletes)
+    assert (counted.per_second, counted.lag_s(0.99)) == (row.per_second, row.lag_p99_s)
 
 
 def test_the_notebook_plots_lag_and_rates(

@@ -9,10 +9,8 @@ from pathlib import Path
 import pulsar as pulsar_client
 import pytest
 from cassandra.cluster import Session
-from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from cdc.commands.spark import spark as spark_commands
 from cdc.rest import rest
 from schemas.errors import ConfigError
 from schemas.mutation_event import SNAPSHOT_SEGMENT_ID
@@ -21,7 +19,7 @@ from spark_bridge.jobs.backfill import backfill, initial_snapshot, rebuild
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.row_keys import token_of
 from tests.fixtures.connector import OpenEventsWriter
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, spark_command
 from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.events_topic import EventsTopic
 
@@ -144,19 +142,16 @@ def test_a_rebuild_asks_for_an_empty_topic_and_fills_it_whatever_was_sent_before
         run()
 
 
-def test_a_backfill_that_is_done_is_told(
-    spark: SparkSession, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backfill_that_is_done_is_told(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     """Its progress file has every range: nothing is sent, and the summary says why."""
-    monkeypatch.setattr(type(spark), "stop", lambda session: None)
     name, (host,) = f"{table.keyspace}.t", table.access.contact_points
     progress = str(tmp_path / "progress.json")
     command = ["backfill", "--service-url", table.servers["serviceUrl"], "--admin-url", table.servers["adminUrl"]]
     command += ["--table", name, "--contact-point", host, "--port", str(table.access.port), "--consistency", "ONE"]
     command += ["--ranges", "2", "--progress-file", progress]
-    first = CliRunner().invoke(spark_commands, command)
+    first = spark_command(spark, *command)
     assert f"{name}: 20 events in 2 token ranges, " in first.output
-    again = CliRunner().invoke(spark_commands, command)
+    again = spark_command(spark, *command)
     said = (
         f"{name}: all 2 token ranges were sent before, as {progress} says: nothing to do (delete it to send them again)"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 from pyspark.sql import SparkSession
 
+from schemas.gap_record import encode_gap
 from schemas.row_record import data_key_schema, data_value_schema
 from spark_bridge import as_of, current_table
-from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata
+from spark_bridge.jobs.cassandra_rows import CassandraAccess, host_ids, table_metadata
 from tests.agent.archives import archive_of
 from tests.fixtures.connector import OpenEventsWriter
 from tests.fixtures.mirror import texts
@@ -19,8 +21,9 @@ from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, Record, RecordWriter
 from tests.fixtures.spark_cluster import SparkCluster
 from tests.golden.segments import GOLDEN_SEGMENTS
 from tests.servers.interface import CassandraServer, PulsarServer
+from tests.topics.gaps import gap, make_gaps_topic, report_gaps
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 
 _ROWS = 400
 _DELETED = 40
@@ -40,17 +43,22 @@ def test_every_job_ends_right_although_a_worker_dies_in_the_midst_of_the_mirror(
     cassandra_node: CassandraServer,
     tmp_path: Path,
 ) -> None:
-    """Mirror, change log, history, current and fresh table, backfill, verify and the commit log: as one machine has them."""
+    """Mirror, change log, history, current and fresh table, backfill, verify, publish, resync and the commit log."""
+    since_ms = int(time.time() * 1000)
     table = f"{keyspace}.t"
     cql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, name text)")
     insert = cql.prepare(f"INSERT INTO {table} (id, name) VALUES (?, ?)")
     kept = [(number, f"row {number}") for number in range(_DELETED, _ROWS)]
     execute_concurrent_with_args(cql, insert, kept, concurrency=50)
-    open_events_writer(keyspace, "t")
+    prefix = f"persistent://public/default/cdc-{keyspace}-"
+    open_events_writer(keyspace, "t", prefix=prefix)
     access = CassandraAccess(
         contact_points=(cassandra_node.address,), port=cassandra_node.native_port, consistency="ONE"
     )
     metadata = table_metadata(access, keyspace, "t")
+    (node, *_) = host_ids(access)
+    make_gaps_topic(pulsar, prefix)
+    report_gaps(pulsar, prefix, [encode_gap(gap(node, keyspace, "t", metadata.table_id, since_ms))])
     topic = f"persistent://public/default/data-{table}"
     record_writer_process.write(
         topic,
@@ -74,6 +82,7 @@ def test_every_job_ends_right_although_a_worker_dies_in_the_midst_of_the_mirror(
             "options": options,
             "target": str(tmp_path / "mirror"),
             "victim": victim,
+            "events_prefix": prefix,
             "archive": archive,
             "archived_table": "golden.collections",
             "moment_us": _MOMENT_US,
@@ -94,5 +103,9 @@ def test_every_job_ends_right_although_a_worker_dies_in_the_midst_of_the_mirror(
     assert found["open_versions"] == len(rows)
     assert found["changes"] >= len(rows)
     assert (found["sent"], found["compared"], found["differences"]) == (len(rows), len(rows), [])
+    # a null or a row for each key, and each change
+    assert found["published"] == [_ROWS, found["changes"]]
+    (reason,) = found["left_open"]
+    assert reason.startswith("all rows were sent, but the connector has not consumed them after 1 s")
     archived = {"archiveUrl": archive, "table": "golden.collections"}
     assert found["as_of"] == texts(as_of(spark, archived, _MOMENT_US, partial=True))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.errors import ConfigError
+from spark_bridge.jobs import kept_records
 from spark_bridge.jobs.delta_tables import DeltaTable
-from spark_bridge.jobs.history_table import add_versions
+from spark_bridge.jobs.history_table import add_versions, has_epoch
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
+from spark_bridge.jobs.state_file import StateFile
+from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
@@ -74,12 +79,14 @@ def test_a_table_comes_with_its_first_rows_or_not_at_all(
     with pytest.raises(PySparkException, match="this row fails"):
         add_versions(history, failing.selectExpr(*image.split(", ")), ["id"], 1)
     assert (log.read(), history.read()) == (None, None)
+    assert not has_epoch(history, 1)
     add_versions(history, spark.sql(f"SELECT {image} FROM VALUES (7) AS t(id)"), ["id"], 1)
     found = history.read()
     assert found is not None
     assert [tuple(each) for each in found.select("id", "valid_from", "valid_to", "opened").collect()] == [
         (7, 5, None, 1)
     ]
+    assert (has_epoch(history, 1), has_epoch(history, 2)) == (True, False)
 
 
 @pytest.mark.spark_line("==4.1")
@@ -98,3 +105,51 @@ def test_a_target_keeps_its_format(spark: SparkSession, tmp_path: Path) -> None:
     assert len(list((tmp_path / "applied").glob("[0-9]*.json"))) == 2
     with pytest.raises(ConfigError, match=r"'delta' is given, but the tables below .* are 'iceberg'"):
         MirrorTables(spark, str(tmp_path), "delta")
+
+
+def test_what_an_earlier_version_kept_is_the_first_run_and_many_runs_become_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a partition the last run counts, whatever is in it; a marker that is forgotten hides what was before it."""
+    monkeypatch.setattr(kept_records, "_MOST_RUNS", 1)
+    tables = MirrorTables(spark, str(tmp_path))
+
+    def judged(*rows: tuple[str, str, bytes]) -> DataFrame:
+        named = spark.createDataFrame(
+            [(*each, 1) for each in rows], "owner string, scope string, key binary, key_version bigint"
+        )
+        wanted = [F.col(each.name) if each.name in named.columns else F.lit(None).cast(each.dataType).alias(each.name)
+                  for each in KEPT_SCHEMA]  # fmt: skip
+        return named.select(*wanted, F.expr("false AS is_dropped"))
+
+    def kept() -> list[tuple[str, str, int]]:
+        found = tables.read_kept(tables.applied())
+        assert found is not None
+        return sorted((row.owner, row.scope, row.run) for row in found.select("owner", "scope", "run").collect())
+
+    old = judged(("a", "row", b"1"), ("a", "row", b"2"), ("b", "row", b"3")).withColumn(
+        "seen_s", F.lit(5).cast("bigint")
+    )
+    DeltaTable(spark, f"{tmp_path}/records").create(old.drop("is_dropped").withColumn("record_id", F.col("owner")))
+    state = json.loads(json.dumps(asdict(Applied(epoch=3))))
+    StateFile(spark, f"{tmp_path}/applied").write(
+        json.dumps({name: each for name, each in state.items() if "run" not in name and name != "forgotten"})
+    )
+    assert tables.applied().runs is None
+    before = kept()
+    tables.take_over()
+    assert kept() == before == [("a", "row", 0), ("a", "row", 0), ("b", "row", 0)]
+    assert not (tmp_path / "records").exists()
+    tables.take_over()  # nothing is left to do
+    applied = tables.applied()
+    assert applied.runs is not None
+    run = tables.kept.write(judged(("a", "partition", b"1")), 1, 7)
+    tables.kept.write(judged(("b", "row", b"9")), 1, 7)  # of a micro-batch that failed
+    tables.save_applied(replace(applied, runs=(*applied.runs, run)))
+    assert kept() == [("a", "partition", 1), ("a", "row", 0), ("a", "row", 0), ("b", "row", 0)]
+    tables.forget(-1)
+    assert kept() == [("a", "nothing", 1), ("a", "row", 0), ("a", "row", 0), ("b", "row", 0)]
+    tables.merge_kept()
+    assert kept() == [("b", "row", 1)]
+    # those that were replaced are read by who began before, the failed one by nobody
+    assert len(list((tmp_path / "kept").iterdir())) == 3

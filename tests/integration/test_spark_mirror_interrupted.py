@@ -24,7 +24,10 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     ("table_format", "kind"),
-    [("delta", DeltaTable), pytest.param("iceberg", IcebergTable, marks=pytest.mark.spark_line("==4.1"))],
+    [
+        ("delta", DeltaTable),
+        pytest.param("iceberg", IcebergTable, marks=[pytest.mark.spark_line("==4.1"), pytest.mark.extended]),
+    ],
 )
 def test_a_batch_that_failed_midway_is_applied_once(
     mirror_of: MirrorOf,
@@ -44,7 +47,7 @@ def test_a_batch_that_failed_midway_is_applied_once(
         kept.run(table_format=table_format)
     topic.write(row("p", 0, "x", 100), row_deletion("p", 3, "x"), row("q", 0, "y", 1))
     topic.write(row("r", 1, "x", 3), partition_deletion("r"))
-    for stage, table in enumerate(("history", "records")):
+    for stage, table in enumerate(("history", "kept")):
         with stopped_after(table, kind):
             kept.run()  # its tables are those of the first run, which made some before it failed
         assert kept.applied().epoch == 1, f"stage {stage}: the first micro-batch is finished, the second one is not"
@@ -52,7 +55,7 @@ def test_a_batch_that_failed_midway_is_applied_once(
     summary = kept.run(tombstone_retention_days=-1)
     assert (summary.batches, kept.applied().epoch) == (2, 3)
     assert isinstance(MirrorTables(kept.spark, str(kept.folder)).rows, kind)
-    assert kept.table("records").where("scope IN ('partition', 'range')").isEmpty()
+    assert kept.kept().where("scope IN ('partition', 'range')").isEmpty()
     rows = kept.rows()
     assert [json.loads(each)["v"] for each in rows] == [100, 101, 1, 1]
     assert kept.replayed() == kept.open_versions() == rows == kept.wanted()

@@ -194,7 +194,7 @@ def test_ledgers_that_are_dropped_while_a_range_is_read_are_missed(
     tolerant = read_range(options.model_copy(update={"fail_on_data_loss": False}), span)
     assert [next(batches).num_rows, next(tolerant).num_rows] == [2, 2]
     drop_closed_ledgers(topic)
-    with pytest.raises(DataLossError, match=f"topic partition {topic.name}: what came after position "):
+    with pytest.raises(DataLossError, match=f"topic partition {topic.name}: records after position "):
         list(batches)
     left = [value for batch in tolerant for value in batch.column("value").to_pylist()]
     assert (b"last" in left, b"later" in left) == (ledgers[-1] == [b"last"], False)

@@ -155,7 +155,7 @@ def test_a_topic_whose_head_was_trimmed(spark: SparkSession, data_topic: MakeTop
     in_the_dropped_ledger = json.dumps({topic.name: ":".join(ids[0].split(":")[:2])})
     assert names(read(spark, topic.options)) == ["row 4", "row 5", "row 6"]
     assert names(read(spark, topic.options, minPartitions="2")) == ["row 4", "row 5", "row 6"]
-    with pytest.raises(PySparkException, match=f"topic partition {topic.name}: what came after position"):
+    with pytest.raises(PySparkException, match=f"topic partition {topic.name}: records after position"):
         read(spark, topic.options, startingOffsets=in_the_dropped_ledger).collect()
     kept = read(spark, topic.options, startingOffsets=in_the_dropped_ledger, failOnDataLoss="false")
     assert names(kept) == ["row 4", "row 5", "row 6"]

@@ -39,7 +39,7 @@ def test_positions_of_partitions_that_do_not_exist_are_refused(spark: SparkSessi
     with pytest.raises(PySparkException) as error:
         read(spark, topic.options, startingOffsets='{"nosuch": "1:2"}').collect()
     assert "startingOffsets: names 'nosuch', which is no partition of the topic" in str(error.value)
-    assert f"startingOffsets: says nothing about '{topic.name}'" in str(error.value)
+    assert f"startingOffsets: has no position of '{topic.name}'" in str(error.value)
 
 
 def test_a_missing_topic_is_named_and_not_created(spark: SparkSession, data_topic: MakeTopic) -> None:

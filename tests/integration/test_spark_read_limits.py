@@ -102,7 +102,7 @@ def test_several_topics_by_list_and_by_pattern(spark: SparkSession, data_topic: 
     pattern = one.name.rsplit("-", 1)[0] + f"-({ends[0]}|{ends[1]})"
     found = spark.read.format("cassandra_cdc").options(**options, topicsPattern=pattern).load()
     assert {row.topic for row in found.collect()} == {one.name, two.name}
-    with pytest.raises(PySparkException, match="topic: and topics are given; one of them says which topics to read"):
+    with pytest.raises(PySparkException, match="topic: and topics are given; give only one of them"):
         read(spark, {**listed, "topic": one.name})
 
 
@@ -279,7 +279,7 @@ def test_a_stream_says_that_records_were_dropped_unread(batches: Callable[..., B
     drop_what_was_acknowledged(topic, 1)
     topic.write(*numbered(5, 6))
     ledger, entry = ids[0].split(":")[:2]
-    lost = f"topic partition {topic.name}: what came after position {ledger}:{int(entry) - 1} and before"
+    lost = f"topic partition {topic.name}: records after position {ledger}:{int(entry) - 1} and before"
     with pytest.raises(PySparkException, match=lost):
         query.run()
     assert query.run(failOnDataLoss="false") == [rows(5, 6)]

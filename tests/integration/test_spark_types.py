@@ -9,10 +9,16 @@ from decimal import Decimal
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.cql_type import NativeType, UserType
 from schemas.cql_value import AvroValue
-from spark_bridge import changes
+from schemas.row_record import AvroSchema
+from spark_bridge import changes, raw_batch, typed
+from spark_bridge.rows.avro_encoding import AvroEncoder, field_types
+from spark_bridge.rows.typed import value_decoder
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.topic_schemas import TopicSchemas
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, table_schemas
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
@@ -119,6 +125,54 @@ def test_every_cql_type_has_its_spark_type_and_value(spark: SparkSession, data_t
     assert full.asDict() == {"id": 1, "op": "u"} | {name: value for name, (_, _, _, value) in TYPES.items()}
     assert empty.asDict() == {"id": 2, "op": "u"} | dict.fromkeys(TYPES)
     assert deleted.asDict() == {"id": 3, "op": "d"} | dict.fromkeys(TYPES)
+
+
+def test_every_cql_type_is_encoded_again_as_it_was(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """With numbers as text byte for byte; decimals of a fixed scale get the scale that they need, and are read as the same."""
+    key, value = table_schemas(
+        partition_key={"id": "int"},
+        regular={name: cql for name, (cql, _, _, _) in TYPES.items()} | {"zero": "decimal", "huge": "decimal"},
+        user_types={"address": ADDRESS},
+    )
+    topic = data_topic(key, value)
+    full = {name: avro for name, (_, avro, _, _) in TYPES.items()}
+    numbers = {"zero": {"bigint": b"\0", "scale": 0}, "huge": {"bigint": (10**19).to_bytes(9, "big"), "scale": 0}}
+    topic.write(
+        Record(key={"id": 1}, value={**full, **numbers}), Record(key={"id": 2}, value=dict.fromkeys(value_names(value)))
+    )
+
+    def encoded_again(kind: str) -> tuple[list[object], list[object]]:
+        options = {**topic.options, "numbers": kind}
+        schemas = TopicSchemas.fetch(BridgeOptions.from_mapping(options))
+        encoder, decoder = AvroEncoder(schemas.newest.value), value_decoder(schemas, "string")
+        rows = typed(raw_batch(spark, topic.options), options)
+        columns = {
+            each.name: (F.col("value").getField(each.name), each.dataType) for each in rows.schema["value"].dataType
+        }
+        again = rows.select("message_id", encoder.encode(encoder.record(columns)).alias("again"))
+        both = again.join(raw_batch(spark, topic.options).select("message_id", "value", "schema_version"), "message_id")
+        if kind == "decimal":
+            both = both.select(
+                "message_id",
+                *[decoder.decode(F.col(each), F.col("schema_version")).alias(each) for each in ("again", "value")],
+            )
+            both = both.select(
+                "message_id", *[F.to_json(decoder.finish(F.col(each))).alias(each) for each in ("again", "value")]
+            )
+        found = both.orderBy("message_id").collect()
+        return [each.again for each in found], [each.value for each in found]
+
+    again, before = encoded_again("string")
+    assert again == before
+    again, before = encoded_again("decimal")
+    shorter = str(before[0]).replace('"-1.50"', '"-1.5"').replace('"7E+2"', '"700"')
+    assert again == [shorter, before[1]]
+    assert again[0] != before[0]
+
+
+def value_names(schema: AvroSchema) -> list[str]:
+    """Names of a record's fields."""
+    return [name for name, _ in field_types(schema)]
 
 
 NUMBERS = table_schemas(

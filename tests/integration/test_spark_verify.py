@@ -25,12 +25,12 @@ from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.row_keys import token_of
-from spark_bridge.jobs.table_comparison import Look, TableComparison
+from spark_bridge.jobs.table_comparison import Differences, TableComparison
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.jobs.verify import VerifyReport, verify
 from spark_bridge.topics.options import BridgeOptions
 from tests.fixtures.connector import DeployConnector, OpenEventsWriter, wait_until_acknowledged
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver, spark_command
 from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.events_topic import wait_until
 from tests.topics.events_writer import EventsWriter
@@ -70,18 +70,18 @@ def is_in(sample: TokenSample, key_text: str) -> bool:
 
 
 @contextmanager
-def after_each_look(act: Callable[[int], object], looks: list[int]) -> Iterator[None]:
-    """While `verify` runs within, act when it has looked for the first time, the second time, ..."""
-    look = TableComparison.look
+def after_each_comparison(act: Callable[[int], object], compared: list[int]) -> Iterator[None]:
+    """While `verify` runs within, act when it has compared for the first time, the second time, ..."""
+    compare = TableComparison.compare
 
-    def look_and_act(self: TableComparison, *ids: Any, **limit: Any) -> Look:
-        found = look(self, *ids, **limit)
-        looks.append(len(looks) + 1)
-        act(looks[-1])
+    def compare_and_act(self: TableComparison, *ids: Any, **limit: Any) -> Differences:
+        found = compare(self, *ids, **limit)
+        compared.append(len(compared) + 1)
+        act(compared[-1])
         return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(TableComparison, "look", look_and_act)
+        patched.setattr(TableComparison, "compare", compare_and_act)
         yield
 
 
@@ -121,7 +121,9 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
     wait_until_acknowledged(events_topic, pulsar.admin_url)
     marks = raw_batch(spark, options).selectExpr("properties['snapshot']", "left(properties['segpos'], 3)").distinct()
     assert [tuple(each) for each in marks.collect()] == [("true", "-2:")]
-    mirror(spark, options, target)
+    where_pulsar = ["--service-url", pulsar.service_url, "--admin-url", pulsar.admin_url, "--topic", options["topic"]]
+    mirrored = spark_command(spark, "mirror", *where_pulsar, "--target", target, "--json")
+    assert (mirrored.exit_code, json.loads(mirrored.stdout)["inserted"]) == (0, _ROWS + 2)
 
     chosen = random.Random(20261121).sample(range(_ROWS), 64)
     deleted, updated, added, moving = chosen[:32], chosen[32:], range(_ROWS, _ROWS + 33), _ROWS + 33
@@ -147,7 +149,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
     def change(look: int) -> None:
         cql.execute(f"UPDATE {table} USING TIMESTAMP {_LATER_US + look} SET name = 'look {look}' {where(moving)}")
 
-    with after_each_look(change, looks := []):
+    with after_each_comparison(change, looks := []):
         in_mirror = compare(mirror_target=target, settle_s=1, give_up_s=0)
     assert (len(looks), in_mirror.unsettled) == (2, (key(moving),))
     everywhere = {**planted, "missing": sorted([*planted["missing"], key(moving)])}
@@ -157,7 +159,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
     comparison = TableComparison(
         spark, BridgeOptions.from_mapping(options), access, metadata, sample.ranges, mirror=None, sample=sample
     )
-    part = comparison.look(at_most=10)
+    part = comparison.compare(at_most=10)
     assert 10 < part.differing == len(in_sample) < 100
     assert len({(row.cassandra or row.topic).key for row in part.shown} & in_sample) == 10
     assert part.rows == sum(sample.holds(row[0]) for row in cql.execute(f"SELECT token(pk) FROM {table}"))
@@ -175,12 +177,15 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
         assert {each.cassandra_writetime_us for each in extra} == {None}
 
     wait_until_acknowledged(events_topic, pulsar.admin_url)
-    with after_each_look(lambda look: mirror(spark, options, target) if look == 1 else None, looks := []):
+    with after_each_comparison(lambda look: mirror(spark, options, target) if look == 1 else None, looks := []):
         on_their_way = compare(mirror_target=target, settle_s=1)
     assert (on_their_way.differences, on_their_way.unsettled, len(looks)) == ((), (), 2)
-    half = compare(mirror_target=target, sample=0.5, sample_seed=7)
-    assert half.differences == ()
-    assert 0 < half.rows < on_their_way.rows
+    where_cassandra = ["--contact-point", access.contact_points[0], "--port", str(access.port), "--consistency", "ONE"]
+    sampled = ["--table", table, "--mirror", target, "--ranges", "3", "--sample", "0.5", "--sample-seed", "7", "--json"]
+    half = spark_command(spark, "verify", *where_pulsar, *where_cassandra, *sampled)
+    report = json.loads(half.stdout)
+    assert (half.exit_code, report["differences"]) == (0, [])
+    assert 0 < report["rows"] < on_their_way.rows
 
 
 def write_live(cql: Session, table: str, writer: EventsWriter, ended: threading.Event) -> int:

@@ -6,39 +6,24 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
 from cassandra.cluster import Session
 from click.testing import CliRunner
 
-from cdc.agent_process import AgentProcess
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import PulsarService
 from cdc.health.source_keeper import SourceKeeper
+from cdc.health.source_starts import wait_for_sources
 from cdc.health.turns import Turns
 from cdc.main import cli
 from cdc.rest import rest
 from tests.fixtures.connector import DeployConnector
-from tests.servers.interface import CassandraServer, PulsarServer
+from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import wait_until
 
 
-@pytest.fixture
-def line(cassandra_node: CassandraServer, pulsar: PulsarServer, agent: AgentProcess, tmp_path: Path) -> Path:
-    """The line.yaml of the session's servers and agent."""
-    path = tmp_path / "line.yaml"
-    path.write_text(
-        yaml.safe_dump({
-            "agents": [str(agent.config)], "contactPoints": cassandra_node.address, "port": cassandra_node.native_port,
-            "pulsarServiceUrl": pulsar.service_url, "pulsarAdminUrl": pulsar.admin_url,
-        })
-    )  # fmt: skip
-    return path
-
-
-def _asked(command: str, line: Path) -> dict[tuple[str, str], dict[str, Any]]:
+def _asked(command: str, line_yaml: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """By section and subject; of several of one subject the last."""
-    done = CliRunner().invoke(cli, [command, "--config", str(line), "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(cli, [command, "--config", str(line_yaml), "--json"], catch_exceptions=False)
     said = json.loads(done.stdout)
     assert done.exit_code == int(said["level"] == "failure")
     return {
@@ -48,7 +33,7 @@ def _asked(command: str, line: Path) -> dict[tuple[str, str], dict[str, Any]]:
     }
 
 
-def test_a_table_that_nobody_reads_and_one_without_cdc_are_named(line: Path, cql: Session, keyspace: str) -> None:
+def test_a_table_that_nobody_reads_and_one_without_cdc_are_named(line_yaml: Path, cql: Session, keyspace: str) -> None:
     """By the status, and by the doctor with the statement that mends it."""
     cql.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY) WITH cdc = true")
     cql.execute(f'CREATE TABLE {keyspace}."Forgotten" (pk int PRIMARY KEY)')
@@ -56,15 +41,15 @@ def test_a_table_that_nobody_reads_and_one_without_cdc_are_named(line: Path, cql
     found: dict[tuple[str, str], dict[str, Any]] = {}
 
     def is_there() -> bool:
-        found.update(_asked("status", line))
+        found.update(_asked("status", line_yaml))
         return "1 message waits" in found.get(("tables", f"{keyspace}.t"), {}).get("text", "")
 
     wait_until(is_there, "the event of the table")
     told = found["tables", f"{keyspace}.t"]
     assert (told["level"], "no source reads its events" in told["text"]) == ("failure", True)
     assert found["servers", "Cassandra"]["level"] == found["servers", "Pulsar"]["level"] == "ok"
-    line.write_text(line.read_text() + f"tables: {keyspace}.*\n")
-    advised = _asked("doctor", line)
+    line_yaml.write_text(line_yaml.read_text() + f"tables: {keyspace}.*\n")
+    advised = _asked("doctor", line_yaml)
     assert (
         advised["Cassandra", f"{keyspace}.Forgotten"]["remedy"]
         == f'ALTER TABLE {keyspace}."Forgotten" WITH cdc = true;'
@@ -74,22 +59,22 @@ def test_a_table_that_nobody_reads_and_one_without_cdc_are_named(line: Path, cql
 
 
 def test_a_source_that_does_not_run_is_named_and_restarted_by_one_watch(
-    line: Path, pulsar: PulsarServer, deploy_connector: DeployConnector, keyspace: str
+    line_yaml: Path, pulsar: PulsarServer, deploy_connector: DeployConnector, keyspace: str
 ) -> None:
     """One keeper has the turn, and only it restarts; a source that somebody stopped is left alone."""
     source = deploy_connector(keyspace, "t", **{"events.maxWaitng": 3})
     source.wait_for_error()
 
     def says(text: str) -> bool:
-        return text in _asked("status", line).get(("sources", source.name), {}).get("text", "")
+        return text in _asked("status", line_yaml).get(("sources", source.name), {}).get("text", "")
 
     wait_until(lambda: says("is not running: 0 of 1 instances run"), "the status names the source")
-    config = LineConfig.load(line)
+    config = LineConfig.load(line_yaml)
     with PulsarService(config) as service:
 
         def told() -> list[str]:
             keeper = SourceKeeper(service, Turns(config).turn, patience_s=0.0, start_s=0.0)
-            return [each for each in keeper.look() if source.name in each]
+            return [each for each in keeper.check() if source.name in each]
 
         with Turns(config).turn() as is_ours:
             assert is_ours
@@ -99,3 +84,6 @@ def test_a_source_that_does_not_run_is_named_and_restarted_by_one_watch(
         rest().post(f"{pulsar.admin_url}/admin/v3/sources/public/default/{source.name}/stop").raise_for_status()
         wait_until(lambda: says("is stopped"), "the stop")
         assert not told()
+        assert source.name not in wait_for_sources(config, print, timeout_s=0)
+        rest().post(f"{pulsar.admin_url}/admin/v3/sources/public/default/{source.name}/start").raise_for_status()
+        wait_until(lambda: bool(wait_for_sources(config, print, timeout_s=0).get(source.name)), "why it does not run")

@@ -36,7 +36,7 @@ __all__ = ["RANDOM_MUTATIONS", "Reading", "read_both"]
 
 # Random CQL meets limits of Cassandra (bounds of a range that exclude each other, batches that are too large).
 _MAX_REFUSED = 0.1
-# On each Cassandra, of which there are five: more than 10,000 in all.
+# On each variant. `make test` reads three of them, `make test-all` five.
 RANDOM_MUTATIONS: Final = 2500
 # Statements that are refused, or change nothing.
 _SPARE: Final = 1.1

@@ -25,6 +25,8 @@ from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.mirror_state import MirrorTables
+from spark_bridge.jobs.publish import publish
+from spark_bridge.jobs.resync import Outcome, resync
 from spark_bridge.jobs.verify import verify
 from tests.spark.kill_driver import DRIVER_SETTINGS
 
@@ -73,8 +75,12 @@ def run_all(spark: SparkSession, given: Mapping[str, Any]) -> dict[str, object]:
     tables = MirrorTables(spark, target)
     found = {each: getattr(tables, each).read() for each in ("rows", "changes", "history")}
     archived = {"archiveUrl": given["archive"], "table": given["archived_table"]}
-    sent = backfill(spark, options, access, given["keyspace"], given["table"], ranges=4)
+    prefix = given["events_prefix"]
+    sent = backfill(spark, options, access, given["keyspace"], given["table"], ranges=4, events_prefix=prefix)
     compared = verify(spark, options, access, given["keyspace"], given["table"], mirror_target=target, settle_s=0)
+    published = publish(spark, options, target, {"rows": None, "changes": None})
+    # No connector runs, so the gap stays open after all that the executors do.
+    healed = resync(spark, {**options, "eventsTopicPrefix": prefix}, access, connector_timeout_s=1)
     return {
         "killed_within": killed_within,
         "active_tasks": kill.active_tasks,
@@ -87,6 +93,8 @@ def run_all(spark: SparkSession, given: Mapping[str, Any]) -> dict[str, object]:
         "as_of": _lines(as_of(spark, archived, given["moment_us"], partial=True)),
         "sent": sent.rows,
         "compared": compared.rows,
+        "published": list(published.records.values()),
+        "left_open": [each.reason for each in healed.tables if each.outcome is Outcome.LEFT_OPEN],
         "differences": [asdict(each) for each in compared.differences],
     }
 

@@ -2,7 +2,8 @@
 
 `stream` reads a topic into parquet files on two executors. In its first micro-batch a task fails once and an executor is
 killed; in its second the driver is killed after the sink has written and before Spark has noted it. `backfill` is killed
-when its first ranges are finished.
+when its first ranges are finished, `publish` when its first records are on their way. `resync` is killed between two of its
+steps.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +22,14 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_bridge import raw_stream, session_builder
 from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
+from spark_bridge.jobs.publish import publish
+from spark_bridge.jobs.publish_sender import SENT
+from spark_bridge.jobs.publish_state import Kind
+from spark_bridge.jobs.repair import RepairTarget
+from spark_bridge.jobs.resync import resync
+from spark_bridge.topics.gaps import GapsTopic
 
+Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 DRIVER_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -76,6 +85,46 @@ def backfill_and_die(
     backfill(spark, options, access, keyspace, table, ranges=4, progress_file=progress_file, on_progress=die)
 
 
+def publish_and_die(spark: SparkSession, options: Mapping[str, str], target: str, kind: Kind, rows: int) -> None:
+    """The driver is killed, and its worker waits for its own end, when so many records were given to a producer; never returns."""
+    kind_of_frame = type(spark.range(0))
+    driver, map_in_arrow = os.getpid(), kind_of_frame.mapInArrow
+
+    def dying(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given = 0
+        for batch in batches:
+            for at in range(0, batch.num_rows, 10):
+                if given >= rows:
+                    time.sleep(1)  # for the broker to store what it was sent
+                    os.kill(driver, signal.SIGKILL)
+                    signal.pause()
+                piece = batch.slice(at, 10)
+                given += piece.num_rows
+                yield piece
+
+    def map_some(self: DataFrame, work: Work, schema: str) -> DataFrame:
+        return map_in_arrow(self, lambda batches: work(dying(batches)) if schema == SENT else work(batches), schema)
+
+    kind_of_frame.mapInArrow = map_some  # type: ignore[method-assign, assignment]
+    publish(spark, options, target, {kind: None})
+
+
+def resync_and_die(
+    spark: SparkSession, options: Mapping[str, str], address: str, port: int, table: str, before: str
+) -> None:
+    """Killed `before` the rows that differ are sent (`sending`), or before the gap is closed (`closing`); never returns."""
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if before == "sending":
+        RepairTarget.send = die  # type: ignore[method-assign, assignment]
+    else:
+        GapsTopic.close = die  # type: ignore[method-assign]
+    access = CassandraAccess(contact_points=(address,), port=port, consistency="ONE")
+    resync(spark, options, access, tables=[table], ranges=2)
+
+
 def _once(folder: str, what: str, action: object) -> None:
     """Whoever makes the file does it."""
     try:
@@ -98,13 +147,17 @@ def _kill_executor() -> None:
 
 
 def _main(what: str, master: str, jars: Sequence[str], arguments: Mapping[str, object]) -> None:
-    builder = session_builder([Path(each) for each in jars]).master(master)
+    builder = session_builder([Path(each) for each in jars], delta=what == "publish").master(master)
     for name, value in DRIVER_SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     if what == "stream":
         stream(spark, **arguments)  # type: ignore[arg-type]
+    elif what == "publish":
+        publish_and_die(spark, **arguments)  # type: ignore[arg-type]
+    elif what == "resync":
+        resync_and_die(spark, **arguments)  # type: ignore[arg-type]
     else:
         backfill_and_die(spark, **arguments)  # type: ignore[arg-type]
 

@@ -12,7 +12,13 @@ import httpx
 import pulsar
 
 from cdc.rest import rest
-from schemas.mutation_event import MutationEvent, MutationEvents, decode_events
+from schemas.mutation_event import (
+    CLEARING_SCHEMA,
+    MalformedEventsError,
+    MutationEvent,
+    MutationEvents,
+    decode_events,
+)
 
 __all__ = ["EventsTopic", "TopicEvent", "partitions_of", "wait_until"]
 
@@ -50,9 +56,16 @@ class EventsTopic:
     def __init__(self, service_url: str, admin_url: str, topic: str) -> None:
         self.topic = topic
         self._admin_url = admin_url
-        self._client = pulsar.Client(service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+        # The client's default of 30 s is too short for a broker on a busy machine.
+        self._client = pulsar.Client(
+            service_url,
+            operation_timeout_seconds=120,
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
+        )
         self._readers: list[pulsar.Reader] = []
         self.events: list[TopicEvent] = []
+        self.clearings: list[tuple[int, MutationEvents, int]] = []
+        """Messages with a clearing: partition, message, and how many events of the partition came before."""
         self.messages = 0
 
     def __enter__(self) -> Self:
@@ -74,7 +87,10 @@ class EventsTopic:
             while reader.has_message_available():
                 received = reader.read_next(timeout_millis=5_000)
                 self.messages += 1
-                message = decode_events(received.data())
+                message = _decoded(received.data())
+                if message.clearing is not None:
+                    before = sum(each.partition == partition for each in self.events)
+                    self.clearings.append((partition, message, before))
                 self.events += [
                     TopicEvent(message=message, event=each, partition=partition, message_key=received.partition_key())
                     for each in message.events
@@ -92,6 +108,14 @@ class EventsTopic:
             lambda: len({each.place for each in self.read()}) >= count, f"{count} rows on {self.topic}", timeout_s
         )
         return self.events
+
+
+def _decoded(data: bytes) -> MutationEvents:
+    """By one of the two schemas of an events topic: of a message with a clearing the other one leaves bytes over."""
+    try:
+        return decode_events(data)
+    except MalformedEventsError:
+        return decode_events(data, CLEARING_SCHEMA)
 
 
 def partitions_of(admin_url: str, topic: str) -> list[str]:

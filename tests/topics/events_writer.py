@@ -14,17 +14,22 @@ from cassandra.cluster import Session
 
 from cdc.rest import rest
 from schemas.mutation_event import (
+    CLEARING_SCHEMA_TEXT,
     MUTATION_EVENTS_SCHEMA_TEXT,
+    Clearing,
+    ClearingKind,
     MutationEvent,
     MutationEvents,
     MutationKind,
     RangeBounds,
+    encode_clearing,
     encode_events,
 )
 from schemas.row_record import events_key_schema, schema_text
 from schemas.system_schema import SELECTS, tables_of
 from schemas.table_metadata import TableMetadata
 from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic
+from schemas.truncation import truncations_of
 from source_connector.encoding.projection import Projection
 
 __all__ = ["EventsWriter", "table_metadata"]
@@ -45,11 +50,11 @@ def table_metadata(session: Session, keyspace: str, table: str) -> TableMetadata
 
 
 class _AvroBytes(pulsar.schema.Schema):  # type: ignore[misc]  # the client has no types
-    """Registers the events' schema and passes bytes through."""
+    """Registers the events' schema, or that of clearings, and passes bytes through."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: str = MUTATION_EVENTS_SCHEMA_TEXT) -> None:
         super().__init__(bytes, _pulsar.SchemaType.AVRO, {"type": "record"}, "AVRO")
-        self._schema_info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
+        self._schema_info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, "MutationEvents", schema)
 
     def encode(self, obj: bytes) -> bytes:
         return obj
@@ -80,7 +85,12 @@ class EventsWriter:
         ).raise_for_status()
         rest().put(f"{path}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
         self.partitions = partitions
-        self._client = pulsar.Client(service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+        # The client's default of 30 s is too short for a broker on a busy machine.
+        self._client = pulsar.Client(
+            service_url,
+            operation_timeout_seconds=120,
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
+        )
         self._producers = [
             self._client.create_producer(f"{self.topic}-partition-{index}", schema=_AvroBytes())
             for index in range(partitions)
@@ -143,6 +153,25 @@ class EventsWriter:
             events=events,
         )
         self._producers[partition].send(encode_events(message))
+
+    def truncate(self) -> None:
+        """TRUNCATE, and the message of it on every partition."""
+        self._session.execute(f"TRUNCATE {self.table.keyspace}.{self.table.name}")
+        noted = truncations_of(self._session.execute("SELECT truncated_at FROM system.local").one().truncated_at)
+        place = noted[self.table.table_id]
+        message = MutationEvents(
+            node_id=self._node,
+            segment_id=place.segment_id,
+            keyspace=self.table.keyspace,
+            table=self.table.name,
+            table_id=self.table.table_id,
+            key_schema=schema_text(events_key_schema(self.table)),
+            events=(),
+            clearing=Clearing(ClearingKind.TRUNCATION, place.position, place.time_ms),
+        )
+        for index in range(self.partitions):
+            topic = f"{self.topic}-partition-{index}"
+            self._client.create_producer(topic, schema=_AvroBytes(CLEARING_SCHEMA_TEXT)).send(encode_clearing(message))
 
     def send_bytes(self, data: bytes, partition: int = 0) -> None:
         """Publish something else in an event's place."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import shlex
@@ -54,17 +55,19 @@ def test_the_unit_starts_a_command_that_there_is(command: str) -> None:
     assert (values["path"], rest) == ("/etc/cassandra-cdc/agent.yaml", [])
 
 
-def test_the_unit_of_the_watch_starts_a_command_that_there_is() -> None:
+@pytest.mark.parametrize("unit", ["cassandra-cdc-connector-watch.service", "cassandra-cdc-resolved.service"])
+def test_a_unit_of_the_line_starts_a_command_that_there_is(unit: str) -> None:
     """The installed program with options that it takes; a wrong configuration is not repeated there, either."""
-    text = (_ROOT / "deploy" / "cassandra-cdc-connector-watch.service").read_text(encoding="utf-8")
-    [command] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
-    program, *words = shlex.split(command)
+    text = (_ROOT / "deploy" / unit).read_text(encoding="utf-8")
+    [line] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    program, *words = shlex.split(line)
     assert program == "/opt/cassandra-cdc/bin/cdc"
-    group = cli.get_command(click.Context(cli), words[0])
-    assert isinstance(group, click.Group)
-    found = group.get_command(click.Context(group), words[1])
-    assert found is not None
-    values, rest, _ = found.make_parser(click.Context(found)).parse_args(words[2:])
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words.pop(0))
+        assert found is not None
+        command = found
+    values, rest, _ = command.make_parser(click.Context(command)).parse_args(words)
     assert (values["path"], rest) == ("/etc/cassandra-cdc/line.yaml", [])
     assert "RestartPreventExitStatus=2" in text
 
@@ -130,6 +133,20 @@ def _python(*arguments: str, path: Path | None = None) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("name", ["agent", "pulsar"])
+def test_an_image_of_the_distribution_copies_what_make_dist_makes(name: str) -> None:
+    """By the names that the docstring of make_dist lists."""
+    made = (_ROOT / "deploy" / "make_dist.py").read_text(encoding="utf-8").split('"""')[1].replace("VERSION", "0.1.0")
+    names = [word.rstrip(",") for line in made.splitlines() if line.startswith("    ") for word in line.split()]
+    text = (_ROOT / "deploy" / "images" / f"{name}.Containerfile").read_text(encoding="utf-8")
+    patterns = [
+        pattern for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE) for pattern in line.split()[:-1]
+    ]
+    assert patterns
+    for pattern in patterns:
+        assert fnmatch.filter(names, pattern), pattern
 
 
 def test_the_image_copies_what_there_is_and_sets_options_that_there_are() -> None:

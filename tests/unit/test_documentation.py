@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from uuid import UUID
 
@@ -21,38 +22,36 @@ from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.configuration.config import SourceConfig
 from source_connector.configuration.datastax_options import IDLE_OPTIONS
 from source_connector.configuration.secret_options import FILE_OPTIONS
+from tests.tools.document_commands import DOCUMENTS, ROOT, block_commands, blocks, inline_commands, message_commands
 
-_ROOT = Path(__file__).parent.parent.parent
-_DOCUMENTS = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").glob("*.md"))]
-_BLOCK = re.compile(r"^[ ]*```(\w+)\n(.*?)^[ ]*```", re.MULTILINE | re.DOTALL)
-_MAKE_TARGETS = set(re.findall(r"^([a-z0-9-]+):", (_ROOT / "Makefile").read_text(), re.MULTILINE))
-
-
-def _blocks(language: str) -> Iterator[tuple[str, str]]:
-    for document in _DOCUMENTS:
-        for found in _BLOCK.finditer(document.read_text(encoding="utf-8")):
-            if found[1] == language:
-                yield document.name, found[2]
-
-
-def _commands() -> list[tuple[str, str]]:
-    """Each command of the `sh` blocks, continuation lines joined."""
-    commands = []
-    for document, block in _blocks("sh"):
-        for line in block.replace("\\\n", " ").splitlines():
-            command = line.strip()
-            if command and not command.startswith("#"):
-                commands.append((document, command))
-    return commands
+_MAKE_TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def _of(program: str) -> list[str]:
-    return sorted({command for _, command in _commands() if command.split()[0] == program})
+    return [command for command in block_commands() if command.split()[0] == program]
 
 
 @pytest.mark.parametrize("command", _of("cdc"))
 def test_a_cdc_command_is_one_that_there_is(command: str) -> None:
     """Subcommands and options parse; nothing is run."""
+    _check_cdc(command, is_whole=True)
+
+
+@pytest.mark.parametrize("command", sorted({*inline_commands("cdc"), *message_commands("cdc")}))
+def test_a_cdc_command_within_a_sentence_is_one_that_there_is(command: str) -> None:
+    """In documents, and in messages of the programs; `start | stop` are two commands."""
+    first, *others = command.split(" | ")
+    if first in {"cdc = true", "cdc = false"}:  # an option of a table
+        return
+    stem, _, last = first.rpartition(" ")
+    for each in [first, *(f"{stem} {other}" for other in others)]:
+        _check_cdc(each, is_whole=False)
+    assert last
+
+
+def _check_cdc(command: str, *, is_whole: bool) -> None:
+    """Outside of blocks, arguments may be left out, also the values of options."""
     words = shlex.split(command, comments=True)[1:]
     if "|" in words:
         words = words[: words.index("|")]
@@ -65,12 +64,18 @@ def test_a_cdc_command_is_one_that_there_is(command: str) -> None:
             break
         while words and words[0].startswith("-"):
             assert words.pop(0) in {"--help", "--version", "--debug"}
-        if not words:
+        if words[1:] == ["--help"]:
+            words = []
+        if not words or words == ["COMMAND"]:
             return
         found = command_of_words.get_command(context, words.pop(0))
-        assert found is not None
+        assert found is not None, command
         command_of_words, context = found, click.Context(found, info_name=found.name, parent=context)
-    _check_options(command_of_words, words, context)
+    if is_whole:
+        _check_options(command_of_words, words, context)
+    else:
+        options = {name for each in command_of_words.params for name in (*each.opts, *each.secondary_opts)}
+        assert {word for word in words if word.startswith("-")} <= {*options, "--help"}, command
 
 
 def _check_options(command: click.Command, words: list[str], context: click.Context) -> None:
@@ -81,7 +86,7 @@ def _check_options(command: click.Command, words: list[str], context: click.Cont
             assert values.get(parameter.name or ""), f"{parameter.name} is required"
 
 
-@pytest.mark.parametrize("command", _of("make"))
+@pytest.mark.parametrize("command", [*_of("make"), *inline_commands("make")])
 def test_a_make_command_names_targets_that_there_are(command: str) -> None:
     """Each word that is no variable is a target."""
     targets = [word for word in shlex.split(command, comments=True)[1:] if "=" not in word]
@@ -97,7 +102,7 @@ def test_a_connector_is_deployed_with_options_that_it_takes(command: str) -> Non
     SourceConfig.from_mapping(options, {"getServiceUrl": "pulsar://broker:6650"})
 
 
-@pytest.mark.parametrize("block", [block for _, block in _blocks("yaml") if "cdcWorkingDir" in block])
+@pytest.mark.parametrize("block", [block for _, block in blocks("yaml") if "cdcWorkingDir" in block])
 def test_an_agent_file_is_one_that_the_agent_takes(block: str, tmp_path: Path) -> None:
     """The YAML of the documents, with folders that exist here."""
     options = yaml.safe_load(block)
@@ -110,7 +115,7 @@ def test_an_agent_file_is_one_that_the_agent_takes(block: str, tmp_path: Path) -
     AgentConfig.from_mapping(options, {})
 
 
-@pytest.mark.parametrize("block", [block for _, block in _blocks("python")])
+@pytest.mark.parametrize("block", [block for _, block in blocks("python")])
 def test_python_in_the_documents_compiles(block: str) -> None:
     """At least no typing error."""
     indent = len(block) - len(block.lstrip(" "))
@@ -119,15 +124,62 @@ def test_python_in_the_documents_compiles(block: str) -> None:
 
 def test_the_documents_hold_commands_of_every_kind() -> None:
     """The checks above have something to check."""
-    programs = {command.split()[0] for _, command in _commands()}
-    assert {"cdc", "make", "pulsar-admin"} <= programs
+    assert all(map(_of, ("cdc", "make", "pulsar-admin")))
+    assert all(map(inline_commands, ("cdc", "make", "pulsar-admin")))
+    assert all(map(message_commands, ("cdc", "pulsar-admin")))
 
 
-_CONNECTOR = (_ROOT / "docs" / "connector.md").read_text(encoding="utf-8")
+_CHECKED_ELSEWHERE = {"cdc", "make", "pulsar-admin"}
+_OF_THE_SYSTEM = {"activate", "alias", "cargo", "cd"}
+"""Of a shell or of cargo, for maintainers: their folders exist."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [each for each in block_commands() if each.split()[0] not in _CHECKED_ELSEWHERE],
+    ids=lambda each: each[:60],
+)
+def test_what_another_command_names_is_there(command: str) -> None:
+    """Files of ours, services, extras, modules, tests. A program that this does not know fails: teach it how to check."""
+    words = [word for word in shlex.split(command, comments=True) if not re.fullmatch(r"[A-Z_]+=.*", word)]
+    program = words[words[0] == "."].rpartition("/")[2]
+    if program == "cdc":
+        _check_cdc(shlex.join(["cdc", *words[1:]]), is_whole=True)
+    elif program == "pip":
+        _check_pip(words[1:])
+    elif program == "systemctl":
+        assert (ROOT / "deploy" / f"{words[-1]}.service").exists()
+    elif program == "cp":
+        assert not words[1].startswith("deploy/") or (ROOT / words[1]).exists()
+    elif program == "helm":
+        assert f"{_PROJECT['name']}-{_PROJECT['version']}.tgz" in words
+    elif program == "pytest":
+        assert all(list(ROOT.glob(word)) for word in words[1:] if word.startswith("tests/"))
+    elif program == "spark-submit":
+        assert find_spec("cdc.spark_job") is not None
+        _check_cdc(shlex.join(["cdc", "spark", *words[words.index("mirror") :]]), is_whole=False)
+    elif program.startswith("python"):
+        assert words[1:3] == ["-m", "venv"] or find_spec(words[2]) is not None
+    else:
+        assert program in _OF_THE_SYSTEM, program
+        assert program != "cd" or (ROOT / words[1]).is_dir()
+
+
+def _check_pip(words: list[str]) -> None:
+    """Extras are those of the project, wheels carry its name and version, a list of requirements is in the repository."""
+    name = f"{_PROJECT['name'].replace('-', '_')}-{_PROJECT['version']}-"
+    for word in words:
+        if extra := re.fullmatch(r"\.\[(\w+)\]", word):
+            assert extra[1] in _PROJECT["optional-dependencies"]
+        assert not word.endswith(".whl") or word.startswith(name)
+        assert not word.endswith(".lock") or (ROOT / word).exists()
+
+
+_CONNECTOR = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("connector.md", "records.md"))
 
 
 def _section(heading: str) -> str:
-    """A section of the connector's page, up to the next heading."""
+    """A section of the pages of the connector and its records, up to the next heading."""
     return re.split(r"^##+ ", _CONNECTOR.split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
 
 
@@ -165,3 +217,45 @@ def test_the_connectors_types_are_all_documented() -> None:
             assert text.strip().startswith(f"`{avro['type']}` (`{avro['logicalType']}`")
         else:
             assert text.strip() == f"`{avro}`"
+
+
+def _anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_page_and_a_heading_that_there_are(page: Path) -> None:
+    """Relative ones; others are not followed."""
+    text = re.sub(r"^[ ]*```.*?^[ ]*```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+        place, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (page.parent / place).resolve() if place else page
+        assert target.exists(), link
+        if anchor and target.suffix == ".md":
+            assert anchor in _anchors(target), link
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    """Once; pages of the root are added by docs/site_pages.py."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r": ([\w/-]+\.md)$", text, re.MULTILINE)
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(listed) == sorted(pages | {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"})
+
+
+def test_messages_in_the_runbook_are_those_of_the_programs() -> None:
+    """Each in backticks in the first column is a part of a message in the code; `...` stands for what differs."""
+    folders = ("runtime", "clients", "schemas", "change_agent", "source_connector", "spark_bridge", "cdc")
+    code = "".join(path.read_text(encoding="utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    code = re.sub(r'"\s*\n\s*f?"', "", code)
+    runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8").partition("\n## Messages\n")[2]
+    said = re.findall(r"^\| `([^`]+)` \|", runbook, re.MULTILINE)
+    assert len(said) > 15
+    for message in said:
+        for part in message.split("..."):
+            assert part.strip() in code, message

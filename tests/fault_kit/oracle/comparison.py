@@ -25,8 +25,8 @@ _Row = Mapping[str, Form]
 _SLACK_S: Final = 10
 
 
-class _Told:
-    """What the newest record of a row tells of its expiry, beside what Cassandra's own TTLs tell."""
+class _Expiry:
+    """The expiry of a row by its newest record, to be compared with Cassandra's own TTLs."""
 
     def __init__(self, properties: Mapping[str, str], now_s: float, *, had_ttls: bool) -> None:
         self._now_s = now_s
@@ -105,12 +105,12 @@ def compare(shape: TableShape, stored: Stored, folded: Folded, *, has_gaps: bool
         wanted, got = stored.rows.get(pk, {}), folded.rows.get(pk, {})
         for ck in sorted(wanted.keys() | got.keys(), key=repr):
             key = folded.key_bytes.get((pk, ck), b"")
-            told = _Told(folded.told.get((pk, ck), {}), now_s, had_ttls=(pk, ck) in folded.had_ttls)
+            expiry = _Expiry(folded.told.get((pk, ck), {}), now_s, had_ttls=(pk, ck) in folded.had_ttls)
             with _in_question(found, key, has_gaps=has_gaps):
-                _compare_row(found, (pk, ck), wanted.get(ck), got.get(ck), told)
+                _compare_row(found, (pk, ck), wanted.get(ck), got.get(ck), expiry)
                 if ck in wanted and ck in got:
-                    told_wrong = told.differences(wanted[ck], stored.expiries_s.get((pk, ck), {}))
-                    found.differences += [f"{shape.name} {pk} {ck}: {each}" for each in told_wrong]
+                    wrong_expiries = expiry.differences(wanted[ck], stored.expiries_s.get((pk, ck), {}))
+                    found.differences += [f"{shape.name} {pk} {ck}: {each}" for each in wrong_expiries]
         with _in_question(found, b"", has_gaps=has_gaps):
             _compare_statics(found, pk, stored.statics.get(pk), folded.statics.get(pk))
     return found
@@ -126,12 +126,12 @@ def _in_question(found: TableComparison, key: bytes, *, has_gaps: bool) -> Itera
 
 
 def _compare_row(
-    found: TableComparison, place: tuple[Key, Key], wanted: _Row | None, got: _Row | None, told: _Told
+    found: TableComparison, place: tuple[Key, Key], wanted: _Row | None, got: _Row | None, expiry: _Expiry
 ) -> None:
     name = f"{found.table} {place[0]} {place[1]}"
     if wanted is None and got is not None:
         # No record comes when the last cell has expired: whoever folds looks at the clock.
-        if told.is_row_gone(got):
+        if expiry.is_row_gone(got):
             found.expired_rows += 1
         else:
             found.differences.append(f"{name}: is on the data topic ({_short(got)}) and not in Cassandra")
@@ -141,7 +141,7 @@ def _compare_row(
         for column, value in wanted.items():
             if value == got[column]:
                 continue
-            if value is None and told.is_gone(column):
+            if value is None and expiry.is_gone(column):
                 found.expired_columns += 1
             else:
                 found.differences.append(

@@ -2,6 +2,8 @@
 
 Of the lives of the table the one with the greatest generation counts. The newest record of a key wins; a marker removes the
 earlier rows of its scope; a static-only record updates the static columns of its partition, and every row brings them, too.
+What stands at or before a truncation's positions and was written before it is gone, and so is a value without a write time; what
+stands before those of a drop is gone whenever it was written.
 
 Which record is the later one: in one topic partition that behind the other; in two the one that was published later, and of
 equal times the later write. A record counts as published no earlier than those of its key before it in its topic partition.
@@ -16,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tests.fault_kit.oracle.topics import DataRecord
+from tests.fault_kit.oracle.topics import Clearing, DataRecord
 from tests.fault_kit.oracle.values import Form, avro_name, form_of_avro
 
 __all__ = ["Folded", "Key", "TableShape", "fold", "newest"]
@@ -67,7 +69,9 @@ class _Partition:
     ranges: dict[bytes, list[DataRecord]] = field(default_factory=lambda: defaultdict(list))
 
 
-def fold(shape: TableShape, records: Iterable[DataRecord], *, instances: int = 1) -> Folded:
+def fold(
+    shape: TableShape, records: Iterable[DataRecord], *, instances: int = 1, clearings: Sequence[Clearing] = ()
+) -> Folded:
     """Fold all records of the table's topic: topic partition by topic partition, each in its order.
 
     A connector of one instance publishes nothing of an earlier life behind a later one in the same topic partition.
@@ -88,11 +92,30 @@ def fold(shape: TableShape, records: Iterable[DataRecord], *, instances: int = 1
         change = record.key_bytes, properties["kind"], properties.get("node"), properties.get("segpos")
         folded.duplicates += change in seen
         seen.add(change)
+        if any(_is_cleared(record, each) for each in clearings):
+            continue
         if lives.of(record) == lives.newest and properties.get("table_id", "") == shape.table_id:
             _take(shape, folded, partitions[_key(shape.partition, record.key)], record)
     for pk, partition in partitions.items():
         _judge(shape, folded, pk, partition)
     return folded
+
+
+def _is_cleared(record: DataRecord, clearing: Clearing) -> bool:
+    properties = record.properties
+    if properties.get("table_id") != clearing.table_id:
+        return False
+    generation = properties.get("table_generation")
+    if None not in (generation, clearing.generation) and int(generation or 0) != clearing.generation:
+        return False
+    last = clearing.positions[record.partition] if record.partition < len(clearing.positions) else None
+    if last is None or record.position > last:
+        return False
+    if clearing.kind == "drop":
+        return True
+    if "writetime" not in properties:
+        return record.value_bytes is not None
+    return _writetime_us(record) < clearing.time_ms * 1000
 
 
 class _Lives:

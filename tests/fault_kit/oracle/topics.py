@@ -15,7 +15,7 @@ import pulsar
 
 from tests.fault_kit.oracle.gaps import Gap, gap_of
 
-__all__ = ["DataRecord", "Event", "TopicReader"]
+__all__ = ["Clearing", "DataRecord", "Event", "TopicReader"]
 
 _TIMEOUT_MS: Final = 120_000
 _OPERATION_TIMEOUT_S: Final = 120
@@ -37,8 +37,23 @@ class DataRecord:
     published_ms: int
     partition: int = 0
     place: int = 0
+    position: tuple[int, int] = (0, 0)
+    """Ledger and entry."""
     bounds: tuple[Mapping[str, object] | None, Mapping[str, object] | None] = (None, None)
     """Of a range deletion: start and end, as keys with nulls behind the bound's prefix; None where that end is open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clearing:
+    """A truncation or a drop of a table's life; `positions` are ledger and entry of the last record of each topic partition before it."""
+
+    table: str
+    kind: str
+    table_id: str
+    generation: int | None
+    time_ms: int
+    nodes: Mapping[str, tuple[int, int]]
+    positions: tuple[tuple[int, int] | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +137,7 @@ class TopicReader:
                 published_ms=message.publish_timestamp(),
                 partition=partition,
                 place=place,
+                position=(message.message_id().ledger_id(), message.message_id().entry_id()),
                 bounds=(decoded[0], decoded[1]),
             )
 
@@ -142,15 +158,35 @@ class TopicReader:
                 found += _events(_decode(schemas[version], message.data()), partition, message.publish_timestamp())
         return found
 
+    def clearings(self, topic: str) -> list[Clearing]:
+        """All clearings of a topic of schema changes; none where it does not exist."""
+        name = f"persistent://public/default/{topic}"
+        changes = [json.loads(message.data()) for message in self._messages(name)] if name in self.topics() else []
+        return [
+            Clearing(
+                table=f"{change['keyspace']}.{change['table']}",
+                kind=told["kind"],
+                table_id=told["table_id"],
+                generation=told["table_generation"],
+                time_ms=told["time_ms"],
+                nodes={each["node"]: (each["segment_id"], each["position"]) for each in told["nodes"]},
+                positions=tuple(each and (each["ledger"], each["entry"]) for each in told["positions"]),
+            )
+            for change in changes
+            if (told := change.get("clearing")) is not None
+        ]
+
     def gaps(self, topic: str) -> list[Gap]:
-        """All gaps that were told; none where the topic does not exist."""
+        """All gaps that were told, closed ones too; none where the topic does not exist."""
         found = []
         for name in self.topics():
             if name.startswith(f"persistent://public/default/{topic}-partition-"):
                 for message in self._messages(name):
                     version = message._message.int_schema_version()
                     schema = _plain(json.loads(self._schema(topic, version)["data"]))
-                    found.append(gap_of(_decode(schema, message.data())))
+                    record = _decode(schema, message.data())
+                    if record.get("closed_ms") is None:  # else it closes a gap, and tells none
+                        found.append(gap_of(record))
         return found
 
     def _schema(self, topic: str, version: int) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from cassandra.cluster import Session
 from cdc.agent_process import AgentProcess
 from cdc.rest import rest
 from cdc.sandbox import Sandbox
-from schemas.gap_record import GapRecord, decode_gap, gaps_topic
+from change_agent.positions.stops import read_stops
+from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, decode_gap, encode_gap, gaps_topic
+from spark_bridge.topics.avro_bytes import AvroBytes
 from tests.integration.test_agent_publishing.strict_servers import NAMESPACE, PREFIX, TopicOf, keys_of, write
 from tests.topics.events_topic import partitions_of, wait_until
 
@@ -32,7 +34,7 @@ def _gaps_of(servers: Sandbox, client: pulsar.Client, keyspace: str) -> list[Gap
         while reader.has_message_available():
             found.append(decode_gap(reader.read_next(timeout_millis=5_000).data()))
         reader.close()
-    return [gap for gap in found if gap.keyspace == keyspace]
+    return [gap for gap in found if gap.keyspace == keyspace and not gap.is_closing]
 
 
 def _address(servers: Sandbox, table: str) -> str:
@@ -70,7 +72,15 @@ def test_a_topic_that_is_deleted_while_the_agent_runs_is_made_again_and_a_gap_is
     assert first < last < (after.message.segment_id, after.event.position)
     told = [line for line in agent.log.read_text().splitlines() if f"cdc-events-{table}: the events topic" in line]
     assert len(told) == 1
-    assert f"verify {table}, and find out who removed it" in told[0]
+    assert f"run cdc spark resync on {table}, and find out who removed it" in told[0]
+    assert table in read_stops(agent.working_dir)
+    closing = encode_gap(gap.closed(gap.to_ms + 1, "its rows were sent again"))
+    schema = AvroBytes("Gap", GAP_SCHEMA_TEXT)
+    producer = gaps.create_producer(f"{gaps_topic(PREFIX)}-partition-0", schema=schema, batching_enabled=False)
+    producer.send(closing)
+    said = f"the gaps of {table} are closed: their progress continues"
+    wait_until(lambda: said in agent.log.read_text(), "a closed gap stops nothing")
+    assert table not in read_stops(agent.working_dir)
 
 
 def test_a_subscription_that_is_removed_while_the_agent_is_down_is_told_at_its_start(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import CliRunner, Result
 
+from cdc.agent_process import AgentProcess
 from cdc.main import cli
+from tests.topics.events_topic import wait_until
 
 _STATUS: dict[str, object] = {
     "pid": 4711,
@@ -93,10 +98,42 @@ def test_of_an_agent_that_does_not_run_nothing_is_shown_as_now(tmp_path: Path) -
     assert done.exit_code == 1
     said = done.output
     assert said.splitlines()[0] == "agent      DOES NOT RUN"
-    assert "process 4711 was there 10 min ago" in said
+    assert "process 4711 wrote its last status 10 min ago" in said
     assert "start it" in said
     assert not any(word in said for word in ("lag ", "rates ", "usable", "none"))
     assert done.output.splitlines()[2] == f"position   1795219249195:94628, 1795219249196:0, at {_utc(600)} UTC"
+
+
+def test_of_an_agent_that_was_killed_a_moment_ago_nothing_is_shown_as_now(tmp_path: Path) -> None:
+    """A real one, whose servers are away. Its last status is no second old."""
+    (tmp_path / "cdc_raw").mkdir()
+    nowhere = {"contactPoints": "127.0.0.1", "port": 1, "pulsarServiceUrl": "pulsar://127.0.0.1:1"}
+    options = {**nowhere, "pulsarAdminUrl": "http://127.0.0.1:1", "cdcRawDirectory": str(tmp_path / "cdc_raw")}
+    agent = AgentProcess(tmp_path / "agent", options)
+    agent.start()
+    try:
+        running = CliRunner().invoke(cli, ["agent", "status", "--working-dir", str(agent.working_dir)])
+    finally:
+        agent.kill()
+    assert running.output.splitlines()[0].startswith(f"agent      runs, pid {agent.pid}, since ")
+    done = CliRunner().invoke(cli, ["agent", "status", "--working-dir", str(agent.working_dir)])
+    assert done.exit_code == 1
+    assert done.output.splitlines()[0] == "agent      DOES NOT RUN"
+    assert f"does not run; process {agent.pid} wrote its last status" in " ".join(done.output.split())
+
+
+def test_of_an_agent_that_hangs_it_is_not_said_that_it_does_not_run(tmp_path: Path) -> None:
+    """Its process is there: stopped by a signal, or its disk is full."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "agent"])
+    try:
+        wait_until(lambda: "agent" in psutil.Process(process.pid).cmdline(), "the process is there", 60)
+        done = _run(tmp_path, age_s=600, pid=process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    assert done.exit_code == 1
+    assert done.output.splitlines()[0] == f"agent      pid {process.pid}: NO CURRENT STATUS"
+    assert f"process {process.pid} exists, and has not written its status for 10 min" in " ".join(done.output.split())
 
 
 def test_a_cassandra_that_is_away_is_trouble(tmp_path: Path) -> None:

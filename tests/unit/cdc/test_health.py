@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from rich.console import Console
@@ -18,9 +21,11 @@ from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import judged_mirror
 from cdc.health.screen import print_sections, verdict
 from cdc.health.sources import SourceView
-from cdc.health.tables import Backlog, events_tables
+from cdc.health.tables import Backlog, events_tables, gap_finding
 from change_agent.reporting.http_endpoint import HttpEndpoint
+from change_agent.reporting.process_space import process_space
 from schemas.errors import ConfigError
+from schemas.gap_record import GapRecord, encode_gap
 
 _GOLDEN = Path(__file__).parent.parent.parent / "golden" / "health"
 _NOW_S = 1_795_453_200.0
@@ -103,10 +108,39 @@ def test_what_waits_has_the_age_of_its_oldest_message() -> None:
 
 
 def test_the_lines_own_topics_are_no_tables() -> None:
-    """Gaps, claims of agents and changes of schemas have no dot behind the prefix."""
+    """Gaps, claims of agents and changes of schemas have no dot behind the prefix; no keyspace begins as expiry topics do."""
     prefix = "persistent://public/default/cdc-events-"
-    names = [f"{prefix}{name}" for name in ("shop.orders", "gaps", "schema-changes", "agent-66cdeb07")]
+    names = [
+        f"{prefix}{name}" for name in ("shop.orders", "gaps", "schema-changes", "agent-66cdeb07", "expiry-shop.orders")
+    ]
     assert events_tables(names, prefix) == {"shop.orders": f"{prefix}shop.orders"}
+
+
+def _gap(table: str) -> GapRecord:
+    return GapRecord(
+        node_id=UUID(int=1), keyspace="shop", table=table, table_id=UUID(int=2), first_segment_id=1, first_position=0,
+        last_segment_id=2, from_ms=None, to_ms=1_795_000_000_000, detected_ms=1_795_000_000_001, reason="2 segments went",
+    )  # fmt: skip
+
+
+def test_open_gaps_are_a_failure_with_their_remedy_and_closed_ones_are_not() -> None:
+    """A closing record is no gap; what is no record of the topic at all is told."""
+    orders, parts = _gap("orders"), _gap("parts")
+    payloads = [
+        encode_gap(each) for each in (orders, parts, orders.closed(1_795_000_002_000, "3 rows were sent again"))
+    ]
+    found = gap_finding(payloads, 3, "-s sub gaps")
+    assert (found.level, found.facts["gaps"]) == (Level.FAILURE, 1)
+    assert found.text == (
+        "1 gap is open: changes may be lost. shop.parts from the beginning to 2026-11-18 11:06 UTC (2 segments went)"
+    )
+    assert found.remedy.startswith("`cdc spark resync` ")
+    payloads.append(encode_gap(parts.closed(1_795_000_003_000, "the table was dropped")))
+    assert gap_finding(payloads, 4, "-s sub gaps") == ok("", "none is open, 2 are closed", gaps=0)
+    foreign = gap_finding([*payloads, b"\x01"], 2_000, "-s sub gaps")
+    assert (foreign.level, foreign.facts["gaps"]) == (Level.WARNING, 0)
+    assert foreign.text.endswith("of 2,000 messages 5 were read; messages that are no gap records: 1")
+    assert foreign.remedy.endswith("`pulsar-admin topics clear-backlog -s sub gaps`")
 
 
 def _agent(age_s: float, place: str = "/nowhere", **changed: object) -> list[Finding]:
@@ -124,8 +158,49 @@ def test_an_agent_that_speaks_is_well() -> None:
 def test_of_an_agent_that_is_silent_nothing_else_is_told(tmp_path: Path) -> None:
     """Its last words were that all was well; its process is another one by now, or none."""
     [finding] = _agent(600, str(tmp_path), pid=1)
-    assert (finding.level, finding.text) == (Level.FAILURE, "does not run; process 1 was there 10 min ago")
+    assert (finding.level, finding.text) == (
+        Level.FAILURE,
+        "does not run; process 1 wrote its last status 10 min ago",
+    )
     assert "lag" not in finding.text
+
+
+@pytest.mark.skipif(process_space() is None, reason="this system does not say whose process ids it has")
+@pytest.mark.parametrize(
+    ("space", "level"), [(process_space(), Level.FAILURE), ("another machine", Level.OK), (None, Level.OK)]
+)
+def test_an_agent_that_has_ended_does_not_run_however_new_its_status_is(
+    tmp_path: Path, space: str | None, level: Level
+) -> None:
+    """Where its process id has a meaning here: an agent in a container has a process that is not seen from outside."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    [finding] = _agent(1, str(tmp_path), pid=ended.pid, process_space=space)
+    assert finding.level is level
+    says_so = f"does not run; process {ended.pid} wrote its last status 1.0 s ago" in finding.text
+    assert says_so == (level is Level.FAILURE)
+    [answers] = _agent(1, "http://127.0.0.1:9465", pid=ended.pid, process_space=space)
+    assert answers.level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "last"),
+    [
+        (3.0, ", the last one 3.0 s before this status"),
+        (59.0, ", the last one 59.0 s before this status"),
+        (61.0, None),
+        (None, ""),
+    ],
+)
+def test_failed_writes_are_told_until_nothing_has_failed_for_a_minute(ago_s: float | None, last: str | None) -> None:
+    """The count itself stays until the agent's next start. An agent of an earlier version does not say when it was."""
+    status = _recorded("agent-status")
+    metrics = {**status["metrics"], "write_failures": 41}
+    if ago_s is not None:
+        metrics["last_write_failure_timestamp_seconds"] = datetime.fromisoformat(status["time"]).timestamp() - ago_s
+    found = [(each.level, each.text) for each in _agent(1, metrics=metrics) if each.level is not Level.OK]
+    text = f"41 writes to its working directory failed since its start{last}"
+    assert found == ([] if last is None else [(Level.WARNING, text)])
 
 
 def test_two_troubles_of_an_agent_are_two_findings() -> None:

@@ -1,26 +1,57 @@
-"""The command `cdc` itself: what it says of a command that does not exist."""
+"""The command `cdc` itself: what it says of a command that does not exist, and what it tells a shell that completes one."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from cdc.main import main
 
+_PAGE: Final = Path(__file__).parents[3] / "docs" / "cli.md"
+
 
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("agnt", "cdc: No such command 'agnt'. Did you mean 'agent'? (`cdc --help` lists what there is)\n"),
-        ("xyzzy", "cdc: No such command 'xyzzy'. (`cdc --help` lists what there is)\n"),
+        (["agnt"], "cdc: No such command 'agnt'. Did you mean 'agent'? (`cdc --help` lists what there is)\n"),
+        (["xyzzy"], "cdc: No such command 'xyzzy'. (`cdc --help` lists what there is)\n"),
+        (
+            ["agent", "staus"],
+            "cdc agent: No such command 'staus'. Did you mean 'status'? (`cdc agent --help` lists what there is)\n",
+        ),
+        (
+            ["sandbox", "strat"],
+            "cdc sandbox: No such command 'strat'. Did you mean 'start'? (`cdc sandbox --help` lists what there is)\n",
+        ),
     ],
+    ids=" ".join,
 )
 def test_a_mistyped_command_is_named_with_the_one_that_was_meant(
-    typed: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    typed: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Usage errors end with 2."""
-    monkeypatch.setattr(sys, "argv", ["cdc", typed])
+    monkeypatch.setattr(sys, "argv", ["cdc", *typed])
     with pytest.raises(SystemExit) as ended:
         main()
     assert (ended.value.code, capsys.readouterr().err) == (2, said)
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("cdc resol", ["resolved"]), ("cdc sandbox st", ["start", "status", "stop"]), ("cdc sandbax st", ["status"])],
+)
+def test_a_shell_completes_commands_also_those_below_another_one(words: str, completed: list[str]) -> None:
+    """As bash asks for it, by the line of docs/cli.md."""
+    [variable] = set(re.findall(r"(_\w+)=bash_source", _PAGE.read_text(encoding="utf-8")))
+    asked = {variable: "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("cdc")], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60,
+        check=True,
+    )  # fmt: skip
+    assert sorted(line.removeprefix("plain,") for line in done.stdout.splitlines()) == completed

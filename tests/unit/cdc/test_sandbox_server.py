@@ -6,12 +6,12 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
 from cdc.sandbox.errors import ServerStartError
-from cdc.sandbox.server import Launch, Server
+from cdc.sandbox.launch import Launch
+from cdc.sandbox.server import Server
 from cdc.sandbox.supervision import SupervisorChannel
 
 # gives up as often as it is told, each time with a reason that its parts' farewells bury; then it stays
@@ -30,7 +30,7 @@ exec sleep 60
 class _Script(Server):
     """Ready when its process was started oftener than it gives up."""
 
-    start_attempts: ClassVar[int] = 3
+    start_attempts = 3
 
     def __init__(self, folder: Path, supervisor: SupervisorChannel, *, gives_up: int) -> None:
         super().__init__("script", folder / "logs" / "script.log", supervisor)

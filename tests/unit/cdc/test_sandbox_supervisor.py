@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from cdc.sandbox import SandboxError
-from cdc.sandbox.supervision import SupervisorChannel
+from cdc.sandbox.supervision import SupervisorChannel, attach
 
 _REPOSITORY = Path(__file__).parents[3]
 # a server that starts a child of its own group, one that leaves the group, writes their pids and waits
@@ -114,7 +114,7 @@ def test_shutdown_gives_servers_time_to_end_by_themselves(supervisor: Supervisor
 _OWNER = """
 import os, sys, time
 from pathlib import Path
-from cdc.sandbox.supervision import SupervisorChannel
+from cdc.sandbox.supervision import SupervisorChannel, attach
 folder = Path(sys.argv[1])
 supervisor = SupervisorChannel(folder, held=[], remove_folder=sys.argv[2] == "remove")
 log = folder / "logs" / "server.log"
@@ -170,6 +170,32 @@ def test_a_detached_sandbox_outlives_its_owner_until_it_is_told_to_end(folder: P
     assert _alive(server)
     os.kill(supervisor, signal.SIGTERM)
     assert _eventually(lambda: not any(_alive(pid) for pid in [supervisor, server, *children]))
+
+
+def test_one_server_of_a_detached_sandbox_is_killed_and_started_again_as_it_was(folder: Path) -> None:
+    """`cdc sandbox kill` and `start` come from other processes, any number of them."""
+    owner, supervisor, server = _owner(folder, "detach")
+    children = _children(folder)
+    _end_owner(owner)
+    channel, other = attach(folder), attach(folder)
+    other.close()
+    assert (folder / "control.sock").stat().st_mode & 0o777 == 0o700
+    channel.signal("server", signal.SIGKILL)
+    assert _eventually(lambda: channel.returncode("server") == -9)
+    assert _eventually(lambda: not any(_alive(pid) for pid in [server, *children]))
+    launch = channel.launch("server")
+    assert (list(launch.argv), launch.cwd) == (["sh", "-c", _SERVER], folder)
+    again = channel.spawn("server", launch.argv, launch.env, launch.cwd, folder / "logs" / "server.log")
+    with pytest.raises(SandboxError, match="server runs already"):
+        channel.spawn("server", launch.argv, launch.env, launch.cwd, folder / "logs" / "server.log")
+    channel.close()
+    assert _alive(again)
+    os.kill(supervisor, signal.SIGTERM)
+    assert _eventually(lambda: not any(_alive(pid) for pid in [supervisor, again]))
+    with pytest.raises(
+        SandboxError, match=rf"no sandbox runs in {folder}; start it with `cdc sandbox up --dir {folder}`"
+    ):
+        attach(folder)
 
 
 def test_servers_die_with_a_supervisor_that_is_killed(folder: Path) -> None:

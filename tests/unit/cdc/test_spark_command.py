@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,17 @@ from click.testing import CliRunner
 
 from cdc.commands import spark as verify_module
 from cdc.commands import spark_tables
+from cdc.commands.hidden_columns import hidden_columns
 from cdc.commands.spark import spark
+from cdc.commands.spark_jars import cached_jars
 from cdc.commands.spark_options import may_be_iceberg
+from cdc.commands.spark_progress import tasks_text
+from cdc.commands.spark_resync import report_lines
+from cdc.commands.spark_top import summary_lines
 from schemas.errors import ConfigError
+from spark_bridge.jobs.resync import Outcome, ResyncReport, TableResync
+from spark_bridge.reading.raw_columns import RawRow, to_arrow
+from spark_bridge.rows.topic_activity import TopicActivity
 
 PULSAR = ["--service-url", "pulsar://h:1", "--admin-url", "http://h:2"]
 
@@ -38,7 +47,17 @@ def cdc(*arguments: str) -> subprocess.CompletedProcess[str]:
             "--option: 'numbers' is not NAME=VALUE",
         ),
         (["verify", *PULSAR, "--topic", "t", "--table", "x", "--contact-point", "h"], "'x' is not KEYSPACE.TABLE"),
+        (["publish", *PULSAR, "--topic", "t", "--target", "x"], "give --rows, --changes, or both"),
         (["backfill", *PULSAR, "--table", "x", "--contact-point", "h"], "--table: 'x' is not KEYSPACE.TABLE"),
+        (
+            ["mirror", *PULSAR, "--topic", "t", "--target", "x", "--resync"],
+            "--resync: reads Cassandra: give --contact-point",
+        ),
+        (["resync", *PULSAR, "--table", "x", "--contact-point", "h"], "--table: 'x' is not KEYSPACE.TABLE"),
+        (
+            ["resync", *PULSAR, "--mirror", "x", "--contact-point", "h"],
+            "--mirror: belongs to one table: give one --table",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], line: str) -> None:
@@ -94,3 +113,91 @@ def test_an_admin_service_that_does_not_answer_is_told_before_spark_starts(monke
     (line,) = done.stderr.splitlines()
     assert "the admin service does not answer" in line
     assert "check the option adminUrl" in line
+
+
+def test_jars_that_nobody_can_fetch_are_left_to_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No Maven and an empty cache; and Iceberg where its line has none."""
+    monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("MAVEN_HOME", raising=False)
+    assert cached_jars("4.1", delta=True, iceberg=False) == ()
+    assert cached_jars("4.2", delta=True, iceberg=True) == ()
+    assert cached_jars("9.9", delta=False, iceberg=False) == ()
+
+
+def test_what_spark_does_is_told_by_its_tasks() -> None:
+    """Of all stages that run."""
+    assert tasks_text([]) == ", planning"
+    assert tasks_text([(10, 150), (2, 1_000)]) == ", 12 of 1,150 tasks"
+
+
+def test_a_topic_of_top_has_lines_for_a_narrow_terminal() -> None:
+    """Lag only where records have a write time; a rate only between two times."""
+    last = int(datetime(2026, 11, 24, 22, 0, 56, tzinfo=UTC).timestamp()) * 1_000_000
+    found = TopicActivity("persistent://public/default/data-shop.orders")
+    live = {"writetime": str(last - 67_000)}
+    rows: list[RawRow] = [(b"k", b"v", live, f"1:{n}:0", 0, None, last - 4_000_000) for n in range(8)]
+    rows += [
+        (b"k", None, live, "1:8:0", 0, None, last),
+        (b"k", b"v", {"snapshot": "true", "writetime": "1"}, "1:9:0", 0, None, last),
+    ]
+    found.add(to_arrow(found.topic, 0, rows[8:]))
+    complete = {found.topic: "2026-11-24 22:00:55 UTC"}
+    assert list(summary_lines([found], complete))[1:3] == [
+        "  2 records: 1 updates, 1 deletes",
+        "  lag 0.067 s, 99 % 0.067 s; last 2026-11-24 22:00:56 UTC",
+    ]
+    found.add(to_arrow(found.topic, 0, [(*row[:2], {}, *row[3:]) for row in rows[:8]]))
+    assert list(summary_lines([found], complete)) == [
+        "public/default/data-shop.orders",
+        "  10 records: 9 updates, 1 deletes; 2.5 a second",
+        "  lag 0.067 s, 99 % 0.067 s; last 2026-11-24 22:00:56 UTC",
+        "  complete until 2026-11-24 22:00:55 UTC",
+    ]
+    without = TopicActivity(found.topic)
+    without.add(to_arrow(found.topic, 0, [(b"k", b"v", {}, "1:1:0", 0, None, last)]))
+    assert list(summary_lines([without], complete))[2] == "  last 2026-11-24 22:00:56 UTC"
+    assert list(summary_lines([], {})) == ["no record"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "--source-config: {path} cannot be read: No such file or directory"),
+        ("{", "--source-config: {path} cannot be read: it is no JSON (JSONDecodeError)"),
+        ("[1]", "--source-config: {path} is not a JSON object"),
+        (
+            '{"configs": {"keyspace": "ks", "table": "t", "columns.hash": "ks.t.a"}}',
+            "columns.hashKey: is required by columns.hash: a secret text of at least 32 bytes (`openssl rand -hex 32` makes one)",
+        ),
+    ],
+)
+def test_a_file_of_a_sources_options_that_is_of_no_use_is_told(tmp_path: Path, text: str | None, reason: str) -> None:
+    """Before Spark starts; `sources get` prints the options as `configs`."""
+    path = tmp_path / "source.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        hidden_columns(path)
+    assert str(raised.value) == reason.format(path=path)
+
+
+def test_a_resync_says_what_became_of_the_gaps_of_each_table() -> None:
+    """Or that there are none, and what of the topic it did not understand."""
+    assert list(report_lines(ResyncReport(tables=(), foreign_messages=0, seconds=0))) == [
+        "no gap is open: nothing to do"
+    ]
+    report = ResyncReport(
+        tables=(
+            TableResync(table="shop.orders", gaps=2, outcome=Outcome.CLOSED, reason="the table was dropped"),
+            TableResync(table="shop.parts", gaps=1, outcome=Outcome.LEFT_OPEN, reason="why"),
+        ),
+        foreign_messages=3,
+        seconds=1,
+    )
+    assert list(report_lines(report)) == [
+        "shop.orders: 2 gaps closed: the table was dropped",
+        "shop.parts: 1 gap left open: why",
+        "messages of the gaps topic that are not gap records, and were skipped: 3",
+    ]
+    assert report.left_open == 1

@@ -10,14 +10,16 @@ from change_agent.metrics import AgentMetrics
 from change_agent.positions.accounts import TrackedEntry
 from change_agent.positions.inflight import InflightPositions, Place
 from change_agent.publishing.event_producers import EventProducer, OnResult
+from change_agent.publishing.hold_limits import HoldLimits
+from change_agent.publishing.messages import Packing
 from change_agent.publishing.outgoing import MessageHeader, OutgoingEvent
-from change_agent.publishing.publisher import HoldLimits, MutationPublisher
-from change_agent.publishing.topic_lane import Packing
+from change_agent.publishing.publisher import MutationPublisher
 from schemas.mutation_event import MutationEvent, MutationKind, decode_events
+from schemas.progress_record import UNKNOWN_POSITION, TopicPosition
 
-__all__ = ["TOPIC_A", "TOPIC_B", "MemoryBroker", "PublisherLine"]
+__all__ = ["HEADERS", "TOPIC_A", "TOPIC_B", "MemoryBroker", "PublisherLine"]
 
-_HEADERS = {
+HEADERS = {
     table: MessageHeader(
         node_id=UUID(int=1), segment_id=1, keyspace="ks", table=table, table_id=UUID(int=number), key_schema='"bytes"'
     )
@@ -82,6 +84,7 @@ class _Producer:
     def __init__(self, broker: MemoryBroker, topic: str, stored: list[bytes]) -> None:
         self._broker, self._topic, self._stored = broker, topic, stored
         self._failed = self._is_silent = False
+        self.last_position = UNKNOWN_POSITION
 
     def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
         if len(payload) > self._broker.max_message_bytes:
@@ -94,10 +97,17 @@ class _Producer:
         self._is_silent = self._is_silent or self._topic in self._broker.silent_topics
         if self._is_silent:
             return True
+        position = TopicPosition(1, len(self._stored))
+
+        def acknowledge(error: str | None) -> None:
+            if error is None:
+                self.last_position = position
+            on_result(error)
+
         if self._broker.holds_back:
-            self._broker.held.append(on_result)
+            self._broker.held.append(acknowledge)
         else:
-            on_result(None)
+            acknowledge(None)
         self._stored.append(payload)
         self._broker.keys.append(key)
         return True
@@ -147,16 +157,16 @@ class PublisherLine:
             ),
             check_s=check_s,
         )
-        self._position = 0
+        self.position = 0
 
     def publish(self, table: str, *keys: int) -> None:
         events = []
         for key in keys:
-            self._position += 1
-            entry = TrackedEntry(1, self._position, 1)
+            self.position += 1
+            entry = TrackedEntry(1, self.position, 1)
             data = key.to_bytes(4, "big")
             event = MutationEvent(
-                position=self._position,
+                position=self.position,
                 ordinal=0,
                 kind=MutationKind.ROW,
                 key=data,
@@ -165,7 +175,7 @@ class PublisherLine:
             )
             assert self.positions.take_room(1, 100, 1)
             self.positions.track([entry])
-            events.append(OutgoingEvent(_HEADERS[table], event, entry, 100))
+            events.append(OutgoingEvent(HEADERS[table], event, entry, 100))
         self.publisher.publish(events)
 
     def acknowledged(self) -> int:

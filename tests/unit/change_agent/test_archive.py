@@ -189,7 +189,7 @@ def test_a_segment_that_was_set_aside_is_published_again_by_reprocess(tmp_path: 
         wait_until(lambda: not list((agent.work / "reprocess").iterdir()), "it is deleted")
         assert list(error.iterdir()) == []
         # the stored account of the first turn is closed before the second begins
-        wait_until(lambda: not any(agent.stored_now().finished.negative()), "it is forgotten")
+        wait_until(lambda: not any(agent.stored_now().finished.read_again()), "it is forgotten")
     agent.stop()
     assert {each.header.segment_id for each in agent.published} == {_ID}
     assert agent.gaps == []

@@ -1,4 +1,4 @@
-"""The compiled decoder and the plain one are one decoder: equal values, equal errors, and one of them runs at a time."""
+"""The native, the compiled and the plain decoder are one: equal values, equal errors, and one of them is chosen."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from change_agent.decoder import COMPILED_MODULES, INTERFACES, compiled_folder, running
-from change_agent.decoder_build import obstacle
+from change_agent.decoder import COMPILED_MODULES, INTERFACES, compiled_folder, native_folder, running
+from change_agent.decoder_build import native_obstacle, obstacle
 
 _ROOT = Path(__file__).parents[3]
 _HERE = Path(__file__).parent
@@ -33,9 +33,17 @@ _TESTS_OF_THE_DECODER = [
     "test_segment_reader.py",
 ]
 
+# Those of the way from the reader to messages, which the native core changes.
+_TESTS_OF_THE_WAY = ["test_segment_follower.py", "test_unsynced_reading.py", "test_unknown_tables.py"]
+
+needs_native = pytest.mark.skipif(
+    not native_folder().is_dir(), reason=f"there is no native core: {native_obstacle() or 'run `make compile`'}"
+)
 needs_compiled = pytest.mark.skipif(
     not compiled_folder().is_dir(), reason=f"the decoder is not compiled: {obstacle() or 'run `make compile`'}"
 )
+
+_BEST = "native" if native_folder().is_dir() else "compiled"
 
 
 def _run(choice: str, *arguments: str, root: Path = _ROOT) -> subprocess.CompletedProcess[str]:
@@ -56,15 +64,26 @@ def test_the_other_decoder_passes_the_same_tests() -> None:
 
 
 @pytest.mark.exhaustive
+@needs_native
+@needs_compiled
+def test_the_way_to_messages_passes_the_same_tests_with_and_without_the_core() -> None:
+    """The tests of this run are those of one of both."""
+    other = "compiled" if running().is_native else "native"
+    done = _run(
+        other, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(str(_HERE / name) for name in _TESTS_OF_THE_WAY)
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.exhaustive
 @needs_compiled
 def test_good_and_bad_bytes_give_equal_values_and_equal_errors() -> None:
     """Thousands of damaged mutations and hundreds of damaged segments, the same in both; each outcome is one line."""
-    compiled, plain = (
-        _run("compiled", "-m", "tests.agent.both_decoders"),
-        _run("python", "-m", "tests.agent.both_decoders"),
-    )
-    assert compiled.returncode == plain.returncode == 0, compiled.stderr + plain.stderr
-    assert compiled.stdout.splitlines() == plain.stdout.splitlines()
+    choices = ["compiled", "native"] if native_folder().is_dir() else ["compiled"]
+    plain, *others = (_run(choice, "-m", "tests.agent.both_decoders") for choice in ("python", *choices))
+    for other in others:
+        assert other.returncode == plain.returncode == 0, other.stderr + plain.stderr
+        assert other.stdout.splitlines() == plain.stdout.splitlines()
     assert len(plain.stdout.splitlines()) > 3000
 
 
@@ -76,22 +95,41 @@ def test_the_choice_is_what_runs() -> None:
     assert _run("compiled", "-c", print_it).stdout.split() == ["so", "True"]
     assert _run("auto", "-c", print_it).stdout.split() == ["so", "True"]
     assert _run("python", "-c", print_it).stdout.split() == ["py", "False"]
-    assert "decoder: compiled" in _run("auto", "-m", "cdc.main", "--version").stdout
+    assert f"decoder: {_BEST}" in _run("auto", "-m", "cdc.main", "--version").stdout
+    assert "decoder: compiled\n" in _run("compiled", "-m", "cdc.main", "--version").stdout
+
+
+@needs_native
+def test_the_native_core_of_other_sources_does_not_run(tmp_path: Path) -> None:
+    """The program says that it is stale; asked for it, it refuses in one line."""
+    for package in ("schemas", "runtime", "change_agent", "cdc"):
+        shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    assert "decoder: native" in _run("native", "-m", "cdc.main", "--version", root=tmp_path).stdout
+    with (tmp_path / "change_agent" / "native" / "src" / "core.rs").open("a") as source:
+        source.write("// edited\n")
+    said = _run("auto", "-m", "cdc.main", "--version", root=tmp_path).stdout
+    assert "native" not in said.partition("(")[0]
+    refused = _run("native", "-m", "cdc.main", "--version", root=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "cdc: CDC_DECODER: there is no native core: its sources changed since it was built; run `cdc compile` where there is"
+        " cargo\n"
+    )
 
 
 def test_a_wrong_choice_is_refused_in_one_line() -> None:
     """As any wrong option."""
     done = _run("rust", "-m", "cdc.main", "--version")
     assert done.returncode == 2
-    assert done.stderr == "cdc: CDC_DECODER: 'rust' is not one of auto, compiled, python\n"
+    assert done.stderr == "cdc: CDC_DECODER: 'rust' is not one of auto, compiled, native, python\n"
 
 
 @needs_compiled
 def test_a_changed_source_is_not_shadowed_by_what_was_compiled(tmp_path: Path) -> None:
     """The edited source runs, and the program says that the compiled one is stale; asked for it, it refuses."""
-    for package in ("schemas", "change_agent", "cdc"):
+    for package in ("schemas", "runtime", "clients", "change_agent", "cdc"):
         shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    assert "decoder: compiled" in _run("auto", "-m", "cdc.main", "--version", root=tmp_path).stdout
+    assert f"decoder: {_BEST}" in _run("auto", "-m", "cdc.main", "--version", root=tmp_path).stdout
     with (tmp_path / "change_agent" / "db" / "rows.py").open("a") as source:
         source.write("EDITED = True\n")
     edited = _run("auto", "-c", "import change_agent.db.rows as rows; print(rows.EDITED)", root=tmp_path)
@@ -105,12 +143,13 @@ def test_a_changed_source_is_not_shadowed_by_what_was_compiled(tmp_path: Path) -
 
 def test_without_a_compiler_the_command_says_what_to_install(tmp_path: Path) -> None:
     """A line each; `make` goes on, who asked for it by hand gets exit code 1."""
-    for package in ("schemas", "change_agent", "source_connector", "cdc"):
+    for package in ("schemas", "runtime", "clients", "change_agent", "source_connector", "cdc"):
         shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "_compiled"))
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "CC": "no-such-compiler"}
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "CC": "no-such-compiler", "CARGO": sys.executable}
     command = [sys.executable, "-m", "cdc.main", "compile"]
     missing = "runs uncompiled, which is slower: there is no C compiler (on Debian: apt install gcc python3-dev)\n"
-    lines = f"decoder: {missing}row path: {missing}"
+    core = "native core: not built, the decoder runs without it: there is no C compiler (on Debian: apt install gcc python3-dev)\n"
+    lines = f"{core}decoder: {missing}row path: {missing}"
     for arguments, code in (([], 1), (["--if-possible"], 0)):
         done = subprocess.run(
             [*command, *arguments], check=False, capture_output=True, text=True, cwd=tmp_path, env=environment

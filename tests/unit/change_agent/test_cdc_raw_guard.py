@@ -107,7 +107,7 @@ def test_a_node_that_does_not_tell_its_settings_is_told_once(
         guard._settings_at = 0.0
         guard._ask_settings()
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("the node does not tell its cdc_total_space: ")
+    assert line.startswith("the node does not return its cdc_total_space: ")
     assert "SELECT on system_views.settings" in line and line.endswith("(away)")
 
 

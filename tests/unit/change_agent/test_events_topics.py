@@ -14,7 +14,7 @@ import pytest
 from change_agent.configuration.pulsar_auth import PulsarAuth
 from change_agent.errors import PublishError, TopicLostError
 from change_agent.publishing.events_topics import EventsTopics
-from change_agent.publishing.topic_looks import TopicState
+from change_agent.publishing.topic_checks import TopicState
 from schemas.errors import ConfigError
 from tests.servers.http_brokers import Request, broker, owner_of_all, redirects_to
 from tests.servers.token_issuer import OAUTH2_PLUGIN, key_file, token_issuer
@@ -169,7 +169,7 @@ def test_a_partition_that_is_with_no_broker_just_now_has_not_lost_its_subscripti
         ("GET", f"{_PATH}-partition-1/stats?getPreciseBacklog=true"): answer,
     }
     with pytest.raises(PublishError) as raised:
-        _topics(server).look(_TOPIC)
+        _topics(server).check(_TOPIC)
     assert raised.value.reason.endswith(reason)
     assert isinstance(raised.value, TopicLostError) == (answer[0] != 503)
 
@@ -181,7 +181,7 @@ def test_a_topic_all_of_whose_partitions_are_gone_does_not_exist(server: _Server
         ("GET", _STATS): (200, {"partitions": {}}),
     }
     with pytest.raises(TopicLostError, match="does not exist; it is made again"):
-        _topics(server).look(_TOPIC)
+        _topics(server).check(_TOPIC)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_plugin_that_the_admin_interface_cannot_use_is_a_configuration_error()
     """It is known at the start that topics could never be made."""
     with pytest.raises(ConfigError, match=r"pulsarAuthPluginClassName: .*Athenz cannot be used for pulsarAdminUrl"):
         PulsarAuth("org.apache.pulsar.client.impl.auth.AuthenticationAthenz", "{}")
-    with pytest.raises(ConfigError, match=r"pulsarAuthParams: must be JSON with userId and password"):
+    with pytest.raises(ConfigError, match=r"pulsarAuthParams: for AuthenticationBasic is JSON"):
         PulsarAuth("org.apache.pulsar.client.impl.auth.AuthenticationBasic", "u:geheim")
     with pytest.raises(ConfigError, match=r"^pulsarAuthParams: has no private_key, where the file .* is$"):
         PulsarAuth(OAUTH2_PLUGIN, '{"issuer_url": "https://h"}')
@@ -298,7 +298,7 @@ def test_what_is_wrong_with_oauth2_is_one_line(server: _Server, tmp_path: Path) 
         f"pulsarAuthParams: the key file {key} cannot be read (No such file or directory)",
         f"pulsarAuthParams: the key file {key} is not JSON with client_id and client_secret",
         f"{gives_none} answers 401 (invalid_client: no client has the secret ****); "
-        "check what the key file holds, and audience and scope in pulsarAuthParams",
+        "check the content of the key file, and audience and scope in pulsarAuthParams",
         f"{gives_none} does not answer ([Errno 111] Connection refused); "
         "start it or check issuer_url in pulsarAuthParams",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from queue import SimpleQueue
@@ -11,10 +12,13 @@ import pytest
 
 from change_agent.cdc_raw.listing import SegmentListing
 from change_agent.errors import PublishError
+from change_agent.positions.stops import Stops
 from change_agent.publishing.event_producers import EventProducer, OnResult
 from change_agent.segments.gap_detector import GapDetector
 from change_agent.segments.gaps import Gap, GapReporter
-from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, encode_gap, gaps_topic
+from change_agent.segments.unsynced import UnsyncedReading
+from schemas.gap_record import GapRecord, decode_gap, encode_gap, gaps_topic
+from tests.agent.growing_segment import GrowingSegment
 from tests.agent.segment_writer import segment_bytes
 from tests.agent.stages import ENTRIES, GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
 from tests.topics.events_topic import wait_until
@@ -45,6 +49,16 @@ def _remove(agent: StagedAgent, segment_id: int) -> None:
     (agent.cdc_raw / f"CommitLog-7-{segment_id}_cdc.idx").unlink()
 
 
+def _lose_a_segment(folder: Path) -> None:
+    """An agent has read a part of it and stored its position. It ends, and Cassandra removes the segment."""
+    agent = _agent(folder)
+    agent.segment(_ID, segment_bytes(_ID, [payloads(2)]), "150")
+    agent.start()
+    wait_until(lambda: agent.stored != agent._store.load(), "the segment is known")
+    agent.stop()
+    _remove(agent, _ID)
+
+
 def test_segments_that_were_seen_and_went_unread_are_one_gap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The first was read in part, the second not at all: one record a table, from the last position on."""
     agent = _agent(tmp_path)
@@ -58,7 +72,7 @@ def test_segments_that_were_seen_and_went_unread_are_one_gap(tmp_path: Path, cap
     agent.cdc_raw.rename(tmp_path / "gone" / "cdc_raw")
     agent.cdc_raw.mkdir()
     wait_until(lambda: len(agent.gaps) == 1, "the gap is found")
-    agent.gaps[0].on_told()
+    agent.gaps[0].on_reported()
     wait_until(lambda: agent.positions.progress() == {}, "its segments are done with")
     agent.stop()
     records = agent.gaps[0].records
@@ -75,18 +89,13 @@ def test_segments_that_were_seen_and_went_unread_are_one_gap(tmp_path: Path, cap
 
 def test_a_segment_that_went_while_the_agent_was_down_is_a_gap(tmp_path: Path) -> None:
     """Stored positions know it; the next start misses it, and asks no more once it was told."""
-    first = _agent(tmp_path)
-    first.segment(_ID, segment_bytes(_ID, [payloads(2)]), "150")
-    first.start()
-    wait_until(lambda: first.stored != first._store.load(), "the segment is known")
-    first.stop()
-    _remove(first, _ID)
+    _lose_a_segment(tmp_path)
     for told in (False, True):
         agent = _agent(tmp_path)
         agent.start()
         wait_until(lambda: len(agent.gaps) == 1, "the gap is found", 5)  # noqa: B023
         if told:
-            agent.gaps[0].on_told()
+            agent.gaps[0].on_reported()
             wait_until(lambda: agent.positions.progress() == {}, "its segment is done with", 5)  # noqa: B023
         agent.stop()
     last = _agent(tmp_path)
@@ -95,6 +104,28 @@ def test_a_segment_that_went_while_the_agent_was_down_is_a_gap(tmp_path: Path) -
     wait_until(lambda: last.files() == [], "another segment is finished")
     last.stop()
     assert last.gaps == []
+
+
+def test_no_time_is_promised_before_a_segment_is_missed_that_went_while_the_agent_was_down(tmp_path: Path) -> None:
+    """All that is listed at the start is read at once, and only the second look finds the gap."""
+    _lose_a_segment(tmp_path)
+    agent = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()), unsynced=UnsyncedReading(0.001, 0.005, lambda: ""))
+    live = GrowingSegment(tmp_path / f"CommitLog-7-{_ID + 1}.log", _ID + 1, 1024 * 1024)
+    os.link(live.path, agent.cdc_raw / live.path.name)
+    live.append(payloads(1))
+    promised_before: list[int] = []
+
+    class Gaps(list[Gap]):
+        def append(self, gap: Gap) -> None:
+            promised_before.append(len(agent.passed))
+            super().append(gap)
+
+    agent.gaps = Gaps()
+    agent.start()
+    wait_until(lambda: len(agent.gaps) == 1 and bool(agent.passed), "the gap is found, and times are promised", 5)
+    agent.stop()
+    live.close()
+    assert promised_before == [0]
 
 
 def test_a_finished_segment_that_is_removed_while_it_is_read_is_read_to_its_end(tmp_path: Path) -> None:
@@ -126,7 +157,7 @@ def test_a_segment_whose_index_says_nothing_to_a_new_agent_is_not_gone(tmp_path:
     for _ in range(4):
         listed = {each.segment_id: each for each in listing.segments(_ID + 10_000) or ()}
         assert (listed[_ID].limit, listed[_ID].final, listed[_ID].log_exists) == (0, False, True)
-        assert detector.look(listed, (), _ID + 10_000) == ([], None)
+        assert detector.check(listed, (), _ID + 10_000) == ([], None)
     newer = int(time.time() * 1000) + 60_000
     (tmp_path / f"CommitLog-7-{newer}.log").write_bytes(segment_bytes(newer, [payloads(1)]))
     (tmp_path / f"CommitLog-7-{newer}_cdc.idx").write_text("100")
@@ -178,12 +209,22 @@ class _Producers:
     def __init__(self, refusals: int) -> None:
         self.refusals = refusals
         self.sent: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
+        self.stored: list[bytes] = []
+        self.reads = 0
 
     def open_for(self, topic: str, record_name: str, schema_text: str) -> EventProducer:
+        self._refuse(topic)
+        return _Producer(topic, self.sent)
+
+    def read_all(self, topic: str) -> list[bytes]:
+        self._refuse(topic)
+        self.reads += 1
+        return self.stored
+
+    def _refuse(self, topic: str) -> None:
         self.refusals -= 1
         if self.refusals >= 0:
             raise PublishError(topic, "not now")
-        return _Producer(topic, self.sent)
 
 
 class _Producer:
@@ -202,22 +243,36 @@ class _Producer:
         pass
 
 
-def test_a_gap_is_told_when_the_broker_is_there_and_only_then_done_with() -> None:
+def test_a_gap_is_told_when_the_broker_is_there_and_only_then_done_with(tmp_path: Path) -> None:
     """The topic is that of the prefix."""
     producers = _Producers(refusals=1)
     done: SimpleQueue[bool] = SimpleQueue()
-    reporter = GapReporter(producers, gaps_topic("persistent://public/default/mine-"))
+    reporter = GapReporter(producers, gaps_topic("persistent://public/default/mine-"), Stops(tmp_path))
     reporter.start()
-    reporter.report(Gap(records=[_RECORD], on_told=lambda: done.put(True)))
+    reporter.report(Gap(records=[_RECORD], on_reported=lambda: done.put(True)))
     assert done.get(timeout=10)
     topic, payload = producers.sent.get()
     reporter.stop()
     assert (topic, decode_gap(payload)) == ("persistent://public/default/mine-gaps", _RECORD)
 
 
-def test_a_cut_gap_record_is_an_error_of_ours() -> None:
-    """Whatever was cut off."""
-    payload = encode_gap(_RECORD)
-    for length in range(len(payload)):
-        with pytest.raises(MalformedGapError):
-            decode_gap(payload[:length])
+def test_a_table_goes_on_when_its_gap_is_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The gaps topic is read again after a failure, and messages that are not gap records are skipped."""
+    caplog.set_level("INFO")
+    stops = Stops(tmp_path)
+    stops.note("k.t", "gone", [_RECORD])
+    stops.note("k.u", "corrupt")
+    producers = _Producers(refusals=1)
+    reporter = GapReporter(producers, "gaps", stops, check_s=0.01)
+    reporter.start()
+    wait_until(
+        lambda: "cannot be applied: gaps: not now; retrying; cdc agent resume-progress" in caplog.text,
+        "it cannot be read",
+    )
+    producers.stored = [encode_gap(_RECORD), b"other"]
+    wait_until(lambda: producers.reads > 3, "it was read, and has no closing")
+    assert set(stops.reasons()) == {"k.t", "k.u"}
+    producers.stored = [*producers.stored, encode_gap(_RECORD.closed(1, "sent"))]
+    wait_until(lambda: set(stops.reasons()) == {"k.u"}, "the table goes on")
+    reporter.stop()
+    assert "gaps: the gaps of k.t are closed: their progress continues" in caplog.text

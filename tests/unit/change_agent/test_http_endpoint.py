@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -101,12 +102,13 @@ def test_failed_writes_of_several_threads_are_all_counted() -> None:
         for _ in range(4):
             pool.submit(fail)
     assert metrics.as_dict()["write_failures"] == 20_000
+    assert abs(metrics.as_dict()["last_write_failure_timestamp_seconds"] - time.time()) < 60
 
 
 def test_reads_of_the_schema_are_counted(tmp_path: Path) -> None:
     """The status file and the metrics tell them."""
     report = _report(_Node(node_id=UUID(int=1), refreshes=3), tmp_path, {}, {})
-    report.look()
+    report.refresh()
     assert json.loads((tmp_path / "status.json").read_text())["metrics"]["schema_refreshes"] == 3
 
 
@@ -152,12 +154,12 @@ def test_health_is_red_when_the_log_moves_and_the_position_does_not(
     report = _report(node, tmp_path, {}, limits)
     report.unhealthy_after_s = 0.0
     url = serve(healthz=report.health) + "/healthz"
-    report.look()
+    report.refresh()
     report.unhealthy_after_s = 0.001
     assert httpx.get(url).json() == {"status": "ok", "problems": []}
     limits[1] = 100
-    report.look()
-    report.look()
+    report.refresh()
+    report.refresh()
     answer = httpx.get(url)
     assert answer.status_code == 503
     assert "the position did not" in answer.json()["problems"][0]

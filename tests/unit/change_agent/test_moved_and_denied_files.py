@@ -108,15 +108,20 @@ def test_an_index_that_may_not_be_read_is_told_once_and_the_others_go_on(
     assert listing.ignored_files == 0
 
 
+@pytest.mark.parametrize("name", ["raw", "spill"])
 def test_a_folder_that_may_not_be_listed_is_told_once_and_looked_at_again(
-    cdc_raw: Path, caplog: pytest.LogCaptureFixture
+    cdc_raw: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is not seen is not taken for gone."""
-    listing = SegmentListing(cdc_raw)
-    cdc_raw.chmod(0)
+    folders = {each: cdc_raw / each for each in ("raw", "spill")}
+    for each in folders.values():
+        each.mkdir()
+    listing = SegmentListing(folders["raw"], [folders["spill"]])
+    denied = folders[name]
+    denied.chmod(0)
     with _without_privileges():
         assert [listing.segments(0), listing.segments(0)] == [None, None]
-    cdc_raw.chmod(0o755)
+    denied.chmod(0o755)
     with _without_privileges():
         assert listing.segments(0) == []
     [record] = caplog.records

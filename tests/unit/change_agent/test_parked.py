@@ -124,7 +124,7 @@ def test_a_damaged_store_is_set_aside_when_it_is_sure_that_its_segments_are_read
     assert (told, parked.count) == (["all is read again"], 1)
     assert (tmp_path / "parked.sqlite.damaged").read_bytes() == content
     [line] = [each.getMessage() for each in caplog.records]
-    assert "set aside as parked.sqlite.damaged; the segments that are still there are read again" in line
+    assert "set aside as parked.sqlite.damaged; the existing segments are read again" in line
     parked.close()
 
 

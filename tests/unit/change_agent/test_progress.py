@@ -8,7 +8,7 @@ from change_agent.reporting.progress import Progress
 def _look(
     progress: Progress, time_s: float, position: int, limit: int, *, written_s: float = 0.0, events: int = 0
 ) -> None:
-    progress.look(
+    progress.update(
         time_s=time_s,
         positions={1: position},
         limits={1: limit},
@@ -56,7 +56,9 @@ def test_a_position_that_does_not_move_is_told() -> None:
 def test_segments_that_wait_for_the_one_before_them_count() -> None:
     """Of those that were not opened yet, all is to be done."""
     progress = Progress()
-    progress.look(time_s=1.0, positions={5: 10}, limits={5: 30, 6: 100}, acknowledged_writetime_us=0, events=0, size=0)
+    progress.update(
+        time_s=1.0, positions={5: 10}, limits={5: 30, 6: 100}, acknowledged_writetime_us=0, events=0, size=0
+    )
     assert progress.now.lag_bytes == 120
 
 

@@ -38,7 +38,7 @@ def test_it_holds_what_a_set_holds(seed: int) -> None:
         assert _ids(found) == expected
         assert all(before + 1 < first for (_, before), (first, _) in zip(found.runs, found.runs[1:], strict=False))
         assert [each for each in range(-22, 62) if each in found] == sorted(expected)
-        assert sorted(found.negative()) == sorted(each for each in expected if each < 0)
+        assert sorted(found.read_again()) == sorted(each for each in expected if each < 0)
         assert found == SegmentIds.of(expected)
         assert hash(found) == hash(SegmentIds.of(expected))
         of_run = {each: found.first_of_run(each) for each in expected}

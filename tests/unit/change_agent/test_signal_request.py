@@ -16,7 +16,7 @@ import random
 import signal
 from change_agent.signal_request import SignalRequest
 
-signal.signal(signal.SIGALRM, lambda *_: request.tell())
+signal.signal(signal.SIGALRM, lambda *_: request.send())
 for _ in range(5_000):
     request = SignalRequest()
     signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00002, 0.0003))
@@ -32,7 +32,7 @@ def test_a_signal_may_come_at_any_moment_of_a_wait() -> None:
 def test_it_is_waited_for_until_it_is_told() -> None:
     request = SignalRequest()
     assert not request.wait(0.01)
-    threading.Timer(0.05, request.tell).start()
+    threading.Timer(0.05, request.send).start()
     started = time.monotonic()
     assert request.wait(60)
     assert time.monotonic() - started < 30
@@ -42,6 +42,6 @@ def test_it_is_waited_for_until_it_is_told() -> None:
 def test_it_is_taken_once() -> None:
     request = SignalRequest()
     assert not request.take()
-    request.tell()
+    request.send()
     assert request.take()
     assert not request.take()

@@ -9,7 +9,7 @@ import pytest
 
 from change_agent.errors import PublishError
 from change_agent.publishing.topic_policies import EVENTS, TopicPolicies
-from schemas.topic_policies import hazards_of
+from clients.topic_policies import hazards_of
 
 _TOPIC = "persistent://tenant/ns/cdc-events-ks.t"
 # As a broker answers that nobody has configured.
@@ -70,13 +70,13 @@ def test_a_hazard_is_told_once_and_looked_for_each_hour(caplog: pytest.LogCaptur
     policies = TopicPolicies(answers, clock=lambda: next(times))
     answers.ttl_s = 60
     for _ in range(3):
-        policies.look(_TOPIC)
+        policies.check(_TOPIC)
     assert answers.asked == 2
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert len(policies.hazards(_TOPIC)) == 1
     answers.ttl_s = 0
     policies.forget(_TOPIC)
-    policies.look(_TOPIC)
+    policies.check(_TOPIC)
     assert policies.hazards(_TOPIC) == ()
 
 
@@ -86,7 +86,7 @@ def test_missing_rights_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
     answers.is_refused = True
     policies = TopicPolicies(answers)
     for number in range(3):
-        policies.look(f"{_TOPIC}{number}")
+        policies.check(f"{_TOPIC}{number}")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "its policies cannot be read" in caplog.text
     assert policies.hazards(f"{_TOPIC}0") == ()

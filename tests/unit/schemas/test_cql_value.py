@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from schemas.cql_map_key import java_double_text
 from schemas.cql_type import CqlType, UserType, parse_cql_type
 from schemas.cql_value import AvroValue, CqlValueError, minimal_varint, split_partition_key, value_reader
+from schemas.java_text import java_double_text
 
 PAIR = UserType("ks", "pair", ("a", "b"), (parse_cql_type("int", {}), parse_cql_type("text", {})))
 

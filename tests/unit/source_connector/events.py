@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 from uuid import UUID
 
 from cassandra.util import uuid_from_time
@@ -14,8 +14,11 @@ from schemas.errors import CdcError
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, RangeBounds
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.events.events_message import EventsMessage, PendingEvent
+from source_connector.rows.partition_lanes import Work
+from source_connector.rows.row_task import RowTask
+from source_connector.rows.task import Task, TaskOwner
 
-__all__ = ["NODE", "AtOnce", "column", "event", "int32", "pending", "read_at", "table"]
+__all__ = ["NODE", "AtOnce", "a_table", "a_task", "column", "event", "int32", "pending", "read_at", "table"]
 
 
 _T = TypeVar("_T")
@@ -24,7 +27,7 @@ NODE = UUID("00000000-0000-0000-0000-0000000000aa")
 
 
 class AtOnce:
-    """`SchemaLooks` that ask in the caller's thread."""
+    """`SchemaQueries` that ask in the caller's thread."""
 
     def ask(self, question: Callable[[], _T], then: Callable[[_T | CdcError], None]) -> None:
         try:
@@ -32,6 +35,20 @@ class AtOnce:
         except CdcError as error:
             answer = error
         then(answer)
+
+
+class _Table:
+    epoch = 0
+
+
+def a_table() -> TaskOwner:
+    """Whose tasks they are, for stages that know no more of it."""
+    return cast("TaskOwner", _Table())
+
+
+def a_task(owner: TaskOwner | None = None) -> Task:
+    """A task that was not started."""
+    return RowTask(Work(pending(event(1))), owner or a_table())
 
 
 def read_at(second: int) -> bytes:
@@ -114,10 +131,12 @@ def event(
     )
 
 
-def pending(*events: MutationEvent, node: UUID = NODE, table_id: UUID | None = None) -> list[PendingEvent]:
+def pending(
+    *events: MutationEvent, node: UUID = NODE, table_id: UUID | None = None, segment_id: int = 7
+) -> list[PendingEvent]:
     """Events as they come out of one message."""
     content = MutationEvents(
-        node_id=node, segment_id=7, keyspace="ks", table="t", table_id=table_id or UUID(int=1), key_schema="",
+        node_id=node, segment_id=segment_id, keyspace="ks", table="t", table_id=table_id or UUID(int=1), key_schema="",
         events=events,
     )  # fmt: skip
     return EventsMessage(identity=b"", message_id=None, content=content).take_events()

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+from schemas.hidden_columns import HiddenColumns
 from schemas.mutation_event import MutationEvent, MutationEvents
 from schemas.table_metadata import TableMetadata
+from schemas.truncation import Truncation
 from source_connector.data_format import DataFormat
 from source_connector.encoding.projection import Projection
 from source_connector.errors import FetchError
 from source_connector.events.dead_letter_writer import DeadLetterWriter
 from source_connector.events.dead_letters import DeadLetter
 from source_connector.events.events_message import EventsMessage, UnreadableMessage
+from source_connector.events.expiry_topics import ExpiryTopics
 from source_connector.events.mutation_cache import MutationCache
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.host_protocol import SchemaTaken
@@ -24,17 +27,19 @@ from source_connector.metrics import Metrics
 from source_connector.rows.cassandra_client import CassandraClient
 from source_connector.rows.cluster_clock import ClusterClock
 from source_connector.rows.outbox import Outbox
+from source_connector.rows.read_groups import WaitingRead
 from source_connector.rows.read_request import RawRow, ReadRequest, Rows
 from source_connector.rows.row_fetcher import RowFetcher
-from source_connector.rows.row_task import Reading, Task
+from source_connector.rows.task import Reading, Task
 from source_connector.stages import Limits, Stages
 from source_connector.table_line import TableLine
 from source_connector.tables.data_partitions import DataPartitions
-from source_connector.tables.newest_schema import SchemaLookedAt
-from source_connector.tables.schema_changes import SchemaChangeTopic
-from source_connector.tables.schema_looks import SchemaLooks
+from source_connector.tables.followed_table import SchemaStages
+from source_connector.tables.newest_schema import NewestSchemaAnswer
+from source_connector.tables.schema_changes import ClearingToPublish, SchemaChangeTopic
+from source_connector.tables.schema_queries import SchemaQueries
 from source_connector.tables.table_definition import TableDefinition
-from source_connector.tables.table_schema import TableLook, TableSchemaReader
+from source_connector.tables.table_schema import TableSchemaReader, VersionedTable
 from source_connector.timers import Timers
 from tests.unit.source_connector.events import NODE, AtOnce, int32, table
 
@@ -48,15 +53,20 @@ UNFORESEEN: RawRow = ()
 
 
 class Neighbours:
-    """In-memory stages: reads wait for a test's answer, frames and letters are kept, time passes at a word."""
+    """In-memory stages: reads wait for a test's answer, frames and dead letters are kept, time passes only when a test says so."""
 
     def __init__(self) -> None:
-        self.reads: list[tuple[object, ReadRequest]] = []
-        self.letters: list[tuple[object, Sequence[DeadLetter]]] = []
+        self.reads: list[WaitingRead] = []
+        self.dead_letters: list[tuple[Sequence[DeadLetter], Callable[[], None]]] = []
         self.frames: list[bytes] = []
         self.settled: list[MutationEvent | int] = []
+        self.expiries: list[MutationEvent] = []
+        self.stored: list[Callable[[], None]] = []
+        self.targets: list[str] = []
         self.has_room = self.has_bytes = True
         self.followed: list[str] = []
+        self.noted: dict[UUID, Truncation | None] = {}
+        self.clearings: list[ClearingToPublish] = []
         self.topic = "dead"
         self.current = table(table_id=OLD)
         self.number = 5
@@ -69,16 +79,27 @@ class Neighbours:
 
     def prepare(self, projection: Projection) -> None: ...
 
-    def tell(self, keyspace: str, table: str, definition: TableDefinition | None) -> None: ...
+    def publish(self, keyspace: str, table: str, definition: TableDefinition | None) -> None: ...
 
-    def start(self, ticket: object, request: ReadRequest) -> None:
-        self.reads.append((ticket, request))
+    def start(self, task: Task, request: ReadRequest) -> None:
+        self.reads.append(WaitingRead(task, request))
 
     def follow(self, destination: str) -> None:
         self.followed.append(destination)
 
     def knows(self, node: UUID) -> bool:
         return True
+
+    def truncations(self, table_id: UUID) -> dict[UUID, Truncation | None]:
+        return self.noted
+
+    def current_id(self) -> object:
+        return self.current.table_id
+
+    is_on = True
+
+    def publish_clearing(self, told: ClearingToPublish) -> None:
+        self.clearings.append(told)
 
     @property
     def clock(self) -> ClusterClock:
@@ -95,14 +116,22 @@ class Neighbours:
             raise self.versions
         return self.versions
 
-    def look(self) -> TableLook:
-        return TableLook(self.version(), self.read(), self.is_agreed)
+    def read_versioned(self) -> VersionedTable:
+        return VersionedTable(self.version(), self.read(), self.is_agreed)
 
     def send(self, frame: bytes) -> None:
         self.frames.append(frame)
 
-    def write(self, ticket: object, letters: Sequence[DeadLetter]) -> None:
-        self.letters.append((ticket, letters))
+    def is_stored(self, table_id: UUID, event: MutationEvent) -> bool:
+        return event in self.expiries
+
+    def store(self, then: Callable[[], None], topic: str, target: str, event: MutationEvent, of: object) -> None:
+        self.expiries.append(event)
+        self.stored.append(then)
+        self.targets.append(target)
+
+    def write(self, dead_letters: Sequence[DeadLetter], then: Callable[[], None]) -> None:
+        self.dead_letters.append((dead_letters, then))
 
 
 class _Origin:
@@ -117,7 +146,15 @@ class _Origin:
 class Case:
     """A line of `ks.t` whose schema is registered."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, max_failures: int = 3, *, range_deletions: bool = True) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        max_failures: int = 3,
+        *,
+        range_deletions: bool = True,
+        hidden: HiddenColumns | None = None,
+        publishes_expiry: bool = False,
+    ) -> None:
         self.now = 0.0
         monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: self.now)
         self.around = Neighbours()
@@ -126,35 +163,51 @@ class Case:
         self.metrics = Metrics()
         self.counters = self.metrics.counters
         limits = Limits(
-            columns=".*", range_deletions=range_deletions, data_format=DataFormat.KEY_VALUE_AVRO, backoff_s=0.1,
-            max_backoff_s=60, max_failures=max_failures, reading=Reading(),
-        )  # fmt: skip
+            range_deletions=range_deletions,
+            backoff_s=0.1,
+            max_backoff_s=60,
+            max_failures=max_failures,
+            reading=Reading(),
+        )
         stages = Stages(
             client=cast("CassandraClient", self.around),
             fetcher=cast("RowFetcher", self.around),
             cache=MutationCache(max_capacity=9, max_digests=3, expire_after_s=60),
             outbox=self.outbox,
-            looks=cast("SchemaLooks", AtOnce()),
             timers=self.timers,
-            letters=cast("DeadLetterWriter", self.around),
-            changes=cast("SchemaChangeTopic", self.around),
-            data_partitions=cast("DataPartitions", self.around),
+            dead_letters=cast("DeadLetterWriter", self.around),
             metrics=self.metrics,
             last_rows=None,
+            expiries=cast("ExpiryTopics", self.around) if publishes_expiry else None,
             limits=limits,
-            send=self.around.send,
-            look_at_schema=lambda schema: None,
-            new_schema_id=itertools.count(1).__next__,
+            schemas=SchemaStages(
+                queries=cast("SchemaQueries", AtOnce()),
+                changes=cast("SchemaChangeTopic", self.around),
+                data_partitions=cast("DataPartitions", self.around),
+                send=self.around.send,
+                check_schema=lambda schema: None,
+                new_schema_id=itertools.count(1).__next__,
+                columns=".*",
+                data_format=DataFormat.KEY_VALUE_AVRO,
+                shortest_pause_s=0.1,
+                hidden=hidden,
+            ),
         )
         self.line = TableLine(stages, cast("TableSchemaReader", self.around), lambda: None)
         self.line.open()
         self.timers.run_due()
         self.line.schema_answered(SchemaTaken(1))
-        self.line.schema_answered(SchemaLookedAt(schema_id=1, is_newest=True))
+        self.line.schema_answered(NewestSchemaAnswer(schema_id=1, is_newest=True))
 
-    def receive(self, *events: MutationEvent, table_id: UUID = OLD) -> None:
+    def receive(self, *events: MutationEvent, table_id: UUID = OLD, segment_id: int = 7) -> None:
         content = MutationEvents(
-            node_id=NODE, segment_id=7, keyspace="ks", table="t", table_id=table_id, key_schema="", events=events
+            node_id=NODE,
+            segment_id=segment_id,
+            keyspace="ks",
+            table="t",
+            table_id=table_id,
+            key_schema="",
+            events=events,
         )
         message_id: Any = "(1,2,3,4)"
         origin = _Origin(self.around)
@@ -164,23 +217,21 @@ class Case:
 
     def answer(self, outcome: RawRow | Exception | None, key: int = 1) -> None:
         """Answer the last read of a key."""
-        at = max(at for at, (_, request) in enumerate(self.around.reads) if request.partition_key == int32(key))
+        at = max(at for at, read in enumerate(self.around.reads) if read.request.partition_key == int32(key))
         self.answer_to(self.around.reads.pop(at), outcome)
 
-    def answer_to(self, read: tuple[object, ReadRequest], outcome: RawRow | Exception | None) -> None:
-        ticket, request = read
-        task, attempt = cast("tuple[Task, int]", ticket)
+    def answer_to(self, read: WaitingRead, outcome: RawRow | Exception | None) -> None:
         if isinstance(outcome, FetchError):
-            self.line.deliver(task, attempt, outcome)
+            self.line.deliver(read.task, read.attempt, outcome)
             return
-        rows = () if outcome is None else (outcome,)
-        self.line.deliver(task, attempt, Rows(request, cast("Sequence[RawRow]", rows), "ALL", is_fallback=False))
+        rows = cast("Sequence[RawRow]", () if outcome is None else (outcome,))
+        self.line.deliver(read.task, read.attempt, Rows(read.request, rows, "ALL", is_fallback=False))
 
     def create_again(self, *, is_noticed: bool = True) -> None:
         """The table is dropped and created again; that is noticed by an event of it, or by a look at the schema."""
         self.around.current, self.around.number = table(table_id=NEW), self.around.number + 1
         if is_noticed:
-            self.line.look_at_schema()
+            self.line.check_schema()
             self.line.work()
             self.timers.run_due()
 

@@ -15,7 +15,7 @@ def test_a_wrong_clock_of_the_machine_moves_nothing(monkeypatch: pytest.MonkeyPa
     """A node's time counts, from the middle between question and answer."""
     clock, node_s = ClusterClock(), datetime(2020, 1, 1, tzinfo=UTC).timestamp()
     now = time.monotonic()
-    clock.told(uuid_from_time(node_s), now - 2, now)
+    clock.observe(uuid_from_time(node_s), now - 2, now)
     right = time.time
     monkeypatch.setattr(time, "time", lambda: right() + 3600)
     passed_s = time.monotonic() - now

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import ConfigError
-from source_connector.configuration.config import SourceConfig
+from source_connector.configuration.config import SourceConfig, hidden_columns_of
 
 PULSAR = {"getServiceUrl": "pulsar://broker:6650", "getAuthParams": "token:secret"}
 NEEDED: dict[str, object] = {
@@ -193,7 +193,7 @@ def test_what_would_be_left_aside_in_silence_is_told() -> None:
         "contactPoints": "a,b:9042",
     }
     assert sorted(problems(wrong)) == [
-        "contactPoints: each entry is a name or an address, the port is an option of its own (got 'b:9042')",
+        "contactPoints: each entry is a name or an address, the port is a separate option (got 'b:9042')",
         "destination: has a meaning with tables only; one table's records go where the source is deployed to",
         "queryExecutionTimeout: input should be a finite number (got 'inf')",
     ]
@@ -209,3 +209,78 @@ def test_a_broker_that_is_not_told_is_asked_for() -> None:
 def test_options_win_over_what_the_host_found_out() -> None:
     """Another address of the broker, or other rights."""
     assert config(pulsarServiceUrl="pulsar://other:6650").pulsar_service_url == "pulsar://other:6650"
+
+
+_KEY = 32 * "k"
+
+
+def test_columns_are_hidden_by_patterns_and_a_key_from_the_secrets(tmp_path: Path) -> None:
+    """Pulsar hands `--secrets` over as options; a file or the environment will do."""
+    given = {**NEEDED, "columns": {"hash": "Shop.orders.email, *.*.id", "truncate": ["Shop.orders.note:9"]}}
+    file = tmp_path / "key"
+    file.write_text(_KEY + "\n")
+    for more, environment in (
+        ({"columns.hashKey": _KEY}, {}),
+        ({"columns.hashKeyFile": str(file)}, {}),
+        ({}, {"CDC_COLUMNS_HASH_KEY": _KEY}),
+    ):
+        found, warnings = SourceConfig.from_mapping({**given, **more}, PULSAR, environment)
+        hidden = found.hidden
+        assert hidden is not None and not warnings
+        assert (hidden.hash_key, hidden.mask, hidden.has_range_markers) == (_KEY.encode(), "****", True)
+        assert [each.text for each in hidden.patterns] == ["Shop.orders.email", "*.*.id", "Shop.orders.note:9"]
+        assert _KEY not in repr(found) + repr(hidden)
+    assert config().hidden is None
+    assert parsed(columns__hashKey=_KEY)[1] == ("columns.hashKey: has no effect without columns.hash",)
+
+
+def test_everything_that_is_wrong_with_hidden_columns_is_told_at_once() -> None:
+    """Before any table is there: forms, tables that the source does not serve, a key that is missing or too short."""
+    wrong = {
+        **NEEDED,
+        "columns.hash": "email, Shop.orders.email",
+        "columns.drop": "Shop.order.ssn, *.*.pin",
+        "columns.truncate": "Shop.orders.note",
+    }
+    lines = [
+        "columns.drop: Shop.order.ssn matches none of this source's tables (Shop.orders)",
+        "columns.hash: each entry is keyspace.table.column, where * and ? match any characters (got 'email')",
+        "columns.truncate: each entry is keyspace.table.column:length (got 'Shop.orders.note')",
+    ]
+    remedy = "(`openssl rand -hex 32` makes one)"
+    assert problems(wrong) == [
+        *lines,
+        f"columns.hashKey: is required by columns.hash: a secret text of at least 32 bytes {remedy}",
+    ]
+    short = problems({**wrong, "columns.hashKey": "hunter2"})
+    assert short == [*lines, f"columns.hashKey: has 7 bytes, and needs at least 32 {remedy}"]
+    assert "hunter2" not in str(short)
+    assert problems({**wrong, "columns.hashKeyFile": "/no/such"}) == [
+        "columns.hashKeyFile: /no/such cannot be read (No such file or directory)", *lines,
+    ]  # fmt: skip
+
+
+def test_a_pattern_may_name_any_table_of_several() -> None:
+    """Of two patterns nobody knows before the tables are there."""
+    of_many = {name: each for name, each in NEEDED.items() if name not in ("keyspace", "table")}
+    of_many |= {"tables": "shop.*, bank.accounts"}
+    given = {**of_many, "columns.drop": "shop.users.ssn, *.*.pin, bank.*.iban"}
+    assert SourceConfig.from_mapping(given, PULSAR)[0].hidden is not None
+    assert problems({**of_many, "columns.drop": "bank.users.ssn"}) == [
+        "columns.drop: bank.users.ssn matches none of this source's tables (shop.*, bank.accounts)"
+    ]
+
+
+def test_what_a_source_hides_is_told_by_its_options_alone() -> None:
+    """For `verify`, which has no broker and perhaps not the other secrets of the source."""
+    options = {
+        "keyspace": "Shop",
+        "table": "orders",
+        "auth.passwordFile": "/elsewhere",
+        "columns": {"hash": "Shop.orders.id"},
+    }
+    found = hidden_columns_of(options, {"CDC_COLUMNS_HASH_KEY": _KEY})
+    assert found is not None and found.hash_key == _KEY.encode()
+    assert hidden_columns_of({"keyspace": "Shop", "table": "orders", "columns": ".*"}, {}) is None
+    with pytest.raises(ConfigError, match=r"columns.hashKey: is required by columns.hash"):
+        hidden_columns_of(options, {})

@@ -62,7 +62,7 @@ def test_what_is_dropped_is_told_with_what_mends_it(
 ) -> None:
     """A retention that somebody has chosen is theirs."""
     with broker(_policies(retention, ttl_s)) as server:
-        found = trimming_of(_admin(server.url).ask, _TOPIC, wanted)
+        found = trimming_of(_admin(server.url).policy, _TOPIC, wanted)
     assert [each.partition(";")[0] for each in found] == told
     assert all("fix it with" in each for each in found)
 
@@ -74,7 +74,7 @@ def test_the_wanted_retention_is_set_once(caplog: pytest.LogCaptureFixture) -> N
         admin = _admin(server.url)
         policies = DataTopicPolicies(admin, -1)
         for _ in range(2):
-            policies.look(admin, _TOPIC)
+            policies.check(admin, _TOPIC)
         assert [each.body for each in server.asked if each.method == "POST"] == [_FOR_EVER]
     assert policies.hazards == 0
     assert f"{_TOPIC}: keeps its records for ever" in caplog.text
@@ -92,7 +92,7 @@ def test_a_topic_is_looked_at_when_it_is_there_and_told_as_long_as_it_is_so(capl
         assert (policies.hazards, policies.unknown) == (2, 0)
         asked = len(server.asked)
         policies.follow(_TOPIC)
-        policies.look(_admin(server.url), _TOPIC)
+        policies.check(_admin(server.url), _TOPIC)
         assert len(server.asked) == 2 * asked
     assert [record.levelname for record in caplog.records] == ["ERROR"] * 4
 
@@ -109,7 +109,7 @@ def test_without_the_address_or_the_right_it_is_said_that_nobody_knows(caplog: p
         admin = _admin(server.url)
         refused = DataTopicPolicies(admin, None)
         for number in range(2):
-            refused.look(admin, f"{_TOPIC}{number}")
+            refused.check(admin, f"{_TOPIC}{number}")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "403 Unauthorized; grant the right to it" in caplog.text
 
@@ -130,7 +130,7 @@ def test_credentials_are_those_that_events_are_read_with(
     file = tmp_path / "token"
     file.write_text("of a file\n")
     with broker(_policies(_FOR_EVER)) as owner, broker(redirects_to(owner.url)) as other:
-        assert _admin(other.url, plugin, params.replace("{}", str(file))).ask(_TOPIC, "/retention?applied=true")
+        assert _admin(other.url, plugin, params.replace("{}", str(file))).policy(_TOPIC, "/retention?applied=true")
         assert [each.authorization for each in (*owner.asked, *other.asked)] == [header, header]
 
 
@@ -141,14 +141,14 @@ def test_credentials_are_those_that_events_are_read_with(
 def test_credentials_that_cannot_be_used_are_an_error_without_them(plugin: str, params: str) -> None:
     """Parameters may be secrets; the name of a file is none."""
     with pytest.raises(AdminError) as raised:
-        _admin("http://127.0.0.1:1", plugin, params).ask(_TOPIC, "/x")
+        _admin("http://127.0.0.1:1", plugin, params).policy(_TOPIC, "/x")
     assert "hunter2" not in str(raised.value).replace("hunter2file", "")
 
 
 def test_nobody_at_the_address_is_an_error_that_names_it() -> None:
     """And the option."""
     with pytest.raises(AdminError, match=r"pulsarAdminUrl: http://127.0.0.1:1 does not answer: .*refused"):
-        _admin("http://127.0.0.1:1").ask(_TOPIC, "/x")
+        _admin("http://127.0.0.1:1").policy(_TOPIC, "/x")
 
 
 @pytest.mark.parametrize(

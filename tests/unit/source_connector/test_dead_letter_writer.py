@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Mapping
+from functools import partial
 from types import SimpleNamespace
 
 import pulsar
@@ -42,20 +43,25 @@ class Writing:
         )
         monkeypatch.setattr("source_connector.events.dead_letter_writer.new_client", lambda options: client)
         self.posted: queue.SimpleQueue[DeadLettersWritten | Exception] = queue.SimpleQueue()
+        self.written: list[str] = []
         self.writer = DeadLetterWriter(OPTIONS, "dead", self.posted.put)
 
-    def next_ticket(self) -> object:
+    def write(self, name: str, *letters: DeadLetter) -> None:
+        self.writer.write(letters, partial(self.written.append, name))
+
+    def next_written(self) -> str:
         posted = self.posted.get(timeout=10)
         assert isinstance(posted, DeadLettersWritten), posted
-        return posted.ticket
+        posted.then()
+        return self.written[-1]
 
 
 def test_a_letter_that_is_not_taken_stands_back_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each ticket is answered once, when the broker has all of its letters; none of them is written twice."""
+    """Each call is answered once, when the broker has all of its letters; none of them is written twice."""
     writing = Writing(monkeypatch, late=[pulsar.Timeout("refused"), pulsar.Timeout("refused")])
-    writing.writer.write("first", [GOOD, LATE])
-    writing.writer.write("second", [GOOD])
-    assert [writing.next_ticket(), writing.next_ticket()] == ["second", "first"]
+    writing.write("first", GOOD, LATE)
+    writing.write("second", GOOD)
+    assert [writing.next_written(), writing.next_written()] == ["second", "first"]
     assert [data for data, _ in writing.broker.taken] == [b"good", b"good", b"late"]
 
 
@@ -68,8 +74,8 @@ def test_a_letter_that_is_too_large_for_its_properties_is_written_without_them(
         message_properties={"writetime": "9" * 40},
     )  # fmt: skip
     writing = Writing(monkeypatch, large=[pulsar.MessageTooBig("too big")])
-    writing.writer.write("ticket", [letter])
-    assert writing.next_ticket() == "ticket"
+    writing.write("large", letter)
+    assert writing.next_written() == "large"
     ((data, properties),) = writing.broker.taken
     read = DeadLetter.from_message(data, properties)
     assert (read.topic, read.message_id, read.data) == ("events", "(1,2,3,4)", b"large")
@@ -84,6 +90,6 @@ def test_a_letter_that_is_too_large_for_its_properties_is_written_without_them(
 def test_what_nobody_has_foreseen_ends_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in every other thread: an event whose letter is never written would never be acknowledged, and nobody told."""
     writing = Writing(monkeypatch, good=[TypeError("unforeseen")])
-    writing.writer.write("ticket", [GOOD])
+    writing.write("good", GOOD)
     posted = writing.posted.get(timeout=10)
     assert isinstance(posted, TypeError)

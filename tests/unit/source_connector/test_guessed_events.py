@@ -15,7 +15,7 @@ from source_connector.data_format import DataFormat
 from source_connector.errors import FetchError
 from source_connector.events.events_message import DataStaxMessage, RawMessage
 from source_connector.tables.guessed_events import GuessedEvents
-from source_connector.tables.table_schema import TableLook
+from source_connector.tables.table_schema import VersionedTable
 from source_connector.tables.table_tracker import TableTracker
 from source_connector.timers import Timers
 from tests.unit.source_connector.test_datastax_events import SEM, _Nowhere, captured
@@ -36,7 +36,7 @@ class Case:
         )
 
     def find(self, version: UUID) -> None:
-        self.tracker.refresh(TableLook(version, SEM, is_agreed=True), self.tracker.stale_marks)
+        self.tracker.refresh(VersionedTable(version, SEM, is_agreed=True), self.tracker.stale_marks)
 
     def add(self, name: str) -> None:
         message_id: Any = name

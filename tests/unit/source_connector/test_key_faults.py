@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from source_connector.rows.key_faults import KeyFaults
-from source_connector.rows.row_task import Task
+from source_connector.rows.task import Task
 
 
 class _Task:

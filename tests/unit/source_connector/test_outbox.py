@@ -10,17 +10,16 @@ import pytest
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.record import SourceRecord
 from source_connector.rows.outbox import Outbox
-from source_connector.rows.partition_lanes import Work
-from source_connector.rows.row_task import RowTask, TaskOwner
-from tests.unit.source_connector.events import event, pending
+from source_connector.rows.task import TaskOwner
+from tests.unit.source_connector.events import a_table, a_task, event
 from tests.unit.source_connector.table_line_case import Case
 
 MIB = 1024 * 1024
 
 
-def publish(outbox: Outbox, mebibytes: int, owner: object = "another table") -> None:
+def publish(outbox: Outbox, mebibytes: int, owner: TaskOwner) -> None:
     """Records of a mebibyte that the broker does not acknowledge."""
-    task = RowTask(Work(pending(event(1))), cast("TaskOwner", owner))
+    task = a_task(owner)
     for _ in range(mebibytes):
         outbox.publish(task, SourceRecord(1, b"", bytes(MIB), {}))
 
@@ -28,7 +27,7 @@ def publish(outbox: Outbox, mebibytes: int, owner: object = "another table") -> 
 def test_a_table_whose_topic_takes_nothing_lets_the_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its large rows wait in memory, and with them whatever of others had been read, up to some place that is theirs."""
     case = Case(monkeypatch)
-    publish(case.outbox, 33)
+    publish(case.outbox, 33, a_table())
     case.receive(event(1))
     assert len(case.around.reads) == 1
 
@@ -36,7 +35,7 @@ def test_a_table_whose_topic_takes_nothing_lets_the_others_read(monkeypatch: pyt
 def test_what_all_tables_have_unanswered_is_bounded() -> None:
     """By 32 MiB and a record of each: together they fill what is shared, then each fills its own part of the rest."""
     outbox = Outbox(cast("HostConnection", SimpleNamespace(send=lambda frame: None)))
-    tables = [cast("TaskOwner", f"table {number}") for number in range(4)]
+    tables = [a_table() for _ in range(4)]
     sizes = dict.fromkeys(tables, 0)
     for table in tables:
         outbox.has_room(table)
@@ -52,7 +51,8 @@ def test_what_all_tables_have_unanswered_is_bounded() -> None:
 def test_small_records_are_bounded_too() -> None:
     """Each is held by objects of this process and of the host, which take more than a short record itself."""
     outbox = Outbox(cast("HostConnection", SimpleNamespace(send=lambda frame: None)))
-    owner, task = cast("TaskOwner", "a table"), RowTask(Work(pending(event(1))), cast("TaskOwner", "a table"))
+    owner = a_table()
+    task = a_task(owner)
     while outbox.has_room(owner):
         outbox.publish(task, SourceRecord(1, b"key", b"value", {}))
     assert 10_000 < task.unanswered <= 32 * MIB // 2048

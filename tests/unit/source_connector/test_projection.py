@@ -10,7 +10,8 @@ from uuid import UUID
 import pytest
 
 from schemas.cql_type import CqlType, parse_cql_type
-from schemas.mutation_event import MutationKind
+from schemas.hidden_columns import ColumnPattern, HiddenColumns, Hiding
+from schemas.mutation_event import MutationEvent, MutationKind
 from schemas.system_schema import tables_of
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.data_format import DataFormat
@@ -219,3 +220,84 @@ def test_each_kind_of_event_has_its_selection() -> None:
     assert projection.selection_for(MutationKind.STATIC_ROW) is projection.static_selection
     assert projection.selection_for(MutationKind.RANGE_DELETION) is projection.scope_selection
     assert projection.selection_for(MutationKind.PARTITION_DELETION) is projection.scope_selection
+
+
+_HASH_KEY: Final = b"0123456789abcdef0123456789abcdef"
+_HASH_OF_ONE: Final = "35f4de17037e6bda7c5405ab920c2fbab00399741622a75b8d89a64e9230a911"
+
+
+def _hiding(data_format: DataFormat = DataFormat.KEY_VALUE_AVRO, **options: str) -> Projection:
+    patterns = [ColumnPattern.parse(Hiding(f"columns.{name}"), each) for name, each in options.items()]
+    return Projection(_table(), data_format=data_format, hidden=HiddenColumns(patterns=patterns, hash_key=_HASH_KEY))
+
+
+def test_what_is_hidden_is_hidden_in_each_format_and_so_says_the_schema() -> None:
+    """A hashed int is a string; the key, the value, the static row and the bounds of a range alike."""
+    row = (ONE, TWO, None, ONE, None, None)
+    for data_format in DataFormat:
+        projection = _hiding(data_format, hash="ks.T.pk", mask="ks.T.v", drop="ks.T.list")
+        fields = {each["name"]: each["type"] for each in json.loads(projection.value_schema)["fields"]}
+        assert "list" not in fields and fields["v"] == ["null", "string"]
+        key, value = (
+            projection.record_key((ONE, TWO)),
+            projection.record_value(projection.group_selection, row[:2] + row[3:], (ONE, TWO)),
+        )
+        assert _HASH_OF_ONE.encode() in key and b"****" in value and ONE not in key + value
+    avro = _hiding(hash="ks.T.pk", mask="ks.T.s")
+    assert avro.avro_key((ONE,)) == b"\x80\x01" + _HASH_OF_ONE.encode() + b"\0"
+    assert json.loads(avro.key_schema)["fields"][0]["type"] == "string"
+    assert avro.static_value(avro.static_selection, (ONE, None, None), (ONE,)).endswith(b"\x02\x08****")
+    assert avro.row_value(avro.row_selection, (None, TWO, ONE), ONE, (TWO,)) == b"\x00\x02\x04\x02\x08****"
+
+
+def test_hidden_columns_are_read_as_before() -> None:
+    """Their write times prove the read, also of a column whose values are not asked for."""
+    projection = _hiding(drop="ks.T.v", hash="ks.T.pk")
+    assert projection.row_selection.text == 'SELECT "list", "s", WRITETIME("v"), TTL("v"), now()'
+    assert projection.multi_cell_places == Projection(_table()).multi_cell_places
+
+
+def test_the_key_of_an_event_is_not_passed_on_where_its_columns_are_hidden() -> None:
+    """It is in clear."""
+    event = _event()
+    assert Projection(_table()).event_key(event) is event.key
+    assert _hiding(hash="ks.T.v").event_key(event) is event.key
+    assert Projection(_table()).event_key_of((ONE, TWO)) == event.key
+    assert _hiding(hash="ks.T.pk").event_key_of((ONE, TWO)) == event.key
+    assert _hiding(hash="ks.T.pk").event_key(event) == b"\x80\x01" + _HASH_OF_ONE.encode() + b"\x02\x04"
+
+
+def test_a_table_of_keys_only_repeats_the_hidden_key() -> None:
+    """In clear it would be of no use to hide it."""
+    patterns = [ColumnPattern.parse(Hiding.HASH, "ks.T.pk")]
+    hidden = HiddenColumns(patterns=patterns, hash_key=_HASH_KEY)
+    projection = Projection(_table(static=False, values=False), hidden=hidden)
+    value = projection.row_value(projection.row_selection, (ONE, TWO), ONE, (TWO,))
+    assert value == b"\x80\x01" + _HASH_OF_ONE.encode() + b"\x02\x04"
+
+
+def test_an_error_does_not_show_a_hidden_key() -> None:
+    """It goes to the log."""
+    projection = _hiding(hash="ks.T.pk")
+    with pytest.raises(RowConversionError, match=r"^row \(hidden\) of ks.T cannot be converted"):
+        projection.record_value(projection.group_selection, (ONE, TWO, None, b"\1", None, None), (ONE, TWO))
+
+
+def test_columns_that_cannot_be_hidden_stop_the_table() -> None:
+    """With every reason, on one line."""
+    with pytest.raises(
+        DeploymentError, match=r"columns.hash: ks.T.x matches no column of ks.T; columns.drop: ks.T.pk matches the key"
+    ):
+        _hiding(hash="ks.T.x", drop="ks.T.pk")
+    patterns = [ColumnPattern.parse(Hiding.DROP, f"ks.T.{each}") for each in ("list", "v", "s")]
+    with pytest.raises(
+        DeploymentError, match=r"columns: '.\*' matches no value column of ks.T that columns.drop leaves"
+    ):
+        Projection(_table(), hidden=HiddenColumns(patterns=patterns))
+
+
+def _event() -> MutationEvent:
+    return MutationEvent(
+        position=1, ordinal=0, kind=MutationKind.ROW, key=b"\x02\x02\x04", partition_key=ONE, clustering=(TWO,),
+        digest=bytes(16),
+    )  # fmt: skip

@@ -12,7 +12,7 @@ from source_connector.encoding.projection import Projection
 from source_connector.rows.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
 from source_connector.rows.read_request import ReadLevel, ReadRequest
 from source_connector.rows.row_fetcher import range_condition
-from tests.unit.source_connector.events import NODE, int32, table
+from tests.unit.source_connector.events import NODE, a_task, int32, table
 
 SIMPLE = Projection(table())
 KEYED = Projection(table(clustering_key=("c",)))
@@ -27,7 +27,7 @@ def read(projection: Projection, partition: int | bytes, /, *clustering: int, **
         "level": ReadLevel.FIRST,
         "node": NODE,
     }
-    return WaitingRead(None, ReadRequest(**(usual | other)))  # type: ignore[arg-type]  # by name
+    return WaitingRead(a_task(), ReadRequest(**(usual | other)))  # type: ignore[arg-type]  # by name
 
 
 def condition(reads: list[WaitingRead]) -> tuple[str, list[bytes | None]]:

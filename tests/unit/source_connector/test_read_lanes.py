@@ -17,7 +17,7 @@ from source_connector.rows.cassandra_client import CassandraClient, RowRead
 from source_connector.rows.raw_page import RawPage
 from source_connector.rows.read_request import ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_fetcher import Answer, RowFetcher
-from tests.unit.source_connector.events import NODE, int32, table
+from tests.unit.source_connector.events import NODE, a_task, int32, table
 
 _LATENCY_S = 0.2
 _READ_REQUEST_TIMEOUT_S = 5.0
@@ -71,6 +71,7 @@ class Line:
         self.done = self.waiting = 0
         self._answers: list[Answer] = []
         self._keys = itertools.count()
+        self._task = a_task()
         # Two columns in the partition key: one row for each statement.
         self.projection = Projection(table(partition_key=("p", "q")))
         self.fetcher = RowFetcher(
@@ -99,7 +100,7 @@ class Line:
             level=ReadLevel.HIGHER if key % 2 else ReadLevel.FIRST, node=NODE,
         )  # fmt: skip
         self.waiting += 1
-        self.fetcher.start(key, request)
+        self.fetcher.start(self._task, request)
 
     def _over(self, over: list[Any]) -> None:
         assert all(isinstance(outcome, Rows) for _, outcome in over)

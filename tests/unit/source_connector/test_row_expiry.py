@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from schemas.mutation_event import (
+    EXPIRY_SEGMENT_ID,
     MARKER_STAYS,
     NO_MARKER,
     SNAPSHOT_SEGMENT_ID,
@@ -18,7 +19,7 @@ from schemas.mutation_event import (
 )
 from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import EventsMessage, PendingEvent
-from source_connector.rows.row_expiry import add_expiry
+from source_connector.rows.row_expiry import NextExpiry, add_expiry
 from tests.unit.source_connector.events import NODE, column, event, int32, pending, read_at, table
 
 NOW_S = 1_000_000
@@ -143,3 +144,80 @@ def test_static_columns_go_by_themselves() -> None:
     row = (int32(1), (10).to_bytes(8, "big"), int32(50), read_at(NOW_S))
     add_expiry(properties, projection, projection.static_selection, row, pending(static))
     assert properties == {"columns_expire_at": f'{{"s":{NOW_S + 50}}}'}
+
+
+def first(
+    events: Sequence[PendingEvent], *cells: tuple[int, int | None] | None, tags: bytes | None = None
+) -> NextExpiry | None:
+    """What goes first of a row whose columns v and w have these write times and TTLs, beside a set of this value."""
+    of = replace(table(columns=("v", "w")), regular_columns=(*table(columns=("v", "w")).regular_columns, TAGS))
+    projection = Projection(of)
+    values = [None if each is None else int32(1) for each in cells]
+    times = [None if each is None else each[0].to_bytes(8, "big") for each in cells]
+    ttls = [None if each is None or each[1] is None else int32(each[1]) for each in cells]
+    row = (*values, tags, *times, *ttls, read_at(NOW_S))
+    found = add_expiry({}, projection, projection.row_selection, row, events)
+    return found[0] if found else None
+
+
+TAGS = column("tags", cql_type="set<text>")
+
+
+@pytest.mark.parametrize(
+    ("events", "cells", "second", "columns", "marker"),
+    [
+        ((INSERT,), ((10, 50), (10, 50)), NOW_S + 50, ("v", "w"), NOW_S + 50),
+        ((INSERT,), ((10, 50), (11, 20)), NOW_S + 20, ("w",), NOW_S + 50),
+        ((INSERT,), (None, None), NOW_S + 50, (), NOW_S + 50),
+        ((UPDATE,), ((10, 50), (3, None)), NOW_S + 50, ("v",), NO_MARKER),
+        ((STAYING,), ((11, 7), None), NOW_S + 7, ("v",), MARKER_STAYS),
+        ((DELETION, UPDATE), ((10, 50), None), NOW_S + 50, ("v",), NO_MARKER),
+        ((OF_AN_OLDER_AGENT,), ((10, 50), None), NOW_S + 50, ("v",), None),
+    ],
+)
+def test_the_first_second_in_which_something_goes(
+    events: Sequence[MutationEvent],
+    cells: Sequence[tuple[int, int | None] | None],
+    second: int,
+    columns: tuple[str, ...],
+    marker: int | None,
+) -> None:
+    """The columns that go then, and what is known of the row's marker, for the look after them."""
+    found = first(pending(*events), *cells)
+    assert found is not None
+    assert (found.second, found.columns, found.marker_expiry_s) == (second, columns, marker)
+
+
+def test_nothing_is_to_come_of_rows_that_stay() -> None:
+    """A marker that goes while a cell stays cannot be seen."""
+    assert first(pending(STAYING), (10, None), None) is None
+    assert first(pending(INSERT), (11, None), None) is None
+
+
+def test_a_set_is_known_by_its_bytes() -> None:
+    """Its cells have TTLs that cannot be read: whether it is smaller tells whether some have gone."""
+    write = INSERT._replace(columns=("v", "w", "tags"))
+    found, other = (first(pending(write), (10, 50), (10, 50), tags=each) for each in (b"two", b"one"))
+    assert found is not None and other is not None
+    assert found.columns == ("v", "w", "tags") and found.digest != other.digest
+
+
+def test_an_expiry_tells_of_the_marker_what_the_change_before_has_told() -> None:
+    """The last cell has gone: the marker keeps the row until its own second."""
+    content = MutationEvents(
+        node_id=NODE, segment_id=EXPIRY_SEGMENT_ID, keyspace="ks", table="t", table_id=table().table_id, key_schema="",
+        events=(event(writetime_us=None, live_us=None, expiry_time_s=NOW_S, marker_expiry_s=NOW_S + 9, columns=("v",)),),
+    )  # fmt: skip
+    due = EventsMessage(identity=b"", message_id=None, content=content).take_events()
+    assert said(due, None, None) == {"expires_at": str(NOW_S + 9), "row_marker": "expires"}
+    found = first(due, None, None)
+    assert found is not None and (found.second, found.columns) == (NOW_S + 9, ())
+    assert "expires_at" not in said(due, (10, None), None)
+
+
+def test_elements_that_were_added_with_a_ttl_have_a_second_of_their_own() -> None:
+    """The column stays as far as anything can be read, and is smaller then."""
+    added = UPDATE._replace(columns=("tags",), expiry_time_s=NOW_S + 30)
+    found = first(pending(added), (3, None), None, tags=b"some")
+    assert found is not None and (found.second, found.columns) == (NOW_S + 30, ("tags",))
+    assert first(pending(added), (3, None), None) is None

@@ -10,6 +10,7 @@ import pytest
 from cassandra import InvalidRequest, OperationTimedOut, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
 
+from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind
 from source_connector.encoding.projection import Projection
 from source_connector.errors import FetchError
@@ -17,8 +18,9 @@ from source_connector.rows.cassandra_client import CassandraClient, RowRead
 from source_connector.rows.raw_page import RawPage
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.refused_levels import RefusedLevels
-from source_connector.rows.row_fetcher import Answer, RowFetcher
-from tests.unit.source_connector.events import NODE, int32, table
+from source_connector.rows.row_fetcher import Answer, ReadOver, RowFetcher
+from source_connector.rows.task import Task
+from tests.unit.source_connector.events import NODE, a_task, int32, table
 
 
 def page(*rows: RawRow, columns: int) -> RawPage:
@@ -63,7 +65,8 @@ class Case:
 
     def __init__(self, projection: Projection | None = None, refused: str = "(never)") -> None:
         self.client = Client(refused)
-        self.over: list[tuple[object, Rows | Exception]] = []
+        self._over: list[ReadOver] = []
+        self._keys: dict[Task, object] = {}
         self._projection = projection = projection or Projection(table())
         projection.row_size.value = _GROUPS_OF_20
         self._answers: list[Answer] = []
@@ -86,23 +89,33 @@ class Case:
                 level=level,
                 node=NODE,
             )
-            self.fetcher.start((partition, *clustering), request)
-        self.over += self.fetcher.flush()
+            task = a_task()
+            self._keys[task] = (partition, *clustering)
+            self.fetcher.start(task, request)
+        self.flush()
+
+    def flush(self) -> None:
+        self._over += self.fetcher.flush()
+
+    @property
+    def over(self) -> list[tuple[object, Rows | CdcError]]:
+        """What became of each read, by the key that it asked for."""
+        return [(self._keys[read.task], outcome) for read, outcome in self._over]
 
     def answer(self, outcome: RawPage | Exception) -> None:
         """To the oldest statement that has no answer; what may be sent then is sent."""
         self.client.callbacks.pop(0)(outcome)
-        self.over += self.fetcher.answered(self._answers.pop())
-        self.over += self.fetcher.flush()
+        self._over += self.fetcher.answered(self._answers.pop())
+        self.flush()
 
     @property
     def consistencies(self) -> list[str]:
         return [read.consistency for read in self.client.reads]
 
     def found(self) -> dict[object, RawRow | None]:
-        """The rows by ticket."""
-        rows = [(ticket, outcome) for ticket, outcome in self.over if isinstance(outcome, Rows)]
-        return {ticket: outcome.rows[0] if outcome.rows else None for ticket, outcome in rows}
+        """The rows by key."""
+        rows = [(key, outcome) for key, outcome in self.over if isinstance(outcome, Rows)]
+        return {key: outcome.rows[0] if outcome.rows else None for key, outcome in rows}
 
 
 UNAVAILABLE = Unavailable("too few", consistency=1, required_replicas=2, alive_replicas=1)
@@ -127,9 +140,9 @@ def test_too_few_live_replicas_lead_to_the_next_level() -> None:
     case.answer(UNAVAILABLE)
     assert case.consistencies == ["LOCAL_QUORUM", "LOCAL_ONE", "ALL", "LOCAL_QUORUM"]
     case.answer(page((int32(5), None), columns=2))
-    ((ticket, rows),) = case.over
+    ((key, rows),) = case.over
     assert isinstance(rows, Rows)
-    assert (ticket, rows.consistency, rows.is_fallback) == ((1,), "LOCAL_ONE", True)
+    assert (key, rows.consistency, rows.is_fallback) == ((1,), "LOCAL_ONE", True)
 
 
 @pytest.mark.parametrize("late", [TIMEOUT, OperationTimedOut()])
@@ -279,11 +292,11 @@ def test_a_statement_that_is_first_needed_while_cassandra_is_away_is_taken_when_
         projection=case._projection, kind=MutationKind.PARTITION_DELETION, partition_key=int32(1),
         level=ReadLevel.HIGHER, node=NODE,
     )  # fmt: skip
-    case.fetcher.start("all", request)
+    case.fetcher.start(a_task(), request)
     ((_, error),) = case.fetcher.flush()
     assert isinstance(error, FetchError) and "no host" in str(error)
     case.client.is_away = False
-    case.fetcher.start("all", request)
+    case.fetcher.start(a_task(), request)
     assert (case.fetcher.flush(), len(case.client.reads)) == ([], 1)
 
 
@@ -342,11 +355,11 @@ def test_an_answer_of_large_rows_makes_the_next_statements_smaller() -> None:
     assert [keys_of(each) for each in case.client.reads] == [20, 20]
     case.answer(page((int32(0), bytes(100_000), None), columns=3))
     case.answer(page((int32(20), int32(1), None), columns=3))
-    case.over += case.fetcher.flush()
+    case.flush()
     assert [keys_of(each) for each in case.client.reads[2:]] == [2, 2]
     while case.client.callbacks:
         case.answer(page((int32(0), int32(1), None), columns=3))
-        case.over += case.fetcher.flush()
+        case.flush()
     for _ in range(150):
         case.start((1,))
         case.answer(page((int32(1), None), columns=2))
@@ -361,6 +374,6 @@ def test_no_more_statements_are_under_way_than_allowed() -> None:
     assert len(case.client.reads) == 2
     assert not case.fetcher.has_room
     case.answer(page(columns=3))
-    case.over += case.fetcher.flush()
+    case.flush()
     assert len(case.client.reads) == 3
     assert case.fetcher.has_room

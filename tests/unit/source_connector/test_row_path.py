@@ -182,7 +182,7 @@ def test_the_choice_is_what_runs() -> None:
 @needs_compiled
 def test_a_changed_source_is_not_shadowed_by_what_was_compiled(tmp_path: Path) -> None:
     """The edited source runs; asked for the compiled one, the program refuses."""
-    for package in ("schemas", "source_connector"):
+    for package in ("schemas", "runtime", "clients", "source_connector"):
         shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "source_connector" / "rows" / "row_task.py").open("a") as source:
         source.write("EDITED = True\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,15 +10,18 @@ from uuid import UUID
 
 import pytest
 
-from schemas.mutation_event import MutationEvent, MutationKind
+from schemas.errors import CdcError
+from schemas.mutation_event import EXPIRY_SEGMENT_ID, NO_MARKER, MutationEvent, MutationKind
 from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import PendingEvent
 from source_connector.host.record import SourceRecord
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
-from source_connector.rows.row_task import Reading, RowTask, Task, holds_change
-from tests.unit.source_connector.events import NODE, event, int32, pending, read_at, table
+from source_connector.rows.row_expiry import NextExpiry
+from source_connector.rows.row_task import RowTask, holds_change
+from source_connector.rows.task import Reading, Task
+from tests.unit.source_connector.events import NODE, column, event, int32, pending, read_at, table
 
 
 @pytest.mark.parametrize(
@@ -48,12 +52,14 @@ class TaskOwner:
     def __init__(self, projection: Projection, known: UUID = NODE) -> None:
         self.projection = projection
         self.schema_id = 1
+        self.epoch = 0
         self.reads: list[ReadRequest] = []
         self.records: list[SourceRecord] = []
         self.settled: list[Sequence[PendingEvent]] = []
         self.reading = Reading()
         self.last_rows: LastRows | None = None
         self.steps: list[tuple[float, Callable[[], None]]] = []
+        self.expiries: list[tuple[tuple[bytes | None, ...], NextExpiry]] = []
         self._known = known
 
     def read(self, task: Task, request: ReadRequest) -> None:
@@ -72,6 +78,11 @@ class TaskOwner:
     def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
         self.settled.append(proven)
 
+    def schedule(
+        self, task: Task, pending: PendingEvent, clustering: tuple[bytes | None, ...], expiry: NextExpiry
+    ) -> None:
+        self.expiries.append((clustering, expiry))
+
     def knows(self, node: UUID) -> bool:
         return node == self._known
 
@@ -80,6 +91,10 @@ class TaskOwner:
 
     def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
         self.steps.append((delay_s, step))
+
+    def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None: ...
+
+    def answered(self, task: Task, *, refused: bool) -> None: ...
 
 
 def row(value: int | None, writetime_us: int | None, ttl_s: int | None = None) -> RawRow:
@@ -97,11 +112,12 @@ class Case:
         reading: Reading | None = None,
         last_rows: LastRows | None = None,
         projection: Projection | None = None,
+        segment_id: int = 7,
     ) -> None:
         self.owner = TaskOwner(projection or Projection(table()), node)
         self.owner.reading = reading or Reading()
         self.owner.last_rows = last_rows
-        self.events = pending(*events)
+        self.events = pending(*events, segment_id=segment_id)
         self.task = RowTask(Work(list(self.events)), self.owner)
         self.task.start()
 
@@ -289,3 +305,98 @@ def test_a_row_that_did_not_change_is_settled_without_a_record_where_that_is_ask
         assert case.owner.settled == [case.events]
         published.append(len(case.owner.records))
     assert published == [1, 0, 1]
+
+
+def test_an_element_that_goes_now_is_scheduled_though_its_row_did_not_change() -> None:
+    """It was written again, with a TTL: the value is the same, and no record tells of the TTLs of elements."""
+    rows, made = LastRows(10), table()
+    tags = column("tags", cql_type="set<text>")
+    projection = Projection(replace(made, regular_columns=(*made.regular_columns, tags)))
+    one_tag = (1).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"a"
+    published, seconds = [], []
+    for second in (None, 700):
+        change = event(columns=("tags",), expiry_time_s=second, marker_expiry_s=NO_MARKER)
+        case = Case(change, last_rows=rows, projection=projection)
+        case.answer((int32(5), one_tag, (10).to_bytes(8, "big"), None, read_at(601)), "ALL")
+        if case.owner.records:
+            case.owner.acknowledge(case.task)
+        assert len(case.owner.settled) == 1
+        published.append(len(case.owner.records))
+        seconds.append([each.second for _, each in case.owner.expiries])
+    assert (published, seconds) == ([1, 0], [[], [700]])
+
+
+def expiry_case(*, columns: tuple[str, ...] = ("v",)) -> Case:
+    """A key whose column v was to go at second 605: the coordinator reads at second 601."""
+    digest = hashlib.md5(b"expiry", usedforsecurity=False).digest()
+    due = event(writetime_us=None, live_us=None, expiry_time_s=605, marker_expiry_s=NO_MARKER)._replace(digest=digest)
+    return Case(due._replace(columns=columns), segment_id=EXPIRY_SEGMENT_ID)
+
+
+def test_a_record_with_a_ttl_is_scheduled_for_the_second_in_which_its_first_cell_goes() -> None:
+    """The coordinator read at second 601; without a TTL there is nothing to wait for."""
+    case = Case(event(marker_expiry_s=NO_MARKER))
+    case.answer(row(5, 10, ttl_s=4))
+    ((clustering, expiry),) = case.owner.expiries
+    assert (clustering, expiry.second, expiry.columns, expiry.marker_expiry_s) == ((), 605, ("v",), NO_MARKER)
+    case = Case(event())
+    case.answer(row(5, 10))
+    assert case.owner.expiries == []
+
+
+def test_what_has_gone_is_published_and_says_that_no_change_caused_it() -> None:
+    """The row as it is now, read at the higher level: null, or smaller."""
+    for found, value in ((None, None), (row(None, None), b"\0")):
+        case = expiry_case()
+        assert case.levels == [HIGHER]
+        case.answer(found, "ALL")
+        (record,) = case.owner.records
+        assert (record.value, record.properties["kind"], record.properties["expiry"]) == (value, "row", "true")
+        assert "writetime" not in record.properties
+        case.owner.acknowledge(case.task)
+        assert len(case.owner.settled) == 1
+
+
+@pytest.mark.parametrize("ttl_s", [None, 600])
+def test_a_row_whose_life_was_extended_gives_no_record(ttl_s: int | None) -> None:
+    """The event of that has published it, and waits for its own second."""
+    case = expiry_case()
+    case.answer(row(5, 12, ttl_s=ttl_s), "ALL")
+    assert (case.owner.records, case.owner.expiries, case.owner.settled) == ([], [], [case.events])
+
+
+def test_a_cell_that_is_still_there_is_looked_at_again_when_its_node_has_the_second() -> None:
+    """The node's clock is behind by four seconds, as its TTL tells; a row that never goes is left at last."""
+    case = expiry_case()
+    case.answer(row(5, 10, ttl_s=4), "ALL")
+    ((pause_s, step),) = case.owner.steps
+    assert (case.owner.records, case.owner.settled, 4 < pause_s < 5) == ([], [], True)
+    step()
+    case.answer(None, "ALL")
+    assert [record.value for record in case.owner.records] == [None]
+    case = expiry_case()
+    for _ in range(4):
+        case.answer(row(5, 10, ttl_s=1), "ALL")
+        if len(case.owner.steps) > len(case.levels) - 1:
+            case.owner.steps[-1][1]()
+    assert (case.owner.records, case.owner.settled) == ([], [case.events])
+
+
+def test_a_row_marker_shows_nothing_so_the_row_is_looked_at_twice() -> None:
+    """A row of keys only: gone at the second look, or kept by what was written since."""
+    for again, records in ((None, 1), (row(None, None), 0)):
+        case = expiry_case(columns=())
+        case.answer(row(None, None), "ALL")
+        ((pause_s, step),) = case.owner.steps
+        step()
+        case.answer(again, "ALL")
+        assert (pause_s, len(case.owner.records)) == (1.0, records)
+
+
+def test_an_expiry_that_is_read_with_a_change_is_part_of_its_record() -> None:
+    """Both wait for the key: one read, one record, and the next expiry by what was read."""
+    case = expiry_case()
+    change = pending(event())
+    case.task.work.events[:] = [*change, *case.events]
+    case.answer(row(5, 10), "ALL")
+    assert len(case.owner.records) == 1

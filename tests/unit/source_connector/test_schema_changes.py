@@ -17,7 +17,7 @@ from schemas.topics import schema_changes_topic
 from source_connector.data_format import DataFormat
 from source_connector.host.host_protocol import SchemaRefused, SchemaTaken, encode_schema
 from source_connector.host.record import DataSchema
-from source_connector.tables.newest_schema import SchemaLookedAt
+from source_connector.tables.newest_schema import NewestSchemaAnswer
 from source_connector.tables.schema_changes import SCHEMA_CHANGE_SCHEMA
 from source_connector.tables.schema_registration import SchemaRegistration
 from source_connector.tables.table_definition import changes_between, definition_of
@@ -96,15 +96,15 @@ class Registry:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.timers = Timers()
-        self.looked_for: list[DataSchema] = []
+        self.checked: list[DataSchema] = []
         self.registration = SchemaRegistration(
-            self.sent.append, self.looked_for.append, self.timers, Notices(logging.getLogger("registry"))
+            self.sent.append, self.checked.append, self.timers, Notices(logging.getLogger("registry"))
         )
 
     def take(self, schema_id: int, *, is_newest: bool = True) -> None:
         """The registry has the schema, as its newest one or as an older one."""
         self.registration.answered(SchemaTaken(schema_id), "ks.t")
-        self.registration.looked_at(SchemaLookedAt(schema_id=schema_id, is_newest=is_newest))
+        self.registration.on_answer(NewestSchemaAnswer(schema_id=schema_id, is_newest=is_newest))
 
     def run_timers(self) -> None:
         for _, _, action in list(self.timers._heap):
@@ -157,11 +157,11 @@ def test_a_schema_of_which_the_registry_has_an_older_version_is_announced_with_a
     registry.take(1)
     assert registry.registration.is_taken
     texts = ['{"doc":"1"}', '{"doc":"1","cql_registration":1}', '{"doc":"1","cql_registration":2}']
-    assert [each.value_schema for each in registry.looked_for] == texts
+    assert [each.value_schema for each in registry.checked] == texts
     assert registry.sent == [encode_schema(replace(_schema(1), value_schema=text)) for text in texts]
     registry.registration.ask_again()
     registry.take(1)
-    assert registry.sent[3:] == registry.sent[2:3] and len(registry.looked_for) == 3
+    assert registry.sent[3:] == registry.sent[2:3] and len(registry.checked) == 3
 
 
 def test_where_no_mark_is_taken_the_older_version_serves(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
-
 import pytest
 
 from schemas.mutation_event import MutationKind
 from source_connector.errors import FetchError
-from source_connector.events.events_message import PendingEvent
-from source_connector.rows.row_task import Task
-from source_connector.table_line import TableLine
 from tests.unit.source_connector.events import event, int32, table
 from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, UNFORESEEN, Case
 
@@ -59,7 +53,7 @@ def test_what_has_not_started_when_its_table_is_created_again_never_starts(monke
     case.around.has_room = True
     case.answer(GOOD)
     case.receive(event(2), table_id=NEW)
-    assert [request.partition_key for _, request in case.around.reads] == [int32(2)]
+    assert [read.request.partition_key for read in case.around.reads] == [int32(2)]
     case.answer(GOOD, key=2)
     assert (case.published, case.line.partitions_in_work) == ([NEW], 1)
     assert (case.around.settled, case.counters["events_of_dropped_tables"]) == ([1, 1, 1, 1, 1], 5)
@@ -82,7 +76,7 @@ def test_the_new_table_waits_for_the_records_of_the_old_one_that_are_with_the_br
     case.answer(GOOD)
     case.taken(3)
     case.pass_time()
-    assert (case.published, case.around.reads, case.around.letters) == ([OLD, OLD, NEW], [], [])
+    assert (case.published, case.around.reads, case.around.dead_letters) == ([OLD, OLD, NEW], [], [])
     assert (case.around.settled, case.line.partitions_in_work) == ([1, 1, 1], 0)
 
 
@@ -94,8 +88,8 @@ def test_a_letter_that_is_under_way_when_its_table_is_created_again_settles_its_
     case.receive(event(1))
     case.answer(UNFORESEEN)
     case.create_again()
-    ((ticket, _),) = case.around.letters
-    case.line.letters_written(cast("tuple[TableLine, Task]", ticket)[1])
+    ((_, then),) = case.around.dead_letters
+    then()
     assert (case.published, case.around.settled) == ([], [1])
 
 
@@ -107,10 +101,10 @@ def test_events_of_the_newer_table_outlive_a_node_that_shows_the_older_one(monke
     case.receive(event(1), table_id=NEW)
     for current in (OLD, NEW):
         case.around.current, case.around.number = table(table_id=current), case.around.number + 1
-        case.line.look_at_schema()
+        case.line.check_schema()
         for _ in range(10):
             case.pass_time()
-        case.line.look_at_schema()
+        case.line.check_schema()
     case.around.has_room = True
     case.pass_time()
     case.answer(GOOD)
@@ -125,14 +119,13 @@ def test_events_of_a_table_that_never_appears_are_set_aside(monkeypatch: pytest.
     case.receive(event(1), table_id=NEW)
     case.receive(event(2))
     case.pass_time()
-    assert (case.line.is_parked, case.around.letters, case.around.reads) == (True, [], [])
+    assert (case.line.is_parked, case.around.dead_letters, case.around.reads) == (True, [], [])
     for _ in range(9):
         case.pass_time()
-    ((ticket, (letter,)),) = case.around.letters
+    (((letter,), then),) = case.around.dead_letters
     assert f"its table id {NEW} is not that of ks.t ({OLD})" in letter.reason
     assert (case.line.is_parked, case.around.settled) == (False, [])
-    line, events = cast("tuple[TableLine, Sequence[PendingEvent]]", ticket)
-    line.letters_written(events)
+    then()
     assert (case.around.settled, case.counters["events_dead_lettered"]) == ([1], 1)
     case.answer(GOOD, key=2)
     assert case.published == [OLD]
@@ -158,7 +151,7 @@ def test_what_is_under_way_when_an_earlier_id_comes_back_is_not_published(monkey
     for table_id, generation in ((NEW, 20), (OLD, 30)):
         case.around.current = table(table_id=table_id, generation=generation)
         case.around.number += 1
-        case.line.look_at_schema()
+        case.line.check_schema()
         case.line.work()
         case.timers.run_due()
         case.receive(event(generation), table_id=table_id)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import cast
 from uuid import UUID
 
 import pytest
 
-from schemas.mutation_event import MutationKind, RangeBounds, decode_events
+from schemas.hidden_columns import ColumnPattern, HiddenColumns, Hiding
+from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationKind, RangeBounds, decode_events
 from source_connector.errors import FetchError
-from source_connector.rows.read_request import RawRow
-from source_connector.rows.row_task import Task
-from source_connector.table_line import TableLine
+from source_connector.host.host_protocol import SchemaRefused, SchemaTaken
+from source_connector.rows.read_request import RawRow, Rows
 from source_connector.tables.data_partitions import PartitionsAdded
-from tests.unit.source_connector.events import event, int32
+from source_connector.tables.newest_schema import NewestSchemaAnswer
+from tests.unit.source_connector.events import event, int32, read_at
 from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, UNFORESEEN, UNWRITABLE, Case
 
 
@@ -28,23 +28,22 @@ from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, UNFORESE
 def test_an_event_that_fails_for_its_own_sake_is_set_aside_and_holds_up_nothing(
     monkeypatch: pytest.MonkeyPatch, outcome: RawRow | Exception, reason: str
 ) -> None:
-    """Three attempts, then a letter; the event is settled when the letter is written; others were published meanwhile."""
+    """Three attempts, then a dead letter; the event is settled when the dead letter is written; others were published meanwhile."""
     case = Case(monkeypatch)
     poison = event(1)
     case.receive(poison, event(2))
     for _ in range(3):
-        assert case.around.letters == []
+        assert case.around.dead_letters == []
         case.answer(outcome)
         case.pass_time()
     case.answer(GOOD, key=2)
     assert case.counters["records_published"] == 1
-    ((ticket, (letter,)),) = case.around.letters
+    (((letter,), then),) = case.around.dead_letters
     assert letter.reason.startswith(reason)
     assert (letter.topic, letter.message_id, letter.table) == ("events", "(1,2,3,4)", "ks.t")
     assert decode_events(letter.data).events == (poison,)
     assert (case.around.reads, case.around.settled) == ([], [])
-    _, task = cast("tuple[TableLine, Task]", ticket)
-    case.line.letters_written(task)
+    then()
     assert (case.around.settled, case.counters["events_dead_lettered"]) == ([1], 1)
 
 
@@ -58,14 +57,14 @@ def test_an_outage_is_never_an_events_fault(monkeypatch: pytest.MonkeyPatch) -> 
         case.answer(FetchError("ks.t", "ReadTimeout"))
         case.pass_time()
     case.answer(GOOD)
-    assert (case.counters["records_published"], case.around.letters) == (1, [])
+    assert (case.counters["records_published"], case.around.dead_letters) == (1, [])
 
 
 @pytest.mark.parametrize("versions", [{OLD, NEW}, FetchError("system.peers", "OperationTimedOut")])
 def test_what_cassandra_refuses_counts_only_where_the_nodes_agree_about_the_schema(
     monkeypatch: pytest.MonkeyPatch, versions: set[UUID] | FetchError
 ) -> None:
-    """A node that is behind refuses what others take: that waits. When they agree, three attempts more, then a letter."""
+    """A node that is behind refuses what others take: that waits. When they agree, three attempts more, then a dead letter."""
     case = Case(monkeypatch)
     case.receive(event(1))
     refused = FetchError("ks.t", "InvalidRequest: Undefined column name a", refresh_schema=True, is_invalid=True)
@@ -73,13 +72,13 @@ def test_what_cassandra_refuses_counts_only_where_the_nodes_agree_about_the_sche
     for _ in range(20):
         case.answer(refused)
         case.pass_time()
-    assert (case.around.letters, case.counters["reads_refused_in_disagreement"]) == ([], 20)
+    assert (case.around.dead_letters, case.counters["reads_refused_in_disagreement"]) == ([], 20)
     case.around.versions = {OLD}
     for _ in range(3):
-        assert case.around.letters == []
+        assert case.around.dead_letters == []
         case.answer(refused)
         case.pass_time()
-    assert len(case.around.letters) == 1
+    assert len(case.around.dead_letters) == 1
 
 
 LATE = FetchError("ks.t", "ReadFailure: READ_TOO_MANY_TOMBSTONES", is_of_key=True)
@@ -92,16 +91,15 @@ def test_a_key_that_cannot_be_read_is_set_aside_when_others_are_read_and_takes_w
     case = Case(monkeypatch)
     case.receive(event(1))
     for number in range(4):
-        assert case.around.letters == []
+        assert case.around.dead_letters == []
         case.receive(event(2 + number), event(1, digest=number + 1))
         case.answer(GOOD, key=2 + number)
         case.answer(LATE)
         case.pass_time()
-    ((ticket, letters),) = case.around.letters
+    ((letters, then),) = case.around.dead_letters
     assert [letter.key for letter in letters] == ["00000001"] * 4
     assert "READ_TOO_MANY_TOMBSTONES; reads of other keys are answered" in letters[0].reason
-    _, task = cast("tuple[TableLine, Task]", ticket)
-    case.line.letters_written(task)
+    then()
     case.line.work()
     assert case.counters["events_dead_lettered"] == 4
     case.answer(GOOD)  # what came behind the last attempt, and finds the partition mended
@@ -118,7 +116,7 @@ def test_a_key_is_not_at_fault_while_as_many_reads_fail_as_are_answered(monkeypa
         case.answer(LATE, key=2)
         case.answer(LATE, key=1)
         case.pass_time()
-    assert case.around.letters == []
+    assert case.around.dead_letters == []
 
 
 def test_a_key_that_was_found_at_fault_stays_so_when_it_has_held_up_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,11 +130,11 @@ def test_a_key_that_was_found_at_fault_stays_so_when_it_has_held_up_all_others(m
     for key in (3, 4, 5):
         case.answer(GOOD, key=key)
     for _ in range(3):
-        assert case.around.letters == []
+        assert case.around.dead_letters == []
         for key in (1, 2):
             case.answer(LATE, key=key)
         case.pass_time()
-    assert [letter.key for _, letters in case.around.letters for letter in letters] == ["00000001", "00000002"]
+    assert [letter.key for letters, _ in case.around.dead_letters for letter in letters] == ["00000001", "00000002"]
 
 
 def test_a_refused_record_is_at_fault_only_where_others_of_its_table_are_taken(
@@ -154,13 +152,13 @@ def test_a_refused_record_is_at_fault_only_where_others_of_its_table_are_taken(
 
     for seq in range(1, 11):
         refuse(seq)
-    assert case.around.letters == []
+    assert case.around.dead_letters == []
     for seq in range(11, 17, 2):
         case.receive(event(2, digest=seq))
         case.answer(GOOD, key=2)
         case.line.answered(case.outbox.answered(seq, refused=False), refused=False)
         refuse(seq + 1)
-    assert [letter.key for _, letters in case.around.letters for letter in letters] == ["00000001"]
+    assert [letter.key for letters, _ in case.around.dead_letters for letter in letters] == ["00000001"]
 
 
 def test_a_deletion_whose_marker_is_refused_is_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +168,7 @@ def test_a_deletion_whose_marker_is_refused_is_settled_once(monkeypatch: pytest.
     case.taken(1, refused=True)
     case.pass_time()
     case.taken(2)
-    while any(request.partition_key == int32(1) for _, request in case.around.reads):
+    while any(read.request.partition_key == int32(1) for read in case.around.reads):
         case.answer(None)
     assert (case.around.settled, case.line.partitions_in_work) == ([1], 1)
 
@@ -231,8 +229,8 @@ def test_an_answer_that_comes_when_its_event_was_set_aside_is_left_out(monkeypat
     read = case.around.reads[0]
     case.answer(UNFORESEEN)
     case.answer_to(read, GOOD)
-    ((ticket, _),) = case.around.letters
-    case.line.letters_written(cast("tuple[TableLine, Task]", ticket)[1])
+    ((_, then),) = case.around.dead_letters
+    then()
     case.answer_to(read, GOOD)
     assert (case.counters["records_published"], case.around.settled) == (0, [1])
 
@@ -252,6 +250,137 @@ def test_what_is_on_its_way_comes_before_records_that_may_go_to_another_partitio
     case.taken(1)
     assert case.around.reads == []
     case.taken(2)
-    assert {request.partition_key for _, request in case.around.reads} == {int32(1), int32(3)}
+    assert {read.request.partition_key for read in case.around.reads} == {int32(1), int32(3)}
     assert case.counters["data_topic_partitions_added"] == 3
     assert [each.message.partition(":")[0] for each in caplog.records] == ["data-ks.t has 5 partitions now, 2 before"]
+
+
+def fail_in_the_middle_of_a_page(case: Case) -> None:
+    """A partition's deletion: its marker and one row are published, and the next row ends the attempt."""
+    case.receive(event(1, kind=MutationKind.PARTITION_DELETION))
+    case.taken(1)
+    (read,) = case.around.reads
+    case.around.reads.clear()
+    torn: RawRow = (int32(1), int32(5), b"torn write time", None)
+    case.line.deliver(read.task, read.attempt, Rows(read.request, ((int32(1), *GOOD), torn), "ALL", False))
+    assert case.counters["records_published"] == 2
+
+
+def test_the_next_attempt_waits_for_the_records_of_the_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their acknowledgement does not continue the failed attempt; two attempts of one task would settle its event twice."""
+    case = Case(monkeypatch)
+    fail_in_the_middle_of_a_page(case)
+    case.pass_time()
+    assert case.counters["records_published"] == 2
+    case.taken(2)
+    assert (case.around.reads, case.around.settled) == ([], [])
+    case.pass_time()
+    assert (case.counters["records_published"], case.counters["retries"]) == (3, 1)
+
+
+def test_an_event_is_set_aside_after_the_records_that_it_had_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the broker has them, their answers are still to come."""
+    case = Case(monkeypatch, max_failures=1)
+    fail_in_the_middle_of_a_page(case)
+    case.pass_time()
+    assert case.around.dead_letters == []
+    case.taken(2)
+    case.pass_time()
+    assert (len(case.around.dead_letters), case.around.settled) == (1, [])
+
+
+def test_nothing_is_read_while_the_registry_refuses_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what is new nor what is tried again."""
+    case = Case(monkeypatch)
+    case.receive(event(1))
+    case.answer(FetchError("ks.t", "ReadTimeout"))
+    case.line.schema_answered(SchemaRefused(1, "incompatible"))
+    case.receive(event(2))
+    case.pass_time()
+    assert (case.line.is_parked, case.around.reads) == (True, [])
+    case.line.schema_answered(SchemaTaken(1))
+    case.line.schema_answered(NewestSchemaAnswer(schema_id=1, is_newest=True))
+    case.pass_time()
+    assert {read.request.partition_key for read in case.around.reads} == {int32(1), int32(2)}
+
+
+def test_an_answer_that_comes_when_its_event_is_settled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement may be asked twice, and answered twice."""
+    case = Case(monkeypatch)
+    case.receive(event(1))
+    read = case.around.reads[0]
+    case.answer(GOOD)
+    case.taken(1)
+    case.answer_to(read, GOOD)
+    assert (case.counters["records_published"], case.around.settled) == (1, [1])
+
+
+def test_a_task_of_a_dropped_table_is_dismissed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer of the broker and the end of its pause come after the table was created again."""
+    case = Case(monkeypatch)
+    fail_in_the_middle_of_a_page(case)
+    case.create_again()
+    case.taken(2)
+    case.pass_time()
+    assert (case.around.settled, case.counters["events_of_dropped_tables"]) == ([1], 1)
+
+
+def test_log_lines_have_no_key_where_it_is_hidden(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They say where the change is in the commit log; the dead letter has the key, for it is to be sent again."""
+    patterns = [ColumnPattern.parse(Hiding.HASH, "ks.t.pk")]
+    case = Case(monkeypatch, hidden=HiddenColumns(patterns=patterns, hash_key=32 * b"k"))
+    poison = event(0x5EC7E7)
+    case.receive(poison)
+    for _ in range(3):
+        case.answer(UNWRITABLE, key=0x5EC7E7)
+        case.pass_time()
+    (((letter,), _),) = case.around.dead_letters
+    assert decode_events(letter.data).events == (poison,)
+    told = "\n".join([letter.reason, *(each.getMessage() for each in caplog.records)])
+    assert "7:100: row (hidden) of ks.t cannot be converted" in told and "goes to the dead-letter topic" in told
+    assert int32(0x5EC7E7).hex() not in told and poison.key.hex() not in told
+
+
+EXPIRING: RawRow = (int32(5), (10).to_bytes(8, "big"), int32(4), read_at(601))
+
+
+def test_an_event_is_settled_when_record_and_expiry_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In either order: killed before that, the connector gets the event again."""
+    for is_record_first in (True, False):
+        case = Case(monkeypatch, publishes_expiry=True)
+        case.receive(event(1))
+        case.answer(EXPIRING)
+        ((due,), (target,)) = case.around.expiries, case.around.targets
+        assert (due.key, due.kind, due.expiry_time_s, due.columns, target) == (
+            event(1).key, MutationKind.ROW, 605, ("v",), "events",
+        )  # fmt: skip
+        steps = [lambda case=case: case.taken(1), case.around.stored[0]]
+        for step in steps if is_record_first else steps[::-1]:
+            assert case.around.settled == []
+            step()
+        assert case.around.settled == [1]
+
+
+def test_a_second_that_is_stored_is_not_stored_for_each_change_of_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row with one column that expires may change a thousand times before."""
+    case = Case(monkeypatch, publishes_expiry=True)
+    for position in (100, 200):
+        case.receive(event(1, digest=position))
+        case.answer(EXPIRING)
+        if position == 100:
+            case.around.stored[0]()
+        case.taken(position // 100)
+    assert (len(case.around.expiries), case.around.settled) == (1, [1, 1])
+
+
+def test_one_expiry_is_never_taken_for_a_copy_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key whose columns go one after the other: both looks are made."""
+    case = Case(monkeypatch, publishes_expiry=True)
+    for number in (1, 2):
+        due = event(1, writetime_us=None, live_us=None, expiry_time_s=605)
+        case.receive(due, segment_id=EXPIRY_SEGMENT_ID)
+        case.answer(None)
+        case.taken(number)
+    assert (case.counters["records_published"], case.around.settled) == (2, [1, 1])

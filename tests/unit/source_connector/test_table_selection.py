@@ -46,7 +46,10 @@ def test_names_are_served_at_once_and_patterns_when_a_table_with_cdc_matches() -
         ({"tables": "orders"}, "tables: each entry is keyspace.table, where * and ? match any characters (got 'o"),
         ({"tables": "a.b.c"}, "tables: each entry"),
         ({"tables": "a.*", "table": "t"}, "table: cannot be given together with tables"),
-        ({"tables": "a.*", "destination": "data"}, "destination: with tables it is a template, a topic that holds {"),
+        (
+            {"tables": "a.*", "destination": "data"},
+            "destination: with tables it is a template, a topic that contains {",
+        ),
         ({"tables": "a.*", "destination": "data-{table"}, "destination: with tables it is a template"),
         ({"tables": "a.*", "destination": "data-{keyspace}"}, "destination: with tables it is a template"),
         ({"tables": "a.*", "events.topic": "x"}, "events.topic: with tables it is a template"),
@@ -59,3 +62,16 @@ def test_a_selection_that_cannot_work_is_refused(options: dict[str, object], pro
     with pytest.raises(ConfigError) as raised:
         SourceConfig.from_mapping({**_PLACE, **options}, {"getServiceUrl": "pulsar://b:6650"})
     assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("events", "topic"),
+    [
+        ("persistent://public/default/cdc-events-ks.t", "persistent://public/default/cdc-events-expiry-ks.t"),
+        ("persistent://a/b/mine-ks.t", "persistent://a/b/mine-expiry-ks.t"),
+        ("persistent://a/b/elsewhere", "persistent://public/default/cdc-events-expiry-ks.t"),
+    ],
+)
+def test_rows_wait_for_their_expiry_beside_their_events(events: str, topic: str) -> None:
+    """Behind the same prefix; behind the default one where the topic has a name of its own."""
+    assert TablePlace(keyspace="ks", table="t", events_topics=(events,)).expiry_topic == topic

@@ -10,7 +10,7 @@ from schemas.table_metadata import TableMetadata
 from source_connector.data_format import DataFormat
 from source_connector.encoding.projection import Projection
 from source_connector.errors import FetchError, TableNotFoundError
-from source_connector.tables.table_schema import TableLook
+from source_connector.tables.table_schema import VersionedTable
 from source_connector.tables.table_tracker import Standing, TableTracker
 from tests.unit.source_connector.events import table
 
@@ -45,7 +45,7 @@ class Tracked:
 
     def refresh(self, *, is_agreed: bool = True) -> None:
         """Look at the table as it is now."""
-        look = TableLook(self.schema.version, self.schema.current, is_agreed)
+        look = VersionedTable(self.schema.version, self.schema.current, is_agreed)
         self.tracker.refresh(look, self.tracker.stale_marks)
 
     def _take(self, projection: Projection, is_new_schema: bool) -> None:
@@ -216,7 +216,10 @@ def test_what_gave_reason_to_look_again_while_a_look_was_under_way_is_looked_for
     tracked = Tracked()
     tracker = tracked.tracker
     tracker.mark_stale()
-    look, stale_marks = TableLook(tracked.schema.version, tracked.schema.current, is_agreed=True), tracker.stale_marks
+    look, stale_marks = (
+        VersionedTable(tracked.schema.version, tracked.schema.current, is_agreed=True),
+        tracker.stale_marks,
+    )
     tracker.meet_columns(["v", "new"])
     tracker.refresh(look, stale_marks)
     assert tracker.is_stale

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_bridge.errors import PulsarUnreachableError, TopicError
+from spark_bridge.errors import AccessRefusedError, PulsarUnreachableError, TopicError
+from spark_bridge.jobs.row_events import events_partitions
 from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.clearings import TopicClearings
 from spark_bridge.topics.options import TOKEN_PLUGIN, BridgeOptions
 from spark_bridge.topics.positions import Position
 from tests.servers.certificates import CertificateAuthority
@@ -112,6 +114,15 @@ def test_what_is_missing_is_named(server: AnsweringServer) -> None:
     )
 
 
+@pytest.mark.parametrize("server", [[(404, '{"reason": "Topic not found"}')]], indirect=True)
+def test_a_backfill_of_a_table_without_cdc_is_told_the_statement(server: AnsweringServer) -> None:
+    """Nobody should make the events topic by hand: the agent does, with its partitions and subscription."""
+    with pytest.raises(
+        TopicError, match=r"an agent makes it when shop\.orders has CDC\. Run ALTER TABLE shop\.orders WITH"
+    ):
+        events_partitions(options(server), "shop.orders")
+
+
 TOPIC = "persistent://public/default/t"
 STORAGE = {
     "ledgers": [{"ledgerId": 7, "entries": 3, "size": 30}],
@@ -127,10 +138,11 @@ def test_the_broker_that_owns_a_topic_is_asked() -> None:
             assert admin.storage(TOPIC)[1] == {"s": Position(7, 1)}
             admin.keep_subscription(TOPIC, "s", Position(7, 2))
         path = "/admin/v2/persistent/public/default/t"
+        earliest = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
         moved = {"ledgerId": 7, "entryId": 2, "partitionIndex": -1, "isExcluded": True}
         assert owner.asked == [
             Request("GET", f"{path}/internalStats", None, "Bearer tell-nobody"),
-            Request("PUT", f"{path}/subscription/s", {"ledgerId": -1, "entryId": -1}, "Bearer tell-nobody"),
+            Request("PUT", f"{path}/subscription/s", earliest, "Bearer tell-nobody"),
             Request("POST", f"{path}/subscription/s/resetcursor", moved, "Bearer tell-nobody"),
         ]
 
@@ -191,3 +203,31 @@ def test_brokers_that_disagree_for_a_moment_are_asked_again() -> None:
         one.answering = until_the_third
         with PulsarAdmin(options(one)) as admin:
             assert admin.last_position(TOPIC) == Position(7, 2)
+
+
+@pytest.mark.parametrize("server", [[(404, '{"reason": "Topic not found"}')]], indirect=True)
+def test_without_a_topic_of_schema_changes_there_is_nothing_to_follow(server: AnsweringServer) -> None:
+    with TopicClearings(options(server)) as clearings:
+        assert clearings.read() == ()
+    assert server.asked[0][0] == "/admin/v2/persistent/public/default/cdc-events-schema-changes/partitions"
+    asked = len(server.asked)
+    with TopicClearings(options(server, schemaChangesTopic="none")) as clearings:
+        assert clearings.read() == ()
+    assert len(server.asked) == asked
+
+
+@pytest.mark.parametrize("server", [[(403, '{"reason": "not yours"}')]], indirect=True)
+def test_a_refused_topic_of_schema_changes_is_an_error_if_it_was_named(
+    server: AnsweringServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job that worked before this topic was read goes on, and one line says so."""
+    with TopicClearings(options(server)) as clearings:
+        assert [clearings.read(), clearings.read()] == [(), ()]
+    assert [each.getMessage().partition(":")[0] for each in caplog.records] == [
+        "truncations and drops are not followed"
+    ]
+    with (
+        TopicClearings(options(server, schemaChangesTopic="changes")) as clearings,
+        pytest.raises(AccessRefusedError, match="refuses access to persistent://public/default/changes"),
+    ):
+        clearings.read()

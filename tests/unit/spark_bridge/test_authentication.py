@@ -135,9 +135,9 @@ def _is_a_page(issuer: Issuer) -> None:
         (_is_away, "it does not answer ([Errno 111] Connection refused); start it or check issuer_url in authParams"),
         (
             _refuses,
-            "it answers 401 (invalid_client); check what the key file holds, and audience and scope in authParams",
+            "it answers 401 (invalid_client); check the content of the key file, and audience and scope in authParams",
         ),
-        (_is_a_page, "what it answers is no JSON object; check issuer_url in authParams"),
+        (_is_a_page, "its answer is not a JSON object; check issuer_url in authParams"),
     ],
 )
 def test_an_issuer_that_gives_no_token_is_told(changed: Callable[[Issuer], None], reason: str, tmp_path: Path) -> None:

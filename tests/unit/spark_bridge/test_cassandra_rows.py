@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import struct
+from uuid import UUID
 
 import pytest
 
+from schemas.cql_type import parse_cql_type
 from schemas.errors import ConfigError
-from spark_bridge.jobs.cassandra_rows import CassandraAccess, token_ranges
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, token_ranges
 
 SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
 
@@ -37,3 +41,44 @@ def test_the_password_is_not_shown_and_the_level_is_checked() -> None:
     assert "tell-nobody" not in repr(access)
     with pytest.raises(ConfigError, match="consistency: 'MOST' is no consistency level of Cassandra"):
         access.open()
+
+
+def _column(name: str, kind: ColumnKind, text: str) -> ColumnMetadata:
+    return ColumnMetadata(name=name, kind=kind, type=parse_cql_type(text, {}), position=0)
+
+
+_TABLE = TableMetadata(
+    keyspace="shop",
+    name="t",
+    table_id=UUID(int=2),
+    partition_key=(_column("pk", ColumnKind.PARTITION_KEY, "int"),),
+    clustering_key=(_column("at", ColumnKind.CLUSTERING, "int"),),
+    static_columns=(_column("note", ColumnKind.STATIC, "text"),),
+    regular_columns=(_column("name", ColumnKind.REGULAR, "text"), _column("tags", ColumnKind.REGULAR, "set<text>")),
+)
+
+
+@pytest.mark.parametrize(
+    ("name_us", "note_us", "is_read"),
+    [
+        (15, None, True),
+        (25, 15, True),
+        (15, 25, True),
+        (25, 25, False),
+        (9, None, False),
+        (None, None, False),
+        (None, 20, True),
+    ],
+)
+def test_a_row_is_read_for_the_write_time_of_its_newest_cell_or_static_cell(
+    name_us: int | None, note_us: int | None, is_read: bool
+) -> None:
+    """What it is told by is the regular cell: by its time the connector proves that it has read the row."""
+    access = CassandraAccess(contact_points=("127.0.0.1",))
+    reader = RangeReader(access, _TABLE, keys_only=True, written=[(10, 20)])
+    assert 'WRITETIME("name"), WRITETIME("note"), token("pk")' in reader.statement
+    times = [None if each is None else struct.pack(">q", each) for each in (name_us, note_us)]
+    row = reader._row([struct.pack(">i", 1), struct.pack(">i", 2), *times, struct.pack(">q", -7)])
+    assert (row is not None) == is_read
+    if row is not None:
+        assert row[2:] == (True, name_us, [b"\0\0\0\1", b"\0\0\0\2"], -7)

@@ -12,14 +12,22 @@ from typing import Any, Final, NamedTuple, cast
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from schemas.row_record import record_writer
-from spark_bridge.rows.fold import PARTITION, RANGE, ROW, STATIC, Going, Place, Rules, Valued, newest
-from spark_bridge.rows.fold_batches import BOUNDS, FOLDED_SCHEMA, KEPT_SCHEMA, TOLD_COLUMNS, fold_batches
+from spark_bridge.rows.fold import NOTHING, PARTITION, RANGE, ROW, STATIC, Going, Place, Rules, Valued, newest
+from spark_bridge.rows.fold_batches import (
+    BOUNDS,
+    FOLD_COLUMNS,
+    FOLDED_SCHEMA,
+    KEPT_SCHEMA,
+    fold_batches,
+    folded_table,
+)
 from spark_bridge.rows.range_scope import RangeScope
+from spark_bridge.topics.table_clearing import TableClearing
 from spark_bridge.topics.topic_schemas import AvroRecord
 from tests.fixtures.spark import table_schemas
 
@@ -34,13 +42,13 @@ KEPT_PARTS: Final = [each for each in KEPT if each.name not in ("owner", "key", 
 NUMBERS: Final = {
     "key_version": pa.int64(), "ledger": pa.int64(), "entry": pa.int64(), "batch_index": pa.int32(), "partition": pa.int32(),
     "clock_us": pa.int64(), "writetime": pa.int64(), "expires_at": pa.int64(), "cells_expire_at": pa.int64(),
-    "deletion_time": pa.int64(),
+    "deletion_time": pa.int64(), "run": pa.int64(),
 }  # fmt: skip
 OTHERS: Final = {
     "owner": pa.string(), "key": pa.binary(), "scope": pa.string(), "bounds": KEPT.field("bounds").type, "value": pa.binary(),
     "columns_expire_at": pa.string(), "is_sure": pa.bool_(), "static_columns": pa.string(), "kept": pa.struct(KEPT_PARTS),
 }  # fmt: skip
-TOLD: Final = pa.schema([(name, {**NUMBERS, **OTHERS}[name]) for name in TOLD_COLUMNS])
+TOLD: Final = pa.schema([(name, {**NUMBERS, **OTHERS}[name]) for name in FOLD_COLUMNS])
 Told = dict[str, object]
 
 
@@ -124,7 +132,7 @@ def _covers(change: DeleteRange, key: tuple[int, str]) -> bool:
 
 def told_of(change: Change, position: int) -> Told:
     """As the data topic has it."""
-    given: Told = dict.fromkeys(TOLD_COLUMNS)
+    given: Told = dict.fromkeys(FOLD_COLUMNS)
     given.update(owner="p", ledger=position // 7, entry=position % 7, batch_index=-1, partition=0, key_version=VERSION)
     given.update(clock_us=position // 3, writetime=position, is_sure=False, scope=ROW)
     match change:
@@ -165,16 +173,16 @@ def fold(told: Sequence[Told], rules: Rules, now_s: int = NOW_S) -> list[dict[st
     return [row for each in folded for row in each.to_pylist()]
 
 
-def rules_of(static_names: Sequence[str] | None) -> Rules:
-    return Rules(True, static_names, RangeScope([(VERSION, cast("AvroRecord", KEY))]))
+def rules_of(static_names: Sequence[str] | None, clearings: Sequence[TableClearing] = ()) -> Rules:
+    return Rules(True, static_names, RangeScope([(VERSION, cast("AvroRecord", KEY))]), clearings)
 
 
-def kept_of(folded: Sequence[dict[str, Any]]) -> list[Told]:
-    """What later folds are given of an earlier one."""
+def kept_of(folded: Sequence[dict[str, Any]], run: int = 0) -> list[Told]:
+    """What later folds are given of an earlier one, which has that number."""
     names = [each.name for each in KEPT_PARTS]
     return [
-        {**dict.fromkeys(TOLD_COLUMNS), **{each: row[each] for each in ("owner", "key", "scope", "bounds", "key_version")},
-         "kept": {name: row[name] for name in names}}
+        {**dict.fromkeys(FOLD_COLUMNS), **{each: row[each] for each in ("owner", "key", "scope", "bounds", "key_version")},
+         "run": run, "kept": {name: row[name] for name in names}}
         for row in folded
         if not row["is_dropped"]
     ]  # fmt: skip
@@ -206,7 +214,10 @@ def shown(folded: Sequence[dict[str, Any]]) -> tuple[dict[tuple[int, str], int],
 def test_in_whatever_steps_records_come_the_rows_are_those_of_a_dictionary(
     changes: Sequence[tuple[Change, bool]], random: Any
 ) -> None:
-    """After each change that ends a step. Within a step the records come in any order; the next one starts from what was kept."""
+    """After each change that ends a step. Within a step the records come in any order; the next one starts from what was kept.
+
+    What still earlier steps have kept is given, too: nothing of it may count again.
+    """
     rules = rules_of(["s"])
     model, step, kept = Model(), list[Told](), list[Told]()
     for position, (change, ends_step) in enumerate([*changes, (Static(5), True)]):
@@ -220,7 +231,37 @@ def test_in_whatever_steps_records_come_the_rows_are_those_of_a_dictionary(
         rows, static = shown(folded)
         assert rows == model.rows
         assert static == model.static
-        step, kept = [], kept_of(folded)
+        step, kept = [], [*kept, *kept_of(folded, run=position)]
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(CHANGES, max_size=12), st.lists(CHANGES, max_size=12))
+def test_a_truncation_leaves_what_came_after_it(before: Sequence[Change], after: Sequence[Change]) -> None:
+    """Whether its records are left out of a fold, or what a fold has kept of them is; later records change nothing of that."""
+    first = [told_of(each, at) for at, each in enumerate(before)]
+    then = [told_of(each, at) for at, each in enumerate([*after, Static(5)], start=len(before))]
+    last = divmod(len(before) - 1, 7) if before else None
+    truncation = TableClearing(
+        kind="truncation",
+        table_id="t",
+        table_generation=None,
+        time_ms=1,
+        nodes=(),
+        data_topic="persistent://public/default/data-shop.t",
+        positions=(last,),
+    )
+    cleared = rules_of(["s"], [truncation])
+    model = Model()
+    for each in [*after, Static(5)]:
+        model.apply(each)
+    wanted = model.rows, model.static
+    assert shown(fold([*first, *then], cleared)) == wanted
+    kept = kept_of(fold(first, rules_of(["s"])))
+    swept = fold(kept, cleared)
+    assert not any(each["is_alive"] or each["is_static_only"] for each in swept)
+    assert shown(fold([*kept_of(swept, run=1), *kept, *then], rules_of(["s"]))) == wanted
+    late = fold([*first, *then], rules_of(["s"]))
+    assert shown(fold(kept_of(late), cleared)) == wanted
 
 
 LAST: Final = (
@@ -283,3 +324,33 @@ def test_another_producers_properties_are_taken_as_nothing() -> None:
     told.update(columns_expire_at="soon", static_columns="s, t")
     (found,) = fold([told], rules_of(None))
     assert (found["is_alive"], found["gone_columns"], found["static_names"]) == (True, [], [])
+
+
+def test_what_was_kept_of_a_row_is_over_when_the_row_is_deleted() -> None:
+    """Nothing is kept of it, so that replaces what was: a row without a TTL must not outlast one with a TTL that came later."""
+    rules = Rules(has_clustering=False, static_names=None, covers=RangeScope([(VERSION, cast("AvroRecord", KEY))]))
+    first = kept_of(fold([told_of(Row(1, "a", 1, None), 1)], rules), run=1)
+    second = kept_of(fold([told_of(Delete(1, "a"), 2), *first], rules), run=2)
+    assert [each["scope"] for each in second] == [NOTHING]
+    third = told_of(Row(1, "a", 2, None), 3)
+    third.update(expires_at=NOW_S - 1)
+    assert not any(each["is_alive"] for each in fold([third, *first, *second], rules))
+
+
+def test_a_table_of_rows_in_any_order_is_folded_by_partition() -> None:
+    """As the driver has it of a small micro-batch: owners mixed, in several chunks, and kept rows between records."""
+    rules = rules_of(["s"])
+    told = [
+        {**told_of(Row(number % 4, "a", number, number), number), "owner": owner}
+        for number in range(12)
+        for owner in ("p", "q", "o")
+    ]
+    kept = [{**each, "owner": owner} for owner in "pq" for each in kept_of(fold([told_of(Static(7), 0)], rules))]
+    mixed = [each for pair in itertools.zip_longest(told, kept) for each in pair if each is not None]
+    batches = [pa.RecordBatch.from_pylist(mixed[at : at + 5], schema=TOLD) for at in range(0, len(mixed), 5)]
+    folded = folded_table(pa.Table.from_batches(batches), rules, NOW_S)
+    assert folded.schema == to_arrow_schema(FOLDED_SCHEMA)
+    wanted = [row for owner in "opq" for row in fold([each for each in mixed if each["owner"] == owner], rules)]
+    assert sorted(folded.to_pylist(), key=repr) == sorted(wanted, key=repr)
+    nothing = folded_table(pa.Table.from_batches([], schema=TOLD), rules, NOW_S)
+    assert (len(nothing), nothing.schema) == (0, folded.schema)

@@ -103,3 +103,17 @@ def test_secrets_do_not_print() -> None:
     assert "tell-nobody" not in str(options)
     copy = pickle.loads(pickle.dumps(options))
     assert copy.auth_params.get_secret_value() == "token:tell-nobody"
+
+
+@pytest.mark.parametrize(
+    ("given", "topic"),
+    [
+        ({}, "persistent://public/default/cdc-dead-letters"),
+        ({"eventsTopicPrefix": "cdc-"}, "persistent://public/default/cdc-dead-letters"),
+        ({"eventsTopicPrefix": "persistent://acme/cdc/cdc-events-"}, "persistent://acme/cdc/cdc-dead-letters"),
+        ({"eventsTopicPrefix": "acme/cdc/e-", "deadLettersTopic": "dead"}, "persistent://public/default/dead"),
+    ],
+)
+def test_dead_letters_are_looked_for_where_the_connector_writes_them(given: dict[str, str], topic: str) -> None:
+    """In the namespace of the events topics, unless a topic is named."""
+    assert BridgeOptions.from_mapping({**GIVEN, **given}).dead_letters == topic

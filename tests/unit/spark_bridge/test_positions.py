@@ -52,7 +52,7 @@ def test_offsets_by_topic_partition() -> None:
             '{"c": "1:2", "a": "x"}',
             [
                 "o: names 'c', which is no partition of the topic",
-                "o: says nothing about 'b'",
+                "o: has no position of 'b'",
                 "o: a: 'x' is no position",
             ],
         ),

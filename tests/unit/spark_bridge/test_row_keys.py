@@ -46,6 +46,14 @@ def test_the_static_row_of_a_key_has_no_clustering_columns() -> None:
         assert (key.avro, key.parts, key.has_row) == (bare, (b"\0\0\0\1", None), False)
 
 
+def test_the_bytes_of_cassandra_give_the_key_of_an_event() -> None:
+    """Where the topic has hashes for it."""
+    of = table(NativeType("int"), "text")
+    write = record_writer(data_key_schema(of))
+    assert RowKeys(of).avro_of((b"\0\0\0\1", b"a")) == write({"pk": 1, "ck0": "a"})
+    assert RowKeys(of).avro_of((b"\0\0\0\1", None)) == write({"pk": 1, "ck0": None})
+
+
 def test_a_key_that_has_no_way_back_is_named() -> None:
     """A user type in the key; a `time` has lost its nanoseconds."""
     of = table(UserType("shop", "place", ("x",), (NativeType("int"),)))

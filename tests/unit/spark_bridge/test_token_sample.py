@@ -8,6 +8,7 @@ import pytest
 
 from schemas.cql_type import parse_cql_type
 from schemas.errors import ConfigError
+from schemas.hidden_columns import ColumnPattern, HiddenColumns, Hiding
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge.jobs.token_sample import TokenSample
 
@@ -60,3 +61,11 @@ def test_a_partition_key_whose_token_the_topic_does_not_tell_is_refused(partitio
     """Such a table can be compared as a whole only."""
     with pytest.raises(ConfigError, match=r"sample: shop\.t has a time, a collection, .* compare it whole"):
         TokenSample.draw(table(partition_type), 0.5, 2)
+
+
+def test_hashes_of_partition_keys_tell_no_token() -> None:
+    """The other side could not be sampled alike."""
+    patterns = [ColumnPattern.parse(Hiding.HASH, "shop.t.pk")]
+    published = HiddenColumns(patterns=patterns, hash_key=32 * b"k").of(table("int"))
+    with pytest.raises(ConfigError, match=r"sample: shop.t has hashes on the topic for its partition key"):
+        TokenSample.draw(table("int"), 0.5, 2, published=published)

@@ -9,7 +9,7 @@ from pyspark.sql import Row
 
 from cdc.commands.verify_report import exit_code, report_lines
 from spark_bridge.jobs import verify as verify_job
-from spark_bridge.jobs.table_comparison import ID, Look
+from spark_bridge.jobs.table_comparison import ID, Differences
 from spark_bridge.jobs.verify import Difference, Settled, VerifyReport, settle
 
 SAME = 7
@@ -32,22 +32,22 @@ class Clock:
         self.now_s += seconds
 
 
-class Looks:
-    """A comparison whose looks are written down, and take so long; the last one is seen again and again."""
+class Comparisons:
+    """Comparisons that are written down, and take so long; the last one is found again and again."""
 
-    def __init__(self, clock: Clock, *looks: Sequence[Row], takes_s: float = 0) -> None:
+    def __init__(self, clock: Clock, *found: Sequence[Row], takes_s: float = 0) -> None:
         self._clock = clock
-        self._looks = looks
+        self._found = found
         self._takes_s = takes_s
         self.at_s: list[float] = []
 
-    def look(self, among: Sequence[str] | None = None, *, at_most: int) -> Look:
+    def compare(self, among: Sequence[str] | None = None, *, at_most: int) -> Differences:
         self.at_s.append(self._clock.now_s)
         found = [
-            row for row in self._looks[min(len(self.at_s), len(self._looks)) - 1] if among is None or row[ID] in among
+            row for row in self._found[min(len(self.at_s), len(self._found)) - 1] if among is None or row[ID] in among
         ]
         self._clock.now_s += self._takes_s
-        return Look(rows=100, differing=len(found), shown=found[:at_most])
+        return Differences(rows=100, differing=len(found), shown=found[:at_most])
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def names(found: Settled) -> tuple[list[str], list[str]]:
 def test_rows_are_looked_at_again_after_a_first_look_that_took_longer_than_the_time_to_give_up(clock: Clock) -> None:
     """A row that changed between the looks still moves, one that stayed differs, one that is equal now is not told."""
     first = [differing("moves", 1), differing("stays"), differing("on its way")]
-    looks = Looks(clock, first, [differing("moves", 2), differing("stays")], takes_s=900)
+    looks = Comparisons(clock, first, [differing("moves", 2), differing("stays")], takes_s=900)
     found = settle(looks, settle_s=30, give_up_s=0, at_most=10)
     assert names(found) == (["stays"], ["moves"])
     assert len(looks.at_s) == 2
@@ -74,28 +74,28 @@ def test_rows_are_looked_at_again_after_a_first_look_that_took_longer_than_the_t
 
 def test_a_difference_that_moves_and_then_stays_is_told(clock: Clock) -> None:
     """It counts from the look that first saw it as it is."""
-    looks = Looks(clock, [differing("a", 1)], [differing("a", 2)], [differing("a", 3)])
+    looks = Comparisons(clock, [differing("a", 1)], [differing("a", 2)], [differing("a", 3)])
     assert names(settle(looks, settle_s=30, give_up_s=600, at_most=10)) == (["a"], [])
     assert [round(each - looks.at_s[0]) for each in looks.at_s] == [0, 10, 20, 30, 40, 50]
 
 
 def test_what_never_stays_is_given_up(clock: Clock) -> None:
     """The time counts from the end of the first look."""
-    looks = Looks(clock, *([differing("a", state)] for state in range(1_000)), takes_s=5)
+    looks = Comparisons(clock, *([differing("a", state)] for state in range(1_000)), takes_s=5)
     assert names(settle(looks, settle_s=30, give_up_s=60, at_most=10)) == ([], ["a"])
     assert 65 <= looks.at_s[-1] - looks.at_s[0] < 85
 
 
 def test_no_more_rows_than_the_limit_are_looked_at_again_and_the_others_are_counted(clock: Clock) -> None:
     """Those beyond it are left out, and not taken for equal."""
-    looks = Looks(clock, [differing(str(number)) for number in range(7)])
+    looks = Comparisons(clock, [differing(str(number)) for number in range(7)])
     found = settle(looks, settle_s=1, give_up_s=0, at_most=3)
     assert (names(found), found.left_out, found.rows) == ((["0", "1", "2"], []), 4, 100)
 
 
 def test_equal_tables_are_looked_at_once(clock: Clock) -> None:
     """There is nothing to wait for."""
-    looks = Looks(clock, [])
+    looks = Comparisons(clock, [])
     assert names(settle(looks, settle_s=30, give_up_s=600, at_most=3)) == ([], [])
     assert len(looks.at_s) == 1
 

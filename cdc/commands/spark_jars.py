@@ -1,0 +1,35 @@
+"""The jars that Spark's commands need, from the cache of artifacts: fetched and verified once a machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from cdc.sandbox import artifacts
+from cdc.sandbox.errors import ArtifactError
+from schemas.errors import ConfigError
+
+__all__ = ["cached_jars"]
+
+# Line of Spark -> artifact sets: spark-avro, Delta Lake, Iceberg. The set of 3.5 has all of them, and its connector.
+_SETS: Final = {
+    "3.5": ("spark35", "spark35", "spark35"),
+    "4.1": ("spark-avro", "spark-delta", "spark-iceberg"),
+    "4.2": ("spark-avro", "spark-delta-4.2", None),
+}
+
+
+def cached_jars(line: str, *, delta: bool, iceberg: bool) -> tuple[Path, ...]:
+    """Their files; none where they are not there and cannot be fetched (no Maven, no network): Spark then tries by itself.
+
+    Spark's own way, Ivy, writes pages to the terminal, asks the network at each start, and fails where Maven has left the
+    description of a package without its file.
+    """
+    avro, delta_set, iceberg_set = _SETS.get(line, (None, None, None))
+    wanted = [avro, delta_set if delta else None, iceberg_set if iceberg else None]
+    if avro is None or (iceberg and iceberg_set is None):
+        return ()
+    try:
+        return tuple(jar for name in dict.fromkeys(wanted) if name is not None for jar in artifacts.ensure(name))
+    except (ConfigError, ArtifactError, OSError):
+        return ()

@@ -1,0 +1,57 @@
+"""Spark's progress for a user at a terminal: the job, its tasks, the time."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+__all__ = ["spark_progress", "tasks_text"]
+
+_EVERY_S: Final = 0.5
+
+
+@contextmanager
+def spark_progress(session: SparkSession, what: str) -> Iterator[None]:
+    """One line that changes, on a terminal's stderr; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    console, ended = Console(stderr=True), threading.Event()
+    with console.status(what) as status:
+
+        def show() -> None:
+            started = time.monotonic()
+            while not ended.wait(_EVERY_S):
+                status.update(f"{what}: {time.monotonic() - started:.0f} s{_tasks(session.sparkContext)}")
+
+        thread = threading.Thread(target=show, name="spark-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _tasks(context: SparkContext) -> str:
+    tracker = context.statusTracker()
+    stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+    return tasks_text([(each.numCompletedTasks, each.numTasks) for each in stages if each is not None])
+
+
+def tasks_text(stages: list[tuple[int, int]]) -> str:
+    """`, 12 of 200 tasks` of the stages that run, given as done and all; what the driver alone does has none."""
+    if not stages:
+        return ", planning"
+    done, every = (sum(each) for each in zip(*stages, strict=True))
+    return f", {done:,} of {every:,} tasks"

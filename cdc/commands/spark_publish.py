@@ -1,0 +1,106 @@
+"""`cdc spark publish`: a mirror's change log as topics for any consumer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cdc.commands.spark_options import (
+    BROKER_OPTIONS,
+    SESSION_OPTIONS,
+    TOPIC_OPTION,
+    SparkJobError,
+    check_topics,
+    may_be_iceberg,
+    named,
+    open_session,
+    reason,
+)
+from cdc.commands.spark_progress import spark_progress
+from cdc.commands.stop_signals import stopped_by_signals
+
+if TYPE_CHECKING:
+    from spark_bridge.jobs.publish_state import Kind
+
+__all__ = ["publish_command"]
+
+
+@click.command(name="publish")
+@BROKER_OPTIONS
+@TOPIC_OPTION
+@click.option("--target", required=True, help="Folder of the table's mirror, which keeps a change log.")
+@click.option("--rows", "has_rows", is_flag=True, help="Publish rows by key, and a null for each that goes (rows-...).")
+@click.option("--changes", "has_changes", is_flag=True, help="Publish every change with both images (changes-...).")
+@click.option("--rows-topic", help="The topic of --rows; by default rows-KEYSPACE.TABLE beside data-KEYSPACE.TABLE.")
+@click.option("--changes-topic", help="The topic of --changes; by default changes-KEYSPACE.TABLE, likewise.")
+@click.option(
+    "--follow",
+    type=float,
+    metavar="SECONDS",
+    help="Keep running, and publish new changes every SECONDS, until SIGTERM or Ctrl-C.",
+)
+@click.option("--rebuild", is_flag=True, help="Publish the whole table anew first.")
+@SESSION_OPTIONS
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object, and nothing else.")
+def publish_command(
+    *,
+    service_url: str,
+    admin_url: str,
+    topic: str,
+    target: str,
+    has_rows: bool,
+    has_changes: bool,
+    rows_topic: str | None,
+    changes_topic: str | None,
+    follow: float | None,
+    rebuild: bool,
+    more: tuple[str, ...],
+    jars: tuple[Path, ...],
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Publish the changes of a mirror to topics for any consumer: each once, in order per key (docs/topics.md).
+
+    \b
+    cdc spark publish \\
+      --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
+      --topic data-shop.orders --target /lake/orders --rows --changes
+    """
+    topics: dict[Kind, str | None] = {}
+    if has_rows or rows_topic:
+        topics["rows"] = rows_topic
+    if has_changes or changes_topic:
+        topics["changes"] = changes_topic
+    if not topics:
+        raise click.UsageError("give --rows, --changes, or both: they say what to publish")
+    from pyspark.errors import PySparkException
+
+    from spark_bridge.jobs.publish import publish
+
+    options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
+    check_topics(options)
+    session = open_session(jars, master, iceberg=may_be_iceberg(target))
+
+    def show(published: str, records: int, epoch: int) -> None:
+        if not as_json and (records or follow is None):
+            click.echo(f"{published.removeprefix('persistent://')}: {records:,} records, up to epoch {epoch}", err=True)
+
+    try:
+        with spark_progress(session, f"publishing {target}"), stopped_by_signals(follow is not None) as stopping:
+            summary = publish(
+                session, options, target, topics, rebuild=rebuild, follow_interval_s=follow, stopping=stopping, on_batch=show,
+                on_note=lambda text: click.echo(text, err=True),
+            )  # fmt: skip
+    except PySparkException as error:
+        raise SparkJobError(reason(str(error))) from error
+    finally:
+        session.stop()
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(summary)))
+    else:
+        counts = ", ".join(f"{records:,} records to {name}" for name, records in summary.records.items())
+        click.echo(f"{target}: {counts}, up to epoch {summary.epoch}, {summary.seconds:.1f} s")

@@ -1,0 +1,117 @@
+"""Until when tables are complete, for `cdc status` and `cdc resolved`: by the progress topic and the connector's cursors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from cdc.health.findings import Finding, Level, as_duration, failure, warning
+from cdc.health.line_config import LineConfig
+from schemas.errors import CdcError
+from schemas.resolved import TableResolved
+
+__all__ = ["ResolvedLine", "completeness_of", "with_completeness"]
+
+_LATE_S: Final = 60.0
+_VERY_LATE_S: Final = 600.0
+
+
+class ResolvedLine:
+    """The tables of a line; owns connections to Pulsar, for one thread. Raises what `ResolvedTimestamps` raises."""
+
+    def __init__(self, config: LineConfig) -> None:
+        # With the client, which takes longer to import than most commands run.
+        from spark_bridge.topics.options import BridgeOptions
+        from spark_bridge.topics.resolved import ResolvedTimestamps
+
+        params = config.pulsar_auth_params
+        trusted = config.tls_trust_certs_file_path
+        given: dict[str, str] = {
+            "serviceUrl": config.pulsar_service_url,
+            "adminUrl": config.pulsar_admin_url,
+            "topic": "none",
+            "eventsTopicPrefix": config.topic_prefix,
+            "eventsSubscriptionName": config.events_subscription_name,
+            "deadLettersTopic": config.dead_letters,
+            "operationTimeoutSeconds": "10",
+            "tlsAllowInsecureConnection": str(config.ssl_allow_insecure_connection).lower(),
+            "tlsHostnameVerificationEnable": str(config.ssl_hostname_verification_enable).lower(),
+        }
+        if config.pulsar_auth_plugin_class_name is not None:
+            given["authPluginClassName"] = config.pulsar_auth_plugin_class_name
+            given["authParams"] = "" if params is None else params.get_secret_value()
+        if trusted is not None:
+            given["tlsTrustCertsFilePath"] = str(trusted)
+        self._timestamps: Final = ResolvedTimestamps(BridgeOptions.from_mapping(given))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._timestamps.close()
+
+    def read(self, tables: Sequence[str] | None = None) -> dict[str, TableResolved]:
+        """How it stands with these tables, or with all that agents publish."""
+        return {
+            table: self._timestamps.read(table) for table in (self._timestamps.tables() if tables is None else tables)
+        }
+
+    @property
+    def foreign_messages(self) -> int:
+        """Messages of the progress topic that no agent has sent."""
+        return self._timestamps.foreign_messages
+
+
+def completeness_of(config: LineConfig, tables: Sequence[str], now_s: float) -> dict[str, Finding]:
+    """By table: until when it is complete, or why that is not known. Whatever fails is a finding."""
+    if not tables:
+        return {}
+    try:
+        line = ResolvedLine(config)
+        try:
+            return {table: _finding(table, each) for table, each in line.read(tables).items()}
+        finally:
+            line.close()
+    except (CdcError, ImportError) as error:
+        return {
+            table: warning(table, f"until when it is complete is not known: {error}", "see Pulsar") for table in tables
+        }
+
+
+def _finding(table: str, found: TableResolved) -> Finding:
+    from spark_bridge.topics.resolved import utc_text
+
+    facts: Mapping[str, object] = {"resolved_ms": found.resolved_ms, "standing_still": list(found.problems)}
+    why = "; ".join(found.problems)
+    if found.resolved_ms is None:
+        return warning(table, f"until when it is complete is not known: {why}", "see the agents", **facts)
+    age_s = max(0.0, time.time() - found.resolved_ms / 1000)
+    text = f"complete until {utc_text(found.resolved_ms)} ({as_duration(age_s)} ago)"
+    facts = {**facts, "resolved_age_s": age_s}
+    if age_s < _LATE_S:
+        return Finding(level=Level.OK, subject=table, text=text, facts=facts)
+    make = failure if age_s > _VERY_LATE_S else warning
+    remedy = "an agent or the connector is behind, or the timestamp stands still for the reason that is given here"
+    return make(table, f"{text}{f': {why}' if why else ''}", remedy, **facts)
+
+
+def with_completeness(findings: Sequence[Finding], completeness: Mapping[str, Finding]) -> list[Finding]:
+    """The tables' findings, each with what is known of its completeness: the worse of the two levels counts."""
+    order = list(Level)
+    merged = []
+    for each in findings:
+        more = completeness.get(each.subject)
+        if more is None:
+            merged.append(each)
+            continue
+        level = max(each.level, more.level, key=order.index)
+        merged.append(
+            replace(
+                each,
+                level=level,
+                text=f"{each.text}; {more.text}",
+                remedy=each.remedy or more.remedy,
+                facts={**each.facts, **more.facts},
+            )
+        )
+    return merged

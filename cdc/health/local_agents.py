@@ -1,0 +1,76 @@
+"""The agents that run on this machine as this user, by their command lines."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import yaml
+
+from cdc.health.findings import Finding, warning
+from change_agent.configuration.config import AgentConfig
+from schemas.errors import ConfigError
+
+__all__ = ["LocalAgent", "admin_url_of", "local_agents", "shared_nodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAgent:
+    """A process, with its agent.yaml and the folders that this names; `cdc_raw` is None where the file cannot be used."""
+
+    pid: int
+    config: Path
+    working_dir: Path | None
+    cdc_raw: Path | None
+
+
+def local_agents() -> list[LocalAgent]:
+    """All of them, those that wait for another agent included."""
+    return [_described(pid, config) for pid, config in sorted(_running())]
+
+
+def shared_nodes(agents: Sequence[LocalAgent], admin_url: str) -> Iterator[Finding]:
+    """A finding for each cdc_raw that several agents of one Pulsar have: only one of them publishes."""
+    by_folder: dict[Path, list[LocalAgent]] = defaultdict(list)
+    for each in agents:
+        if each.cdc_raw is not None and admin_url_of(each.config) == admin_url:
+            by_folder[each.cdc_raw].append(each)
+    for folder, found in by_folder.items():
+        if len(found) > 1:
+            names = ", ".join(f"{each.pid} ({each.config})" for each in found)
+            text = f"{len(found)} agents run for its node; one publishes, the others wait: processes {names}"
+            yield warning(str(folder), text, "nothing to do if one of them is a spare; else stop it")
+
+
+def admin_url_of(agent_yaml: Path) -> str | None:
+    """The admin service that an agent uses; None where its file cannot be read."""
+    try:
+        loaded = yaml.safe_load(agent_yaml.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return None
+    default = AgentConfig.model_fields["pulsar_admin_url"].default
+    return str(loaded.get("pulsarAdminUrl", default)).rstrip("/") if isinstance(loaded, dict) else None
+
+
+def _running() -> Iterator[tuple[int, Path]]:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, IndexError, ValueError):
+            words = process.cmdline()
+            if process.uids().real == os.getuid() and "agent" in words and "--config" in words:
+                path = Path(words[words.index("--config") + 1])
+                full = path if path.is_absolute() else Path(process.cwd()) / path
+                if "status" not in words and full.is_file():
+                    yield process.pid, full
+
+
+def _described(pid: int, config: Path) -> LocalAgent:
+    working_dir = cdc_raw = None
+    with suppress(ConfigError):
+        working_dir = AgentConfig.working_dir_of(config).resolve()
+        cdc_raw = AgentConfig.load(config).cdc_raw_directory.resolve()
+    return LocalAgent(pid=pid, config=config, working_dir=working_dir, cdc_raw=cdc_raw)

@@ -1,0 +1,77 @@
+"""DetachedServer: one server of a sandbox that `cdc sandbox up` left running, for `cdc sandbox start | stop | kill`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from cdc.sandbox.launch import Launch
+from cdc.sandbox.pulsar_standalone import PULSAR_START_ATTEMPTS, why_pulsar_is_hopeless
+from cdc.sandbox.running import answers
+from cdc.sandbox.server import Server
+from cdc.sandbox.state import ServerState, read_state, write_state
+from cdc.sandbox.supervision import Supervised, attach
+from schemas.errors import ConfigError
+
+__all__ = ["PULSAR", "DetachedServer", "detached_server"]
+
+PULSAR: Final = "pulsar"
+"""The name of the sandbox's Pulsar."""
+
+
+class DetachedServer(Server):
+    """Starts as it was started before: its configuration may have been edited meanwhile, and stays as it is."""
+
+    def __init__(self, folder: Path, state: ServerState, supervisor: Supervised) -> None:
+        super().__init__(state.name, Path(state.log), supervisor)
+        self._folder: Final = folder
+        self._state: Final = state
+        self._process = state.process
+        self.on_start = self._write_state
+        if self.name == PULSAR:
+            self.start_attempts = PULSAR_START_ATTEMPTS
+
+    @property
+    def version(self) -> str:
+        """The release."""
+        return self._state.version
+
+    @property
+    def details(self) -> dict[str, str]:
+        """URLs and paths by name."""
+        return dict(self._state.details)
+
+    def _launch(self) -> Launch:
+        return self._supervisor.launch(self.name)
+
+    def _why_not_ready(self) -> str | None:
+        return None if answers(self._state) else "it does not answer"
+
+    def _why_hopeless(self, log_start: int) -> str | None:
+        return why_pulsar_is_hopeless(self.log, log_start) if self.name == PULSAR else None
+
+    def _write_state(self) -> None:
+        state = read_state(self._folder)
+        assert state is not None, "a server that was found there"
+        servers = [replace(each, process=self._process) if each.name == self.name else each for each in state.servers]
+        write_state(self._folder, replace(state, servers=tuple(servers)))
+
+
+@contextmanager
+def detached_server(folder: Path, name: str) -> Iterator[DetachedServer]:
+    """The server of this name, for the context.
+
+    Raises SandboxError where no sandbox runs, ConfigError for a name that none of its servers has.
+    """
+    supervisor = attach(folder)
+    try:
+        state = read_state(folder)
+        servers = {each.name: each for each in state.servers} if state is not None else {}
+        if name not in servers:
+            raise ConfigError.of("NAME", f"{name!r} is no server of this sandbox; it has {', '.join(servers)}")
+        yield DetachedServer(folder, servers[name], supervisor)
+    finally:
+        supervisor.close()

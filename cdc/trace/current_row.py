@@ -1,0 +1,97 @@
+"""The row as Cassandra has it now, read and written as the connector does: what its newest record should be."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.health.line_config import LineConfig
+from cdc.health.nodes import connection_of
+from cdc.trace.avro_values import read_avro, value_reader_of
+from cdc.trace.row_key import RowKey
+from change_agent.configuration.connections import cassandra_tls
+from change_agent.schema.node_connection import Node
+from schemas.errors import CdcError, ConfigError
+from schemas.system_schema import tables_of
+from schemas.table_metadata import TableMetadata
+from source_connector.data_format import DataFormat
+from source_connector.encoding.projection import Projection
+from source_connector.rows.cassandra_client import CassandraClient, CassandraOptions, RowRead, reason_of
+from source_connector.rows.raw_page import RawPage
+
+__all__ = ["CurrentRow", "RowReadError", "current_row", "table_named"]
+
+_TIMEOUT_S: Final = 20.0
+
+
+class RowReadError(CdcError):
+    """Cassandra does not give the row: why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentRow:
+    """`values` as a person reads them; `records`: the record's value by format. Both None where there is no row."""
+
+    values: Mapping[str, object] | None
+    records: Mapping[DataFormat, bytes] | None
+    writetime_us: int | None
+    consistency: str
+
+
+def table_named(config: LineConfig, name: str) -> tuple[TableMetadata, list[Node]]:
+    """The table as the cluster has it now, and the cluster's nodes. Raises ConfigError, NodeUnavailableError."""
+    keyspace, dot, table = name.partition(".")
+    if not dot or not table:
+        raise ConfigError.of("TABLE", f"{name!r} is not keyspace.table")
+    connection = connection_of(config)
+    try:
+        tables = tables_of(connection.read_schema().schema).values()
+        nodes = connection.nodes()
+    finally:
+        connection.close()
+    for each in tables:
+        if (each.keyspace, each.name) == (keyspace, table):
+            return each, nodes
+    raise ConfigError.of("TABLE", f"{name} does not exist; names are case-sensitive here")
+
+
+def current_row(config: LineConfig, key: RowKey, data_center: str, consistency: str) -> CurrentRow:
+    """Of a whole key. Raises RowReadError, FetchError, DeploymentError."""
+    projection = Projection(key.table)
+    selection = projection.row_selection
+    client = CassandraClient(
+        CassandraOptions(
+            contact_points=config.contact_points,
+            port=config.port,
+            local_dc=data_center,
+            read_timeout_s=_TIMEOUT_S,
+            username=config.username,
+            ssl_context=cassandra_tls(config),
+            password=None if config.password is None else config.password.get_secret_value(),
+        )
+    )
+    client.connect()
+    answers: queue.SimpleQueue[RawPage | Exception] = queue.SimpleQueue()
+    try:
+        statement = client.prepare(projection.select(selection, projection.row_where))
+        read = RowRead(statement=statement, values=key.parts, consistency=consistency, event_node=None)
+        client.read(read, answers.put, answers.put)
+        answer = answers.get(timeout=2 * _TIMEOUT_S)
+    finally:
+        client.close()
+    if isinstance(answer, Exception):
+        raise RowReadError(f"the row cannot be read at {consistency} ({reason_of(answer)})") from answer
+    rows = answer.rows()
+    if not rows:
+        return CurrentRow(values=None, records=None, writetime_us=None, consistency=consistency)
+    [row] = rows
+    records = {
+        each: Projection(key.table, data_format=each).record_value(selection, row, key.parts) for each in DataFormat
+    }
+    values = read_avro(value_reader_of(projection.value_schema), records[DataFormat.KEY_VALUE_AVRO])
+    times = selection.writetimes_us(row) if selection.timed_columns else {}
+    return CurrentRow(
+        values=values, records=records, writetime_us=max(times.values(), default=None), consistency=consistency
+    )

@@ -1,0 +1,308 @@
+"""The trace of a row as sections of findings: where its changes were seen on the way, and what differs at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pulsar
+
+from cdc.health.agent_status import NoStatusError
+from cdc.health.findings import Finding, Section, as_duration, failure, ok, warning
+from cdc.health.line_config import LineConfig
+from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
+from cdc.health.sources import SourceView, sources_of
+from cdc.trace.current_row import CurrentRow, RowReadError, current_row
+from cdc.trace.log_places import archived_segments, local_segments, places_in
+from cdc.trace.row_key import RowKey
+from cdc.trace.topic_places import DataRecord, TopicEvent, TopicReadError, data_records, topic_events
+from change_agent.configuration.config import AgentConfig
+from change_agent.schema.schema_history import read_newest_tables
+from change_agent.sqlite_file import DamagedFileError
+from schemas.errors import ConfigError
+from schemas.mutation_event import MalformedEventsError, MutationEvent, decode_events
+from schemas.record_properties import EXPIRES_AT, KIND, SEGPOS, SNAPSHOT, WRITETIME
+from schemas.system_schema import SystemSchemaError
+from schemas.topics import events_topic, full_topic_name
+from source_connector.errors import DeadLettersError, DeploymentError, FetchError
+from source_connector.events.dead_letters import dead_letters
+from source_connector.events.pulsar_access import new_client
+
+__all__ = ["TraceOptions", "difference", "trace"]
+
+_KINDS: Final = {
+    "ROW": "written",
+    "ROW_DELETION": "row deleted",
+    "STATIC_ROW": "static columns written",
+    "PARTITION_DELETION": "partition deleted",
+    "RANGE_DELETION": "a range deleted",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """`since_s`: how far back topics are read, None for all that they have; `limit`: the most places of each kind."""
+
+    with_archive: bool
+    since_s: float | None
+    limit: int
+    consistency: str
+    data_topic: str | None
+
+
+def trace(
+    config: LineConfig, key: RowKey, data_center: str, options: TraceOptions, on_step: Callable[[str], None]
+) -> list[Section]:
+    """All sections but that of mirrors; `on_step` gets what is being read. A part that does not answer becomes a finding."""
+    sections = [Section(title="commit log", findings=_log(config, key, options, on_step))]
+    client = new_client(config.pulsar_options, is_quiet=True, timeout_s=10)
+    records: list[DataRecord] | None = None
+    sources: Sequence[SourceView] = ()
+    try:
+        with PulsarService(config) as service:
+            try:
+                sources = sources_of(service)
+            except PulsarServiceError:
+                sources = ()  # the functions worker may be down: topics are read all the same
+            on_step("events")
+            sections.append(Section(title="events", findings=_events(service, client, config, key, options)))
+            on_step("records")
+            records, findings = _records(service, client, key, options, sources)
+            sections.append(Section(title="records", findings=findings))
+            on_step("dead letters")
+            sections.append(Section(title="dead letters", findings=_letters(service, config, key, sources)))
+    finally:
+        client.shutdown()
+    on_step("the row")
+    row, findings = _row(config, key, data_center, options)
+    sections.append(Section(title="row", findings=findings))
+    if key.is_row:
+        sections.append(Section(title="what differs", findings=[difference(key, row, records, sources)]))
+    return sections
+
+
+def _log(config: LineConfig, key: RowKey, options: TraceOptions, on_step: Callable[[str], None]) -> list[Finding]:
+    found: list[Finding] = []
+    for place in config.agents:
+        agent = _agent_here(place)
+        if isinstance(agent, str):
+            found.append(warning(place, f"not read: {agent}", "run this command on the agent's machine"))
+            continue
+        segments = local_segments(agent)
+        if options.with_archive:
+            try:
+                segments += archived_segments(agent)
+            except OSError as error:
+                found.append(warning(place, f"its archive cannot be read ({error})", "check archiveUrl"))
+        on_step(f"{len(segments)} segments of {agent.cdc_working_dir}")
+        found += _of_segments(place, segments, agent, key, options)
+        if agent.archive_url is not None and not options.with_archive:
+            found.append(ok(place, "the archive was not read; --archive reads it"))
+    return found or [warning("", "no agent is known here", "name it under agents in line.yaml")]
+
+
+def _agent_here(place: str) -> AgentConfig | str:
+    """Its options, or the reason why they are not known."""
+    if place.startswith(("http://", "https://")):
+        return "it is known by its URL only"
+    if not Path(place).is_file():
+        return "its agent.yaml is not named in line.yaml, or is not on this machine"
+    try:
+        return AgentConfig.load(Path(place))
+    except (ConfigError, NoStatusError) as error:
+        return str(error)
+
+
+def _of_segments(
+    place: str, segments: Sequence[str], agent: AgentConfig, key: RowKey, options: TraceOptions
+) -> Iterator[Finding]:
+    tables = {key.table.table_id: key.table}
+    history = agent.cdc_working_dir / "schema.sqlite"
+    try:
+        tables |= read_newest_tables(history) if history.is_file() else {}
+    except (DamagedFileError, SystemSchemaError) as error:
+        yield warning(place, f"{history} cannot be read ({error})", "only mutations of this table alone are read")
+    found = list(places_in(segments, tables, agent.segment_options, key))
+    events = [each for each in found if each.event is not None]
+    for each in found:
+        if each.fault:
+            yield warning(each.segment, each.fault, "`cdc decode` prints the readable part")
+    yield from _cut(len(events), options.limit)
+    for each in events[-options.limit :]:
+        assert each.event is not None
+        yield ok(f"{each.segment}:{each.event.position}", _mutation_text(each.event))
+    if not events:
+        yield ok(place, f"no change of it in {len(segments)} segments: published segments are deleted, or archived")
+
+
+def _events(
+    service: PulsarService, client: pulsar.Client, config: LineConfig, key: RowKey, options: TraceOptions
+) -> list[Finding]:
+    topic = full_topic_name(events_topic(key.table.keyspace, key.table.name, config.topic_prefix))
+    try:
+        found = list(topic_events(client, topic, service.partitions(topic), key, options.since_s))
+    except NotThereError:
+        return [failure("", f"{topic} does not exist", "see cdc doctor: does the table have cdc = true, and an agent?")]
+    except (PulsarServiceError, TopicReadError) as error:
+        return [failure("", str(error), "cdc doctor checks Pulsar's rights and state")]
+    if not found:
+        return [ok("", "Pulsar has none any more: it deletes events that the connector has acknowledged")]
+    shown = found[-options.limit :]
+    return [*_cut(len(found), options.limit), *(ok(each.place, _event_text(each)) for each in shown)]
+
+
+def _event_text(found: TopicEvent) -> str:
+    if found.message.segment_id < 0:
+        return f"sent again (resend, repair or backfill); published {_moment(found.published_ms * 1000)}"
+    origin = f"node {found.message.node_id}, {found.message.segment_id}:{found.event.position}"
+    return f"{_mutation_text(found.event)}; {origin}; published {_moment(found.published_ms * 1000)}"
+
+
+def _records(
+    service: PulsarService, client: pulsar.Client, key: RowKey, options: TraceOptions, sources: Sequence[SourceView]
+) -> tuple[list[DataRecord] | None, list[Finding]]:
+    topic = full_topic_name(options.data_topic or _data_topic(key, sources))
+    try:
+        found = list(data_records(client, topic, service.partitions(topic), key, options.since_s))
+    except NotThereError:
+        remedy = "see the source in cdc status, or name the topic by --data-topic"
+        return None, [failure("", f"{topic} does not exist: nothing was published", remedy)]
+    except (PulsarServiceError, TopicReadError) as error:
+        return None, [failure("", str(error), "cdc doctor checks Pulsar's rights and state")]
+    if not found:
+        return found, [ok("", f"{topic.rpartition('/')[2]} has none")]
+    shown = found[-options.limit :]
+    return found, [*_cut(len(found), options.limit), *(ok(each.place, _record_text(each)) for each in shown)]
+
+
+def _data_topic(key: RowKey, sources: Sequence[SourceView]) -> str:
+    """As the table's own source has it, or by the connector's default."""
+    source = _source_of(key, sources)
+    return source.topic if source is not None and source.topic else f"data-{key.table.full_name}"
+
+
+def _source_of(key: RowKey, sources: Sequence[SourceView]) -> SourceView | None:
+    named = [each for each in sources if each.options.get("keyspace") == key.table.keyspace]
+    return next((each for each in named if each.options.get("table") == key.table.name), None)
+
+
+def _record_text(found: DataRecord) -> str:
+    kind = found.properties.get(KIND, "row").replace("_", " ")
+    written = found.properties.get(WRITETIME)
+    parts = [kind, "no row" if found.value is None else json.dumps(found.value, ensure_ascii=False)]
+    parts += [f"written {_moment(int(written))}"] if written else []
+    parts += [f"{name} {found.properties[name]}" for name in (SEGPOS, SNAPSHOT, EXPIRES_AT) if name in found.properties]
+    return "; ".join([*parts, f"published {_moment(found.published_ms * 1000)}"])
+
+
+def _letters(service: PulsarService, config: LineConfig, key: RowKey, sources: Sequence[SourceView]) -> list[Finding]:
+    named = [str(each.options["deadLetter.topic"]) for each in sources if each.options.get("deadLetter.topic")]
+    found: list[Finding] = []
+    for topic in dict.fromkeys(full_topic_name(each) for each in (config.dead_letters, *named)):
+        try:
+            service.stats(topic)  # to subscribe would make it
+            with closing(dead_letters(config.pulsar_options, topic)) as letters:
+                for letter in letters:
+                    if letter.table == key.table.full_name and _is_about(key, letter.data, letter.key):
+                        remedy = f"mend the cause, then `cdc resend {key.arguments}`, or cdc connector resend"
+                        found.append(failure(letter.message_id, letter.reason, remedy))
+        except NotThereError:
+            continue
+        except (PulsarServiceError, DeadLettersError) as error:
+            found.append(warning("", str(error), "try again"))
+    return found or [ok("", "none")]
+
+
+def _is_about(key: RowKey, data: bytes, partition_key: str) -> bool:
+    try:
+        return any(key.concerns(event) for event in decode_events(data).events)
+    except MalformedEventsError:
+        return partition_key == key.partition_key.hex()
+
+
+def _row(
+    config: LineConfig, key: RowKey, data_center: str, options: TraceOptions
+) -> tuple[CurrentRow | None, list[Finding]]:
+    if not key.is_row:
+        return None, [ok("", "not read: the key names a partition")]
+    try:
+        row = current_row(config, key, data_center, options.consistency)
+    except (RowReadError, FetchError, DeploymentError) as error:
+        return None, [failure("", str(error), "see cdc status, or give --consistency")]
+    if row.values is None:
+        return row, [ok("", f"Cassandra has no such row (read at {row.consistency})")]
+    text = json.dumps(row.values, ensure_ascii=False)
+    written = "" if row.writetime_us is None else f"; written {_moment(row.writetime_us)}"
+    return row, [ok("", f"{text}{written} (read at {row.consistency})")]
+
+
+def difference(
+    key: RowKey, row: CurrentRow | None, records: Sequence[DataRecord] | None, sources: Sequence[SourceView]
+) -> Finding:
+    """Of the row in Cassandra and the newest record."""
+    if row is None or records is None:
+        return warning("", "not known: the row or its records could not be read", "see above")
+    if any(_changes_columns(each, key) for each in sources) and not _is_equal(row, records):
+        text = "not known: the source hides columns, or publishes only some of them (columns...)"
+        return warning("", text, "compare by eye; `cdc spark verify` compares hidden columns, too")
+    resend = f"`cdc resend {key.arguments}` publishes the row as it is now"
+    if not records:
+        if row.values is None:
+            return ok("", "nothing: there is no row, and no record")
+        remedy = f"{resend}; for all rows that are older than the pipeline: `cdc spark backfill`"
+        return failure("", "Cassandra has the row, and the data topic has no record of it", remedy)
+    newest = records[-1]
+    if row.records is None:
+        if newest.value is None or newest.is_marker:
+            return ok("", "nothing: the row is gone, and the newest record says so")
+        if EXPIRES_AT in newest.properties:
+            return ok("", "nothing: the row has expired, as its newest record says (expires_at)")
+        return failure("", "Cassandra has no row, and the newest record has one", resend)
+    if newest.value is None or newest.is_marker:
+        return failure("", "Cassandra has the row, and the newest record says that it is gone", resend)
+    if newest.data in row.records.values():
+        return ok("", "nothing: the newest record is the row as Cassandra has it")
+    text = "the newest record has other values than Cassandra"
+    return failure("", f"{text}{_late(row, newest)}", f"if it stays so: {resend}")
+
+
+def _changes_columns(source: SourceView, key: RowKey) -> bool:
+    """Whether it serves the table, or may, and its records are not the row's own bytes."""
+    options = source.options
+    is_its = (options.get("keyspace"), options.get("table")) == (key.table.keyspace, key.table.name)
+    changed = [name for name, value in options.items() if name.startswith("columns") and value not in ("", ".*")]
+    return bool(changed) and (is_its or bool(options.get("tables")))
+
+
+def _is_equal(row: CurrentRow, records: Sequence[DataRecord]) -> bool:
+    newest = records[-1].data if records else None
+    return newest is not None and row.records is not None and newest in row.records.values()
+
+
+def _late(row: CurrentRow, newest: DataRecord) -> str:
+    written = newest.properties.get(WRITETIME)
+    if row.writetime_us is None or written is None or int(written) >= row.writetime_us:
+        return ""
+    return f"; it is {as_duration((row.writetime_us - int(written)) / 1e6)} older than the row's last write"
+
+
+def _cut(count: int, limit: int) -> list[Finding]:
+    return [ok("", f"{count:,} in all; the newest {limit} are shown (--limit)")] if count > limit else []
+
+
+def _mutation_text(event: MutationEvent) -> str:
+    written = "" if event.writetime_us is None else f" {_moment(event.writetime_us)}"
+    columns = f" ({', '.join(event.columns)})" if event.columns else ""
+    return f"{_KINDS[event.kind.value]}{written}{columns}"
+
+
+def _moment(time_us: int) -> str:
+    try:
+        return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{time_us} us"  # a writer may give any time

@@ -1,0 +1,166 @@
+"""RowKey: the row of a trace, from the words of a command line to the exact CQL bytes of its key."""
+
+from __future__ import annotations
+
+import shlex
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+from change_agent.schema.node_connection import token_of
+from schemas.cql_bytes import UnwritableKeyError, cql_bytes, joined_partition_key
+from schemas.cql_type import CqlType, NativeType
+from schemas.cql_value import AvroValue
+from schemas.errors import ConfigError
+from schemas.mutation_event import MutationEvent, MutationKind
+from schemas.table_metadata import ColumnMetadata, TableMetadata
+
+__all__ = ["RowKey"]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowKey:
+    """A row of a table; without clustering values in a table that has them: a partition."""
+
+    table: TableMetadata
+    parts: tuple[bytes, ...]
+    """CQL bytes of the key's columns, partition key first."""
+    words: tuple[str, ...]
+    """As they were given."""
+
+    @property
+    def text(self) -> str:
+        """`id = 17, day = 2026-11-24`."""
+        named = zip(self.table.primary_key, self.words, strict=False)
+        return ", ".join(f"{column.name} = {word}" for column, word in named)
+
+    @property
+    def arguments(self) -> str:
+        """Table and key as a shell takes them."""
+        return shlex.join([self.table.full_name, *self.words])
+
+    @classmethod
+    def of_words(cls, table: TableMetadata, words: Sequence[str]) -> RowKey:
+        """One word for each column of the key. Raises ConfigError with what is missing or wrong."""
+        columns = table.primary_key
+        if len(words) not in (len(table.partition_key), len(columns)):
+            asked = " ".join(f"{column.name.upper()}({column.type})" for column in columns)
+            raise ConfigError.of("KEY", f"{len(words)} values are given; the key of {table.full_name} is: {asked}")
+        parts = tuple(_bytes_of(column, word) for column, word in zip(columns, words, strict=False))
+        return cls(table=table, parts=parts, words=tuple(words))
+
+    @property
+    def partition_key(self) -> bytes:
+        """As the commit log and events have it."""
+        return joined_partition_key(self.parts[: len(self.table.partition_key)])
+
+    @property
+    def clustering(self) -> tuple[bytes, ...]:
+        """Of the row; empty for a partition."""
+        return self.parts[len(self.table.partition_key) :]
+
+    @property
+    def is_row(self) -> bool:
+        """False for a partition of a table with clustering columns."""
+        return len(self.parts) == len(self.table.primary_key)
+
+    @property
+    def token(self) -> int:
+        """Of its partition."""
+        return token_of(self.partition_key)
+
+    def concerns(self, event: MutationEvent) -> bool:
+        """Whether the event may have changed the row: its own, its partition's, and deletions of ranges."""
+        if event.partition_key != self.partition_key:
+            return False
+        is_of_row = event.kind in (MutationKind.ROW, MutationKind.ROW_DELETION)
+        return not (is_of_row and self.clustering) or event.clustering == self.clustering
+
+
+def _bytes_of(column: ColumnMetadata, word: str) -> bytes:
+    if word.startswith("0x"):
+        try:
+            return bytes.fromhex(word[2:])
+        except ValueError as error:
+            raise ConfigError.of("KEY", f"{column.name}: {word} is no hexadecimal number") from error
+    read = _READ.get(column.type.name) if isinstance(column.type, NativeType) else None
+    if read is None:
+        raise ConfigError.of(
+            "KEY", f"{column.name} is of type {column.type}: give its bytes as 0x..., as `cdc decode` prints them"
+        )
+    try:
+        return _packed(column.type, read(word))
+    except (ValueError, InvalidOperation, OverflowError, UnwritableKeyError) as error:
+        raise ConfigError.of("KEY", f"{column.name}: {word!r} is no {column.type}") from error
+
+
+def _packed(cql_type: CqlType, value: AvroValue) -> bytes:
+    # Avro's form of a time has less digits.
+    if cql_type == NativeType("time"):
+        return struct.pack(">q", value)
+    return cql_bytes(cql_type, value)
+
+
+def _boolean(word: str) -> AvroValue:
+    return {"true": True, "false": False}.get(word.lower()) if word.lower() in {"true", "false"} else _refused(word)
+
+
+def _refused(word: str) -> AvroValue:
+    raise ValueError(word)
+
+
+def _timestamp(word: str) -> AvroValue:
+    """Milliseconds, or ISO 8601; without a zone it is UTC."""
+    if word.lstrip("-").isdigit():
+        return int(word)
+    moment = datetime.fromisoformat(word)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round((moment - _EPOCH).total_seconds() * 1000)
+
+
+def _time(word: str) -> AvroValue:
+    """Nanoseconds, or `13:30:54.234`."""
+    if word.isdigit():
+        return int(word)
+    clock, _, fraction = word.partition(".")
+    hours, minutes, seconds = (int(each) for each in clock.split(":"))
+    return ((hours * 60 + minutes) * 60 + seconds) * 1_000_000_000 + int(fraction.ljust(9, "0")[:9] or "0")
+
+
+def _varint(word: str) -> AvroValue:
+    number = int(word)
+    return number.to_bytes(((number if number >= 0 else ~number).bit_length() // 8) + 1, "big", signed=True)
+
+
+def _decimal(word: str) -> AvroValue:
+    sign, digits, exponent = Decimal(word).as_tuple()
+    if not isinstance(exponent, int):  # NaN and the like
+        return _refused(word)
+    unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
+    return {"bigint": _varint(str(unscaled)), "scale": -exponent}
+
+
+_READ: Final[Mapping[str, Callable[[str], AvroValue]]] = {
+    "ascii": str,
+    "bigint": int,
+    "boolean": _boolean,
+    "date": lambda word: (date.fromisoformat(word) - _EPOCH.date()).days,
+    "decimal": _decimal,
+    "double": float,
+    "float": float,
+    "inet": str,
+    "int": int,
+    "smallint": int,
+    "text": str,
+    "time": _time,
+    "timestamp": _timestamp,
+    "timeuuid": str,
+    "tinyint": int,
+    "uuid": str,
+    "varint": _varint,
+}

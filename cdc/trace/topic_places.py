@@ -1,0 +1,181 @@
+"""The messages of a row that Pulsar still has: events, records, dead letters. Nothing is acknowledged or changed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import fastavro
+import pulsar
+
+from cdc.trace.avro_values import read_avro, value_reader_of
+from cdc.trace.row_key import RowKey
+from schemas.errors import CdcError
+from schemas.mutation_event import MalformedEventsError, MutationEvent, MutationEvents, decode_events
+from schemas.record_properties import KIND
+from schemas.topics import partition_of_token
+from source_connector.data_format import DataFormat
+from source_connector.encoding.projection import Projection
+from source_connector.events.pulsar_access import schema_info
+
+__all__ = ["DataRecord", "TopicEvent", "TopicReadError", "data_records", "topic_events"]
+
+_TIMEOUT_MS: Final = 10_000
+_QUEUE: Final = 5_000
+
+
+class TopicReadError(CdcError):
+    """A topic cannot be read: which, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicEvent:
+    """An event about the row, the message that holds it, and its place."""
+
+    place: str
+    published_ms: int
+    message: MutationEvents
+    event: MutationEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataRecord:
+    """A record of the row, or a marker of its partition. `value` is None for a row that is gone."""
+
+    place: str
+    published_ms: int
+    is_marker: bool
+    data: bytes | None
+    value: Mapping[str, Any] | None
+    properties: Mapping[str, str]
+
+
+def topic_events(
+    client: pulsar.Client, topic: str, partitions: int, key: RowKey, since_s: float | None
+) -> Iterator[TopicEvent]:
+    """Of the topic partition that the row belongs to, oldest first. Raises TopicReadError."""
+    name = f"{topic}-partition-{partition_of_token(key.token, partitions)}" if partitions else topic
+
+    @cache
+    def writer(version: int) -> Mapping[str, object]:
+        parsed: Any = fastavro.parse_schema(json.loads(schema_info(client, name, version).schema()))
+        return dict(parsed)
+
+    for message in _messages(client, name, since_s):
+        version = message._message.int_schema_version()  # noqa: SLF001  # the wrapper has bytes
+        try:
+            found = decode_events(message.data(), writer(version) if version >= 0 else None)
+        except MalformedEventsError:
+            continue  # a DataStax agent's, or a message that becomes a dead letter
+        for event in found.events:
+            if found.table_id == key.table.table_id and key.concerns(event):
+                place = _place(name, message)
+                yield TopicEvent(place=place, published_ms=message.publish_timestamp(), message=found, event=event)
+
+
+def data_records(
+    client: pulsar.Client, topic: str, partitions: int, key: RowKey, since_s: float | None
+) -> Iterator[DataRecord]:
+    """Of all topic partitions, in the order in which they were published. Raises TopicReadError."""
+    names = [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
+    found: list[DataRecord] = []
+    for name in names:
+        found += _records(client, name, key, since_s)
+    yield from sorted(found, key=lambda each: each.published_ms)
+
+
+def _records(client: pulsar.Client, name: str, key: RowKey, since_s: float | None) -> Iterator[DataRecord]:
+    decoders: dict[int, _Decoder] = {}
+    for message in _messages(client, name, since_s):
+        version = message._message.int_schema_version()  # noqa: SLF001  # the wrapper has bytes
+        if version not in decoders:
+            decoders[version] = _Decoder(client, name, version, key)
+        decoder = decoders[version]
+        if (is_marker := decoder.is_marker(message)) is None:
+            continue
+        data = None if message._message.has_null_value() else message.data()  # noqa: SLF001
+        yield DataRecord(
+            place=_place(name, message),
+            published_ms=message.publish_timestamp(),
+            is_marker=is_marker,
+            data=data,
+            value=decoder.value(data),
+            properties=message.properties(),
+        )
+
+
+class _Decoder:
+    """Of the records of one schema version, in whichever of the three formats."""
+
+    def __init__(self, client: pulsar.Client, name: str, version: int, key: RowKey) -> None:
+        try:
+            text: str | bytes = schema_info(client, name, version).schema()
+        except UnicodeDecodeError as error:
+            # The client takes every schema for text, and one of KEY_VALUE has binary lengths.
+            text = error.object
+        self._schema = _value_schema(text)
+        self._keys = {
+            _message_key(key, each, width): width < len(key.parts) for each in DataFormat for width in _widths(key)
+        }
+
+    def is_marker(self, message: pulsar.Message) -> bool | None:
+        """None for a record of another row."""
+        found = self._keys.get(message.partition_key())
+        kind = message.properties().get(KIND, "")
+        return found if found is None else found or kind in {"partition_deletion", "range_deletion"}
+
+    def value(self, data: bytes | None) -> Mapping[str, Any] | None:
+        """As a person reads it; None for a row that is gone."""
+        if data is None or data == b"{}":
+            return None
+        if data.startswith(b"{"):
+            decoded: Mapping[str, Any] = json.loads(data)
+            return decoded
+        return {"bytes": data.hex()} if self._schema is None else read_avro(self._schema, data)
+
+
+def _widths(key: RowKey) -> set[int]:
+    """How many of its columns a key has that concerns the row: all, or those of the partition."""
+    return {len(key.parts), len(key.table.partition_key)}
+
+
+def _message_key(key: RowKey, data_format: DataFormat, width: int) -> str:
+    found = Projection(key.table, data_format=data_format).record_key(key.parts[:width])
+    return found.decode() if data_format is DataFormat.JSON else base64.b64encode(found).decode()
+
+
+def _value_schema(text: str | bytes) -> Any:
+    """Of a KEY_VALUE schema: uint32 length and JSON of the key's, the same of the value's."""
+    data = text.encode() if isinstance(text, str) else text
+    width = int.from_bytes(data[:4], "big")
+    return value_reader_of(data[8 + width :] if width < len(data) else data)
+
+
+def _messages(client: pulsar.Client, name: str, since_s: float | None) -> Iterator[pulsar.Message]:
+    """The messages that the topic partition has now."""
+    try:
+        reader = client.create_reader(name, pulsar.MessageId.earliest, receiver_queue_size=_QUEUE)
+    except pulsar.PulsarException as error:
+        raise TopicReadError(f"{name} cannot be read ({error}); grant the right to consume") from error
+    try:
+        if since_s is not None:
+            reader.seek(int((time.time() - since_s) * 1000))
+        while reader.has_message_available():
+            yield reader.read_next(timeout_millis=_TIMEOUT_MS)
+    except pulsar.Timeout:
+        return
+    except pulsar.PulsarException as error:
+        raise TopicReadError(f"{name} cannot be read further ({error})") from error
+    finally:
+        reader.close()
+
+
+def _place(name: str, message: pulsar.Message) -> str:
+    at = message.message_id()
+    batch = f":{at.batch_index()}" if at.batch_index() >= 0 else ""
+    return f"{name.rpartition('/')[2]} {at.ledger_id()}:{at.entry_id()}{batch}"

@@ -1,0 +1,165 @@
+"""Stops: the reasons why a table's progress stands still: its changes may be lost, or wait until an operator decides.
+
+    stops.json => {"<keyspace.table>" or "*": reason | {"reason": reason, "gaps": [hex of a gap record, ...]}}
+
+Stops survive a restart of the agent. If reported gaps cover all changes of a stop, it ends when records on the gaps topic
+close them (`cdc spark resync`). Any other stop ends when `cdc agent resume-progress` removes it from the file: only an
+operator knows that the table was verified or backfilled.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from change_agent.private_files import write_private_text
+from schemas.errors import CdcError
+from schemas.gap_record import GapRecord, decode_gap, encode_gap
+
+__all__ = ["EVERY_TABLE", "Stops", "read_stops", "remove_stops"]
+
+EVERY_TABLE: Final = "*"
+_NAME: Final = "stops.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stop:
+    """The stop of one table. It ends when all of `gaps` are closed. Without gaps, an operator removes it."""
+
+    reason: str
+    gaps: tuple[GapRecord, ...] = ()
+
+    def with_gaps(self, gaps: Sequence[GapRecord]) -> _Stop:
+        """This stop, waiting for these gaps as well. A stop that waits for an operator still does."""
+        return (
+            replace(self, gaps=tuple(dict.fromkeys((*self.gaps, *gaps))))
+            if self.gaps and gaps
+            else _Stop(reason=self.reason)
+        )
+
+    def without(self, closings: Sequence[GapRecord]) -> _Stop | None:
+        """This stop without the gaps that these records close; None when it ends."""
+        left = tuple(gap for gap in self.gaps if not any(each.closes(gap) for each in closings))
+        return replace(self, gaps=left) if left or not self.gaps else None
+
+
+class Stops:
+    """The file of a working directory. May be used by several threads; another process may remove stops."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory: Final = directory
+        self._lock: Final = threading.Lock()
+        self._stored: Mapping[str, _Stop] = {}
+        # Changes that could not be written yet.
+        self._unwritten: dict[str, _Stop] = {}
+        self._seen: tuple[int, int] | None = None
+
+    def note(self, table: str, reason: str, gaps: Sequence[GapRecord] = ()) -> None:
+        """The progress of `keyspace.table`, or of EVERY_TABLE, stands still from now on. The first reason stays.
+
+        `gaps`: the records that are about to be published, if they cover all changes that may be lost.
+        """
+        with self._lock:
+            self._refresh()
+            known = self._known().get(table)
+            noted = _Stop(reason=reason, gaps=tuple(gaps)) if known is None else known.with_gaps(gaps)
+            if noted != known:
+                self._unwritten[table] = noted
+                self._write()
+
+    def awaits_closing(self) -> bool:
+        """Whether a stop waits for gaps to be closed."""
+        with self._lock:
+            self._refresh()
+            return any(each.gaps for each in self._known().values())
+
+    def close(self, closings: Iterable[GapRecord]) -> list[str]:
+        """Apply the closing records of the gaps topic; returns the tables that continue. Raises OSError."""
+        records = [each for each in closings if each.is_closing]
+        with self._lock:
+            self._refresh()
+            known = self._known()
+            left = {table: stop for table, each in known.items() if (stop := each.without(records)) is not None}
+            if left != known:
+                _store(self._directory, left)
+                self._unwritten = {}
+                self._refresh()
+            return sorted(known.keys() - left.keys())
+
+    def reasons(self) -> Mapping[str, str]:
+        """By table, as the file has them now."""
+        with self._lock:
+            if self._unwritten:
+                self._write()
+            self._refresh()
+            return {table: each.reason for table, each in self._known().items()}
+
+    def _known(self) -> dict[str, _Stop]:
+        return {**self._stored, **self._unwritten}
+
+    def _write(self) -> None:
+        self._refresh()
+        try:
+            _store(self._directory, self._known())
+        except OSError:
+            # It is in memory; the same full disk stops the positions, which is logged.
+            return
+        self._unwritten = {}
+        self._refresh()
+
+    def _refresh(self) -> None:
+        try:
+            status = (self._directory / _NAME).stat()
+        except OSError:
+            self._seen, self._stored = None, {}
+            return
+        if self._seen != (status.st_ino, status.st_mtime_ns):
+            self._seen, self._stored = (status.st_ino, status.st_mtime_ns), _read(self._directory)
+
+
+def read_stops(directory: Path) -> Mapping[str, str]:
+    """The reasons of a working directory's stops, by table. A file that is damaged stops every table."""
+    return {table: each.reason for table, each in _read(directory).items()}
+
+
+def remove_stops(directory: Path, table: str | None) -> Mapping[str, str]:
+    """Remove one table's stop, or all, from the file; the reasons of the removed stops. Raises OSError."""
+    stored = _read(directory)
+    taken = {name: each.reason for name, each in stored.items() if table is None or name == table}
+    if taken:
+        _store(directory, {name: each for name, each in stored.items() if name not in taken})
+    return taken
+
+
+def _read(directory: Path) -> dict[str, _Stop]:
+    try:
+        loaded = json.loads((directory / _NAME).read_text(encoding="utf-8"))
+        return {str(table): _of_json(stop) for table, stop in loaded.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError, KeyError, CdcError) as error:
+        return {EVERY_TABLE: _Stop(reason=f"{directory / _NAME} cannot be read ({error})")}
+
+
+def _of_json(stop: object) -> _Stop:
+    if not isinstance(stop, dict):
+        return _Stop(reason=str(stop))
+    return _Stop(reason=str(stop["reason"]), gaps=tuple(decode_gap(bytes.fromhex(each)) for each in stop["gaps"]))
+
+
+def _as_json(stop: _Stop) -> object:
+    if not stop.gaps:
+        return stop.reason
+    return {"reason": stop.reason, "gaps": [encode_gap(each).hex() for each in stop.gaps]}
+
+
+def _store(directory: Path, stops: Mapping[str, _Stop]) -> None:
+    path = directory / _NAME
+    temporary = path.with_suffix(".tmp")
+    written = {table: _as_json(each) for table, each in sorted(stops.items())}
+    write_private_text(temporary, json.dumps(written, indent=1) + "\n")
+    temporary.replace(path)

@@ -1,0 +1,187 @@
+"""TopicChecks: the state of each events topic when it was last found complete, and from where events are lost if it is
+not.
+
+    topic-looks.json => {"<topic>": Entry}
+      Entry => {"mark": text | null, "lost": text | null, "looks": [{"ends": [[ledger, entry], ...], "place": Place | null}]}
+      Place => [segment id, position, time in milliseconds]
+
+A check stores where each topic partition ended, and what of the commit log was acknowledged just before. When the
+subscription has consumed up to these ends, the topic is no longer needed for what was acknowledged before, and
+earlier checks are forgotten. So events that nobody consumed count as lost, too. No two clocks are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from change_agent.errors import TopicLostError
+from change_agent.positions.inflight import Place
+
+__all__ = ["LostTopic", "TopicChecks", "TopicState"]
+
+# A subscription without a mark gets one then: the agent that has made its topic has had time to set its own.
+_UNMARKED_S: Final = 60.0
+# Checks that are kept while nothing is consumed; of more, every second one.
+_MOST_CHECKS: Final = 120
+
+LedgerPosition = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """An events topic that exists with its subscription in every partition.
+
+    `mark` names this subscription: one that was removed and made again has another, or none. `ends` are the last entries of
+    the partitions, `consumed` how far the subscription is in each; empty where the broker does not answer that. `is_drained`:
+    nothing waits for the subscription.
+    """
+
+    partitions: int
+    mark: str | None
+    ends: tuple[LedgerPosition, ...] = ()
+    consumed: tuple[LedgerPosition, ...] = ()
+    is_drained: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostTopic:
+    """Events behind `since` (None: any) that were acknowledged before the call may be lost; `on_reported` is called when that is published."""
+
+    topic: str
+    reason: str
+    since: Place | None
+    on_reported: Callable[[], None]
+
+
+class _Check(NamedTuple):
+    ends: tuple[LedgerPosition, ...]
+    place: Place | None
+
+
+@dataclass(slots=True)
+class _Entry:
+    mark: str | None
+    lost: str | None = None
+    checks: list[_Check] = field(default_factory=list)
+    since: float = 0.0
+
+
+class TopicChecks:
+    """The file of a working directory; may be used by several threads."""
+
+    def __init__(self, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path: Final = directory / "topic-looks.json"
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._entries: Final = self._read()
+        # The file's content until the loss is published.
+        self._unreported: Final[dict[str, _Entry]] = {}
+
+    def knows(self, topic: str) -> bool:
+        """Whether the topic was found whole before."""
+        with self._lock:
+            return topic in self._entries
+
+    def compare(self, topic: str, found: TopicState) -> None:
+        """Raises TopicLostError when this is not the subscription of the last check, or the topic was lost since."""
+        with self._lock:
+            entry = self._entries.get(topic)
+        if entry is None:
+            return
+        if entry.lost is not None:
+            raise TopicLostError(topic, entry.lost)
+        if entry.mark is not None and entry.mark != found.mark:
+            raise TopicLostError(
+                topic, "has another subscription than before: it was removed, or the topic was deleted, and made again"
+            )
+
+    def wants_mark(self, topic: str) -> bool:
+        """Whether its subscription is known for a minute, and has no mark."""
+        with self._lock:
+            entry = self._entries.get(topic)
+            return entry is not None and entry.mark is None and self._clock() >= entry.since + _UNMARKED_S
+
+    def note_lost(self, topic: str, reason: str) -> None:
+        """Events of it were lost, whatever is found next."""
+        with self._lock:
+            entry = self._entries.get(topic)
+            if entry is not None:
+                entry.lost = reason
+
+    def note(self, topic: str, found: TopicState, place: Place | None) -> None:
+        """It was found whole; `place` is from before the check, or None while events of it wait on disk."""
+        with self._lock:
+            entry = self._entries.setdefault(topic, _Entry(found.mark, since=self._clock()))
+            entry.mark = found.mark or entry.mark
+            if place is not None or not entry.checks:
+                entry.checks.append(_Check(found.ends, place))
+            consumed = [
+                number
+                for number, check in enumerate(entry.checks)
+                if found.is_drained or _reached(found.consumed, check.ends)
+            ]
+            if consumed:
+                del entry.checks[: consumed[-1]]
+            if len(entry.checks) > _MOST_CHECKS:
+                entry.checks[1:] = entry.checks[2::2]
+
+    def renew(self, topic: str, found: TopicState) -> Place | None:
+        """It was lost, and was made again: where in the log what may be lost begins. Until `note_reported` the file says so."""
+        with self._lock:
+            entry = self._entries[topic]
+            self._unreported.setdefault(topic, entry)
+            place = entry.checks[0].place if entry.checks else None
+            self._entries[topic] = _Entry(found.mark, checks=[_Check(found.ends, place)], since=self._clock())
+            return place
+
+    def note_reported(self, topic: str) -> None:
+        """The loss is known to those who have to know."""
+        with self._lock:
+            self._unreported.pop(topic, None)
+        self.save()
+
+    def save(self) -> None:
+        """Write the file; a loss that a crash hides is found again by the marks."""
+        with self._lock:
+            entries = {topic: _as_json(entry) for topic, entry in sorted((self._entries | self._unreported).items())}
+            temporary = self.path.with_suffix(".tmp")
+            try:
+                temporary.write_text(json.dumps(entries, indent=1), encoding="utf-8")
+                temporary.replace(self.path)
+            except OSError:
+                # The same full disk stops the positions, which is reported.
+                return
+
+    def _read(self) -> dict[str, _Entry]:
+        try:
+            loaded = json.loads(self.path.read_text(encoding="utf-8"))
+            return {str(topic): _of_json(entry) for topic, entry in loaded.items()}
+        except (OSError, ValueError, TypeError, AttributeError, KeyError):
+            # Known again at the next check.
+            return {}
+
+
+def _reached(consumed: tuple[LedgerPosition, ...], ends: tuple[LedgerPosition, ...]) -> bool:
+    return bool(ends) and len(consumed) == len(ends) and all(map(operator.ge, consumed, ends))
+
+
+def _as_json(entry: _Entry) -> dict[str, object]:
+    return {"mark": entry.mark, "lost": entry.lost, "looks": [each._asdict() for each in entry.checks]}
+
+
+def _of_json(entry: dict[str, Any]) -> _Entry:
+    checks = [
+        _Check(
+            tuple((int(ledger), int(end)) for ledger, end in check["ends"]),
+            None if check["place"] is None else Place(*map(int, check["place"])),
+        )
+        for check in entry["looks"]
+    ]
+    return _Entry(entry["mark"], entry["lost"], checks)

@@ -1,0 +1,90 @@
+"""TopicFiles: what of one topic is on disk: events that are held, and events that are larger than the broker takes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from change_agent.metrics import TableMetrics
+from change_agent.publishing.held_events import TOO_LARGE, HeldEvents
+from schemas.mutation_event import MutationEvents, encode_events
+
+__all__ = ["TopicFiles"]
+
+_log: Final = logging.getLogger(__name__)
+# After the disk refused a write.
+_PAUSE_S: Final = 0.5
+
+
+class TopicFiles:
+    """Owned by the publisher's thread. `held` is read through :meth:`read_next`, which reports damage.
+
+    Too large events of an earlier process are behind the held ones again: the broker may take more by now.
+    """
+
+    def __init__(self, topic: str, directory: Path, name: str, metrics: TableMetrics) -> None:
+        self._topic: Final = topic
+        self._metrics: Final = metrics
+        self.held: Final = HeldEvents(directory / name)
+        self.too_large: Final = HeldEvents(directory / TOO_LARGE / name)
+        self._refused_at: float | None = None
+        self._retry_too_large()
+        self._report_damage(self.held)
+
+    @property
+    def may_write(self) -> bool:
+        """False for a moment after the disk refused a write."""
+        return self._refused_at is None or time.monotonic() - self._refused_at > _PAUSE_S
+
+    def hold(self, payloads: Sequence[bytes]) -> bool:
+        """Store messages behind those that are held. They are durable when this is True; False when the disk refuses."""
+        return self._append(self.held, payloads)
+
+    def keep_too_large(self, payload: bytes) -> bool:
+        """The same for the message of an event that is too large."""
+        return self._append(self.too_large, [payload])
+
+    def read_next(self) -> MutationEvents | None:
+        """The next message that is held and can be read; None at the end."""
+        message = self.held.read_next()
+        self._report_damage(self.held)
+        return message
+
+    def _append(self, file: HeldEvents, payloads: Sequence[bytes]) -> bool:
+        try:
+            file.append(payloads)
+        except OSError as error:
+            self._metrics.write_failures += 1
+            if self._refused_at is None:
+                _log.error("%s cannot be written (%s); its events wait, trying again", file.path, error.strerror)
+            self._refused_at = time.monotonic()
+            return False
+        self._refused_at = None
+        return True
+
+    def _retry_too_large(self) -> None:
+        if self.too_large.size == 0:
+            return
+        payloads = []
+        while (message := self.too_large.read_next()) is not None:
+            payloads.append(encode_events(message))
+        self._report_damage(self.too_large)
+        if not payloads or self.hold(payloads):
+            self.too_large.remove()
+        else:
+            self.too_large.rewind()
+
+    def _report_damage(self, file: HeldEvents) -> None:
+        if damaged := file.take_damage():
+            self._metrics.damaged_bytes += damaged
+            _log.error(
+                "%s: %d bytes of events in %s are damaged and cannot be published: verify the table; the others are sent, then"
+                " the file is kept as %s.damaged",
+                self._topic,
+                damaged,
+                file.path,
+                file.path.name,
+            )

@@ -1,0 +1,32 @@
+"""Checkpoints: a table's newest checkpoint, and a few older ones for a subscription that is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from schemas.progress_record import Checkpoint
+
+__all__ = ["with_newest"]
+
+# The ages of older ones double, from this one to some two hours.
+_FIRST_AGE_MS: Final = 500
+_MOST_DOUBLINGS: Final = 14
+
+
+def with_newest(checkpoints: Sequence[Checkpoint], newest: Checkpoint) -> tuple[Checkpoint, ...]:
+    """The newest one first, then the oldest one of each range of ages. One with the positions of a newer one says less."""
+    kept = [newest]
+    by_age: dict[int, Checkpoint] = {}
+    for each in checkpoints:
+        if each.resolved_ms < newest.resolved_ms and each.positions != newest.positions:
+            # The later ones are older.
+            by_age[_doublings(newest.resolved_ms - each.resolved_ms)] = each
+    for _, each in sorted(by_age.items()):
+        if each.positions != kept[-1].positions:
+            kept.append(each)
+    return tuple(kept[: _MOST_DOUBLINGS + 1])
+
+
+def _doublings(age_ms: int) -> int:
+    return min(_MOST_DOUBLINGS, (age_ms // _FIRST_AGE_MS).bit_length())

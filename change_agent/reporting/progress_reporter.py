@@ -1,0 +1,224 @@
+"""ProgressReporter: publishes until when the events topics have everything that this node took (schemas.progress_record)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol
+from uuid import UUID
+
+from change_agent.errors import PublishError
+from change_agent.private_files import open_private
+from change_agent.publishing.event_producers import EventProducer
+from change_agent.reporting.checkpoints import with_newest
+from runtime.backoff import Backoff
+from runtime.notices import Notices
+from runtime.stage import Stage
+from schemas.progress_record import (
+    Checkpoint,
+    MalformedProgressError,
+    Peer,
+    ProgressRecord,
+    TableProgress,
+    decode_progress,
+    encode_progress,
+)
+from schemas.table_metadata import TableMetadata
+
+__all__ = ["ProgressReporter", "ProgressState", "newest_published_ms", "stored_progress"]
+
+_log: Final = logging.getLogger(__name__)
+_NAME: Final = "progress.avro"
+_ANSWER_TIMEOUT_S: Final = 30.0
+_BACKOFF: Final = Backoff(0.5, 30)
+# Progress that stands still is published again after this time, so that a reader sees that the agent runs.
+_STILL_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressState:
+    """The agent's knowledge of its node. `stops` has every published table, with None if it does not stand still."""
+
+    node_id: UUID
+    tables: Sequence[TableMetadata]
+    stops: Mapping[tuple[str, str], str | None]
+    peers: Sequence[Peer]
+    replication: Mapping[str, Mapping[str, str]]
+    behind: str | None
+
+
+class Checkpoints(Protocol):
+    """Knows what the broker has acknowledged: a MutationPublisher."""
+
+    def checkpoint(self, keyspace: str, table: str) -> Checkpoint | None:
+        """Until when the broker has everything of a table; None while that is not known."""
+
+    def stopped(self, keyspace: str, table: str) -> str | None:
+        """Why a table's events do not get to the broker, as text."""
+
+
+class ProgressReporter(Stage):
+    """Publishes a record when a moment was passed, at most one each interval. `note` may be called by any thread.
+
+    `state` gives None while nothing was read. `record` has what was published last, or is tried to be, for any thread.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        open_producer: Callable[[], EventProducer],
+        state: Callable[[], ProgressState | None],
+        checkpoints: Checkpoints,
+        interval_s: float,
+    ) -> None:
+        super().__init__("reporter of the progress")
+        self._path: Final = directory / _NAME
+        self._open_producer: Final = open_producer
+        self._state: Final = state
+        self._checkpoints: Final = checkpoints
+        self._interval_s: Final = interval_s
+        self._noted: Final = threading.Event()
+        self._notices: Final = Notices(_log, again_after_s=None)
+        self._producer: EventProducer | None = None
+        stored = stored_progress(directory)
+        self._history: Final[dict[tuple[str, str], tuple[Checkpoint, ...]]] = {
+            (each.keyspace, each.table): tuple(each.checkpoints) for each in (stored.tables if stored else ())
+        }
+        self.record: ProgressRecord | None = None
+
+    def ages_s(self) -> dict[str, float]:
+        """By table: seconds since the time before which the events topic has everything; for any thread."""
+        record, now_ms = self.record, time.time() * 1000
+        tables = () if record is None else record.tables
+        return {each.name: (now_ms - each.checkpoints[0].resolved_ms) / 1000 for each in tables if each.checkpoints}
+
+    def as_status(self) -> dict[str, object]:
+        """By table: that time in milliseconds since the epoch, and why it stands still; for any thread."""
+        record = self.record
+        return {
+            each.name: {
+                "time_ms": each.checkpoints[0].resolved_ms if each.checkpoints else None,
+                "stopped": each.stopped or (None if record is None else record.behind),
+            }
+            for each in (() if record is None else record.tables)
+        }
+
+    def note(self) -> None:
+        """A moment was passed."""
+        self._noted.set()
+
+    def wake(self) -> None:
+        """End the wait for a moment."""
+        self._noted.set()
+
+    def run(self) -> None:
+        """Publish until the stop; what the broker does not take is tried again, with what is newest then."""
+        failures, sent_at = 0, 0.0
+        while not self.stopping.is_set():
+            self._noted.wait(self._interval_s)
+            self._noted.clear()
+            record = self._next()
+            if record is None or (_same(record, self.record) and time.monotonic() < sent_at + _STILL_S):
+                continue
+            self.record = record
+            try:
+                self._publish(record)
+            except PublishError as error:
+                failures += 1
+                self._notices.say("broker", f"the progress cannot be published: {error}; trying again")
+                self._close()
+                self.stopping.wait(_BACKOFF.pause_s(failures))
+            else:
+                failures, sent_at = 0, time.monotonic()
+                self._notices.clear("broker", "the progress is published again")
+                self.stopping.wait(self._interval_s)
+        self._close()
+
+    def _next(self) -> ProgressRecord | None:
+        state = self._state()
+        if state is None:
+            return None
+        tables = {(each.keyspace, each.name): each for each in state.tables}
+        progress = tuple(self._progress(each, state.stops.get(name)) for name, each in sorted(tables.items()))
+        keyspaces = {each.keyspace for each in state.tables}
+        return ProgressRecord(
+            node_id=state.node_id,
+            published_ms=int(time.time() * 1000),
+            tables=progress,
+            peers=tuple(state.peers),
+            replication={name: options for name, options in state.replication.items() if name in keyspaces},
+            behind=state.behind,
+        )
+
+    def _progress(self, table: TableMetadata, stop: str | None) -> TableProgress:
+        name = (table.keyspace, table.name)
+        newest = self._checkpoints.checkpoint(*name)
+        checkpoints = self._history.get(name, ())
+        if newest is not None and (not checkpoints or newest.resolved_ms > checkpoints[0].resolved_ms):
+            checkpoints = self._history[name] = with_newest(checkpoints, newest)
+        return TableProgress(
+            keyspace=table.keyspace,
+            table=table.name,
+            table_id=table.table_id,
+            checkpoints=checkpoints,
+            stopped=stop or self._checkpoints.stopped(*name),
+        )
+
+    def _publish(self, record: ProgressRecord) -> None:
+        payload = encode_progress(record)
+        self._store(payload)
+        if self._producer is None:
+            self._producer = self._open_producer()
+        results: SimpleQueue[str | None] = SimpleQueue()
+        if not self._producer.send(payload, str(record.node_id), results.put):
+            raise PublishError(
+                "the progress topic", f"a record of {len(payload)} bytes is larger than the broker takes"
+            )
+        try:
+            problem = results.get(timeout=_ANSWER_TIMEOUT_S)
+        except Empty:
+            problem = "the broker does not answer"
+        if problem is not None:
+            raise PublishError("the progress topic", problem)
+
+    def _store(self, payload: bytes) -> None:
+        """Before it is published: an agent after this one publishes nothing older. It need not survive a power loss."""
+        temporary = self._path.with_suffix(".tmp")
+        try:
+            with open_private(temporary, "wb") as file:
+                file.write(payload)
+            temporary.replace(self._path)
+        except OSError as error:
+            raise PublishError("the progress topic", f"{self._path} cannot be written ({error.strerror})") from error
+
+    def _close(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+
+
+def stored_progress(directory: Path) -> ProgressRecord | None:
+    """The record that an agent of this working directory has published last; None where there is none."""
+    try:
+        return decode_progress((directory / _NAME).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, MalformedProgressError) as error:
+        _log.warning("%s cannot be read (%s): older times are forgotten", directory / _NAME, error)
+        return None
+
+
+def newest_published_ms(record: ProgressRecord | None) -> int:
+    """The newest time of a record, since the epoch; 0 without one."""
+    if record is None:
+        return 0
+    return max((each.resolved_ms for table in record.tables for each in table.checkpoints), default=0)
+
+
+def _same(record: ProgressRecord, other: ProgressRecord | None) -> bool:
+    return other is not None and replace(record, published_ms=0) == replace(other, published_ms=0)

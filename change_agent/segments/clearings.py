@@ -1,0 +1,392 @@
+"""Clearings: publishes on a table's events topic that the table was truncated or dropped.
+
+    clearings.json => {"truncations": {table id: [segment id, position, time in ms]}, "alive": [table id]}
+
+A truncation is found in the node's `system.local`: whenever the provider has asked the node (the log moved, or its interval is
+over), and when the log itself says that the node has noted one. Its place in the log is known, so the reader stops there, and
+the message goes behind the events of before. Where the reader is farther already, the message goes now, and then the table's
+events from that place on once more: so whoever reads the topic finds behind it every change that it has not removed.
+
+A drop is found when the node's schema lacks a table that was alive. It is published where the reader is then.
+
+A clearing is stored when the broker has it on every partition, and the events that were published once more. After a crash
+before that, both are published again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol
+from uuid import UUID
+
+from change_agent.errors import PublishError
+from change_agent.events.mutation_events import EventKeys
+from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
+from change_agent.positions.inflight import InflightPositions
+from change_agent.private_files import write_private_text
+from change_agent.publishing.event_producers import EventProducer
+from change_agent.schema.table_metadata import KnownTables
+from runtime.backoff import Backoff
+from runtime.notices import Notices
+from schemas.mutation_event import Clearing, ClearingKind, MutationEvents, encode_clearing
+from schemas.table_metadata import TableMetadata
+from schemas.topics import events_topic
+from schemas.truncation import Truncation
+
+__all__ = ["Clearings", "LogState", "Producers"]
+
+_log: Final = logging.getLogger(__name__)
+_NAME: Final = "clearings.json"
+_BACKOFF: Final = Backoff(1.0, 60.0)
+_ANSWER_TIMEOUT_S: Final = 10.0
+_NODE_ANSWER_S: Final = 1.0
+_NODE_PAUSE_S: Final = 10.0
+# Events that were handed over come first, if the broker takes them in this time.
+_EMPTY_S: Final = 5.0
+# For the place in the log to be read; longer than the usual period of sync.
+_PATIENCE_S: Final = 12.0
+
+
+class ClearedTables(Protocol):
+    """The node's answers: a TableMetadataProvider."""
+
+    truncations: Mapping[UUID, Truncation]
+    present: frozenset[UUID] | None
+
+    def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
+        """Ask the node, if it was not asked since this time."""
+
+
+class Producers(Protocol):
+    """Opens producers of messages with a clearing: EventProducers."""
+
+    def open_clearings(self, topic: str) -> list[EventProducer]:
+        """One for each partition; blocks until the topic can be used, or raises PublishError."""
+
+    def has_published(self, topic: str) -> bool:
+        """Whether this agent has ever opened the topic for events. Raises PublishError."""
+
+
+class LogState(Protocol):
+    """How far the reader is; asked on its own thread."""
+
+    def read_position(self, segment_id: int) -> int | None:
+        """Everything of the segment before it was read; None while it is not open."""
+
+    def unread(self, segment_id: int) -> Iterable[int]:
+        """Segments up to this one that were not read to their end."""
+
+    def read_place(self) -> tuple[int, int]:
+        """The last segment that is open, and how far it was read; zeros without any."""
+
+
+class _State(Enum):
+    """FOUND ──> done, or, where the reader is farther already, FOUND ──> REPEATED ──> done."""
+
+    FOUND = auto()
+    REPEATED = auto()
+    """It is published; the events behind it are handed over once more, and the broker has not all of them yet."""
+
+
+@dataclass(kw_only=True)
+class _Pending:
+    table: TableMetadata
+    kind: ClearingKind
+    place: Truncation
+    found_at: float
+    state: _State = _State.FOUND
+    due_at: float = 0.0
+    failures: int = 0
+
+    def is_at(self, segment_id: int, position: int) -> bool:
+        return self.state is _State.FOUND and self.place[:2] == (segment_id, position)
+
+    def put_off(self) -> None:
+        """It is tried again ever more rarely."""
+        self.failures += 1
+        self.due_at = time.monotonic() + _BACKOFF.pause_s(self.failures)
+
+
+class Clearings:
+    """Used by the reader's thread. `read_again(table_id, segment_id, position)` publishes a table's events from that place on."""
+
+    def __init__(
+        self,
+        directory: Path,
+        source: ClearedTables,
+        interpreter: MutationInterpreter,
+        positions: InflightPositions,
+        producers: Producers,
+        topic_prefix: str,
+        stopping: threading.Event,
+    ) -> None:
+        self._path: Final = directory / _NAME
+        self._source: Final = source
+        self._interpreter: Final = interpreter
+        self._positions: Final = positions
+        self._producers: Final = producers
+        self._topic_prefix: Final = topic_prefix
+        self._stopping: Final = stopping
+        self._notices: Final = Notices(_log)
+        self._published: dict[UUID, Truncation] | None = None
+        self._alive: set[UUID] = set()
+        self._pending: Final[dict[UUID, _Pending]] = {}
+        self._noted = 0
+        self._ask_at = 0.0
+        # The input of the last check: there is nothing to do while all of it is the same.
+        self._seen: tuple[object, ...] = ()
+
+    def find(self, first_segment_id: int | None) -> None:
+        """Look what the node says. `first_segment_id` is the oldest segment in `cdc_raw`: at the very first start, truncations
+        of before have no events here."""
+        self._ask_node()
+        truncations, present = self._source.truncations, self._source.present
+        seen = (truncations, present, self._interpreter.schema_version)
+        if present is None or all(
+            a is b or a == b for a, b in zip(seen, self._seen or (None, None, None), strict=True)
+        ):
+            return
+        self._seen = seen
+        published = {each.table_id: each for each in self._interpreter.published_tables}
+        self._load(truncations, first_segment_id)
+        assert self._published is not None
+        now = time.monotonic()
+        for table_id, found in truncations.items():
+            if table_id in published and table_id in present and _is_new(found, self._published.get(table_id)):
+                waiting = self._pending.get(table_id)
+                if waiting is None or waiting.place != found:
+                    self._pending[table_id] = _Pending(
+                        table=published[table_id], kind=ClearingKind.TRUNCATION, place=found, found_at=now
+                    )
+        for table_id in self._alive - present:
+            waiting = self._pending.get(table_id)
+            if table_id not in published:
+                self._alive.discard(table_id)
+            elif waiting is None or waiting.kind is not ClearingKind.DROP:
+                self._pending[table_id] = _Pending(
+                    table=published[table_id], kind=ClearingKind.DROP, place=Truncation(0, 0, _now_ms()), found_at=now
+                )
+        if not self._alive.issuperset(alive := present & published.keys()):
+            self._alive |= alive
+            self._store()
+
+    def _ask_node(self) -> None:
+        """Where the log says that the node has noted one. A node that is away stops the reader for a second now and then only."""
+        noted = self._interpreter.truncations_noted
+        if noted == self._noted or time.monotonic() < self._ask_at:
+            return
+        if self._source.as_of(time.time_ns() // 1_000_000, _NODE_ANSWER_S) is not None:
+            self._noted = noted
+        else:
+            self._ask_at = time.monotonic() + _NODE_PAUSE_S
+
+    def stop_in(self, segment_id: int, position: int) -> int | None:
+        """The next place in this segment behind `position` where a clearing has to be published."""
+        if not self._pending:
+            return None
+        return min(
+            (
+                each.place.position
+                for each in self._pending.values()
+                if each.state is _State.FOUND and each.place.segment_id == segment_id and each.place.position > position
+            ),
+            default=None,
+        )
+
+    def publish_at(self, segment_id: int, position: int) -> None:
+        """Everything before this place was handed over, and nothing behind it."""
+        for table_id, each in list(self._pending.items()):
+            if each.is_at(segment_id, position):
+                if not self._wait_for_events() and self._stopping.is_set():
+                    raise StoppedError
+                self._publish(table_id, each, each.place)
+
+    def publish_due(self, log: LogState, read_again: Callable[[UUID, int, int], None]) -> None:
+        """Publish what waits, if the reader has passed its place, or does not come there.
+
+        At the first failure the others wait for the next call: a broker that does not answer holds the reader up once, not once
+        for each table of a keyspace that was dropped.
+        """
+        now = time.monotonic()
+        due = [
+            (table_id, each)
+            for table_id, each in self._pending.items()
+            if now >= each.due_at
+            and (each.state is _State.REPEATED or now > each.found_at + _PATIENCE_S or _is_passed(each, log))
+        ]
+        if due and not self._wait_for_events() and self._stopping.is_set():
+            raise StoppedError
+        for table_id, each in due:
+            if each.state is _State.FOUND and not self._publish_due(table_id, each, log, read_again):
+                return
+        self._finish_repeated()
+
+    def _publish_due(
+        self, table_id: UUID, pending: _Pending, log: LogState, read_again: Callable[[UUID, int, int], None]
+    ) -> bool:
+        if pending.kind is ClearingKind.DROP:
+            segment_id, position = log.read_place()
+            return self._publish(table_id, pending, Truncation(segment_id, position, pending.place.time_ms))
+        if not self._publish(table_id, pending, pending.place, is_late=True):
+            return False
+        read_again(table_id, pending.place.segment_id, pending.place.position)
+        return True
+
+    def _finish_repeated(self) -> None:
+        """A crash before the broker has the events behind a truncation repeats the truncation and them."""
+        repeated = [table_id for table_id, each in self._pending.items() if each.state is _State.REPEATED]
+        if not repeated:
+            return
+        if self._wait_for_events():
+            for table_id in repeated:
+                self._finish(table_id, self._pending[table_id], self._pending[table_id].place)
+            return
+        for each in map(self._pending.__getitem__, repeated):
+            each.put_off()
+
+    def _wait_for_events(self) -> bool:
+        """Whether the broker has all events that were handed over."""
+        return self._positions.wait_until_empty(_EMPTY_S)
+
+    def _publish(self, table_id: UUID, pending: _Pending, place: Truncation, *, is_late: bool = False) -> bool:
+        """Put it on every partition; False when it has to be tried again. `is_late`: the events behind it are repeated."""
+        table = pending.table
+        topic = events_topic(table.keyspace, table.name, self._topic_prefix)
+        word = "truncation" if pending.kind is ClearingKind.TRUNCATION else "drop"
+        try:
+            # No topic is made for a table that is gone.
+            is_wanted = pending.kind is ClearingKind.TRUNCATION or self._producers.has_published(topic)
+            if is_wanted:
+                _send(self._producers.open_clearings(topic), topic, self._message(table_id, pending, place))
+        except PublishError as error:
+            pending.put_off()
+            self._notices.say(
+                topic, f"the {word} of {table.full_name} is not on its events topic yet, trying again: {error}"
+            )
+            return False
+        if is_wanted:
+            _log.info(
+                "%s: its %s at segment %d, position %d is published to every partition",
+                topic,
+                word,
+                place.segment_id,
+                place.position,
+            )
+        if is_late:
+            pending.state = _State.REPEATED
+        else:
+            self._finish(table_id, pending, place)
+        return True
+
+    def _message(self, table_id: UUID, pending: _Pending, place: Truncation) -> bytes:
+        table = pending.table
+        return encode_clearing(
+            MutationEvents(
+                node_id=self._interpreter.node_id,
+                segment_id=place.segment_id,
+                keyspace=table.keyspace,
+                table=table.name,
+                table_id=table_id,
+                key_schema=EventKeys(table).schema,
+                events=(),
+                clearing=Clearing(pending.kind, place.position, place.time_ms),
+            )
+        )
+
+    def _finish(self, table_id: UUID, pending: _Pending, place: Truncation) -> None:
+        assert self._published is not None
+        if pending.kind is ClearingKind.TRUNCATION:
+            self._published[table_id] = place
+        else:
+            self._published.pop(table_id, None)
+            self._alive.discard(table_id)
+        del self._pending[table_id]
+        self._store()
+
+    def _load(self, truncations: Mapping[UUID, Truncation], first_segment_id: int | None) -> None:
+        if self._published is not None:
+            return
+        try:
+            stored = json.loads(self._path.read_text(encoding="utf-8"))
+            self._published = {
+                UUID(each): Truncation(*map(int, place)) for each, place in stored["truncations"].items()
+            }
+            self._alive = {UUID(each) for each in stored["alive"]}
+        except FileNotFoundError:
+            self._begin(truncations, first_segment_id)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            _log.error(
+                "%s cannot be read (%s): truncations whose segments the node still has are published again, earlier drops are not",
+                self._path, error,
+            )  # fmt: skip
+            self._begin(truncations, first_segment_id)
+
+    def _begin(self, truncations: Mapping[UUID, Truncation], first_segment_id: int | None) -> None:
+        self._published = {
+            table_id: each
+            for table_id, each in truncations.items()
+            if first_segment_id is None or each.segment_id < first_segment_id
+        }
+
+    def _store(self) -> None:
+        """A clearing that cannot be stored is published again by the next start, which does no harm."""
+        assert self._published is not None
+        stored = {
+            "truncations": {str(table_id): list(each) for table_id, each in sorted(self._published.items())},
+            "alive": sorted(map(str, self._alive)),
+        }
+        temporary = self._path.with_suffix(".tmp")
+        try:
+            write_private_text(temporary, json.dumps(stored, indent=1) + "\n")
+            temporary.replace(self._path)
+        except OSError as error:
+            self._notices.say(
+                "store",
+                f"{self._path} cannot be written ({error.strerror}); the next start publishes truncations again",
+            )
+
+
+def _is_new(found: Truncation, last: Truncation | None) -> bool:
+    """A later place in the log is a later truncation, whatever the node's clock says: it may have been set back."""
+    return last is None or found[:2] > last[:2] or (found != last and found.time_ms >= last.time_ms)
+
+
+def _is_passed(pending: _Pending, log: LogState) -> bool:
+    place = pending.place
+    return all(
+        segment_id == place.segment_id and (log.read_position(segment_id) or 0) >= place.position
+        for segment_id in log.unread(place.segment_id)
+    )
+
+
+def _send(producers: Sequence[EventProducer], topic: str, payload: bytes) -> None:
+    """Raises PublishError."""
+    results: SimpleQueue[str | None] = SimpleQueue()
+    try:
+        for producer in producers:
+            producer.send(payload, None, results.put)
+        for _ in producers:
+            if (error := _answer(results)) is not None:
+                raise PublishError(topic, error)
+    finally:
+        for producer in producers:
+            producer.close()
+
+
+def _answer(results: SimpleQueue[str | None]) -> str | None:
+    try:
+        return results.get(timeout=_ANSWER_TIMEOUT_S)
+    except Empty:
+        return "the broker does not answer"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,124 @@
+"""ReadAgain: publishes the events of one table once more, from a place in the log up to where the reader is.
+
+Only for what is behind a truncation that was found late. Consumers drop copies, or read the current row once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import UUID
+
+from change_agent.commitlog.entry import CommitLogEntry
+from change_agent.commitlog.reader import SegmentReader
+from change_agent.commitlog.section_decoder import SegmentOptions
+from change_agent.errors import CommitLogReadError
+from change_agent.events.mutation_events import TableEvent
+from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
+from change_agent.metrics import AgentMetrics
+from change_agent.positions.accounts import TrackedEntry
+from change_agent.positions.inflight import InflightPositions
+from change_agent.publishing.outgoing import Outgoing, OutgoingEvent, event_size, header_of
+
+__all__ = ["ReadAgain", "ReadPart"]
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Publisher(Protocol):
+    """Takes events in order."""
+
+    def publish(self, events: Sequence[Outgoing]) -> None:
+        """Send these behind all others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPart:
+    """The part of a segment that the reader has read, from a place that is known to begin an entry."""
+
+    segment_id: int
+    path: Path
+    start: int
+    end: int
+
+
+class ReadAgain:
+    """Used by the reader's thread."""
+
+    def __init__(
+        self,
+        interpreter: MutationInterpreter,
+        positions: InflightPositions,
+        publisher: Publisher,
+        metrics: AgentMetrics,
+        stopping: threading.Event,
+        options: SegmentOptions,
+    ) -> None:
+        self._interpreter: Final = interpreter
+        self._positions: Final = positions
+        self._publisher: Final = publisher
+        self._metrics: Final = metrics
+        self._stopping: Final = stopping
+        self._options: Final = options
+
+    def run(self, table_id: UUID, parts: Sequence[ReadPart]) -> None:
+        """Publish the table's events of these parts. What cannot be read is reported, and left out. Raises StoppedError."""
+        count = 0
+        for part in parts:
+            try:
+                count += self._read(table_id, part)
+            except CommitLogReadError as error:
+                _log.warning(
+                    "%s; writes of table %s that were under way during its truncation may be taken for removed: verify it",
+                    error,
+                    table_id,
+                )
+        if count:
+            _log.info("%d events of table %s behind its truncation are published once more", count, table_id)
+
+    def _read(self, table_id: UUID, part: ReadPart) -> int:
+        count = 0
+        with SegmentReader(part.path, part.start, self._options) as reader:
+            self._interpreter.begin(part.segment_id, time.time_ns() // 1_000_000, is_resumed=True)
+            version = reader.descriptor.version
+            for entry in _entries(reader, part.end):
+                payload = entry.payload
+                if payload[0] == 1 and payload[1:17] != table_id.bytes:
+                    continue
+                events = self._interpreter.events_of(reader.name, part.segment_id, version, entry)
+                mine = [each for each in events or () if each.keys.table.table_id == table_id]
+                self._publish(part.segment_id, entry.position, mine)
+                count += len(mine)
+        return count
+
+    def _publish(self, segment_id: int, position: int, events: Sequence[TableEvent]) -> None:
+        if not events:
+            return
+        tracked = TrackedEntry(None, position, len(events))
+        outgoing = [
+            OutgoingEvent(
+                header_of(each.keys, self._interpreter.node_id, segment_id), each.event, tracked, event_size(each.event)
+            )
+            for each in events
+        ]
+        while not self._positions.take_room(len(outgoing), sum(each.size for each in outgoing), 1.0):
+            if self._stopping.is_set():
+                raise StoppedError
+        self._publisher.publish(outgoing)
+        self._metrics.events_published += len(outgoing)
+
+
+def _entries(reader: SegmentReader, end: int) -> Iterator[CommitLogEntry]:
+    for entry in reader.read():
+        if entry.position > end:
+            return
+        yield entry
+    for entry in reader.read_unsynced():
+        if entry.position > end:
+            return
+        yield entry

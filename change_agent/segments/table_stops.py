@@ -1,0 +1,36 @@
+"""The tables whose progress stands still, whatever was read and acknowledged, with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from uuid import UUID
+
+from change_agent.positions.stops import EVERY_TABLE
+from schemas.table_metadata import TableMetadata
+
+__all__ = ["table_stops"]
+
+
+def table_stops(
+    published: Iterable[TableMetadata],
+    tables: Mapping[UUID, TableMetadata],
+    parked: Collection[UUID],
+    stops: Mapping[str, str],
+) -> dict[tuple[str, str], str | None]:
+    """By keyspace and table, for those that are `published`: the reason; None for a table that does not stand still.
+
+    `parked` are the tables that parked mutations are known to be of. The rest of such a mutation could not be read: it may
+    be of any table of the keyspace, and of an unknown table's keyspace nothing is known.
+    """
+    waiting = {each: tables.get(each) for each in parked}
+    keyspaces = {each.keyspace for each in waiting.values() if each is not None}
+    unknown = next((each for each, table in waiting.items() if table is None), None)
+    found: dict[tuple[str, str], str | None] = {}
+    for each in published:
+        reason = stops.get(EVERY_TABLE) or stops.get(each.full_name)
+        if reason is None and unknown is not None:
+            reason = f"mutations of table {unknown} are parked (cdc parked), and they may have changes of this one"
+        if reason is None and each.keyspace in keyspaces:
+            reason = f"mutations of keyspace {each.keyspace} are parked (cdc parked)"
+        found[each.keyspace, each.name] = reason
+    return found

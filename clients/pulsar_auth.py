@@ -1,0 +1,133 @@
+"""PulsarAuth: one set of credentials for the broker and for the admin service.
+
+    token    token:TEXT, file:///path or TEXT        basic   {"userId": ..., "password": ...}
+    tls      tlsCertFile:/path,tlsKeyFile:/path      oauth2  {"issuer_url": ..., "private_key": ...}
+
+The plugin is named by its Java class or by the short name that Pulsar's clients share. The HTTP client is the callers'.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from clients.client_credentials import ClientCredentials, IssuedToken
+from clients.token_end import ended_token
+from schemas.errors import ConfigError
+
+__all__ = ["Issue", "PulsarAuth", "read_key_file"]
+
+Issue = Callable[[ClientCredentials], IssuedToken]
+"""Asks an issuer for a token. Raises ConfigError for the key file, and TokenIssueError."""
+
+
+class PulsarAuth:
+    """Credentials as Pulsar's Java clients name them. Prints no secret.
+
+    `option` is where the parameters are given, for errors. Only `http_headers` of OAuth2 needs `issue`.
+    """
+
+    def __init__(self, plugin: str, params: str, option: str, issue: Issue | None = None) -> None:
+        self.plugin: Final = plugin
+        self.params: Final = params
+        self.kind: Final = plugin.rpartition(".")[2].lower().removeprefix("authentication")
+        self._option: Final = option
+        self._issue: Final = issue
+        self._lock: Final = threading.Lock()
+        self._bearer = ""
+        self._bearer_ends_at_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"PulsarAuth(plugin={self.plugin!r}, params='****')"
+
+    @property
+    def is_oauth2(self) -> bool:
+        """True for the plugin of OAuth2, which the Pulsar client makes in its own way."""
+        return self.kind == "oauth2"
+
+    def http_headers(self) -> dict[str, str]:
+        """Headers for the admin service. A token's file is read each time, because it may be replaced.
+
+        Raises OSError and ValueError for a token's file, ConfigError, and TokenIssueError when the issuer gives no token.
+        """
+        match self.kind:
+            case "token":
+                return {"Authorization": f"Bearer {self.token()}"}
+            case "basic":
+                return {"Authorization": f"Basic {base64.b64encode(':'.join(self.user()).encode()).decode()}"}
+            case "oauth2":
+                return {"Authorization": f"Bearer {self._issued_token()}"}
+            case _:
+                return {}
+
+    def token(self) -> str:
+        """The token, without its prefix. Raises OSError and ValueError for a file that cannot be read."""
+        path = re.sub("^file:(//)?", "", self.params)
+        text = self.params if path == self.params else Path(path).read_text(encoding="utf-8")
+        return text.removeprefix("token:").strip()
+
+    def user(self) -> tuple[str, str]:
+        """User and password of AuthenticationBasic. Raises ConfigError."""
+        try:
+            given = json.loads(self.params)
+            return str(given["userId"]), str(given["password"])
+        except (ValueError, KeyError, TypeError):
+            # The text may be a password: it must not be shown, nor be the cause of an error that is shown.
+            reason = 'for AuthenticationBasic is JSON: {"userId": "...", "password": "..."}'
+            raise ConfigError.of(self._option, reason) from None
+
+    def certificate(self) -> tuple[str, str]:
+        """Files of AuthenticationTls: certificate and key. Raises ConfigError."""
+        given = dict(part.split(":", 1) for part in self.params.split(",") if ":" in part)
+        if not given.keys() >= {"tlsCertFile", "tlsKeyFile"}:
+            raise ConfigError.of(self._option, "for AuthenticationTls is 'tlsCertFile:/path,tlsKeyFile:/path'")
+        return given["tlsCertFile"], given["tlsKeyFile"]
+
+    def client_credentials(self) -> ClientCredentials:
+        """Parameters of AuthenticationOAuth2. Raises ConfigError."""
+        return ClientCredentials.parse(self.params, self._option)
+
+    def use_certificate(self, context: ssl.SSLContext) -> None:
+        """Give the client's certificate of AuthenticationTls to a TLS context. Raises ConfigError."""
+        if self.kind == "tls":
+            try:
+                context.load_cert_chain(*self.certificate())
+            except (OSError, ssl.SSLError) as error:
+                reason = f"the client certificate cannot be used ({error})"
+                raise ConfigError.of(self._option, reason) from error
+
+    def problem(self) -> str:
+        """Why a broker may refuse, as an addition to its own message; empty if nothing is known."""
+        ended = self.ended()
+        return "" if ended is None else f" ({ended})"
+
+    def ended(self) -> str | None:
+        """When the token has ended, or why it cannot be read; None for any other. The broker's client does not say so."""
+        if self.kind != "token":
+            return None
+        try:
+            return ended_token(self.token(), time.time())
+        except (OSError, ValueError) as error:
+            return f"the token cannot be read: {error}"
+
+    def _issued_token(self) -> str:
+        """By the client credentials flow, as the Pulsar client gets its own; kept until shortly before its end."""
+        with self._lock:
+            if time.monotonic() >= self._bearer_ends_at_s:
+                assert self._issue is not None
+                issued = self._issue(self.client_credentials())
+                self._bearer = issued.text
+                self._bearer_ends_at_s = time.monotonic() + issued.usable_s
+            return self._bearer
+
+
+def read_key_file(path: str) -> str:
+    """The text of a key file. Raises OSError and ValueError."""
+    return Path(path).read_text(encoding="utf-8")

@@ -1,0 +1,87 @@
+"""Redirects of Pulsar's admin service: the broker that owns a topic is the one to ask about it, and others answer 307.
+
+HTTP clients drop the credentials if a redirect names another host, and each broker is another host. The brokers' own
+answers name the owners, so the owners get the credentials, too; but never without encryption after an encrypted address.
+This module does not import an HTTP client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+from schemas.errors import CdcError
+
+__all__ = ["Answer", "RedirectError", "redirected"]
+
+# 303 is none of them: it asks for another method.
+_REDIRECTS: Final = frozenset({301, 302, 307, 308})
+_MOST: Final = 5
+
+
+class Answer(Protocol):
+    """The parts of an answer that are read; `headers` are found whatever their case."""
+
+    @property
+    def status_code(self) -> int:
+        """As in HTTP."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """As in HTTP."""
+
+    @property
+    def url(self) -> object:
+        """Prints as the whole address that was asked."""
+
+
+class RedirectError(CdcError):
+    """A redirect that is not followed: from one address to another."""
+
+    def __init__(self, address: str, target: str, reason: str) -> None:
+        self.address = address
+        self.target = target
+        self.reason = reason
+        super().__init__(address, target, reason)
+
+    def __str__(self) -> str:
+        return f"{self.address} redirects to {self.target}, {self.reason}"
+
+
+_A = TypeVar("_A", bound=Answer)
+
+
+def redirected(ask: Callable[[str], _A], address: str) -> _A:
+    """The answer of the last one asked, beginning with `address`; a redirect that names no address is an answer, too.
+
+    `ask` sends one and the same request, with credentials, to the address that it is given. Raises RedirectError for a
+    loop, for too many redirects, and for an address that must not be asked.
+    """
+    answer = ask(address)
+    seen = [str(answer.url)]
+    while answer.status_code in _REDIRECTS and (location := answer.headers.get("location")):
+        try:
+            target = urljoin(seen[-1], location)
+            reason = _refusal(seen, target)
+        except ValueError as error:
+            raise RedirectError(seen[-1], location, f"which is no address ({error})") from None
+        if reason:
+            raise RedirectError(seen[-1], target, reason)
+        answer = ask(target)
+        seen.append(target)
+    return answer
+
+
+def _refusal(seen: list[str], target: str) -> str | None:
+    """Why an address is not asked after those that were. Raises ValueError for what is none."""
+    before, after = urlsplit(seen[-1]), urlsplit(target)
+    if after.scheme not in ("http", "https") or not after.hostname or after.port == 0:
+        return "which is no address of http or https; check what the brokers advertise"
+    if (before.scheme, after.scheme) == ("https", "http"):
+        return "which is not encrypted; let the brokers advertise their addresses of https"
+    if target in seen:
+        return "which was asked before: a loop; do the brokers agree on who owns the topic?"
+    if len(seen) > _MOST:
+        return f"and {_MOST} redirects were followed before; do the brokers agree on who owns the topic?"
+    return None

@@ -1,0 +1,106 @@
+"""Which of Pulsar's policies would drop messages that nobody has read, and the commands that mend them.
+
+What holds for a topic may be set for it, for its namespace or for the broker. The HTTP client is the callers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from schemas.topics import rest_path
+
+__all__ = ["Ask", "Audience", "PolicyAnswers", "PolicyQuestions", "Retention", "hazards_of"]
+
+_EVICTION: Final = "consumer_backlog_eviction"
+_LIMITS: Final = {"destination_storage": "limitSize", "message_age": "limitTime"}
+
+Ask = Callable[[str, str], Any]
+"""What Pulsar's admin interface answers about a topic at a path: JSON as it is decoded, None for an empty answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audience:
+    """How a topic's messages and its reader are called in what is said of it."""
+
+    messages: str
+    subscription: str
+    reader: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long, and how much of it, a topic keeps what no subscription holds; -1: without limit, 0: not at all."""
+
+    minutes: int
+    megabytes: int
+
+
+class PolicyAnswers(Protocol):
+    """Pulsar's answers about the policies that are in force; each raises what the caller's client raises."""
+
+    def message_ttl_s(self, topic: str) -> int:
+        """Seconds until a message is dropped unread; 0: never."""
+
+    def backlog_quotas(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
+        """Quotas by their type."""
+
+    def subscription_expiration_min(self, topic: str) -> int:
+        """Minutes until a subscription without a consumer is removed; 0: never."""
+
+
+class PolicyQuestions:
+    """The effective policies of topics, by REST of Pulsar 4: whatever level they are set at. Raises what `ask` raises."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask: Final = ask
+
+    def message_ttl_s(self, topic: str) -> int:
+        """Seconds until a message is dropped unread; 0: never."""
+        return int(self._ask(topic, f"/persistent/{rest_path(topic)}/messageTTL?applied=true") or 0)
+
+    def backlog_quotas(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
+        """Quotas by their type."""
+        return self._ask(topic, f"/persistent/{rest_path(topic)}/backlogQuotaMap?applied=true") or {}
+
+    def subscription_expiration_min(self, topic: str) -> int:
+        """Minutes until a subscription without a consumer is removed; 0: never."""
+        namespace = "/".join(rest_path(topic).split("/")[:2])
+        minutes = self._ask(topic, f"/namespaces/{namespace}/subscriptionExpirationTime")
+        if minutes is None:
+            minutes = self._ask(topic, "/brokers/configuration/runtime").get("subscriptionExpirationTimeMinutes", 0)
+        return int(minutes)
+
+    def retention(self, topic: str) -> Retention:
+        """The messages that are kept without a subscription."""
+        found = self._ask(topic, f"/persistent/{rest_path(topic)}/retention?applied=true") or {}
+        return Retention(
+            minutes=int(found.get("retentionTimeInMinutes", 0)), megabytes=int(found.get("retentionSizeInMB", 0))
+        )
+
+
+def hazards_of(answers: PolicyAnswers, topic: str, audience: Audience) -> list[str]:
+    """The policies that would delete unread messages, with the command against each. Raises what the answers raise."""
+    found = []
+    if ttl_s := answers.message_ttl_s(topic):
+        found.append(
+            f"the message TTL drops {audience.messages} that were not read for {ttl_s} s; fix it with `pulsar-admin topics"
+            f" set-message-ttl {topic} --ttl 0`"
+        )
+    for kind, quota in sorted(answers.backlog_quotas(topic).items()):
+        limit = quota.get(_LIMITS.get(kind, ""), -1)
+        if quota.get("policy") == _EVICTION and limit > 0:
+            option = f"--limitTime {limit}" if kind == "message_age" else f"--limit {limit}"
+            found.append(
+                f"the backlog quota ({kind} {limit}, {_EVICTION}) drops unread {audience.messages}; fix it with `pulsar-admin"
+                f" topics set-backlog-quota {topic} {option} --type {kind} --policy producer_request_hold`"
+            )
+    if minutes := answers.subscription_expiration_min(topic):
+        namespace = "/".join(topic.removeprefix("persistent://").split("/")[:2])
+        found.append(
+            f"{audience.subscription} is removed when {audience.reader} is away for {minutes} minutes; fix it with"
+            f" `pulsar-admin namespaces set-subscription-expiration-time {namespace} --time 0`, or"
+            " subscriptionExpirationTimeMinutes=0 in broker.conf"
+        )
+    return found

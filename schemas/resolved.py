@@ -1,0 +1,180 @@
+"""Resolved timestamps: until when a table's data topic is complete, from the nodes' progress and the connector's cursor.
+
+Every write that Cassandra acknowledged before a table's resolved timestamp is in its data topic. It is the least over
+the nodes of the newest checkpoint whose positions the connector's subscription has passed: the connector acknowledges
+an event when the data topic has its row. Times are those of the nodes' clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from schemas.progress_record import UNKNOWN_POSITION, Checkpoint, Peer, ProgressRecord, TableProgress, TopicPosition
+
+__all__ = ["NodeResolved", "PartitionCursor", "TableResolved", "pinned", "resolved_of"]
+
+_FRESH_MS: Final = 60_000
+_SILENT_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionCursor:
+    """One partition of the events topic: what the subscription has acknowledged without a gap, and the last entry.
+
+    Without any message `end` is UNKNOWN_POSITION.
+    """
+
+    consumed: TopicPosition
+    end: TopicPosition = UNKNOWN_POSITION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeResolved:
+    """Until when the data topic has what one node took; None when that is not known. `why` is it that no newer one counts."""
+
+    node_id: UUID
+    address: str
+    resolved_ms: int | None
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableResolved:
+    """A table's resolved timestamp, in milliseconds since the epoch; None when there is none. `problems` are for people."""
+
+    table: str
+    resolved_ms: int | None
+    nodes: Sequence[NodeResolved]
+    problems: Sequence[str]
+
+
+def pinned(checkpoint: Checkpoint, partitions: Sequence[PartitionCursor]) -> Checkpoint:
+    """The same with the ends, which were looked up after the checkpoint was published, for positions that are unknown."""
+    known = [*checkpoint.positions[: len(partitions)]]
+    known += [UNKNOWN_POSITION] * (len(partitions) - len(known))
+    return Checkpoint(
+        checkpoint.resolved_ms,
+        tuple(
+            cursor.end if position == UNKNOWN_POSITION else position
+            for position, cursor in zip(known, partitions, strict=True)
+        ),
+    )
+
+
+def resolved_of(
+    table: str,
+    records: Mapping[UUID, ProgressRecord],
+    earlier: Mapping[UUID, Sequence[Checkpoint]],
+    partitions: Sequence[PartitionCursor],
+    now_ms: int,
+) -> TableResolved:
+    """The resolved timestamp of `keyspace.table`.
+
+    `records` are the newest ones, by node; `earlier` checkpoints that were pinned before; `partitions` of the events topic,
+    looked up after the records; none when there is no topic, because nothing was ever published.
+    """
+    nodes = [
+        _node(table, peer, records.get(peer.host_id), earlier.get(peer.host_id, ()), partitions, now_ms)
+        for peer in _members(table, records)
+    ]
+    times = [each.resolved_ms for each in nodes if each.resolved_ms is not None]
+    problems = [f"node {each.address or each.node_id}: {each.why}" for each in nodes if each.why is not None]
+    is_known = bool(nodes) and len(times) == len(nodes)
+    if not nodes:
+        problems.append("no agent has published its progress")
+    problems += _without(table, records, nodes)
+    return TableResolved(table=table, resolved_ms=min(times) if is_known else None, nodes=nodes, problems=problems)
+
+
+def _node(
+    table: str,
+    peer: Peer,
+    record: ProgressRecord | None,
+    earlier: Sequence[Checkpoint],
+    partitions: Sequence[PartitionCursor],
+    now_ms: int,
+) -> NodeResolved:
+    if record is None:
+        why = "its agent has not published its progress: start it, or let it publish (progressIntervalMs)"
+        return NodeResolved(node_id=peer.host_id, address=peer.address, resolved_ms=None, why=why)
+    progress = next((each for each in record.tables if each.name == table), None)
+    if progress is None:
+        why = "its agent does not publish this table"
+        return NodeResolved(node_id=peer.host_id, address=peer.address, resolved_ms=None, why=why)
+    # More positions than the topic has partitions are those of another topic of the name, which is gone.
+    candidates = [each for each in (*progress.checkpoints, *earlier) if len(each.positions) <= len(partitions)]
+    passed = [each.resolved_ms for each in candidates if _is_passed(pinned(each, partitions), partitions)]
+    newest = max((each.resolved_ms for each in progress.checkpoints), default=None)
+    resolved = max(passed, default=None)
+    return NodeResolved(
+        node_id=peer.host_id,
+        address=peer.address,
+        resolved_ms=resolved,
+        why=_why(record, progress, newest, resolved, now_ms),
+    )
+
+
+def _why(
+    record: ProgressRecord, progress: TableProgress, newest: int | None, resolved: int | None, now_ms: int
+) -> str | None:
+    silent_s = (now_ms - record.published_ms) // 1000
+    if progress.stopped is not None:
+        return progress.stopped
+    if now_ms - record.published_ms > _SILENT_MS:
+        return f"its agent has not reported for {silent_s} s"
+    if record.behind is not None:
+        return record.behind
+    if newest is None:
+        return "its agent has not published everything of this table yet"
+    if resolved is None or newest - resolved > _SILENT_MS:
+        return "the connector has not read all of its events yet"
+    return None
+
+
+def _is_passed(checkpoint: Checkpoint, partitions: Sequence[PartitionCursor]) -> bool:
+    positions = zip(checkpoint.positions, partitions, strict=True)
+    return all(cursor.consumed >= position for position, cursor in positions)
+
+
+def _members(table: str, records: Mapping[UUID, ProgressRecord]) -> list[Peer]:
+    """Nodes that may have taken a write of the table, by id: those of the cluster, and those with a record."""
+    newest_ms = max((each.published_ms for each in records.values()), default=0)
+    fresh = [each for each in records.values() if newest_ms - each.published_ms < _FRESH_MS]
+    members: dict[UUID, Peer] = {each.node_id: Peer(each.node_id, "", "") for each in records.values()}
+    for record in sorted(fresh, key=lambda each: each.published_ms):
+        members |= {each.host_id: each for each in record.peers}
+    centers = _data_centers(table, fresh)
+    # A node that is not known to be elsewhere counts.
+    wanted = [each for each in members.values() if not centers or not each.data_center or each.data_center in centers]
+    return sorted(wanted, key=lambda each: each.host_id.bytes)
+
+
+def _replication(table: str, records: Iterable[ProgressRecord]) -> Mapping[str, str]:
+    keyspace = table.partition(".")[0]
+    return next((each.replication[keyspace] for each in records if keyspace in each.replication), {})
+
+
+def _data_centers(table: str, records: Iterable[ProgressRecord]) -> set[str]:
+    """Where the table has replicas; none when it may have them everywhere."""
+    options = _replication(table, records)
+    if not options.get("class", "").endswith("NetworkTopologyStrategy"):
+        return set()
+    return {name for name, count in options.items() if name not in ("class", "replication_factor") and count != "0"}
+
+
+def _without(table: str, records: Mapping[UUID, ProgressRecord], nodes: Sequence[NodeResolved]) -> list[str]:
+    """The timestamp without the nodes that are behind."""
+    late = [each for each in nodes if each.why is not None]
+    others = [each.resolved_ms for each in nodes if each.why is None and each.resolved_ms is not None]
+    if not late or not others:
+        return []
+    options = _replication(table, records.values())
+    factors = {name: count for name, count in options.items() if name != "class"}
+    told = ", ".join(f"{name} {count}" for name, count in sorted(factors.items())) or "not known"
+    return [
+        f"without {'this node' if len(late) == 1 else f'these {len(late)} nodes'} the table is complete until"
+        f" {min(others)} for writes that at least {len(late) + 1} replicas had answered (replication: {told})"
+    ]

@@ -1,0 +1,506 @@
+"""The expiry topics: where rows wait, in Pulsar's delayed delivery, for the second in which something of them expires.
+
+    store -> packed by second and events partition -> expiry topic ~~ delayed ~~> held until the second has come
+                                                                                   '-> the key's own partition of events
+
+A message of an expiry topic holds a message for the events topic as it will be published there, and properties: `second` (when
+it is due), `deliver_at` (when the broker was asked for it), `target` (the topic partition), `keys` (how many). One thread owns all
+of it; the client's threads and the source's only put into its queue. A message is acknowledged when the events topic has its
+events, so a key may be checked twice, and is never left out.
+
+What is due in more than ten days is delivered and stored anew every ten days: a ledger stays on the bookies until all of
+its messages are acknowledged.
+
+The module has some more than 500 lines, because one thread owns the states between which a key moves: stored, waiting, held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import heapq
+import itertools
+import logging
+import queue
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from cachetools import LRUCache
+
+from runtime.backoff import Backoff
+from runtime.notices import Notices
+from runtime.stage import Stage
+from schemas.mutation_event import (
+    EXPIRY_SEGMENT_ID,
+    MUTATION_EVENTS_SCHEMA_TEXT,
+    MutationEvent,
+    MutationEvents,
+    encode_events,
+)
+from source_connector.errors import DeploymentError
+from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions, new_client, schema_of_bytes
+
+if TYPE_CHECKING:
+    import pulsar
+
+__all__ = ["EXPIRY_SUBSCRIPTION", "ExpiriesStored", "ExpiryTopics", "WaitingExpiries", "waiting_expiries"]
+
+_log = logging.getLogger(__name__)
+
+EXPIRY_SUBSCRIPTION: Final = "expiry"
+_LINGER_S: Final = 0.2
+"""How long a second's first key waits for company: its event is acknowledged so much later, and its record is not."""
+_MOST_KEYS: Final = 1000
+_MOST_BYTES: Final = 256 * 1024
+# Brokers deliver up to a tick (1 s) early or late; what is early is held here.
+_EARLIER_S: Final = 1
+_BEHIND_S: Final = 0.05
+_LONGEST_DELAY_S: Final = 10 * 86_400
+_TOO_EARLY_S: Final = 60
+_PROBE_S: Final = 180
+_SEARCH_S: Final = 10.0
+_MOST_HELD: Final = 200
+_BACKOFF: Final = Backoff(0.5, 30.0)
+_RECEIVER_QUEUE: Final = 50
+_SECOND, _DELIVER_AT, _TARGET, _KEYS, _PROBE = "second", "deliver_at", "target", "keys", "probe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiriesStored:
+    """The broker has some expiries; `then` is to be called in the source's thread."""
+
+    then: tuple[Callable[[], None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """The common values of the events of one message, and the second in which they are due."""
+
+    topic: str
+    target: str
+    second: int
+    keyspace: str
+    table: str
+    table_id: UUID
+    key_schema: str
+
+
+@dataclass(slots=True)
+class _Packed:
+    """Keys that wait for company, or for the broker."""
+
+    place: _Place
+    node_id: UUID
+    since: float
+    events: list[MutationEvent] = field(default_factory=list)
+    then: list[Callable[[], None]] = field(default_factory=list)
+    size: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class _Held:
+    """A message of an expiry topic that is not acknowledged yet."""
+
+    topic: str
+    consumer: pulsar.Consumer
+    message: pulsar.Message
+    properties: Mapping[str, str]
+    failures: int = 0
+
+    @property
+    def second(self) -> int:
+        return int(self.properties[_SECOND])
+
+
+class ExpiryTopics(Stage):
+    """Owns the thread, the consumers and the producers. `post` takes what is stored, or the error that ended the thread.
+
+    `time_s` is the cluster's time. A DeploymentError comes where the broker delivers at once what is to be delayed.
+    """
+
+    def __init__(
+        self,
+        connection: PulsarConnection,
+        max_known: int,
+        time_s: Callable[[], float],
+        post: Callable[[ExpiriesStored | Exception], None],
+    ) -> None:
+        super().__init__("keeper of expiries", on_failure=post)
+        self._connection = connection
+        self._post = post
+        self._time_s = time_s
+        self._steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._known: LRUCache[tuple[UUID, bytes], tuple[int, tuple[str, ...], bytes]] = LRUCache(max_known)
+        # Set by the stage's thread, when a topic was deleted: what it had stored is to be stored again.
+        self._is_emptied = False
+        self._waiting: dict[_Place, _Packed] = {}
+        self._held: list[tuple[float, int, _Held]] = []
+        self._numbers = itertools.count()
+        self._under_way = 0
+        self._paused: set[str] = set()
+        self._topics: set[str] = set()
+        self._consumers: dict[str, pulsar.Consumer] = {}
+        self._producers: dict[str, pulsar.Producer] = {}
+        self._last_stored: dict[str, int] = {}
+        self._open_again_at = 0.0
+        self._open_failures = 0
+        self._next_search = 0.0
+        self._notices = Notices(_log)
+
+    # Called by the source's thread.
+
+    def follow(self, topic: str) -> None:
+        """Deliver what an expiry topic holds."""
+        if not self.is_started:
+            self.start()
+        self._steps.put(functools.partial(self._topics.add, topic))
+
+    def is_stored(self, table_id: UUID, event: MutationEvent) -> bool:
+        """True when the same was stored, or is to be stored, for an event that came before of the same key."""
+        if self._is_emptied:
+            self._is_emptied = False
+            self._known.clear()
+        known = event.expiry_time_s or 0, event.columns, event.digest
+        if self._known.get((table_id, event.key)) == known:
+            return True
+        self._known[table_id, event.key] = known
+        return False
+
+    def store(
+        self,
+        then: Callable[[], None],
+        topic: str,
+        target: str,
+        event: MutationEvent,
+        of: tuple[UUID, UUID, str, str, str],
+    ) -> None:
+        """Let the event come to the topic partition `target` in the second of its `expiry_time_s`; `then` follows when the broker has it.
+
+        `of` is the message's: node id, table id, keyspace, table, key schema.
+        """
+        node_id, table_id, keyspace, table, key_schema = of
+        place = _Place(
+            topic=topic, target=target, second=event.expiry_time_s or 0, keyspace=keyspace, table=table,
+            table_id=table_id, key_schema=key_schema,
+        )  # fmt: skip
+        self._steps.put(functools.partial(self._add, place, node_id, then, event))
+
+    def wake(self) -> None:
+        """End the wait for a step."""
+        self._steps.put(lambda: None)
+
+    # The stage's thread.
+
+    def run(self) -> None:
+        """Until the stop. What is not stored then is not acknowledged, and what is held is delivered again."""
+        while not self.stopping.is_set():
+            try:
+                self._steps.get(timeout=self._wait_s())()
+                for _ in range(_MOST_KEYS):
+                    self._steps.get_nowait()()
+            except queue.Empty:
+                pass
+            self._open_topics()
+            self._send_packed()
+            self._forward_due()
+            self._find_topics()
+
+    def _wait_s(self) -> float:
+        wait_s = _LINGER_S
+        if self._held:
+            wait_s = min(wait_s, max(0.0, self._held[0][0] - self._time_s()))
+        return wait_s
+
+    def _open_topics(self) -> None:
+        """Subscribe before anything is stored, for what no subscription holds is trimmed."""
+        import pulsar
+
+        now = time.monotonic()
+        if now < self._open_again_at:
+            return
+        for topic in self._topics - self._consumers.keys():
+            try:
+                self._consumers[topic] = self._connection.client().subscribe(
+                    topic,
+                    EXPIRY_SUBSCRIPTION,
+                    consumer_type=pulsar.ConsumerType.Shared,
+                    initial_position=pulsar.InitialPosition.Earliest,
+                    receiver_queue_size=_RECEIVER_QUEUE,
+                    message_listener=functools.partial(self._received, topic),
+                )
+                self._probe(topic)
+                self._open_failures = 0
+            except pulsar.PulsarException as error:
+                opened = self._consumers.pop(topic, None)
+                if opened is not None:
+                    with contextlib.suppress(pulsar.PulsarException):
+                        opened.close()
+                self._open_failures += 1
+                self._open_again_at = now + _BACKOFF.pause_s(self._open_failures)
+                what = f"{topic}: expiries cannot be stored, so events of rows that expire wait: {error}"
+                if isinstance(error, pulsar.ConsumerBusy):
+                    what += f"; its subscription {EXPIRY_SUBSCRIPTION} has to be of the type Shared, the only one that delays"
+                self._notices.say(topic, what, self._connection.hint)
+                return
+
+    def _probe(self, topic: str) -> None:
+        """A message that holds nothing: where delayed delivery is off, it comes at once, and that is reported at the start."""
+        deliver_at = int(self._time_s()) + _PROBE_S
+        properties = {_PROBE: "true", _SECOND: str(deliver_at), _DELIVER_AT: str(deliver_at), _KEYS: "0"}
+        self._producer(topic).send_async(b"", _ignore, properties=properties, deliver_at=deliver_at * 1000)
+
+    def _add(self, place: _Place, node_id: UUID, then: Callable[[], None], event: MutationEvent) -> None:
+        packed = self._waiting.get(place)
+        if packed is None:
+            packed = self._waiting[place] = _Packed(place=place, node_id=node_id, since=time.monotonic())
+        packed.events.append(event)
+        packed.then.append(then)
+        packed.size += len(event.key) + len(event.partition_key) + 80
+        if len(packed.events) >= _MOST_KEYS or packed.size >= _MOST_BYTES:
+            packed.since = -_LINGER_S
+            self._waiting[place] = packed
+            self._send_packed()
+
+    def _send_packed(self) -> None:
+        now = time.monotonic()
+        due = [
+            each
+            for each in self._waiting.values()
+            if now - each.since >= _LINGER_S and each.place.topic in self._consumers
+        ]
+        for packed in due:
+            del self._waiting[packed.place]
+            self._send(packed)
+
+    def _send(self, packed: _Packed) -> None:
+        import pulsar
+
+        place = packed.place
+        content = MutationEvents(
+            node_id=packed.node_id,
+            segment_id=EXPIRY_SEGMENT_ID,
+            keyspace=place.keyspace,
+            table=place.table,
+            table_id=place.table_id,
+            key_schema=place.key_schema,
+            events=tuple(packed.events),
+        )
+        properties = {_SECOND: str(place.second), _TARGET: place.target, _KEYS: str(len(packed.events))}
+        try:
+            self._delay(place.topic, encode_events(content), properties, functools.partial(self._sent, packed))
+        except pulsar.PulsarException as error:
+            self._not_stored(packed, str(error))
+
+    def _delay(
+        self,
+        topic: str,
+        data: bytes,
+        properties: dict[str, str],
+        then: Callable[[pulsar.Result, pulsar.MessageId], None],
+    ) -> None:
+        now_s = int(self._time_s())
+        deliver_at = min(max(int(properties[_SECOND]) - _EARLIER_S, now_s), now_s + _LONGEST_DELAY_S)
+        sent = properties | {_DELIVER_AT: str(deliver_at)}
+        self._producer(topic).send_async(data, then, properties=sent, deliver_at=deliver_at * 1000)
+
+    def _sent(self, packed: _Packed, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+        """In the client's thread."""
+        import pulsar
+
+        if result == pulsar.Result.Ok:
+            self._steps.put(functools.partial(self._stored, packed, message_id.ledger_id()))
+        else:
+            self._steps.put(functools.partial(self._not_stored, packed, str(result)))
+
+    def _stored(self, packed: _Packed, ledger_id: int) -> None:
+        self._last_stored[packed.place.topic] = ledger_id
+        self._post(ExpiriesStored(then=tuple(packed.then)))
+
+    def _not_stored(self, packed: _Packed, reason: str) -> None:
+        packed.failures += 1
+        topic = packed.place.topic
+        text = (
+            f"{topic}: does not take {len(packed.events)} expiries, which are tried again; their events wait: {reason}"
+        )
+        self._notices.say(topic, text, self._connection.hint)
+        self._producers.pop(topic, None)
+        packed.since = time.monotonic() + _BACKOFF.pause_s(packed.failures)
+        waiting = self._waiting.get(packed.place)
+        if waiting is not None:
+            packed.events += waiting.events
+            packed.then += waiting.then
+        self._waiting[packed.place] = packed
+
+    def _producer(self, topic: str, *, of_events: bool = False) -> pulsar.Producer:
+        producer = self._producers.get(topic)
+        if producer is None:
+            settings: dict[str, object] = {"batching_enabled": False, "block_if_queue_full": True}
+            if of_events:
+                settings["schema"] = schema_of_bytes("AVRO", "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
+            producer = self._producers[topic] = self._connection.client().create_producer(topic, **settings)
+        return producer
+
+    # From the expiry topics to the events topics.
+
+    def _received(self, topic: str, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        """In the client's thread."""
+        self._steps.put(functools.partial(self._hold, topic, consumer, message))
+
+    def _hold(self, topic: str, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        properties = message.properties()
+        now_s = self._time_s()
+        numbers = [properties.get(name, "") for name in (_SECOND, _DELIVER_AT)]
+        if not all(map(str.isdigit, numbers)) or not (properties.get(_PROBE) or properties.get(_TARGET)):
+            self._notices.say(
+                "foreign", f"{topic}: message {message.message_id()} is of somebody else, and is left out"
+            )
+            _acknowledge(consumer, message)
+            return
+        if int(properties[_DELIVER_AT]) - now_s > _TOO_EARLY_S:
+            self._cannot_wait(topic)
+            return
+        if properties.get(_PROBE):
+            _acknowledge(consumer, message)
+            return
+        held = _Held(topic=topic, consumer=consumer, message=message, properties=properties)
+        # Keys that are due later were delivered early so that ledgers can be deleted.
+        at_s = now_s if held.second - now_s > _TOO_EARLY_S else held.second + _BEHIND_S
+        self._hold_until(held, at_s)
+
+    def _cannot_wait(self, topic: str) -> None:
+        """Nothing waits there, so nothing is to be acknowledged: the messages stay for a broker that delays."""
+        self._post(
+            DeploymentError(
+                f"expiry.publish: {topic}: the broker delivers delayed messages at once; set delayedDeliveryEnabled=true in "
+                "its broker.conf, or allow it by `pulsar-admin namespaces set-delayed-delivery --enable`, or set expiry.publish to "
+                "false"
+            )
+        )
+        self.stopping.set()
+
+    def _hold_until(self, held: _Held, at_s: float) -> None:
+        heapq.heappush(self._held, (at_s, next(self._numbers), held))
+        if len(self._held) > _MOST_HELD and held.topic not in self._paused:
+            self._paused.add(held.topic)
+            held.consumer.pause_message_listener()
+
+    def _forward_due(self) -> None:
+        now_s = self._time_s()
+        while self._held and self._held[0][0] <= now_s:
+            _, _, held = heapq.heappop(self._held)
+            self._forward(held, now_s)
+        if self._paused and len(self._held) < _MOST_HELD // 2:
+            for topic in self._paused & self._consumers.keys():
+                self._consumers[topic].resume_message_listener()
+            self._paused.clear()
+
+    def _forward(self, held: _Held, now_s: float) -> None:
+        import pulsar
+
+        then = functools.partial(self._forwarded, held)
+        try:
+            if held.second - now_s > _TOO_EARLY_S:
+                own = {name: held.properties[name] for name in (_SECOND, _TARGET, _KEYS)}
+                self._delay(held.topic, held.message.data(), own, then)
+            else:
+                target = held.properties[_TARGET]
+                self._producer(target, of_events=True).send_async(held.message.data(), then)
+        except pulsar.PulsarException as error:
+            self._not_forwarded(held, str(error))
+
+    def _forwarded(self, held: _Held, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+        """In the client's thread."""
+        import pulsar
+
+        if result == pulsar.Result.Ok:
+            self._steps.put(functools.partial(_acknowledge, held.consumer, held.message))
+        else:
+            self._steps.put(functools.partial(self._not_forwarded, held, str(result)))
+
+    def _not_forwarded(self, held: _Held, reason: str) -> None:
+        held.failures += 1
+        target = held.properties[_TARGET]
+        text = f"{target}: does not take the events of {held.properties[_KEYS]} rows that expired, which are tried again: {reason}"
+        self._notices.say(target, text, self._connection.hint)
+        self._producers.pop(target, None)
+        self._hold_until(held, self._time_s() + _BACKOFF.pause_s(held.failures))
+
+    def _find_topics(self) -> None:
+        """A topic that was deleted comes back empty, and what waited there is gone."""
+        import pulsar
+
+        now = time.monotonic()
+        if now < self._next_search:
+            return
+        self._next_search = now + _SEARCH_S
+        for topic, consumer in self._consumers.items():
+            stored = self._last_stored.get(topic)
+            if stored is None:
+                continue
+            try:
+                last = consumer.get_last_message_id().ledger_id()
+            except (
+                pulsar.PulsarException
+            ):  # the broker is away, which is reported by whoever stores, or the topic has partitions
+                continue
+            if last < stored:
+                del self._last_stored[topic]
+                self._is_emptied = True
+                table = topic.rpartition("expiry-")[2]
+                _log.error(
+                    "%s was deleted or emptied: rows whose expiry waited there are not published when they go; "
+                    "`cdc spark backfill --table %s` lets all of them wait again",
+                    topic,
+                    table,
+                )
+
+
+def _acknowledge(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+    """An acknowledgement that does not reach the broker makes the message come again, and it is checked once more."""
+    import pulsar
+
+    with contextlib.suppress(pulsar.PulsarException):
+        consumer.acknowledge(message)
+
+
+def _ignore(result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+    """Whether a probe is stored does not matter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingExpiries:
+    """How many keys wait in how many messages of so many bytes, and until which second since the epoch (0: none waits)."""
+
+    keys: int
+    messages: int
+    bytes: int
+    until_s: int
+
+
+def waiting_expiries(options: PulsarOptions, topic: str, now_s: float) -> WaitingExpiries:
+    """The keys that wait on an expiry topic; changes nothing. Raises pulsar.PulsarException."""
+    import pulsar
+
+    keys = messages = size = until_s = 0
+    client = new_client(options, is_quiet=True)
+    try:
+        if not client.get_topic_partitions(topic):
+            return WaitingExpiries(keys=0, messages=0, bytes=0, until_s=0)
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        while reader.has_message_available():
+            message = reader.read_next(timeout_millis=10_000)
+            properties = message.properties()
+            deliver_at = properties.get(_DELIVER_AT, "0")
+            if properties.get(_PROBE) or not deliver_at.isdigit() or int(deliver_at) < now_s:
+                continue  # what was delivered stays for as long as the ledger
+            keys += int(properties.get(_KEYS, "0"))
+            messages += 1
+            size += len(message.data())
+            until_s = max(until_s, int(properties.get(_SECOND, "0")))
+    finally:
+        client.close()
+    return WaitingExpiries(keys=keys, messages=messages, bytes=size, until_s=until_s)

@@ -1,0 +1,89 @@
+"""ExpirySchedule: stores the seconds in which parts of a table's published rows expire, before their tasks are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from runtime.notices import Notices
+from schemas.mutation_event import MutationEvent, MutationKind
+from source_connector.encoding.projection import Projection
+from source_connector.events.events_message import PendingEvent
+from source_connector.events.expiry_topics import ExpiryTopics
+from source_connector.metrics import Metrics
+from source_connector.rows.read_request import OF_MANY_ROWS
+from source_connector.rows.row_expiry import NextExpiry
+from source_connector.rows.task import Task
+
+__all__ = ["ExpirySchedule"]
+
+
+class ExpirySchedule:
+    """Of one table. Without `expiries` it stores nothing. `settle` gets a task whose last second is stored."""
+
+    def __init__(
+        self,
+        expiries: ExpiryTopics | None,
+        topic: str,
+        metrics: Metrics,
+        notices: Notices,
+        settle: Callable[[Task, Sequence[PendingEvent]], None],
+    ) -> None:
+        self._expiries = expiries
+        self._topic = topic
+        self._counters = metrics.counters
+        self._notices = notices
+        self._settle = settle
+
+    def store(
+        self,
+        task: Task,
+        pending: PendingEvent,
+        clustering: tuple[bytes | None, ...],
+        expiry: NextExpiry,
+        projection: Projection,
+    ) -> None:
+        """Store the second in which a part of a row expires; the task is settled when the broker has it."""
+        expiries, message = self._expiries, pending.message
+        if expiries is None:
+            return
+        if message.raw is not None:
+            self._notices.say(
+                "expiry",
+                f"{message.topic}: expiries of rows whose events a DataStax agent wrote are not published: its topics take no others",
+            )
+            return
+        due = _event_of(pending.event, clustering, expiry, projection)
+        if expiries.is_stored(message.table_id, due):
+            return
+        task.unstored += 1
+        of = message.node_id, message.table_id, *message.header
+        expiries.store(partial(self._stored, task), self._topic, message.topic, due, of)
+
+    def _stored(self, task: Task) -> None:
+        self._counters["expiries_stored"] += 1
+        task.unstored -= 1
+        if not task.unstored and task.settles_with is not None:
+            proven, task.settles_with = task.settles_with, None
+            self._settle(task, proven)
+
+
+def _event_of(
+    event: MutationEvent, clustering: tuple[bytes | None, ...], expiry: NextExpiry, projection: Projection
+) -> MutationEvent:
+    """The event of no change that comes in that second."""
+    key = event.key
+    if event.kind in OF_MANY_ROWS:
+        key = projection.event_key_of(projection.row_key_values(event.partition_key, clustering))
+    return MutationEvent(
+        position=0,
+        ordinal=0,
+        kind=MutationKind.STATIC_ROW if event.kind is MutationKind.STATIC_ROW else MutationKind.ROW,
+        key=key,
+        partition_key=event.partition_key,
+        digest=expiry.digest,
+        clustering=clustering,
+        expiry_time_s=expiry.second,
+        columns=expiry.columns,
+        marker_expiry_s=expiry.marker_expiry_s,
+    )

@@ -1,0 +1,171 @@
+"""A task: what settles the events of one key or of one deletion, and the states of its life.
+
+                           Cassandra refused the read
+      start ──> WORKING ──────────────────────────────> ASKING
+                 │  ^  │                                 │   │
+        settled  │  │  │ failed                          │   │ it is the event's fault, and was the last attempt
+                 │  │  └──────────────> RETRYING <───────┘   │
+                 │  └── the pause ends ─┘                    v
+                 │        the last attempt of WORKING ─> SETTING_ASIDE
+                 v                                           │
+              SETTLED <──────── the dead letters are written ┘
+
+    DISMISSED follows every state but SETTLED: the table was dropped, or created again.
+
+`Task.become` is the only place where the state changes. `source_connector.attempts` decides what follows a failure.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from schemas.errors import CdcError
+from source_connector.encoding.projection import Projection
+from source_connector.events.events_message import PendingEvent
+from source_connector.host.record import SourceRecord
+from source_connector.rows.last_rows import LastRows
+from source_connector.rows.partition_lanes import Work
+from source_connector.rows.read_request import ReadRequest, Rows
+from source_connector.rows.row_expiry import NextExpiry
+
+__all__ = ["Reading", "Task", "TaskOwner", "TaskState"]
+
+
+class TaskState(Enum):
+    """Where a task is in its life."""
+
+    WORKING = "working"
+    """It reads, waits for its next step, or has records with the broker."""
+    ASKING = "asking"
+    """Cassandra refused its read. The nodes are asked if they agree about the schema."""
+    RETRYING = "retrying"
+    """Its attempt failed. The next one starts after a pause."""
+    SETTING_ASIDE = "setting aside"
+    """Its last attempt failed. Its dead letters are being written."""
+    SETTLED = "settled"
+    """Its events are acknowledged."""
+    DISMISSED = "dismissed"
+    """Its events are acknowledged, because their table does not exist any more."""
+
+
+_WORKING: Final = TaskState.WORKING
+# Any other state may follow WORKING. It has no entry: each row passes there, and to look up an enum's member takes a while.
+_NEXT: Final = {
+    TaskState.ASKING: (TaskState.RETRYING, TaskState.SETTING_ASIDE, TaskState.DISMISSED),
+    TaskState.RETRYING: (TaskState.WORKING, TaskState.DISMISSED),
+    TaskState.SETTING_ASIDE: (TaskState.SETTLED, TaskState.DISMISSED),
+    TaskState.SETTLED: (),
+    TaskState.DISMISSED: (),
+}
+
+
+class Task(ABC):
+    """Work under way. All calls come from one thread. An error that a call raises ends the attempt.
+
+    A base class, not a protocol: compiled code calls its methods at a fraction of the cost.
+    """
+
+    def __init__(self, work: Work, owner: TaskOwner) -> None:
+        self.work = work
+        self.owner: Final = owner
+        self.epoch: Final[int] = owner.epoch
+        """The life of the table to which its events belong."""
+        self.state: TaskState = _WORKING
+        self.attempts = 0
+        """How many have ended. Answers to an ended attempt are ignored."""
+        self.failures = 0
+        """How many of the attempts failed because of the event itself."""
+        self.reads_answered = 0
+        self.unanswered = 0
+        """Records that were handed over and neither acknowledged nor refused."""
+        self.unstored = 0
+        """Expiries that were handed over and are not stored yet."""
+        self.settles_with: Sequence[PendingEvent] | None = None
+        """The proven events, when it is done but for its expiries."""
+        self.refused_bytes = 0
+        """Size of the last record that this attempt had refused: its frame to the host; 0 if none was."""
+
+    def become(self, state: TaskState) -> None:
+        """Enter the next state of its life. The attempt ends when WORKING is left."""
+        before = self.state
+        if before is _WORKING:
+            self.attempts += 1
+        if state is before or (before is not _WORKING and state not in _NEXT[before]):
+            raise AssertionError(f"a task that is {before.value} cannot become {state.value}")
+        self.state = state
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin, or begin again."""
+
+    @abstractmethod
+    def on_rows(self, rows: Rows) -> None:
+        """Take the rows that a read of this task found."""
+
+    @abstractmethod
+    def on_all_acknowledged(self) -> None:
+        """The data topic has every record that was handed over."""
+
+
+class TaskOwner(Protocol):
+    """The table of a task: what a task asks of it, and who it gets its answers from."""
+
+    @property
+    def projection(self) -> Projection:
+        """The table as it is known now."""
+
+    @property
+    def schema_id(self) -> int:
+        """Of the projection's schemas."""
+
+    @property
+    def epoch(self) -> int:
+        """The number of the table's life. It grows when the table is created again."""
+
+    def read(self, task: Task, request: ReadRequest) -> None:
+        """Answered by `task.on_rows`, once, unless the task began again meanwhile."""
+
+    def publish(self, task: Task, record: SourceRecord) -> None:
+        """Answered by `task.on_all_acknowledged`, once for all records that are open."""
+
+    def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
+        """The task is done; the proven ones of its events are remembered. Its expiries are stored before."""
+
+    def schedule(
+        self, task: Task, pending: PendingEvent, clustering: tuple[bytes | None, ...], expiry: NextExpiry
+    ) -> None:
+        """A row of the event's partition is to be read again in the second in which a part of it expires."""
+
+    def knows(self, node: UUID) -> bool:
+        """True when the node is part of the cluster."""
+
+    def cluster_time_s(self) -> float:
+        """Seconds since the epoch, by Cassandra's clock."""
+
+    def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
+        """Take this step of the attempt after the delay. `counted_as` names a metric that counts it."""
+
+    @property
+    def reading(self) -> Reading:
+        """The requirements of a read."""
+
+    @property
+    def last_rows(self) -> LastRows | None:
+        """The rows that were published last, if they matter."""
+
+    def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
+        """A read of this attempt is over."""
+
+    def answered(self, task: Task, *, refused: bool) -> None:
+        """The data topic has, or has not, taken a record of the task."""
+
+
+class Reading(NamedTuple):
+    """Whether reads must be proven, and whether only the event's own node may do that."""
+
+    proves: bool = True
+    only_by_event_node: bool = False

@@ -1,0 +1,124 @@
+"""Completeness: until when the tables of a run have every write that Cassandra acknowledged.
+
+A resolved timestamp says what the data topic has. So it is asked for first, and then where the topic ends: tables that
+have all records up to there are complete until then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from pyspark.sql import SparkSession
+
+from schemas.errors import CdcError
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import Position
+from spark_bridge.topics.resolved import ResolvedTimestamps, table_of, utc_text
+
+__all__ = ["Completeness", "tag_commits"]
+
+_log: Final = logging.getLogger(__name__)
+_MOST_WAITING: Final = 64
+# Between two questions of a run that goes on and on.
+_PAUSE_S: Final = 2.0
+_PROPERTY: Final = "cdc.resolved"
+_OF_DELTA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+_OF_ICEBERG: Final = f"spark.sql.iceberg.snapshot-property.{_PROPERTY}"
+
+RecordPosition = tuple[int, int, int]
+
+
+class Completeness:
+    """The timestamp of the options' one topic. If it is not known, because no agent publishes progress, nothing fails.
+
+    For any thread.
+    """
+
+    def __init__(self, options: BridgeOptions) -> None:
+        self._options: Final = options
+        self._lock: Final = threading.Lock()
+        self._timestamps: ResolvedTimestamps | None = None
+        self._waiting: Final[deque[tuple[int, Mapping[str, Position]]]] = deque()
+        self._asked_at = float("-inf")
+        self._reported = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with self._lock:
+            self._close()
+
+    def ask(self) -> None:
+        """Take the resolved timestamp, and then the topic's end; again no sooner than after some seconds."""
+        with self._lock:
+            if time.monotonic() < self._asked_at + _PAUSE_S:
+                return
+            self._asked_at = time.monotonic()
+            try:
+                resolved_ms = self._resolved_ms()
+                if resolved_ms is None:
+                    return
+                with PulsarAdmin(self._options) as admin:
+                    ends = {topic: admin.last_position(topic) for topic in admin.topic_partitions()}
+            except CdcError as error:
+                self._say(str(error))
+                self._close()
+                return
+            self._waiting.append((resolved_ms, ends))
+            if len(self._waiting) > _MOST_WAITING:
+                del self._waiting[-2]
+
+    def reached(self, positions: Mapping[str, RecordPosition]) -> int | None:
+        """The newest time, in milliseconds since the epoch, that tables with all records up to these positions are complete until."""
+        with self._lock:
+            newest = None
+            while self._waiting and all(
+                end.entry < 0 or (topic in positions and Position(*positions[topic][:2]) >= end)
+                for topic, end in self._waiting[0][1].items()
+            ):
+                newest = self._waiting.popleft()[0]
+            return newest
+
+    def _resolved_ms(self) -> int | None:
+        table = table_of(self._options)
+        if not self._options.fail_on_data_loss:
+            self._say(f"{table}: failOnDataLoss is false, so records may be missing")
+            return None
+        if self._timestamps is None:
+            self._timestamps = ResolvedTimestamps(self._options)
+        found = self._timestamps.read(table)
+        if found.resolved_ms is None:
+            self._say(f"{table}: {'; '.join(found.problems)}")
+        return found.resolved_ms
+
+    def _say(self, why: str) -> None:
+        if why != self._reported:
+            self._reported = why
+            _log.info("until when the table is complete is not known: %s", why)
+
+    def _close(self) -> None:
+        if self._timestamps is not None:
+            self._timestamps.close()
+            self._timestamps = None
+
+
+def tag_commits(session: SparkSession, resolved_ms: int | None) -> None:
+    """What the session commits from now on says until when its table is complete, and its epoch before is not: of None nothing.
+
+    Delta Lake: `userMetadata` in the table's history; Iceberg: a property `cdc.resolved` in the snapshot's summary.
+    """
+    if resolved_ms is None:
+        session.conf.unset(_OF_DELTA)
+        session.conf.unset(_OF_ICEBERG)
+        return
+    session.conf.set(_OF_DELTA, json.dumps({_PROPERTY: utc_text(resolved_ms)}))
+    session.conf.set(_OF_ICEBERG, utc_text(resolved_ms))

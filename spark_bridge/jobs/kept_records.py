@@ -1,0 +1,144 @@
+"""The records that a mirror keeps: for each Cassandra partition those that later records are folded with.
+
+    <target>/kept/<run>/   Parquet files of one run
+
+A run holds all that is kept of the partitions that one micro-batch touched, so the latest run that names a partition replaces
+what earlier ones have of it. Runs are only added: nothing is merged. The mirror's progress says which of them count
+(`Applied.runs`), so a run is there when the micro-batch is, and what a failed one has written counts for nothing.
+
+When there are many, the last ones become one (`merged`), as in a log-structured merge tree: a record is written again once
+for each time that what came after it has doubled.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.types import LongType, StructField, StructType
+
+from spark_bridge.reading.folders import HadoopFolder
+from spark_bridge.rows.fold import NOTHING, PARTITION, RANGE
+from spark_bridge.rows.fold_batches import KEPT_SCHEMA
+
+__all__ = ["NOTHING_FORGOTTEN", "Forgotten", "KeptRecords", "ReplacedRun", "Run", "first_to_merge"]
+
+_MOST_RUNS: Final = 8
+"""Each is another file to look into."""
+
+_SCHEMA: Final = StructType([*KEPT_SCHEMA, StructField("run", LongType()), StructField("seen_s", LongType())])
+
+_PAGE_ROWS: Final = "1000"
+"""A run is sorted by `owner`: of small pages few are read for a few partitions."""
+
+
+class Run(NamedTuple):
+    """One run: its number (later ones have higher ones), its folder's name, and the size of its files."""
+
+    number: int
+    name: str
+    size_bytes: int
+
+
+class ReplacedRun(NamedTuple):
+    """A run that counts no more, by its folder's name, and since when, in seconds: who began to read before still reads it."""
+
+    name: str
+    at_s: int
+
+
+class Forgotten(NamedTuple):
+    """Markers that do not count any more: of runs up to this number those that were last met before a time in seconds."""
+
+    up_to_run: int
+    before_s: int
+
+
+NOTHING_FORGOTTEN: Final = Forgotten(-1, 0)
+
+
+class KeptRecords:
+    """The runs below one folder. Raises OSError, and what Spark raises."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        self._spark = spark
+        self._folder = folder
+
+    def read(self, runs: Sequence[Run], forgotten: Forgotten) -> DataFrame | None:
+        """All rows of these runs: KEPT_SCHEMA, `run`, and `seen_s` (when a record last met it). None: there are no runs.
+
+        A marker that is forgotten has the scope NOTHING: what earlier runs have of its partition must not count again.
+        """
+        if not runs:
+            return None
+        paths = [f"{_without_patterns(self._folder)}/{each.name}" for each in runs]
+        found = self._spark.read.schema(_SCHEMA).parquet(*paths)
+        if forgotten.up_to_run < 0:
+            return found
+        is_over = F.col("scope").isin(PARTITION, RANGE) & (F.col("seen_s") < forgotten.before_s)
+        is_over &= F.col("run") <= forgotten.up_to_run
+        return found.withColumn("scope", F.when(is_over, NOTHING).otherwise(F.col("scope")))
+
+    def write(self, judged: DataFrame, number: int, seen_s: int) -> Run:
+        """Keep of what `spark_bridge.rows.folding.folded` gave what later records must meet."""
+        kept = judged.where("NOT is_dropped").select(
+            *KEPT_SCHEMA.names,
+            F.lit(number).cast("bigint").alias("run"),
+            F.lit(seen_s).cast("bigint").alias("seen_s"),
+        )
+        return self._written(kept, number)
+
+    def taken_over(self, records: DataFrame) -> Run:
+        """As the first run, what an earlier version has kept in a table `records`."""
+        there = [F.col(each.name) if each.name in records.columns else F.lit(None).cast(each.dataType).alias(each.name)
+                 for each in KEPT_SCHEMA]  # fmt: skip
+        number = F.lit(0).cast("bigint").alias("run")
+        return self._written(records.select(*there, number, "seen_s").sort("owner"), 0)
+
+    def merged(self, runs: Sequence[Run], forgotten: Forgotten) -> tuple[Run, ...]:
+        """The same in few runs: the last ones become one when they are many. Those that it replaces stay there."""
+        first = first_to_merge(runs)
+        if first is None:
+            return tuple(runs)
+        found = self.read(runs[first:], forgotten)
+        assert found is not None
+        of_owner = Window.partitionBy("owner")
+        newest = found.withColumn("newest", F.max("run").over(of_owner)).where("run = newest").drop("newest")
+        if first == 0:
+            newest = newest.where(F.col("scope") != NOTHING)  # there is nothing before it
+        number = runs[-1].number
+        one = newest.withColumn("run", F.lit(number).cast("bigint")).select(*_SCHEMA.names)
+        return (*runs[:first], self._written(one.sortWithinPartitions("owner"), number))
+
+    def delete_others(self, runs: Sequence[Run | ReplacedRun]) -> None:
+        """Delete all runs but these; what failed micro-batches have written, too."""
+        folder, names = HadoopFolder(self._spark, self._folder), {each.name for each in runs}
+        for name in folder.names():
+            if name not in names:
+                folder.delete(name)
+
+    def _written(self, kept: DataFrame, number: int) -> Run:
+        name = f"{number:08}-{uuid.uuid4().hex[:12]}"  # a failed micro-batch may have left another one
+        place = f"{self._folder}/{name}"
+        kept.write.option("parquet.page.row.count.limit", _PAGE_ROWS).parquet(place)
+        return Run(number, name, HadoopFolder(self._spark, place).size_bytes())
+
+
+def first_to_merge(runs: Sequence[Run]) -> int | None:
+    """From where on runs become one: as far back as one is less than twice as large as all behind it. None: not yet."""
+    if len(runs) <= _MOST_RUNS:
+        return None
+    first, size = len(runs) - 2, sum(each.size_bytes for each in runs[-2:])
+    while first > 0 and runs[first - 1].size_bytes < 2 * size:
+        first -= 1
+        size += runs[first].size_bytes
+    return first
+
+
+def _without_patterns(path: str) -> str:
+    """A path that Spark takes as it stands: what it reads, it reads as a pattern."""
+    return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)

@@ -1,0 +1,80 @@
+"""Truncations and drops that a mirror has not applied yet, and which of them it has come to.
+
+A mirror applies one when it has read all that stands before it: in each partition of the data topic up to the position that the
+connector has noted. What is behind these positions is not concerned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from spark_bridge.jobs.mirror_state import Applied
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import BEGINNING, Position
+from spark_bridge.topics.resolved import utc_text
+from spark_bridge.topics.table_clearing import DROP, TableClearing
+
+__all__ = ["PendingClearings", "report_clearings"]
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingClearings:
+    """`clearings`: what is not applied yet, in the order of the topic. `known`: names of all that are on it."""
+
+    clearings: Sequence[TableClearing]
+    known: frozenset[str]
+    options: BridgeOptions
+
+    @classmethod
+    def of(cls, clearings: Sequence[TableClearing], applied: Applied, options: BridgeOptions) -> Self:
+        """Of all that are known, for a mirror that has come so far."""
+        done = set(applied.cleared)
+        pending = [each for each in clearings if each.name not in done]
+        return cls(clearings=pending, known=frozenset(each.name for each in clearings), options=options)
+
+    def still_known(self, applied: Applied) -> tuple[str, ...]:
+        """Names of what was applied, as far as the topic still has it."""
+        return tuple(each for each in applied.cleared if each in self.known)
+
+    def left(self, applied: Applied) -> list[TableClearing]:
+        """Without those that were applied since."""
+        return [each for each in self.clearings if each.name not in applied.cleared]
+
+    def reached(self, applied: Applied) -> list[TableClearing]:
+        """Those before which nothing is unread; none for a mirror without records. Raises PulsarUnreachableError, TopicError."""
+        left = self.left(applied)
+        if not left or applied.begins_anew or applied.life is None:
+            return []
+        with PulsarAdmin(self.options) as admin:
+            names = admin.topic_partitions()
+            return [each for each in left if _is_reached(each, names, applied, admin)]
+
+
+def _is_reached(clearing: TableClearing, names: Sequence[str], applied: Applied, admin: PulsarAdmin) -> bool:
+    for name, last in zip(names, clearing.positions, strict=False):
+        read = Position(*applied.positions[name][:2]) if name in applied.positions else BEGINNING
+        if last is not None and read < Position(*last) and _is_unread(read, Position(*last), name, admin):
+            return False
+    return True
+
+
+def _is_unread(read: Position, last: Position, name: str, admin: PulsarAdmin) -> bool:
+    """Whether Pulsar still has any of what stands behind the one position, up to the other: a retention may have dropped it."""
+    return any(
+        each.entries and min(Position(each.ledger, each.entries - 1), last) > read
+        for each in admin.ledgers(name)
+        if each.ledger <= last.ledger
+    )
+
+
+def report_clearings(topic: str, clearings: Sequence[TableClearing], counts: Mapping[str, int]) -> None:
+    """Say in the log what was applied."""
+    for each in clearings:
+        what = "the table was dropped" if each.kind == DROP else "the table was truncated"
+        _log.warning("%s: %s at %s; rows deleted: %d", topic, what, utc_text(each.time_ms), counts.get("delete", 0))

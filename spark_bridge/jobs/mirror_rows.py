@@ -1,0 +1,99 @@
+"""The rows of a mirror: the columns that it adds to them, and how a row before and after a micro-batch become a change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+
+from spark_bridge.jobs.lake_table import LakeTable, quoted, same_key, update_and_insert
+from spark_bridge.jobs.small_merge import STATIC_ID
+from spark_bridge.rows.folding import shown_rows
+from spark_bridge.rows.key_columns import KeyColumns
+from spark_bridge.rows.table_rows import table_columns
+from spark_bridge.topics.topic_schemas import TopicSchemas
+
+__all__ = [
+    "EXPIRES_AT", "ID", "OWN", "OWNER", "WRITETIME", "change_op", "content_text", "counts_and_soonest", "identified", "merge_rows",
+    "renamed_columns", "whole",
+]  # fmt: skip
+
+ID: Final = "_cdc_id"
+OWNER: Final = "_cdc_owner"
+WRITETIME: Final = "_cdc_writetime"
+EXPIRES_AT: Final = "_cdc_expires_at"
+OWN: Final = (ID, OWNER, WRITETIME, EXPIRES_AT)
+
+
+def identified(judged: DataFrame) -> DataFrame:
+    """`shown_rows` and the mirror's own columns."""
+    identity = F.when(F.col("is_alive"), F.hex("key")).otherwise(F.concat(F.lit(STATIC_ID), F.col("owner")))
+    return shown_rows(judged).withColumns({
+        ID: identity,
+        OWNER: F.col("owner"),
+        WRITETIME: F.col("writetime_us"),
+        EXPIRES_AT: F.col("expires_at"),
+    })  # fmt: skip
+
+
+def counts_and_soonest(compared: DataFrame) -> tuple[dict[str, int], int | None]:
+    """Changed rows by `op`, and when the first row expires, of those that a failed run has merged already, too; one Spark job."""
+    found = compared.groupBy("op").agg(F.count("*").alias("rows"), F.min("expires_at").alias("soonest")).collect()
+    counts = Counter[str]()
+    for row in found:
+        counts["update" if row.op == "touch" else row.op] += row["rows"]
+    del counts["same"]
+    return counts, min((row.soonest for row in found if row.soonest is not None), default=None)
+
+
+def merge_rows(table: LakeTable, changes: DataFrame, columns: Sequence[str], *, is_large: bool) -> Mapping[str, int]:
+    """Make the rows of changes (`op`, `_cdc_id`, `after`) the table's, by one `MERGE`; its counts."""
+    fields = [F.col("after").getField(each).alias(each) for each in columns if each != ID]
+    source = changes.select("op", ID, *fields)
+    if table.read() is None:
+        table.create(source.where("op <> 'delete'").select(*columns))
+        return {}
+    table.ensure(source.select(*columns))
+    update, insert = update_and_insert(columns)
+    return table.merge(
+        source,
+        same_key(ID, source, is_listed=is_large),
+        "WHEN MATCHED AND s.op = 'delete' THEN DELETE",
+        f"WHEN MATCHED THEN {update}",
+        f"WHEN NOT MATCHED AND s.op <> 'delete' THEN {insert}",
+    )
+
+
+def renamed_columns(names: Sequence[str], schemas: TopicSchemas) -> list[str]:
+    """A mirrored table's columns, the key's first, by the newest schema: Cassandra renames key columns only."""
+    keys = KeyColumns.of(schemas)
+    width = len(keys.partition) + len(keys.clustering)
+    return [*table_columns(schemas)[:width], *names[width:]]
+
+
+def whole(columns: Sequence[str]) -> Column:
+    """The columns as one struct."""
+    return F.struct(*[F.col(quoted(each)).alias(each) for each in columns])
+
+
+def content_text(columns: Sequence[str]) -> Column:
+    """The columns as text, to be compared: maps are not comparable in Spark."""
+    return F.to_json(whole(columns))
+
+
+def change_op() -> Column:
+    """Of `before` and `after`, and their contents `old` and `new`; `touch`: a row's times alone changed."""
+    old, new = F.col("before"), F.col("after")
+    is_same = old.getField(WRITETIME).eqNullSafe(new.getField(WRITETIME)) & old.getField(EXPIRES_AT).eqNullSafe(
+        new.getField(EXPIRES_AT)
+    )
+    return (
+        F.when(old.isNull(), "insert")
+        .when(new.isNull(), "delete")
+        .when(F.col("old") != F.col("new"), "update")
+        .when(is_same, "same")
+        .otherwise("touch")
+    )

@@ -1,0 +1,297 @@
+"""The job `publish`: from a mirror's change log to topics that any keyed sink can trust.
+
+`rows-<keyspace>.<table>`: the row of a key, or null, with the data topic's schemas. `changes-<keyspace>.<table>`: every change
+with both images. Each change stands once in a topic, in order per key, whatever is killed: records are numbered by the mirror's
+epoch and their place in it, the broker knows the highest number that it has stored, and the change log does not change.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+
+from schemas.errors import ConfigError
+from schemas.topics import full_topic_name
+from spark_bridge.errors import PublishError
+from spark_bridge.jobs.mirror_state import MirrorTables
+from spark_bridge.jobs.publish_envelope import envelope_schema
+from spark_bridge.jobs.publish_records import ChangeRecords
+from spark_bridge.jobs.publish_sender import RecordSender, producer_name
+from spark_bridge.jobs.publish_state import Kind, Published, PublishedFile
+from spark_bridge.reading.readers import raw_batch
+from spark_bridge.rows.record_places import RECORD_SOURCE, record_place
+from spark_bridge.topics.keyed_producer import KeyValueSchema, register_schema
+from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.publish_admin import PublishAdmin
+from spark_bridge.topics.topic_schemas import SchemaVersion, TopicSchemas
+
+__all__ = ["PublishSummary", "publish", "topic_beside"]
+
+_log: Final = logging.getLogger(__name__)
+OnBatch = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishSummary:
+    """What a run published: records by topic, the mirror's epoch up to which all is published, and how long it took."""
+
+    records: Mapping[str, int]
+    epoch: int
+    seconds: float
+
+
+def publish(
+    spark: SparkSession,
+    options: Mapping[str, str | int | bool],
+    target: str,
+    topics: Mapping[Kind, str | None],
+    *,
+    rebuild: bool = False,
+    follow_interval_s: float | None = None,
+    stopping: threading.Event | None = None,
+    on_batch: OnBatch = lambda topic, records, epoch: None,
+    on_note: Callable[[str], None] = _log.warning,
+) -> PublishSummary:
+    """Publish what the mirror below `target` has changed since the last run; with `follow_interval_s` until `stopping` is set.
+
+    `options` name the mirror's data topic. `topics`: which to publish to; None: `rows-` or `changes-` in the place of `data-`.
+    `rebuild`: publish the whole table again first. `follow_interval_s`: seconds between two checks for changes. When `stopping` is
+    set, the current micro-batch is finished. `on_batch` gets the topic, the number of records, and the epoch that is reached.
+    `on_note` gets a message for the user, one line. Raises ConfigError, PublishError, TopicError,
+    PulsarUnreachableError, StateFileError, and Spark's errors with these.
+    """
+    parsed = BridgeOptions.from_mapping(option_texts(options))
+    started = time.monotonic()
+    works = [_Topic(spark, parsed, target, kind, topic, on_note) for kind, topic in topics.items()]
+    sent = dict.fromkeys([each.topic for each in works], 0)
+    stopping = stopping or threading.Event()
+    while True:
+        epoch = -1
+        for each in works:
+            records, epoch = each.run(rebuild=rebuild)
+            sent[each.topic] += records
+            on_batch(each.topic, records, epoch)
+        rebuild = False
+        if follow_interval_s is None or stopping.wait(follow_interval_s):
+            return PublishSummary(records=sent, epoch=epoch, seconds=time.monotonic() - started)
+
+
+def topic_beside(data_topic: str, kind: Kind) -> str:
+    """`<kind>-<keyspace>.<table>` beside `data-<keyspace>.<table>`. Raises ConfigError for a data topic of another name."""
+    namespace, _, name = data_topic.rpartition("/")
+    if not name.startswith("data-"):
+        raise ConfigError.of(
+            "topic", f"{data_topic} has no name data-<keyspace>.<table>: name the topic (--{kind}-topic)"
+        )
+    return f"{namespace}/{kind}-{name.removeprefix('data-')}"
+
+
+class _Topic:
+    """One topic to publish to."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: BridgeOptions,
+        target: str,
+        kind: Kind,
+        topic: str | None,
+        on_note: Callable[[str], None],
+    ) -> None:
+        self.kind: Kind = kind
+        data_topic = options.only_topic
+        self.topic = full_topic_name(topic or topic_beside(data_topic, kind))
+        self._options = options.of_topic(self.topic)
+        self._data_options = options
+        if self.topic == data_topic:
+            raise ConfigError.of(f"{kind}-topic", f"{topic} is the data topic, to which the connector writes")
+        self._spark = spark
+        self._target = target
+        self._on_note = on_note
+        self._file = PublishedFile(spark, target, kind)
+        self._is_begun = False
+        self._reached: int | None = None
+
+    def run(self, *, rebuild: bool) -> tuple[int, int]:
+        """How many records were sent, and the epoch that is reached."""
+        tables = MirrorTables(self._spark, self._target)
+        # Before the log is read: a mirror may finish a later epoch meanwhile, and the log as read may have a part of it.
+        epoch = tables.applied().epoch
+        if epoch == self._reached and not rebuild:
+            return 0, epoch
+        log = tables.changes.read()
+        if log is None:
+            raise ConfigError.of(
+                "target",
+                f"the mirror below {self._target} keeps no change log, from which publish reads; run "
+                f"cdc spark changelog --target {self._target} with the mirror's other options once: it is kept from then on",
+            )
+        log = _with_source(log)
+        schemas = TopicSchemas.fetch(self._data_options)
+        with PublishAdmin(self._data_options) as admin:
+            count = len(admin.topic_partitions())
+        with PublishAdmin(self._options) as admin:
+            partitions = admin.make(self.topic, count)
+            published = self._begun(admin, partitions, epoch, rebuild=rebuild)
+        self._check_epoch(published, epoch)
+        published = self._with_schemas(published, schemas, partitions[0])
+        if published.whole_epoch is None and published.epoch >= epoch:
+            self._reached = epoch
+            return 0, epoch
+        reached = epoch if published.whole_epoch is None else published.whole_epoch
+        records = self._records(log, published, reached, ChangeRecords(schemas, len(partitions)))
+        if published.whole_epoch is not None and self.kind == "rows":
+            self._publish_nulls(published.producer, partitions, schemas, _state(log, reached))
+        sent = self._sender(published.producer, partitions, schemas.newest).run(records)
+        with PublishAdmin(self._options) as admin:
+            creations = admin.creations(partitions)
+        self._file.write(replace(published, epoch=reached, whole_epoch=None, creations=creations))
+        self._reached = reached
+        if reached < epoch:
+            more, reached = self.run(rebuild=False)
+            sent += more
+        return sent, reached
+
+    def _begun(self, admin: PublishAdmin, partitions: list[str], epoch: int, *, rebuild: bool) -> Published:
+        """The state to go on with; of a new topic, or of one that is published anew, it is written first."""
+        if not self._is_begun:
+            why = admin.deduplicate(self.topic, partitions)
+            if why is not None:
+                self._on_note(
+                    f"topic {self.topic}: its de-duplication is not on ({why}), so a run that is killed may publish records twice: "
+                    "at least once; switch it on (pulsar-admin topics set-deduplication-status --enable), or give this job the right"
+                )
+        self._is_begun = True
+        known = self._file.read()
+        creations = admin.creations(partitions)
+        if rebuild:
+            before = {each: str(admin.last_position(each)) for each in partitions}
+            begun = replace(Published.anew(self.topic, epoch), creations=dict.fromkeys(partitions), before=before)
+            self._file.write(begun)
+            return begun
+        writers = {each: admin.last_writer(each) for each in partitions}
+        if known is None or known.topic != self.topic:
+            self._check_empty(writers)
+            begun = replace(Published.anew(self.topic, None), creations=dict.fromkeys(partitions))
+            self._file.write(begun)
+            return begun
+        self._check_ours(known, creations, writers, lambda partition: str(admin.last_position(partition)))
+        return known
+
+    def _check_empty(self, writers: Mapping[str, str | None]) -> None:
+        found = [f"{partition} by {name}" for partition, name in writers.items() if name is not None]
+        if found:
+            raise PublishError(
+                self.topic,
+                f"it has records that this mirror's publish did not write ({found[0]}): publish the whole table anew over them with "
+                f"--rebuild, or delete the topic, or name another one (--{self.kind}-topic)",
+            )
+
+    def _check_ours(
+        self,
+        known: Published,
+        creations: Mapping[str, str | None],
+        writers: Mapping[str, str | None],
+        last_position: Callable[[str], str],
+    ) -> None:
+        if len(known.creations) != len(writers):
+            raise PublishError(
+                self.topic,
+                f"it has {len(writers)} partitions, and had {len(known.creations)}, so keys would change their partition: publish the "
+                "whole table anew with --rebuild",
+            )
+        for partition, writer in writers.items():
+            before = known.creations.get(partition)
+            if before is not None and creations[partition] != before:
+                raise PublishError(
+                    self.topic,
+                    "it was deleted and made again since the last run: publish the whole table anew with --rebuild",
+                )
+            if known.has_other_writer(partition, writer, last_position):
+                raise PublishError(
+                    self.topic,
+                    f"somebody else writes to it: the last record of {partition} is of the producer {writer}; stop that one, then "
+                    "publish the whole table anew with --rebuild; or name another topic for this job "
+                    f"(--{self.kind}-topic)",
+                )
+
+    def _check_epoch(self, published: Published, epoch: int) -> None:
+        if published.epoch > epoch:
+            raise PublishError(
+                self.topic,
+                f"it has all changes up to epoch {published.epoch}, but the mirror below {self._target} is at {epoch}: the mirror was "
+                "made anew; publish the whole table anew with --rebuild",
+            )
+
+    def _with_schemas(self, published: Published, schemas: TopicSchemas, partition: str) -> Published:
+        """Every version that the data topic has had, in its order."""
+        if published.schemas >= len(schemas.versions):
+            return published
+        for version in schemas.versions[published.schemas :]:
+            register_schema(self._options, partition, producer_name(published.producer, 0), self._schema(version))
+        done = replace(published, schemas=len(schemas.versions))
+        self._file.write(done)
+        return done
+
+    def _schema(self, version: SchemaVersion) -> KeyValueSchema:
+        return KeyValueSchema.of(version.key, version.value if self.kind == "rows" else envelope_schema(version))
+
+    def _sender(self, producer: str, partitions: Sequence[str], version: SchemaVersion) -> RecordSender:
+        return RecordSender(self._options, partitions, producer, self._schema(version))
+
+    def _records(self, log: DataFrame, published: Published, epoch: int, made: ChangeRecords) -> DataFrame:
+        build = made.rows if self.kind == "rows" else made.changes
+        if published.whole_epoch is not None:
+            return build(_state(log, published.whole_epoch))
+        waiting = log.where((F.col("epoch") > published.epoch) & (F.col("epoch") <= epoch))
+        there = _epoch_of_first_rows(log) if published.epoch < 0 else None
+        return build(waiting.withColumn("is_there", F.lit(False) if there is None else F.col("epoch") == there))
+
+    def _publish_nulls(self, producer: str, partitions: Sequence[str], schemas: TopicSchemas, state: DataFrame) -> None:
+        """For keys whose last record in the topic is a row, and that have none now. Done again it does no harm."""
+        known = ChangeRecords(schemas, len(partitions)).rows(state).select("key", "part")
+        newest = Window.partitionBy("key", "partition").orderBy(record_place().getField("position").desc())
+        last = raw_batch(self._spark, self._options.as_texts()).withColumn("at", F.row_number().over(newest))
+        there = last.where("at = 1 AND value IS NOT NULL").select(
+            "key", F.greatest("partition", F.lit(0)).alias("part")
+        )
+        gone = there.join(known, ["key", "part"], "left_anti").select(
+            "key", "part", F.lit(0).cast("bigint").alias("epoch"), F.lit(0).alias("step"), F.hex("key").alias("id"),
+            F.lit(None).cast("binary").alias("value"), F.lit(None).cast("bigint").alias("writetime"), F.lit("d").alias("op"),
+        )  # fmt: skip
+        self._sender(f"{producer}-{uuid.uuid4().hex[:8]}", partitions, schemas.newest).run(gone)
+
+
+def _with_source(log: DataFrame) -> DataFrame:
+    """A change log of an earlier version does not say where its changes come from, until the mirror runs again."""
+    return log if "source" in log.columns else log.withColumn("source", F.lit(None).cast(RECORD_SOURCE))
+
+
+def _state(log: DataFrame, epoch: int) -> DataFrame:
+    """The rows that the change log leaves at the end of an epoch, as inserts of it. Asked again it gives the same."""
+    newest = Window.partitionBy("_cdc_id").orderBy(F.col("epoch").desc(), F.col("step").desc())
+    last = log.where(F.col("epoch") <= epoch).withColumn("at", F.row_number().over(newest))
+    there = last.where("at = 1 AND after IS NOT NULL").drop("at")
+    return there.withColumns({
+        "epoch": F.lit(epoch).cast("bigint"),
+        "op": F.lit("insert"),
+        "before": F.lit(None).cast(log.schema["before"].dataType),
+        "is_there": F.lit(True),
+    })  # fmt: skip
+
+
+def _epoch_of_first_rows(log: DataFrame) -> int | None:
+    """The epoch under which a change log that began later than its mirror has the rows of then; None: it began with it.
+
+    A change of a micro-batch comes behind what the row was before, so not all its steps are the first.
+    """
+    first = log.groupBy("epoch").agg(F.max("step").alias("last")).orderBy("epoch").limit(1).collect()
+    return first[0].epoch if first and first[0]["last"] == 1 else None

@@ -1,0 +1,94 @@
+"""The Avro schema of a record on a topic `changes-<keyspace>.<table>`: an envelope with the names that Debezium's consumers know.
+
+`op` (c, u, d, and r for rows that were there before), `before`, `after` (all columns of the table, each nullable), `source`, `ts_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from spark_bridge.rows.avro_encoding import field_types
+from spark_bridge.topics.topic_schemas import AvroRecord, SchemaVersion
+
+__all__ = ["ORIGIN_FIELDS", "SOURCE_FIELDS", "envelope_schema"]
+
+SOURCE_FIELDS: Final[Mapping[str, str]] = {
+    "connector": "string",
+    "name": "string",
+    "keyspace_name": "string",
+    "table_name": "string",
+    "snapshot": "string",
+    "ts_ms": "long",
+    "ts_us": "long",
+    "epoch": "long",
+    "step": "long",
+}
+"""What `source` has: the data topic (`name`), whether it is no change of now but a row that was there, the write time, the place in
+the change log."""
+ORIGIN_FIELDS: Final[Mapping[str, str]] = {"node": "string", "segment": "long", "pos": "long", "table_id": "string"}
+"""What `source` has besides, as far as it is known: the node whose commit log has the change, where it stands there, the table."""
+
+
+def envelope_schema(version: SchemaVersion) -> AvroRecord:
+    """Of the records whose table has this version of the data topic's schema."""
+    keyspace, table = (cast("str", version.value[each]) for each in ("namespace", "name"))
+    namespace = f"{keyspace}.{table}"
+    types = _Types(keyspace)
+    columns = dict([*field_types(version.key), *field_types(version.value)])
+    row = {
+        "type": "record", "name": "Value", "namespace": namespace,
+        "fields": [{"name": name, "type": types.nullable(each), "default": None} for name, each in columns.items()],
+    }  # fmt: skip
+    source = {
+        "type": "record", "name": "Source", "namespace": namespace,
+        "fields": [
+            *[{"name": name, "type": each} for name, each in SOURCE_FIELDS.items()],
+            *[{"name": name, "type": ["null", each], "default": None} for name, each in ORIGIN_FIELDS.items()],
+        ],
+    }  # fmt: skip
+    return {
+        "type": "record", "name": "Envelope", "namespace": namespace,
+        "fields": [
+            {"name": "before", "type": ["null", row], "default": None},
+            {"name": "after", "type": ["null", f"{namespace}.Value"], "default": None},
+            {"name": "source", "type": source},
+            {"name": "op", "type": "string"},
+            {"name": "ts_ms", "type": "long"},
+        ],
+    }  # fmt: skip
+
+
+class _Types:
+    """Types of columns from two schemas in one: what both define is defined once."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._defined: set[str] = set()
+
+    def nullable(self, avro_type: object) -> object:
+        inner = [each for each in avro_type if each != "null"] if isinstance(avro_type, list) else [avro_type]
+        return ["null", *[self._once(each) for each in inner]]
+
+    def _once(self, avro_type: object) -> object:
+        if isinstance(avro_type, list):
+            return [self._once(each) for each in avro_type]
+        if isinstance(avro_type, str):
+            name = avro_type.rpartition(".")[2]
+            return self._full(name) if name in self._defined else avro_type
+        found = dict(cast("Mapping[str, object]", avro_type))
+        if found.get("type") == "record":
+            name = cast("str", found["name"])
+            if name in self._defined:
+                return self._full(name)
+            self._defined.add(name)
+            found["namespace"] = self._namespace
+            fields = cast("Sequence[Mapping[str, object]]", found["fields"])
+            found["fields"] = [{**each, "type": self._once(each["type"])} for each in fields]
+        for part in ("items", "values"):
+            if part in found:
+                found[part] = self._once(found[part])
+        return found
+
+    def _full(self, name: str) -> str:
+        return f"{self._namespace}.{name}"

@@ -1,0 +1,142 @@
+"""From rows of a mirror's change log to records to publish: partition, order, key and value in Avro.
+
+part INT        of the topic, by the key: the same for good
+epoch, step, id order in the partition: the change log's, rows of one step by their keys
+key, value BINARY    as the data topic has them; a null value: there is no such row
+writetime BIGINT     microseconds
+op STRING       c, u, d or r
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, cast
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
+
+from spark_bridge.jobs.publish_envelope import ORIGIN_FIELDS, SOURCE_FIELDS, envelope_schema
+from spark_bridge.rows.avro_encoding import AvroEncoder, field_types
+from spark_bridge.rows.key_columns import KeyColumns
+from spark_bridge.topics.topic_schemas import TopicSchemas
+
+__all__ = ["ChangeRecords", "key_partition"]
+
+_OPS: Final = {"insert": "c", "update": "u", "delete": "d"}
+_LONG, _TEXT = LongType(), StringType()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRecords:
+    """Of the topics of one table. `changes`: rows of the change log, which has `source`, with a column `is_there`: true for rows
+    that were there before."""
+
+    schemas: TopicSchemas
+    partitions: int
+
+    def rows(self, changes: DataFrame) -> DataFrame:
+        """For `rows-<keyspace>.<table>`: what each row is at the end of each epoch."""
+        newest = Window.partitionBy("epoch", "_cdc_id").orderBy(F.col("step").desc())
+        last = changes.withColumn("at", F.row_number().over(newest)).where("at = 1")
+        image = _struct(last, "after")
+        encoder = AvroEncoder(self.schemas.newest.value)
+        columns = {each.name: (F.col("after").getField(each.name), each.dataType) for each in image}
+        value = F.when(
+            F.col("after").isNotNull(), encoder.encode(encoder.record({**columns, **self._keys(image, "after")}))
+        )
+        return self._records(last, value)
+
+    def changes(self, changes: DataFrame) -> DataFrame:
+        """For `changes-<keyspace>.<table>`: every change, in an envelope."""
+        encoder = AvroEncoder(envelope_schema(self.schemas.newest))
+        value = encoder.record({
+            "before": self._image(_struct(changes, "before"), "before"),
+            "after": self._image(_struct(changes, "after"), "after"),
+            "source": self._source(),
+            "op": (_op(), _TEXT),
+            "ts_ms": (F.unix_millis(F.current_timestamp()), _LONG),
+        })  # fmt: skip
+        return self._records(changes, encoder.encode(value))
+
+    def _records(self, changes: DataFrame, value: Column) -> DataFrame:
+        key = self._key(changes)
+        keyed = changes.select(
+            "epoch",
+            "step",
+            F.col("_cdc_id").alias("id"),
+            key.alias("key"),
+            value.alias("value"),
+            "writetime",
+            _op().alias("op"),
+        )
+        return keyed.withColumn("part", key_partition(self.partitions))
+
+    def _key(self, changes: DataFrame) -> Column:
+        """The bytes of the record by which the mirror knows the row. A partition that has no rows but static columns: its key with
+        null clustering columns."""
+        image = _struct(changes, "after")
+        encoder = AvroEncoder(self.schemas.newest.key)
+        wanted = KeyColumns.of(self.schemas).partition
+        old, new = self._keys(_struct(changes, "before"), "before"), self._keys(image, "after")
+        columns = {name: (F.coalesce(new[name][0], old[name][0]), new[name][1]) for name in wanted}
+        is_static = F.col("_cdc_id").startswith("static:")
+        return F.when(is_static, encoder.encode(encoder.record(columns))).otherwise(F.unhex("_cdc_id"))
+
+    def _keys(self, image: StructType, name: str) -> dict[str, tuple[Column, DataType]]:
+        """Key columns by their newest names: the change log has earlier ones in columns of their own."""
+        kinds = {each.name: each.dataType for each in image}
+        every = [[name for name, _ in field_types(version.key)] for version in self.schemas.versions]
+        found = {}
+        for at, newest in enumerate(every[-1]):
+            names = [each for each in dict.fromkeys([newest, *[names[at] for names in every]]) if each in kinds]
+            if names:
+                column = F.coalesce(*[F.col(name).getField(each) for each in names])
+                found[newest] = (column, kinds[names[0]])
+        return found
+
+    def _image(self, image: StructType, name: str) -> tuple[Column, DataType]:
+        columns = {each.name: (F.col(name).getField(each.name), each.dataType) for each in image}
+        columns |= self._keys(image, name)
+        made = F.struct(*[column.alias(each) for each, (column, _) in columns.items()])
+        kind = StructType([StructField(each, found) for each, (_, found) in columns.items()])
+        return F.when(F.col(name).isNotNull(), made), kind
+
+    def _source(self) -> tuple[Column, DataType]:
+        schema = self.schemas.newest.value
+        is_no_change_of_now = F.col("is_there") | F.coalesce("source.snapshot", F.lit(False))
+        values = {
+            "connector": F.lit("cassandra-cdc"),
+            "name": F.lit(self.schemas.topic),
+            "keyspace_name": F.lit(schema["namespace"]),
+            "table_name": F.lit(schema["name"]),
+            "snapshot": F.when(is_no_change_of_now, "true").otherwise("false"),
+            "ts_ms": F.expr("writetime div 1000"),
+            "ts_us": F.col("writetime"),
+            "epoch": F.col("epoch"),
+            "step": F.col("step").cast("bigint"),
+            "node": F.col("source.node"),
+            "segment": F.col("source.segment"),
+            "pos": F.col("source.position"),
+            "table_id": F.col("source.table_id"),
+        }
+        types: dict[str, DataType] = {"string": _TEXT, "long": _LONG}
+        fields = {**SOURCE_FIELDS, **ORIGIN_FIELDS}
+        kind = StructType([StructField(name, types[each]) for name, each in fields.items()])
+        return F.struct(*[values[name].alias(name) for name in fields]), kind
+
+
+def key_partition(partitions: int) -> Column:
+    """By a hash of `key` that no version of Spark or Python changes."""
+    return F.pmod(F.crc32("key"), F.lit(partitions)).cast(IntegerType())
+
+
+def _op() -> Column:
+    known = F.create_map(*[F.lit(each) for pair in _OPS.items() for each in pair])
+    return F.when(F.col("is_there"), "r").otherwise(known[F.col("op")])
+
+
+def _struct(changes: DataFrame, name: str) -> StructType:
+    """Without what the mirror adds."""
+    image = cast("StructType", changes.schema[name].dataType)
+    return StructType([each for each in image if not each.name.startswith("_cdc_")])

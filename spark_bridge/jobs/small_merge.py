@@ -1,0 +1,107 @@
+"""Merges a few folded records into a mirror's rows by one `MERGE`, without reading the rows first.
+
+The fold says which rows there are and which are gone. So the `MERGE` itself compares each row with the mirror's, and
+counts what it changed. A change log and a history need the rows as they were before, so with them a micro-batch reads the
+rows of the partitions that it touches (spark_bridge.jobs.mirror_batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_bridge.jobs.lake_table import LakeTable, key_is_listed, quoted, update_and_insert
+
+__all__ = [
+    "IS_ROW",
+    "STATIC_ID",
+    "gone_ids",
+    "local_frame",
+    "local_owners",
+    "merge_folded",
+    "shown_ids",
+    "soonest_expiry",
+]
+
+IS_ROW: Final = "_cdc_is_row"
+"""The column of `merge_folded`'s rows that says whether one is a row of the table."""
+STATIC_ID: Final = "static:"
+"""Begins the identity of a Cassandra partition that has static columns and no rows; its owner follows."""
+
+
+def local_frame(session: SparkSession, table: pa.Table) -> DataFrame:
+    """Rows of this process. It needs PySpark 4.0, and leaves the active session as it is, unlike `createDataFrame` alone."""
+    active = SparkSession._activeSession  # noqa: SLF001  (what `createDataFrame` sets)
+    try:
+        return session.createDataFrame(table, from_arrow_schema(table.schema))
+    finally:
+        SparkSession._activeSession = active  # noqa: SLF001
+
+
+def local_owners(session: SparkSession, folded: pa.Table) -> DataFrame:
+    """The Cassandra partitions of all keys that were folded (FOLDED_SCHEMA), in a column `owner`, to be broadcast."""
+    return F.broadcast(local_frame(session, pa.table({"owner": pc.unique(folded["owner"])})))
+
+
+def gone_ids(folded: pa.Table, *, has_clustering: bool) -> list[str]:
+    """Identities that are not in the table, of all keys and partitions that were folded (FOLDED_SCHEMA)."""
+    gone = [key.hex().upper() for key in folded.filter(folded["is_gone"])["key"].to_pylist()]
+    if has_clustering:
+        owners = set(folded["owner"].to_pylist())
+        owners -= set(folded.filter(folded["is_static_only"])["owner"].to_pylist())
+        gone += [STATIC_ID + owner for owner in sorted(owners)]
+    return gone
+
+
+def shown_ids(folded: pa.Table) -> list[str]:
+    """Identities of what may be in the table."""
+    rows = folded.filter(folded["is_alive"])["key"].to_pylist()
+    statics = folded.filter(pc.and_not(folded["is_static_only"], folded["is_alive"]))["owner"].to_pylist()
+    return [*[key.hex().upper() for key in rows], *[STATIC_ID + owner for owner in statics]]
+
+
+def soonest_expiry(folded: pa.Table) -> int | None:
+    """When the first of the rows, or one of its columns, expires next; in seconds."""
+    is_shown = pc.or_(folded["is_alive"], folded["is_static_only"])
+    soonest: int | None = pc.min(folded.filter(is_shown)["next_expiry_s"]).as_py()
+    return soonest
+
+
+def merge_folded(
+    table: LakeTable,
+    rows: DataFrame,
+    gone: Sequence[str],
+    identity: str,
+    content: Sequence[str],
+    times: Sequence[str],
+    listed: Sequence[str],
+) -> Mapping[str, int]:
+    """Make the table's rows those of `rows` (where IS_ROW), and take away others of these identities and the `gone` ones.
+
+    `content`, `times`: columns that are compared as text, and as numbers. `listed`: identities of all that is merged, where the
+    table is so large that the condition should name them; else nothing. Counts of changed rows: `insert`, `update`, `delete`.
+    """
+    columns = [each for each in rows.columns if each != IS_ROW]
+    source = rows.withColumn("op", F.when(F.col(IS_ROW), "keep").otherwise("delete")).drop(IS_ROW)
+    if gone:
+        deleted = pa.table({"op": ["delete"] * len(gone), identity: list(gone)})
+        source = source.unionByName(local_frame(rows.sparkSession, deleted), allowMissingColumns=True)
+    table.ensure(source.select(*map(quoted, columns)))
+    update, insert = update_and_insert(columns)
+    text = {at: f"to_json(struct({', '.join(f'{at}.{quoted(each)}' for each in content)}))" for at in "ts"}
+    is_same = " AND ".join(
+        [f"{text['t']} = {text['s']}", *[f"t.{quoted(each)} <=> s.{quoted(each)}" for each in times]]
+    )
+    return table.merge(
+        source,
+        key_is_listed(identity, listed),
+        "WHEN MATCHED AND s.op = 'delete' THEN DELETE",
+        f"WHEN MATCHED AND NOT ({is_same}) THEN {update}",
+        f"WHEN NOT MATCHED AND s.op <> 'delete' THEN {insert}",
+    )

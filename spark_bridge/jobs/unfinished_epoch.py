@@ -1,0 +1,77 @@
+"""An epoch that a failed run has begun and that no run will finish: its changes are taken back from change log and history.
+
+A rebuild reads the topic anew, so it cannot repeat that epoch: with its changes left there, each of them would stand twice. The
+rows are merged after change log and history. So where both have the epoch and agree with the rows, nothing of it is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.types import StructType
+
+from spark_bridge.jobs.lake_table import LakeTable, quoted
+from spark_bridge.jobs.mirror_rows import ID, OWN
+
+__all__ = ["take_back"]
+
+_OF_VERSIONS: Final = frozenset(["valid_from", "valid_to", "opened", "closed"])
+"""The history's own columns. In the other tables a column of this name is Cassandra's."""
+
+
+def take_back(rows: LakeTable, changes: LakeTable, history: LakeTable, epoch: int) -> bool:
+    """Whether anything was taken back. Done again after a failure in between, it takes back the rest."""
+    behind = {"changes": _behind_changes(changes, epoch), "history": _behind_history(history, epoch)}
+    touched = {name: each for name, each in behind.items() if each is not None}
+    written = [name for name, each in touched.items() if not each.isEmpty()]
+    if not written or (len(written) == len(touched) and _agree(rows, touched)):
+        return False
+    if "changes" in written:
+        changes.delete(f"epoch = {epoch}")
+    if "history" in written:
+        # in this order: after a failure in between, what is closed is not what the rows are
+        history.delete(f"opened = {epoch}")
+        history.update("valid_to = NULL, closed = NULL", f"closed = {epoch}")
+    return True
+
+
+def _behind_changes(changes: LakeTable, epoch: int) -> DataFrame | None:
+    """The rows that the epoch touched: `_cdc_id`, and what they are behind it, `text`: null, there is no row. None without the table."""
+    log = changes.read()
+    if log is None:
+        return None
+    newest = Window.partitionBy(ID).orderBy(F.col("step").desc())
+    last = log.where(F.col("epoch") == epoch).withColumn("at", F.row_number().over(newest)).where("at = 1")
+    image = log.schema["after"].dataType
+    assert isinstance(image, StructType)
+    text = _text({each: F.col("after").getField(each) for each in image.names})
+    return last.select(ID, F.when(F.col("after").isNotNull(), text).alias("text"))
+
+
+def _behind_history(history: LakeTable, epoch: int) -> DataFrame | None:
+    """As `_behind_changes`."""
+    versions = history.read()
+    if versions is None:
+        return None
+    touched = versions.where((F.col("opened") == epoch) | (F.col("closed") == epoch)).select(ID).distinct()
+    columns = {each: F.col(quoted(each)) for each in versions.columns if each not in _OF_VERSIONS}
+    valid = versions.where("valid_to IS NULL").select(ID, _text(columns).alias("text"))
+    return touched.join(valid, ID, "left")
+
+
+def _agree(rows: LakeTable, touched: Mapping[str, DataFrame]) -> bool:
+    behind, there = reduce(DataFrame.union, touched.values()), rows.read()
+    if there is None:
+        return behind.where("text IS NOT NULL").isEmpty()
+    now = there.select(ID, _text({each: F.col(quoted(each)) for each in there.columns}).alias("now"))
+    return behind.join(now, ID, "left").where(~F.col("text").eqNullSafe(F.col("now"))).isEmpty()
+
+
+def _text(columns: Mapping[str, Column]) -> Column:
+    """To be compared, whichever columns two tables have: those that are null are not in it."""
+    names = sorted(columns.keys() - set(OWN))
+    return F.to_json(F.struct(*[columns[each].alias(each) for each in names]))

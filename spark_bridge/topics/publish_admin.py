@@ -1,0 +1,65 @@
+"""Requests of the job `publish` to Pulsar's admin service: topics, de-duplication, the last writer.
+
+REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, createMissedPartitions, deduplicationEnabled, stats, ledger/{ledger}/entry/{entry}.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from clients.admin_client import topic_path
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions
+
+__all__ = ["PublishAdmin", "publish_admin"]
+
+_POLICY_S: Final = 15.0
+"""So long a broker may take until it follows a topic's new policy."""
+
+
+class PublishAdmin(PulsarAdmin):
+    """Raises PulsarUnreachableError and TopicError."""
+
+    def make(self, topic: str, partitions: int) -> list[str]:
+        """Names of the partitions of a topic, which is made with so many if it is not there."""
+        self._call("PUT", topic, f"{topic_path(topic)}/partitions", partitions)
+        found = self.partitions_of(topic)
+        if found != [topic]:
+            # a broker deletes partitions that are idle and empty
+            self._call("POST", topic, f"{topic_path(topic)}/createMissedPartitions")
+        return found
+
+    def deduplicate(self, topic: str, partitions: list[str]) -> str | None:
+        """Switch on a topic's de-duplication, and wait for it; why it is not on, or None."""
+        if all(self._is_deduplicated(each) for each in partitions):
+            return None
+        answer = self._request("POST", topic, "deduplicationEnabled", True)
+        if not answer.is_success:
+            return f"the admin service answers {answer.status_code}"
+        ends_at = time.monotonic() + _POLICY_S
+        while time.monotonic() < ends_at:
+            if all(self._is_deduplicated(each) for each in partitions):
+                return None
+            time.sleep(0.2)
+        return "the broker does not follow the topic's policy"
+
+    def last_writer(self, partition: str) -> str | None:
+        """The producer name of the last entry of a topic partition; None: there is none, or it was trimmed."""
+        last = self.last_position(partition)
+        if last.entry < 0:
+            return None
+        answer = self._request("GET", partition, f"ledger/{last.ledger}/entry/{last.entry}")
+        return answer.headers.get("X-Pulsar-producer-name") if answer.is_success else None
+
+    def creations(self, partitions: list[str]) -> dict[str, str | None]:
+        """When each partition was made that has records; None for one that has none, which a broker deletes when it is idle."""
+        return {each: self.creation(each) if self.last_position(each).entry >= 0 else None for each in partitions}
+
+    def _is_deduplicated(self, partition: str) -> bool:
+        return bool(self._of(partition, "stats").get("deduplicationStatus") == "Enabled")
+
+
+def publish_admin(options: BridgeOptions, topic: str) -> PublishAdmin:
+    """For one topic, which need not exist."""
+    return PublishAdmin(options.of_topic(topic))

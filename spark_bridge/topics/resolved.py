@@ -1,0 +1,215 @@
+"""ResolvedTimestamps: until when tables are complete, read from Pulsar (schemas.resolved), without Spark or Cassandra.
+
+Read are the progress topic, the cursors of the connector's subscription, and the dead letters: an event that became a
+dead letter is acknowledged, and the data topic does not have it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Final, Self
+from uuid import UUID
+
+import pulsar
+
+from schemas.progress_record import (
+    UNKNOWN_POSITION,
+    Checkpoint,
+    MalformedProgressError,
+    ProgressRecord,
+    TopicPosition,
+    decode_progress,
+    progress_topic,
+)
+from schemas.resolved import PartitionCursor, TableResolved, pinned, resolved_of
+from schemas.topics import events_topic
+from spark_bridge.errors import PulsarUnreachableError, TopicError, UnresolvedError
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.client import open_client
+from spark_bridge.topics.options import BridgeOptions
+
+__all__ = ["ResolvedTimestamps", "table_of", "utc_text", "wait_until_resolved"]
+
+_READ_MS: Final = 5_000
+_LOOK_S: Final = 0.2
+# Of each node that is not passed yet.
+_MOST_PINNED: Final = 64
+_MOST_LETTERS: Final = 100
+_NOTHING: Final = TopicPosition(-2, -1)
+
+
+class ResolvedTimestamps:
+    """Follows the progress topic; each `look` asks Pulsar for the rest. Owns its connections; for one thread.
+
+    The constructor and all methods raise ConfigError, PulsarUnreachableError and TopicError.
+    """
+
+    def __init__(self, options: BridgeOptions) -> None:
+        self._options: Final = options
+        self._admin: Final = PulsarAdmin(options)
+        self._records: Final[dict[UUID, ProgressRecord]] = {}
+        self._pinned: Final[defaultdict[tuple[str, UUID], list[Checkpoint]]] = defaultdict(list)
+        # Messages of the progress topic that are none of its records.
+        self.foreign_messages = 0
+        self._client: Final = open_client(options)
+        self._topic: Final = progress_topic(options.events_topic_prefix)
+        self._reader: pulsar.Reader | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+        self._admin.__exit__(None, None, None)
+
+    def tables(self) -> list[str]:
+        """Names of all tables that agents publish, as `keyspace.table`."""
+        self._read()
+        return sorted({table.name for record in self._records.values() for table in record.tables})
+
+    def read(self, table: str) -> TableResolved:
+        """How it stands with a table, `keyspace.table`, now."""
+        # First, so that the values that are read next can only be newer.
+        self._read()
+        partitions = self.cursors(table)
+        now_ms = int(time.time() * 1000)
+        earlier = {
+            node_id: kept
+            for (name, node_id), kept in self._pinned.items()
+            if name == table and node_id in self._records
+        }
+        found = resolved_of(table, self._records, earlier, partitions, now_ms)
+        self._pin(table, partitions, {each.node_id: each.resolved_ms or 0 for each in found.nodes})
+        return found
+
+    def _pin(self, table: str, partitions: Sequence[PartitionCursor], resolved: Mapping[UUID, int]) -> None:
+        for node_id, record in self._records.items():
+            progress = next((each for each in record.tables if each.name == table), None)
+            if progress is None:
+                continue
+            kept = self._pinned[table, node_id]
+            newest_ms = kept[-1].resolved_ms if kept else 0
+            kept += [pinned(each, partitions) for each in progress.checkpoints[:1] if each.resolved_ms > newest_ms]
+            # The newest one that is passed stays: the progress may stand still, and the topic be made again.
+            passed_ms = resolved.get(node_id, 0)
+            kept[:] = [each for each in kept if each.resolved_ms >= passed_ms]
+            while len(kept) > _MOST_PINNED:
+                del kept[1::2]
+
+    def _read(self) -> None:
+        """Take what was published since. A topic that is not there has no record."""
+        try:
+            if self._reader is None:
+                # Else a look-up would make it.
+                self._admin.of_topic(self._topic)
+                self._reader = self._client.create_reader(
+                    self._topic,
+                    pulsar.MessageId.earliest,
+                    is_read_compacted=True,
+                    reader_name="resolved-timestamps",
+                )
+            while self._reader.has_message_available():
+                self._take(self._reader.read_next(timeout_millis=_READ_MS))
+        except TopicError:
+            return
+        except pulsar.PulsarException as error:
+            self._reader = None
+            raise PulsarUnreachableError(
+                self._options.service_url, f"the progress topic {self._topic} cannot be read ({error})"
+            ) from None
+
+    def _take(self, message: pulsar.Message) -> None:
+        data = bytes(message.data())
+        key = message.partition_key()
+        try:
+            if not data:
+                self._records.pop(UUID(key), None)
+                return
+            record = decode_progress(data)
+        except (MalformedProgressError, ValueError):
+            self.foreign_messages += 1
+            return
+        if str(record.node_id) != key:
+            self.foreign_messages += 1
+            return
+        self._records[record.node_id] = record
+
+    def cursors(self, table: str) -> list[PartitionCursor]:
+        """The partitions of a table's events topic, in order: behind an event that is a dead letter nothing counts as consumed.
+
+        None where there is no topic.
+        """
+        keyspace, _, name = table.partition(".")
+        topic = events_topic(keyspace, name, self._options.events_topic_prefix)
+        try:
+            names = self._admin.partitions_of(topic)
+        except TopicError:
+            return []
+        subscription = self._options.events_subscription_name
+        found = {}
+        for each in names:
+            ledgers, cursors = self._admin.storage(each)
+            consumed = cursors.get(subscription)
+            at = _NOTHING if consumed is None else TopicPosition(consumed.ledger, consumed.entry)
+            ends = [TopicPosition(ledger.ledger, ledger.entries - 1) for ledger in ledgers if ledger.entries]
+            found[each] = PartitionCursor(consumed=at, end=ends[-1] if ends else UNKNOWN_POSITION)
+        # Behind the cursors: a dead letter is there before its event is acknowledged.
+        for each, before in self._dead_letters(set(names)).items():
+            if each in found:
+                found[each] = PartitionCursor(consumed=min(found[each].consumed, before), end=found[each].end)
+        return list(found.values())
+
+    def _dead_letters(self, names: set[str]) -> dict[str, TopicPosition]:
+        """By topic partition: everything before is in the data topic, or was never a dead letter."""
+        found: dict[str, TopicPosition] = {}
+        for place in self._admin.waiting_dead_letters(self._options.dead_letters, _MOST_LETTERS):
+            if place is None:
+                return dict.fromkeys(names, _NOTHING)
+            name, position = place
+            before = TopicPosition(position.ledger, position.entry - 1)
+            found[name] = min(found.get(name, before), before)
+        return found
+
+
+def table_of(options: BridgeOptions) -> str:
+    """`keyspace.table`: the option `table`, else by the connector's default name of the data topic. Raises ConfigError."""
+    if options.table is not None:
+        return options.table
+    name = options.only_topic.rpartition("/")[2]
+    table = name.removeprefix("data-")
+    if table == name or "." not in table:
+        raise UnresolvedError.unnamed(options.only_topic)
+    return table
+
+
+def wait_until_resolved(
+    options: BridgeOptions,
+    table: str,
+    until_ms: int,
+    timeout_s: float,
+    on_look: Callable[[TableResolved], None] = lambda found: None,
+) -> TableResolved:
+    """Return when the table holds everything that was acknowledged up to this time. Raises UnresolvedError after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    with ResolvedTimestamps(options) as timestamps:
+        while True:
+            found = timestamps.read(table)
+            on_look(found)
+            if found.resolved_ms is not None and found.resolved_ms > until_ms:
+                return found
+            if time.monotonic() >= deadline:
+                raise UnresolvedError.late(found, until_ms, timeout_s)
+            time.sleep(_LOOK_S)
+
+
+def utc_text(time_ms: int) -> str:
+    """A time since the epoch as text: `2026-11-24T21:05:03.120Z`."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,87 @@
+"""Truncations and drops as the connector publishes them on the topic of schema changes (docs/records.md, "When a table is
+truncated"). Plain values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from schemas.topics import full_topic_name
+
+__all__ = ["DROP", "TableClearing", "clearing_from_state", "clearing_of"]
+
+DROP: Final = "drop"
+_KINDS: Final = ("truncation", DROP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableClearing:
+    """A truncation or a drop of one life of a table. `time_ms`: milliseconds since the epoch, the latest of the nodes'.
+
+    `nodes`: of each node its id, segment and position. `positions`: ledger and entry of the last message of each partition of
+    `data_topic` before it, in the order of the partitions; None where there was none. A topic without partitions has one.
+    """
+
+    kind: str
+    table_id: str
+    table_generation: int | None
+    time_ms: int
+    nodes: tuple[tuple[str, int, int], ...]
+    data_topic: str
+    positions: tuple[tuple[int, int] | None, ...]
+
+    @property
+    def name(self) -> str:
+        """Identifies it."""
+        return f"{self.kind} {self.table_id} {self.table_generation} {self.time_ms}"
+
+    def last_before(self, partition: int) -> tuple[int, int] | None:
+        """The last message before it in a partition (-1: of a topic without partitions); None: there is none."""
+        number = max(partition, 0)
+        return self.positions[number] if number < len(self.positions) else None
+
+    def repeats(self, other: TableClearing) -> bool:
+        """Whether an earlier record is about the same: each of its nodes is there, with the same place."""
+        same = (self.kind, self.table_id, self.table_generation) == (other.kind, other.table_id, other.table_generation)
+        return same and (self.time_ms == other.time_ms or (bool(self.nodes) and set(self.nodes) <= set(other.nodes)))
+
+
+def clearing_of(data: bytes) -> TableClearing | None:
+    """Of a record of the topic of schema changes; None where it has none, or is no such record."""
+    try:
+        fields = json.loads(data)["clearing"]
+        return None if fields is None or fields["kind"] not in _KINDS else _of_fields(fields)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def clearing_from_state(fields: Mapping[str, Any]) -> TableClearing:
+    """As `dataclasses.asdict` and JSON have stored one."""
+    return TableClearing(
+        **{
+            **fields,
+            "nodes": tuple((node, segment, position) for node, segment, position in fields["nodes"]),
+            "positions": tuple(None if each is None else (each[0], each[1]) for each in fields["positions"]),
+        }
+    )
+
+
+def _of_fields(fields: Mapping[str, Any]) -> TableClearing:
+    generation = fields["table_generation"]
+    return TableClearing(
+        kind=fields["kind"],
+        table_id=str(fields["table_id"]),
+        table_generation=None if generation is None else int(generation),
+        time_ms=int(fields["time_ms"]),
+        nodes=tuple((str(each["node"]), int(each["segment_id"]), int(each["position"])) for each in fields["nodes"]),
+        data_topic=full_topic_name(fields["data_topic"]),
+        positions=tuple(_positions(fields["positions"])),
+    )
+
+
+def _positions(fields: list[Mapping[str, Any] | None]) -> Iterator[tuple[int, int] | None]:
+    for each in fields:
+        yield None if each is None else (int(each["ledger"]), int(each["entry"]))

@@ -1,0 +1,174 @@
+"""Load of all kinds of changes on a node whose segments are kept, and the changes as the judge and the topics have them."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Self
+
+from cassandra import DriverException
+from cassandra.cluster import NoHostAvailable, ResponseFuture, Session
+
+from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
+
+__all__ = [
+    "TABLES",
+    "Change",
+    "LogLoad",
+    "SegmentKeeper",
+    "change_of",
+    "changes_of",
+    "create_tables",
+    "wait_for_the_end",
+]
+
+TABLES: Final = ("plain", "clustered", "Mixed")
+"""Those that :func:`create_tables` makes."""
+# A node that was killed, or is not back yet.
+_AWAY: Final = (NoHostAvailable, DriverException)
+
+Change = tuple[int, int, int, str, str, tuple[str | None, ...]]
+"""What one change is, to the agent and to the judge: segment, end of its entry, ordinal, table, partition key, clustering."""
+
+
+def create_tables(session: Session, keyspace: str) -> None:
+    """The keyspace and its tables, with CDC."""
+    session.execute(
+        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+    )
+    for definition in (
+        "plain (pk int PRIMARY KEY, v text)",
+        "clustered (pk int, ck int, s text static, v text, PRIMARY KEY (pk, ck))",
+        '"Mixed" ("Pk" int, "Ck" text, "V" text, PRIMARY KEY ("Pk", "Ck"))',
+    ):
+        session.execute(f"CREATE TABLE {keyspace}.{definition} WITH cdc = true")
+
+
+class SegmentKeeper:
+    """Keeps a hard link to each segment that comes to `cdc_raw`, whatever becomes of it there."""
+
+    def __init__(self, cdc_raw: Path, folder: Path) -> None:
+        self._cdc_raw, self.folder = cdc_raw, folder
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        folder.mkdir()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            self.keep()
+
+    def keep(self) -> None:
+        """Look once."""
+        for path in self._cdc_raw.glob("*.log"):
+            kept = self.folder / path.name
+            if not kept.exists():
+                kept.hardlink_to(path)
+
+
+class LogLoad:
+    """Inserts, updates, deletes, batches of several tables: some hundred mutations a second, until it is stopped.
+
+    With `node_may_go` writes that fail are not errors: the node is killed meanwhile.
+    """
+
+    def __init__(self, session: Session, keyspace: str, seed: int, *, node_may_go: bool = False) -> None:
+        self._session, self._random = session, random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._failure: BaseException | None = None
+        self._forgiven: Final = _AWAY if node_may_go else ()
+        prepare = lambda cql: session.prepare(cql.replace("{k}", keyspace))  # noqa: E731
+        self._plain = prepare("INSERT INTO {k}.plain (pk, v) VALUES (?, ?)")
+        self._row = prepare("INSERT INTO {k}.clustered (pk, ck, v) VALUES (?, ?, ?)")
+        self._static = prepare("UPDATE {k}.clustered SET s = ? WHERE pk = ?")
+        self._delete = prepare("DELETE FROM {k}.clustered WHERE pk = ? AND ck = ?")
+        self._range = prepare("DELETE FROM {k}.clustered WHERE pk = ? AND ck > ?")
+        self._partition = prepare("DELETE FROM {k}.clustered WHERE pk = ?")
+        self._mixed = prepare('INSERT INTO {k}."Mixed" ("Pk", "Ck", "V") VALUES (?, ?, ?)')
+        self._batch = prepare(
+            "BEGIN UNLOGGED BATCH INSERT INTO {k}.clustered (pk, ck, v) VALUES (?, 1, ?)"
+            " INSERT INTO {k}.clustered (pk, ck, v) VALUES (?, 2, ?)"
+            ' INSERT INTO {k}."Mixed" ("Pk", "Ck", "V") VALUES (?, \'b\', ?) APPLY BATCH'
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self._failure is None, self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(0.08):
+                try:
+                    for pending in [
+                        self._write(self._random.randrange(8), self._random.randrange(500)) for _ in range(16)
+                    ]:
+                        pending.result()
+                except self._forgiven:
+                    continue
+        except BaseException as error:  # noqa: BLE001  # told by the test's thread
+            self._failure = error
+
+    def _write(self, which: int, pk: int) -> ResponseFuture:
+        value, ck = "x" * self._random.randrange(50, 900), self._random.randrange(20)
+        statement, values = (
+            (self._plain, (pk, value)),
+            (self._plain, (pk, value)),
+            (self._row, (pk, ck, value)),
+            (self._mixed, (pk, str(ck), value)),
+            (self._batch, (pk, value, pk, value, pk, value)),
+            (self._static, (value, pk)),
+            (self._delete, (pk, ck)),
+            ((self._range, (pk, ck)) if ck % 2 else (self._partition, (pk,))),
+        )[which]
+        return self._session.execute_async(statement, values)
+
+
+def change_of(table: str, each: TopicEvent) -> Change:
+    """As the topic has it."""
+    event = each.event
+    clustering = tuple(None if value is None else value.hex() for value in event.clustering)
+    return each.message.segment_id, event.position, event.ordinal, table, event.partition_key.hex(), clustering
+
+
+def changes_of(keyspace: str, mutation: dict[str, object]) -> Iterator[Change]:
+    """The changes of a mutation in the contract's order: what deletes many rows, the static row, the rows."""
+    if mutation["keyspace"] != keyspace:
+        return
+    segment_id = int(str(mutation["segment"]).removesuffix(".log").rpartition("-")[2])
+    position, ordinal = int(str(mutation["position"])), 0
+    updates = mutation["updates"]
+    assert isinstance(updates, list)
+    for update in updates:
+        wide = [()] * ((update["partition_deletion"] is not None) + len(update["range_tombstones"]))
+        static = [()] if update["static_row"] is not None else []
+        for clustering in (*wide, *static, *(tuple(row["clustering"]) for row in update["rows"])):
+            yield segment_id, position, ordinal, update["table"], update["partition_key"], clustering
+            ordinal += 1
+
+
+def wait_for_the_end(session: Session, topics: dict[str, EventsTopic]) -> None:
+    """A last row of each table of the keyspace `kills` is on its topic."""
+    session.execute("INSERT INTO kills.plain (pk, v) VALUES (-1, '')")
+    session.execute("INSERT INTO kills.clustered (pk, ck, v) VALUES (-1, 0, '')")
+    session.execute("""INSERT INTO kills."Mixed" ("Pk", "Ck", "V") VALUES (-1, '', '')""")
+    for table, topic in topics.items():
+        wait_until(
+            lambda topic=topic: any(each.event.partition_key == b"\xff" * 4 for each in topic.read()),  # type: ignore[misc]
+            f"the last row of {table} is on its topic",
+            60,
+        )

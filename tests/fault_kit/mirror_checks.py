@@ -1,0 +1,97 @@
+"""A mirror of the ticks that is brought up to date again and again while faults strike, and what each run must have."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cdc.commands.spark_options import open_session
+from schemas.errors import CdcError
+from spark_bridge.jobs.mirror import mirror
+from spark_bridge.jobs.resolved import mirror_resolved_ms
+from tests.fault_kit.ticks import Ticks
+
+__all__ = ["MirrorChecks", "MirrorReport"]
+
+_PAUSE_S: Final = 1.0
+_EARLY_MS: Final = 1_000
+
+
+@dataclass(slots=True, kw_only=True)
+class MirrorReport:
+    """`wrong` has a line for each row that a run's tables lacked. `sensitive`: how many checks would have found a resolved
+    timestamp that comes a second too early. `failed`: runs that ended with an error, which the next one repeats."""
+
+    checks: int = 0
+    sensitive: int = 0
+    failed: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """For people."""
+        return (
+            f"mirror: {self.checks} checks, {len(self.wrong)} wrong, {self.sensitive} sensitive to a second;"
+            f" {self.failed} runs failed and were repeated"
+        )
+
+
+class MirrorChecks:
+    """Use in a `with` block, by one thread beside the checks of the topic."""
+
+    def __init__(self, options: dict[str, str], target: Path, ticks: Ticks, say: Callable[[str], None]) -> None:
+        self._options: Final = options
+        self._target: Final = str(target)
+        self._ticks: Final = ticks
+        self._say: Final = say
+        self._stop: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._run, name="mirror", daemon=True)
+        self.report: Final = MirrorReport()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        session = open_session((), None)
+        try:
+            while not self._stop.wait(_PAUSE_S):
+                try:
+                    mirror(session, self._options, self._target)
+                    self._check(session)
+                except (CdcError, PySparkException) as error:
+                    self.report.failed += 1
+                    self._say(f"mirror: {str(error).splitlines()[0][:300]}")
+        finally:
+            session.stop()
+
+    def _check(self, session: SparkSession) -> None:
+        """What is acknowledged before the time that the mirror tells has to be in its table."""
+        resolved_ms = mirror_resolved_ms(self._target)
+        if resolved_ms is None:
+            return
+        rows = session.read.format("delta").load(f"{self._target}/rows").select("pk", "tick").collect()
+        values = {row["pk"]: row["tick"] for row in rows}
+        self.report.checks += 1
+        for row, value in self._ticks.last_before(resolved_ms).items():
+            if values.get(row, 0) < value:
+                self.report.wrong.append(
+                    f"mirror, check {self.report.checks}: resolved {resolved_ms}: row {row} was answered as {value}, and the"
+                    f" mirror has {values.get(row)}"
+                )
+        early = self._ticks.last_before(resolved_ms + _EARLY_MS)
+        self.report.sensitive += any(values.get(row, 0) < value for row, value in early.items())
+        if self.report.checks % 10 == 0:
+            self._say(self.report.text())

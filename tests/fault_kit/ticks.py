@@ -1,0 +1,102 @@
+"""Ticks: clients that write a clock value to every row of a table, again and again, and know when each was answered."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from contextlib import suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Self
+
+from cassandra import ConsistencyLevel
+from cassandra.cluster import ExecutionProfile, NoHostAvailable
+from cassandra.policies import FallthroughRetryPolicy, WhiteListRoundRobinPolicy
+
+from tests.fault_kit.contact import Contact
+from tests.fault_kit.sessions import open_session
+
+__all__ = ["TABLE", "Ticks", "tick_statements"]
+
+_KEYSPACE: Final = "faults"
+TABLE: Final = "ticks"
+_TIMEOUT_S: Final = 10.0
+_ROWS: Final = 40
+
+
+def tick_statements(nodes: int) -> list[str]:
+    """CQL that makes the table, with a replica on every node."""
+    return [
+        f"CREATE KEYSPACE {_KEYSPACE} WITH replication ="
+        f" {{'class': 'NetworkTopologyStrategy', 'datacenter1': {nodes}}}",
+        f"CREATE TABLE {_KEYSPACE}.{TABLE} (pk int PRIMARY KEY, tick bigint) WITH cdc = true",
+    ]
+
+
+class Ticks:
+    """A client of each node, which coordinates at ONE: an answer means that one replica has the write, whichever."""
+
+    def __init__(self, contact: Contact, *, rate: float) -> None:
+        """`rate`: writes a second of each client."""
+        self._contact: Final = contact
+        self._pause_s: Final = 1 / rate
+        self._stop: Final = threading.Event()
+        # Of each row: when its writes were answered (nanoseconds of the epoch), in order, and what they were.
+        self._answered: Final[dict[int, tuple[list[int], list[int]]]] = {}
+        self._threads: Final = [
+            threading.Thread(target=self._write, args=(number, address), daemon=True)
+            for number, address in enumerate(contact.addresses)
+        ]
+        self.answered = 0
+        self.failed = 0
+
+    def __enter__(self) -> Self:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for each in self._threads:
+            each.join()
+
+    def last_before(self, time_ms: int) -> dict[int, int]:
+        """By row: the last value whose write was answered before this time."""
+        found: dict[int, int] = {}
+        for row, (times, values) in list(self._answered.items()):
+            # A client appends the value before the time.
+            count = bisect_left(times, time_ms * 1_000_000)
+            if count:
+                found[row] = values[count - 1]
+        return found
+
+    def _write(self, number: int, address: str) -> None:
+        rows = range(number * _ROWS, (number + 1) * _ROWS)
+        profile = ExecutionProfile(
+            load_balancing_policy=WhiteListRoundRobinPolicy([address]),
+            request_timeout=_TIMEOUT_S,
+            consistency_level=ConsistencyLevel.ONE,
+            # A write that was not answered is never repeated: it would be another one with the same value.
+            retry_policy=FallthroughRetryPolicy(),
+        )
+        with suppress(NoHostAvailable), open_session(replace(self._contact, addresses=[address]), profile) as session:
+            insert = session.prepare(f"INSERT INTO {_KEYSPACE}.{TABLE} (pk, tick) VALUES (?, ?)")
+            count = 0
+            while not self._stop.is_set():
+                row = rows[count % _ROWS]
+                count += 1
+                value = time.time_ns()
+                try:
+                    session.execute(insert, (row, value))
+                except Exception:  # noqa: BLE001  # the driver raises its connections' own errors, too
+                    self.failed += 1
+                    self._stop.wait(0.2)
+                    continue
+                times, values = self._answered.setdefault(row, ([], []))
+                values.append(value)
+                times.append(time.time_ns())
+                self.answered += 1
+                self._stop.wait(self._pause_s)

@@ -1,0 +1,135 @@
+"""Truncations and drops on the events topic: on every partition, in their place in the log, told once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from cassandra.cluster import Session
+
+from cdc.agent_process import AgentProcess
+from cdc.sandbox import Sandbox, SandboxOptions
+from schemas.mutation_event import ClearingKind
+from schemas.topics import events_topic
+from schemas.truncation import Truncation, truncations_of
+from tests.servers.cassandra_session import cluster_of
+from tests.servers.interface import PulsarServer
+from tests.topics.events_topic import EventsTopic, wait_until
+
+_PARTITIONS = 4
+
+
+def _table_id(cql: Session, keyspace: str) -> UUID:
+    select = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = 't'"
+    table_id: UUID = cql.execute(select, (keyspace,)).one().id
+    return table_id
+
+
+def _noted(cql: Session, table_id: UUID) -> Truncation:
+    row = cql.execute("SELECT truncated_at FROM system.local WHERE key = 'local'").one()
+    return truncations_of(row.truncated_at)[table_id]
+
+
+def _insert(cql: Session, keyspace: str, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        cql.execute(f"INSERT INTO {keyspace}.t (pk, v) VALUES ({number}, 0)")
+
+
+def test_a_truncation_stands_between_the_events_before_and_behind_it(
+    cql: Session, keyspace: str, agent: AgentProcess, open_topic: Callable[[str, str], EventsTopic]
+) -> None:
+    """While the agent runs, and while it is down: what is before the position first, then the truncation, then the rest."""
+    cql.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, v int) WITH cdc = true")
+    table_id, topic = _table_id(cql, keyspace), open_topic(keyspace, "t")
+    _insert(cql, keyspace, 0, 30)
+    cql.execute(f"TRUNCATE {keyspace}.t")
+    first = _noted(cql, table_id)
+    _insert(cql, keyspace, 30, 30)
+    wait_until(lambda: bool(topic.read()) and len(topic.clearings) == _PARTITIONS, "a truncation on each partition")
+    _expect_in_place(topic, first, table_id)
+
+    assert agent.stop() == 0
+    try:
+        _insert(cql, keyspace, 60, 30)
+        cql.execute(f"TRUNCATE {keyspace}.t")
+        second = _noted(cql, table_id)
+        _insert(cql, keyspace, 90, 30)
+    finally:
+        agent.start()
+    wait_until(
+        lambda: bool(topic.read()) and len(topic.clearings) == 2 * _PARTITIONS, "the second one on each partition"
+    )
+    topic.wait_for_rows(120)
+    _expect_in_place(topic, second, table_id)
+
+    # nothing is told again by a start without a new truncation; then the drop
+    assert agent.stop() == 0
+    agent.start()
+    _insert(cql, keyspace, 120, 1)
+    topic.wait_for_rows(121)
+    assert len(topic.clearings) == 2 * _PARTITIONS
+    cql.execute(f"DROP TABLE {keyspace}.t")
+    wait_until(lambda: bool(topic.read()) and len(topic.clearings) == 3 * _PARTITIONS, "the drop on each partition")
+    drops = topic.clearings[-_PARTITIONS:]
+    assert {each.clearing.kind for _, each, _ in drops if each.clearing} == {ClearingKind.DROP}
+    assert {partition for partition, _, _ in drops} == set(range(_PARTITIONS))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("version", "options"), [("3.11", {"segmentRotationIntervalMs": 1_000}), ("4.0", {})])
+def test_earlier_versions_of_cassandra_note_truncations_alike(
+    version: str, options: dict[str, object], pulsar: PulsarServer, tmp_path: Path
+) -> None:
+    """While the agent runs, and while it is down.
+
+    Of 3.11 the place is at the beginning of a segment, which comes to `cdc_raw` only if it holds a change of the table.
+    """
+    keyspace = f"truncated_{version.replace('.', '_')}"
+    with (
+        Sandbox(SandboxOptions(cassandra=version, pulsar=False, commitlog_sync_ms=100)) as running,
+        cluster_of(running.node) as cluster,
+        EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic(keyspace, "t")) as topic,
+    ):
+        cql = cluster.connect()
+        cql.execute(
+            f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+        )
+        cql.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, v int) WITH cdc = true")
+        table_id = _table_id(cql, keyspace)
+        agent = AgentProcess.for_node(running.node, pulsar, tmp_path, **options)
+        agent.start()
+        for number in (1, 2):
+            _insert(cql, keyspace, 60 * number, 30)
+            if number == 1:
+                topic.wait_for_rows(30)
+            cql.execute(f"TRUNCATE {keyspace}.t")
+            noted = _noted(cql, table_id)
+            _insert(cql, keyspace, 60 * number + 30, 30)
+            if number == 2:
+                agent.start()
+            wait_until(
+                lambda: bool(topic.read()) and len(topic.clearings) == _PARTITIONS * number,  # noqa: B023
+                "a truncation on each partition",
+            )
+            topic.wait_for_rows(60 * number)
+            assert agent.stop() == 0, agent.log_tail()
+            told = {(each.segment_id, each.clearing) for _, each, _ in topic.clearings[-_PARTITIONS:]}
+            assert told == {(noted.segment_id, (ClearingKind.TRUNCATION, noted.position, noted.time_ms))}
+            if version != "3.11":
+                _expect_in_place(topic, noted, table_id)
+
+
+def _expect_in_place(topic: EventsTopic, noted: Truncation, table_id: UUID) -> None:
+    """Of each partition: behind the message stand all events behind the place; before it, all of before."""
+    told = [each for each in topic.clearings if (each[1].clearing or (None, 0))[1] == noted.position]
+    assert {partition for partition, _, _ in told} == set(range(_PARTITIONS))
+    for partition, message, before in told:
+        assert message.clearing == (ClearingKind.TRUNCATION, noted.position, noted.time_ms)
+        assert (message.segment_id, message.table_id) == (noted.segment_id, table_id)
+        mine = [each for each in topic.events if each.partition == partition]
+        places = [(each.message.segment_id, each.event.position) for each in mine]
+        place = (noted.segment_id, noted.position)
+        assert all(each <= place for each in places[:before] if each not in places[before:])
+        assert all(each > place for each in places[before:])

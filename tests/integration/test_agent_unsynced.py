@@ -1,0 +1,165 @@
+"""readUnsynced on a node with Cassandra's default sync of 10 s: what is published early, in which order, after which kills.
+
+The last test stops the node, for the judge takes the schema from its folder: the order of this file matters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from cdc.agent_process import AgentProcess
+from cdc.sandbox import Sandbox, SandboxOptions
+from change_agent.cdc_raw.cdc_index import parse_cdc_index
+from schemas.topics import events_topic
+from tests.agent.log_load import TABLES, LogLoad, SegmentKeeper, change_of, changes_of, create_tables, wait_for_the_end
+from tests.commitlog_oracle.oracle import CommitLogOracle
+from tests.servers.cassandra_session import cluster_of
+from tests.topics.events_topic import EventsTopic
+
+_DEFAULT_SYNC_MS: Final = 10_000
+_KILLS: Final = 10
+_EXTENDED_KILLS: Final = 20
+_SEED_VARIABLE: Final = "CDC_TEST_SEED"
+_LOST: Final = re.compile(r"-(\d+)\.log: the (\d+) bytes before position (\d+) were published before Cassandra synced")
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Sandbox]:
+    """A node and a Pulsar that these tests may stop."""
+    with Sandbox(SandboxOptions(commitlog_sync_ms=_DEFAULT_SYNC_MS, functions_runtime="thread")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def agent(servers: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    """The agent of the node."""
+    process = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path_factory.mktemp("agent"), readUnsynced=True)
+    process.start()
+    yield process
+    process.stop()
+
+
+def _topic(servers: Sandbox, keyspace: str, table: str) -> EventsTopic:
+    pulsar = servers.pulsar
+    return EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic(keyspace, table))
+
+
+def _is_synced(cdc_raw: Path, segment_id: int, position: int) -> bool:
+    try:
+        index = parse_cdc_index((cdc_raw / f"CommitLog-8-{segment_id}_cdc.idx").read_bytes())
+    except FileNotFoundError:
+        return False
+    return index is not None and index.offset >= position
+
+
+def test_changes_are_on_the_topic_before_their_sync(servers: Sandbox, agent: AgentProcess) -> None:
+    """Each row, written one after the other; the index of its segment does not reach it yet, or does not exist."""
+    early = 0
+    with cluster_of(servers.node) as cluster:
+        session = cluster.connect()
+        create_tables(session, "early")
+        with _topic(servers, "early", "plain") as topic:
+            for number in range(30):
+                session.execute(f"INSERT INTO early.plain (pk, v) VALUES ({number}, 'x')")
+                topic.wait_for(number + 1)
+                last = topic.read()[-1]
+                early += not _is_synced(servers.node.cdc_raw, last.message.segment_id, last.event.position)
+            time.sleep(1)
+            assert len(topic.read()) == 30
+    # A sync may come between any two of them.
+    assert early > 20
+    assert agent.metric("mutations_parked") == 0
+
+
+def test_a_node_that_was_restarted_with_another_commit_log_is_noticed(servers: Sandbox, agent: AgentProcess) -> None:
+    """A compressed log reaches its file with the sync: one line says so, and nothing is lost. Later it is plain again."""
+    with _topic(servers, "early", "plain") as topic:
+        count = len(topic.read())
+        _restart_with(servers, {"commitlog_compression": [{"class_name": "LZ4Compressor"}]})
+        with cluster_of(servers.node) as cluster:
+            session = cluster.connect()
+            session.execute("INSERT INTO early.plain (pk, v) VALUES (100, 'compressed')")
+            topic.wait_for(count + 1, 30)
+        assert agent.log.read_text().count("readUnsynced has no effect: the commit log is compressed") == 1
+        _restart_with(servers, {"commitlog_compression": None})
+        with cluster_of(servers.node) as cluster:
+            session = cluster.connect()
+            session.execute("INSERT INTO early.plain (pk, v) VALUES (101, 'plain')")
+            topic.wait_for(count + 2, 5)
+        last = topic.read()[-1]
+        assert not _is_synced(servers.node.cdc_raw, last.message.segment_id, last.event.position)
+
+
+@pytest.mark.timeout(1200)
+def test_after_kills_of_both_the_events_are_what_cassandra_reads_and_what_it_lost(
+    servers: Sandbox, agent: AgentProcess, tmp_path: Path, is_extended: bool
+) -> None:
+    """Nothing is missing, order is kept; what Cassandra's own start cannot read is what the agent's log names."""
+    seed = int(os.environ.get(_SEED_VARIABLE) or secrets.randbelow(10**6))
+    print(f"kills of seed {seed} ({_SEED_VARIABLE} repeats them)")
+    rng = random.Random(seed)
+    with SegmentKeeper(servers.node.cdc_raw, tmp_path / "kept") as keeper:
+        with cluster_of(servers.node) as cluster:
+            session = cluster.connect()
+            create_tables(session, "kills")
+            with LogLoad(session, "kills", seed, node_may_go=True):
+                for number in range(_EXTENDED_KILLS if is_extended else _KILLS):
+                    time.sleep(rng.uniform(0.2, 2.0))
+                    _kill(servers, agent, ("agent", "agent", "agent", "node", "both")[number % 5])
+        with cluster_of(servers.node) as cluster:
+            topics = {table: _topic(servers, "kills", table) for table in TABLES}
+            wait_for_the_end(cluster.connect(), topics)
+            time.sleep(2)
+    servers.node.drain()
+    servers.node.kill()
+    published = [(table, each) for table, topic in topics.items() for each in topic.read()]
+    for topic in topics.values():
+        topic.close()
+    judge = CommitLogOracle("5.0", tmp_path).read(sorted(keeper.folder.glob("*.log")), servers.node.folder)
+    assert judge.errors == []
+    expected = {change for line in judge.lines for change in changes_of("kills", json.loads(line))}
+    found = Counter(change_of(table, each) for table, each in published)
+    lost = {(int(a), int(c) - int(b), int(c)) for a, b, c in _LOST.findall(agent.log.read_text())}
+    behind = {
+        change for change in found if any(change[0] == a and first < change[1] <= last for a, first, last in lost)
+    }
+    print(f"{len(expected)} changes, {found.total() - len(found)} came twice, {len(behind)} lost by the node")
+    assert len(expected) > 1_000
+    assert (expected - set(found), set(found) - expected - behind) == (set(), set())
+    for table in TABLES:
+        for partition in range(4):
+            of_partition = [each for name, each in published if (name, each.partition) == (table, partition)]
+            first_seen = list(dict.fromkeys(each.place[1:] for each in of_partition))
+            assert first_seen == sorted(first_seen)
+
+
+def _restart_with(servers: Sandbox, changes: Mapping[str, object]) -> None:
+    """Stop the node, which keeps its data, and start it with these settings; None takes one out."""
+    path = servers.node.cassandra_yaml
+    settings = json.loads(path.read_text()) | changes
+    servers.node.drain()
+    servers.node.kill()
+    path.write_text(json.dumps({name: each for name, each in settings.items() if each is not None}))
+    servers.node.start()
+
+
+def _kill(servers: Sandbox, agent: AgentProcess, which: str) -> None:
+    """The agent comes back first: a node that starts removes segments that it has not synced."""
+    if which in ("node", "both"):
+        servers.node.kill()
+    if which in ("agent", "both"):
+        agent.kill()
+        agent.start()
+    if which in ("node", "both"):
+        servers.node.start()

@@ -1,0 +1,238 @@
+"""What expires by its TTL is published when it goes: CQL in, through the real agent, and the data topic's records out."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import pytest
+from cassandra.cluster import Session
+from pulsar import MessageId
+
+from cdc.agent_process import AgentProcess
+from cdc.health.findings import Finding, Level
+from cdc.health.line_config import LineConfig
+from cdc.health.line_status import line_status
+from cdc.rest import rest
+from schemas.mutation_event import MutationEvent, MutationKind
+from source_connector.events.expiry_topics import ExpiriesStored, ExpiryTopics, WaitingExpiries, waiting_expiries
+from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions, new_client
+from tests.fixtures.connector import DeployConnector, OpenDataTopic, OpenEventsWriter, wait_until_acknowledged
+from tests.servers.interface import PulsarServer
+from tests.topics.data_topic import DataRecord, DataTopic
+from tests.topics.events_topic import wait_until
+
+_TTL_S: Final = 10
+_TEN_YEARS_S: Final = 315_360_000
+
+
+def last_of(topic: DataTopic) -> dict[tuple[int, int | None], DataRecord]:
+    return {(record.key["pk"], record.key["ck"]): record for record in topic.records}
+
+
+def of_expiry(topic: DataTopic) -> list[DataRecord]:
+    return [record for record in topic.records if record.properties.get("expiry") == "true"]
+
+
+def waiting(pulsar: PulsarServer, topic: str) -> WaitingExpiries:
+    return waiting_expiries(PulsarOptions(service_url=pulsar.service_url), topic, time.time())
+
+
+@pytest.mark.timeout(600)
+def test_whatever_goes_is_published_when_it_goes_and_what_was_written_anew_is_not(
+    agent: AgentProcess,
+    cql: Session,
+    keyspace: str,
+    deploy_connector: DeployConnector,
+    open_data_topic: OpenDataTopic,
+    pulsar: PulsarServer,
+    line_yaml: Path,
+) -> None:
+    """A row, a column, a static column, elements of a set, a row of keys only, two columns one after the other."""
+    table = f"{keyspace}.t"
+    topic = open_data_topic(table)
+    connector = deploy_connector(keyspace, "t", expiry__publish="true")
+    cql.execute(
+        f"CREATE TABLE {table} (pk int, ck int, v text, w text, tags set<text>, st text static, PRIMARY KEY (pk, ck))"
+        " WITH cdc = true"
+    )
+    cql.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (0, 0, 'the connector runs')")
+    topic.next()
+    cql.execute(f"UPDATE {table} USING TTL {_TTL_S} SET st = 'goes' WHERE pk = 7")
+    cql.execute(f"INSERT INTO {table} (pk, ck, v, w) VALUES (6, 0, 'extended', 'w') USING TTL {_TTL_S}")
+    cql.execute(f"INSERT INTO {table} (pk, ck, v, w) VALUES (6, 0, 'extended', 'w') USING TTL {_TEN_YEARS_S}")
+    cql.execute(f"INSERT INTO {table} (pk, ck, v, w, tags) VALUES (1, 0, 'v', 'w', {{'a'}}) USING TTL {_TTL_S}")
+    cql.execute(f"INSERT INTO {table} (pk, ck, v, w) VALUES (2, 0, 'v', 'w')")
+    cql.execute(f"UPDATE {table} USING TTL {_TTL_S} SET v = 'goes' WHERE pk = 2 AND ck = 0")
+    cql.execute(f"INSERT INTO {table} (pk, ck, tags) VALUES (3, 0, {{'a', 'b'}}) USING TTL {_TTL_S}")
+    cql.execute(f"UPDATE {table} SET tags = tags + {{'c'}}, w = 'stays' WHERE pk = 3 AND ck = 0")
+    cql.execute(f"INSERT INTO {table} (pk, ck) VALUES (4, 0) USING TTL {_TTL_S}")
+    cql.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (5, 0, 'v') USING TTL {_TTL_S}")
+    cql.execute(f"UPDATE {table} USING TTL {_TTL_S + 3} SET w = 'goes later' WHERE pk = 5 AND ck = 0")
+    cql.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (7, 0, 'v')")
+    cql.execute(f"INSERT INTO {table} (pk, ck, tags) VALUES (8, 0, {{'a'}})")
+    cql.execute(f"UPDATE {table} USING TTL {_TTL_S} SET tags = tags + {{'goes'}} WHERE pk = 8 AND ck = 0")
+    expiries = f"persistent://public/default/cdc-events-expiry-{table}"
+    events = f"persistent://public/default/cdc-events-{table}"
+    cql.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (8, 1, 'the last event of its partition')")
+
+    def is_read() -> bool:
+        topic.poll(0.5)
+        return {*((pk, 0) for pk in range(1, 9)), (8, 1)} <= last_of(topic).keys()
+
+    wait_until(is_read, "a record of each row")
+    # An event is acknowledged when its expiry is stored. One that is read after the restart may find its row gone.
+    wait_until_acknowledged(events, pulsar.admin_url)
+    connector.restart()
+
+    def is_over() -> bool:
+        topic.poll(0.5)
+        last = last_of(topic)
+        found = [last[pk, 0].value if (pk, 0) in last else {} for pk in (1, 4, 5)]
+        smaller = (last.get((2, 0)), "v"), (last.get((7, None)), "st")
+        return (
+            found == [None, None, None]
+            and all(
+                record is not None and (record.value is None or record.value[name] is None) for record, name in smaller
+            )
+            and (8, 0) in {(record.key["pk"], record.key["ck"]) for record in of_expiry(topic)}
+        )
+
+    wait_until(is_over, "the rows that expire")
+    wait_until_acknowledged(events, pulsar.admin_url)
+    topic.poll(2)
+    rows = {(row.pk, row.ck): row for row in cql.execute(f"SELECT * FROM {table}")}
+    last = last_of(topic)
+    assert {place for place, record in last.items() if record.value is not None and place[1] is not None} == set(rows)
+    for place, row in rows.items():
+        value = last[place].value or {}
+        assert (value["v"], value["w"], set(value["tags"] or ())) == (row.v, row.w, set(row.tags or ())), place
+    by_expiry = of_expiry(topic)
+    assert {record.kind for record in by_expiry} == {"row", "static_row"}
+    assert not [record for record in by_expiry if record.key["pk"] == 6]
+    steps = [record.value for record in by_expiry if record.key["pk"] == 5]
+    assert steps[0] == {"v": None, "w": "goes later", "tags": None, "st": None} and steps[-1] is None
+    left = waiting(pulsar, expiries)
+    # An event that was not acknowledged before the restart is stored twice.
+    assert 1 <= left.keys <= 2 and left.until_s > time.time() + _TEN_YEARS_S - 600
+    expect_in_status(line_yaml, table, Level.OK, "wait for their second (`cdc connector expiries")
+    connector.delete()
+    expect_in_status(line_yaml, table, Level.FAILURE, "no source delivers expiries: ")
+
+
+def expect_in_status(line_yaml: Path, table: str, level: Level, text: str) -> None:
+    """The status screen shows what waits, and does not take the expiry topic for a table's."""
+    sections: dict[str, list[Finding]] = {}
+
+    def is_shown() -> bool:
+        sections.update({each.title: list(each.findings) for each in line_status(LineConfig.load(line_yaml))})
+        found = [each for each in sections.get("expiries", []) if each.subject == table]
+        return any(each.level is level and text in each.text for each in found)
+
+    wait_until(is_shown, text)
+    assert not [each.subject for each in sections["tables"] if each.subject.startswith("expiry-")]
+
+
+def test_a_broker_that_does_not_delay_is_told_at_the_start(
+    cql: Session,
+    keyspace: str,
+    deploy_connector: DeployConnector,
+    open_events_writer: OpenEventsWriter,
+    pulsar: PulsarServer,
+) -> None:
+    """The namespace's policy turns it off: one line says so, and what to do."""
+    namespaces = f"{pulsar.admin_url}/admin/v2/namespaces/public"
+    rest().put(f"{namespaces}/undelayed", json={})
+    policy = {"active": False, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
+    rest().post(f"{namespaces}/undelayed/delayedDelivery", json=policy).raise_for_status()
+    cql.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, v text)")
+    writer = open_events_writer(keyspace, "t", prefix="persistent://public/undelayed/ev-")
+    connector = deploy_connector(keyspace, "t", expiry__publish="true", events__topic=writer.topic)
+    told = connector.wait_for_error()
+    expected = f"expiry.publish: persistent://public/undelayed/ev-expiry-{keyspace}.t: the broker delivers delayed messages at once"
+    assert expected in told and "set-delayed-delivery --enable" in told
+
+
+_TABLE_ID: Final = UUID(int=1)
+
+
+class Keeper:
+    """The expiry topic of a table `ks.t`, without a connector."""
+
+    def __init__(self, pulsar: PulsarServer, name: str) -> None:
+        self._connection = PulsarConnection(PulsarOptions(service_url=pulsar.service_url))
+        self._posted: queue.SimpleQueue[ExpiriesStored | Exception] = queue.SimpleQueue()
+        self.expiries = ExpiryTopics(self._connection, 100, time.time, self._posted.put)
+        self.topic, self.target = (f"persistent://public/default/{name}-{each}" for each in ("expiry-ks.t", "events"))
+        self.expiries.follow(self.topic)
+
+    def store(self, due: MutationEvent) -> None:
+        """Return when the broker has it."""
+        assert not self.expiries.is_stored(_TABLE_ID, due)
+        of = UUID(int=2), _TABLE_ID, "ks", "t", '"bytes"'
+        self.expiries.store(lambda: None, self.topic, self.target, due, of)
+        assert isinstance(self._posted.get(timeout=60), ExpiriesStored)
+
+    def close(self) -> None:
+        self.expiries.stop()
+        self._connection.close()
+
+
+def due_in(years: float) -> MutationEvent:
+    return MutationEvent(
+        position=0, ordinal=0, kind=MutationKind.ROW, key=b"k", partition_key=b"k", digest=bytes(16),
+        expiry_time_s=int(time.time() + years * _TEN_YEARS_S / 10), columns=("v",),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def keeper(pulsar: PulsarServer, request: pytest.FixtureRequest) -> Iterator[Keeper]:
+    running = Keeper(pulsar, request.node.name[:20])
+    yield running
+    running.close()
+
+
+def test_rows_wait_again_behind_an_expiry_topic_that_was_deleted(
+    keeper: Keeper, pulsar: PulsarServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a backfill reads is stored once more, and not taken for what waits already."""
+    monkeypatch.setattr("source_connector.events.expiry_topics._SEARCH_S", 0.2)
+    due = due_in(1)
+    keeper.store(due)
+    assert keeper.expiries.is_stored(_TABLE_ID, due)
+    path = keeper.topic.replace("://", "/")
+    rest().delete(f"{pulsar.admin_url}/admin/v2/{path}", params={"force": "true"}).raise_for_status()
+    wait_until(lambda: f"{keeper.topic} was deleted or emptied" in caplog.text, "the deleted topic is reported", 60)
+    assert "cdc spark backfill --table ks.t" in caplog.text
+    keeper.store(due)
+    assert waiting(pulsar, keeper.topic).keys == 1
+
+
+def test_a_key_that_is_due_in_twenty_years_is_stored_anew_until_then(
+    keeper: Keeper, pulsar: PulsarServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As often as a ledger is to be free of it, here every other second. The events topic gets nothing."""
+    monkeypatch.setattr("source_connector.events.expiry_topics._LONGEST_DELAY_S", 2)
+    due = due_in(20)
+    keeper.store(due)
+    found: list[dict[str, str]] = []
+    with closing(new_client(PulsarOptions(service_url=pulsar.service_url), is_quiet=True)) as client:
+        reader = client.create_reader(keeper.topic, MessageId.earliest)
+
+        def is_stored_again() -> bool:
+            while reader.has_message_available():
+                found.append(reader.read_next(timeout_millis=10_000).properties())
+            return sum(each["keys"] == "1" for each in found) >= 3
+
+        wait_until(is_stored_again, "the key stored three times", 60)
+    kept = [each for each in found if each["keys"] == "1"]
+    assert {(each["second"], each["target"]) for each in kept} == {(str(due.expiry_time_s), keeper.target)}
+    times = [int(each["deliver_at"]) for each in kept]
+    assert times == sorted(set(times)) and times[-1] < time.time() + 10
+    topics = rest().get(f"{pulsar.admin_url}/admin/v2/persistent/public/default").json()
+    assert keeper.topic in topics and keeper.target not in topics

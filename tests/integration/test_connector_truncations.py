@@ -1,0 +1,135 @@
+"""TRUNCATE on two nodes while rows are written, then DROP: one record each, and the rule by which the data topic is the table."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+from cassandra import DriverException
+from cassandra.cluster import NoHostAvailable, Session
+from cassandra.concurrent import execute_concurrent_with_args
+
+from cdc.agent_process import AgentProcess
+from cdc.sandbox import Sandbox
+from tests.fault_kit.oracle.cassandra_rows import select_all, table_shape
+from tests.fault_kit.oracle.comparison import compare
+from tests.fault_kit.oracle.folding import fold
+from tests.fault_kit.oracle.topics import Clearing, TopicReader
+from tests.fixtures.connector import Connector, connector_options, data_topic_name, wait_until_acknowledged
+from tests.servers.cassandra_session import cluster_of
+from tests.servers.interface import PulsarServer
+from tests.topics.events_topic import wait_until
+
+_CHANGES = "cdc-events-schema-changes"
+
+
+@pytest.fixture
+def session(two_nodes: Sandbox) -> Iterator[Session]:
+    """A session with both nodes."""
+    with cluster_of(two_nodes.node) as cluster:
+        yield cluster.connect()
+
+
+@pytest.fixture
+def keyspace(session: Session) -> str:
+    """A table that both nodes have, with rows that no truncation takes."""
+    name = f"truncated_{os.getpid()}"
+    session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 2}}")
+    session.execute(f"CREATE TABLE {name}.t (pk int, ck int, v text, PRIMARY KEY (pk, ck)) WITH cdc = true")
+    return name
+
+
+@pytest.fixture
+def connector(
+    connector_archive: object, two_nodes: Sandbox, pulsar: PulsarServer, keyspace: str, keep_data_topics: None
+) -> Iterator[Connector]:
+    """A connector of the table."""
+    running = Connector(pulsar.admin_url, keyspace)
+    configs = connector_options(two_nodes.node, keyspace, "t")
+    running.create(connector_archive, data_topic_name(keyspace, "t"), configs)  # type: ignore[arg-type]  # a path
+    yield running
+    running.delete()
+
+
+class Writer(threading.Thread):
+    """Writes keys anew, over and over, until it is stopped."""
+
+    def __init__(self, session: Session, keyspace: str) -> None:
+        super().__init__(daemon=True)
+        self._session = session
+        self._insert = session.prepare(f"INSERT INTO {keyspace}.t (pk, ck, v) VALUES (?, ?, ?)")
+        self._stopping = threading.Event()
+        self._failure: Exception | None = None
+        self._written = 0
+
+    def run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                rows = [(each % 50, each, f"v{each}") for each in range(self._written, self._written + 20)]
+                execute_concurrent_with_args(self._session, self._insert, rows, concurrency=8)
+                self._written += len(rows)
+        except (DriverException, NoHostAvailable) as error:
+            self._failure = error
+
+    @property
+    def written(self) -> int:
+        """Rows that Cassandra has answered; raises what ended the writes."""
+        if self._failure is not None:
+            raise self._failure
+        return self._written
+
+    def stop(self) -> None:
+        """Return when nothing is under way."""
+        self._stopping.set()
+        self.join()
+
+
+def _published(pulsar: PulsarServer, keyspace: str) -> int:
+    """Records of the data topic."""
+    with TopicReader(pulsar.service_url, pulsar.admin_url) as topics:
+        topic = f"persistent://public/default/data-{keyspace}.t"
+        return len(list(topics.data_records(topic))) if any(each.startswith(topic) for each in topics.topics()) else 0
+
+
+def _told(pulsar: PulsarServer, keyspace: str) -> list[Clearing]:
+    with TopicReader(pulsar.service_url, pulsar.admin_url) as topics:
+        if f"persistent://public/default/{_CHANGES}" not in topics.topics():
+            return []
+        return [each for each in topics.clearings(_CHANGES) if each.table == f"{keyspace}.t"]
+
+
+def test_a_truncation_under_load_is_one_record_and_leaves_the_table(
+    session: Session, keyspace: str, connector: Connector, two_agents: list[AgentProcess], pulsar: PulsarServer
+) -> None:
+    """Writes are under way on both nodes while they truncate, twice. What is folded by the rule is what SELECT gives."""
+    events = f"persistent://public/default/cdc-events-{keyspace}.t"
+    for number in (1, 2):
+        writer = Writer(session, keyspace)
+        writer.start()
+        rows = _published(pulsar, keyspace)
+        wait_until(lambda: _published(pulsar, keyspace) >= rows + 200, "rows before the truncation")  # noqa: B023
+        session.execute(f"TRUNCATE {keyspace}.t", timeout=60)
+        before = writer.written
+        wait_until(lambda: writer.written >= before + 100, "rows behind the truncation")  # noqa: B023
+        writer.stop()
+        wait_until(lambda: len(_told(pulsar, keyspace)) >= number, "the record of the truncation")  # noqa: B023
+    _expect_equal(session, keyspace, pulsar, events)
+    told = _told(pulsar, keyspace)
+    assert [(each.kind, len(each.nodes)) for each in told] == [("truncation", 2), ("truncation", 2)]
+    assert len({each.table_id for each in told}) == 1
+    session.execute(f"DROP TABLE {keyspace}.t")
+    wait_until(lambda: [each.kind for each in _told(pulsar, keyspace)][2:] == ["drop"], "the record of the drop")
+
+
+def _expect_equal(session: Session, keyspace: str, pulsar: PulsarServer, events: str) -> None:
+    wait_until_acknowledged(events, pulsar.admin_url)
+    shape = table_shape(session, keyspace, "t")
+    with TopicReader(pulsar.service_url, pulsar.admin_url) as topics:
+        records = list(topics.data_records(f"persistent://public/default/data-{keyspace}.t"))
+    rows = select_all(session, keyspace, shape)
+    told = _told(pulsar, keyspace)
+    assert compare(shape, rows, fold(shape, records, clearings=told)).differences == []
+    # without the rule the topic is not the table: so something was truncated
+    assert compare(shape, rows, fold(shape, records)).differences != []

@@ -1,0 +1,309 @@
+"""The job `publish` on real topics: rows and changes of a mirror for consumers that know none of the folding rules."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from schemas.errors import ConfigError
+from schemas.row_record import AvroSchema
+from spark_bridge import raw_batch, typed
+from spark_bridge.errors import PublishError
+from spark_bridge.jobs.iceberg_tables import IcebergTable
+from spark_bridge.jobs.mirror_state import MirrorTables
+from spark_bridge.jobs.publish import PublishSummary, publish, topic_beside
+from spark_bridge.jobs.publish_state import Kind
+from spark_bridge.spark_line import LINE
+from spark_bridge.topics.keyed_producer import KeyedProducer, KeyValueSchema
+from spark_bridge.topics.options import BridgeOptions
+from tests.fixtures.mirror import Mirror, MirrorOf
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, killed_driver
+from tests.spark.environment import line_jars
+from tests.topics.events_topic import wait_until
+from tests.topics.table_records import (
+    OLD,
+    PLAIN,
+    WIDE,
+    partition_deletion,
+    range_deletion,
+    row,
+    row_deletion,
+    static_row,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
+    pytest.mark.timeout(1_500),
+    pytest.mark.spark_line(">=4.1"),
+]
+BOTH: Mapping[Kind, None] = {"rows": None, "changes": None}
+NODE = "01234567-89ab-4cde-8f01-23456789abcd"
+
+
+class Published:
+    """What stands on the topics of a mirror's `publish`."""
+
+    def __init__(self, spark: SparkSession, topic: DataTopic, kept: Mirror) -> None:
+        self.spark = spark
+        self.topic = topic
+        self.kept = kept
+
+    def run(self, topics: Mapping[Kind, str | None] = BOTH, **more: Any) -> PublishSummary:
+        return publish(self.spark, self.topic.options, str(self.kept.folder), topics, **more)
+
+    def options(self, kind: Kind) -> dict[str, str]:
+        return {**self.topic.options, "topic": topic_beside(self.topic.name, kind)}
+
+    def records(self, kind: Kind) -> DataFrame:
+        """Typed, with the place in the topic partition."""
+        return typed(raw_batch(self.spark, self.options(kind)), self.options(kind))
+
+    def folded(self) -> list[str]:
+        """The rows that are left when the last record of a key wins, as a keyed sink has them."""
+        found: dict[str, str] = {}
+        rows = self.records("rows").selectExpr(
+            "to_json(key) k", "to_json(struct(key.*, value.*)) v", "op", "message_id"
+        )
+        for each in sorted(rows.collect(), key=lambda each: place(each.message_id)):
+            found.pop(each.k, None)
+            if each.op == "u":
+                found[each.k] = each.v
+        return sorted(found.values())
+
+    def replayed(self) -> tuple[list[str], list[str]]:
+        """The rows that the changes leave, and their `op`s; each `before` is the last `after`."""
+        found: dict[str, str | None] = {}
+        ops = []
+        told = self.records("changes").selectExpr(
+            "to_json(key) k", "value.op op", "to_json(value.before) b", "to_json(value.after) a", "message_id"
+        )
+        for each in sorted(told.collect(), key=lambda each: place(each.message_id)):
+            assert each.b == found.get(each.k), each
+            assert (each.b is None) == (each.op in "cr"), each
+            found[each.k] = each.a
+            ops.append(each.op)
+        return sorted(each for each in found.values() if each is not None), ops
+
+    def sources(self, key: str) -> dict[tuple[str, str], set[tuple[object, ...]]]:
+        """Node, segment, position, table id and snapshot that the changes name, by `op` and a column of their rows."""
+        told = self.records("changes").selectExpr(
+            "value.op op", f"string(coalesce(value.after.{key}, value.before.{key})) k", "value.source.*"
+        )
+        found: dict[tuple[str, str], set[tuple[object, ...]]] = {}
+        for each in told.collect():
+            found.setdefault((each.op, each.k), set()).add(
+                (each.node, each.segment, each.pos, each.table_id, each.snapshot)
+            )
+        return found
+
+
+def written_at(position: int, record: Record) -> Record:
+    """A record whose change stands in segment 7 of a node."""
+    return replace(record, properties={**record.properties, "node": NODE, "segpos": f"7:{position}"})
+
+
+def backfilled(record: Record) -> Record:
+    """As the connector publishes it."""
+    return replace(record, properties={**record.properties, "node": NODE, "segpos": "-2:1", "snapshot": "true"})
+
+
+@contextmanager
+def following(topic: DataTopic, kept: Mirror, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path, Path]]:
+    """`cdc spark publish --follow` of both topics: the process, and the files of its output and its errors."""
+    service, admin = (topic.options[name] for name in ("serviceUrl", "adminUrl"))
+    where = ["--service-url", service, "--admin-url", admin, "--topic", topic.name]
+    jars = [part for jar in line_jars(LINE) for part in ("--jars", str(jar))]
+    command = [sys.executable, "-m", "cdc.main", "spark", "publish", *where, "--target", str(kept.folder), "--rows",
+               "--changes", "--follow", "0.5", "--master", "local[1]", *jars]  # fmt: skip
+    folder.mkdir()
+    files = folder / "output", folder / "errors"
+    with files[0].open("wb") as output, files[1].open("wb") as errors:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+    try:
+        yield process, *files
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def place(message_id: str) -> tuple[int, ...]:
+    """Partition, ledger, entry, index."""
+    ledger, entry, partition, *index = map(int, message_id.split(":"))
+    return (partition, ledger, entry, *index)
+
+
+def test_rows_folded_and_changes_replayed_are_the_table(
+    spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic
+) -> None:
+    """Rows, and what takes them: a row, a range, a partition, time; statics; more than one change of a row in a micro-batch."""
+    topic = data_topic(*WIDE)
+    kept = mirror_of(topic)
+    published = Published(spark, topic, kept)
+    passing = row("p4", 99, "b", 1)
+    ends = {"expires_at": str(int(time.time()) + 2)}
+    topic.write(
+        static_row("p0", s="static", t=1),
+        *[row(f"p{n % 5}", n, "b", n, **({"s": "static", "t": 1} if n % 5 == 0 else {})) for n in range(40)],
+        replace(passing, properties={**passing.properties, **ends}),
+    )
+    kept.run(history=False)
+    published.run()
+    topic.write(
+        written_at(10, row_deletion("p1", 1, "b")), row("p1", 6, "b", 60), row("p1", 6, "b", 61), row("p1", 50, "b", 1),
+        row_deletion("p1", 50, "b"), written_at(20, partition_deletion("p2")),
+        written_at(30, range_deletion("p3", start={"a": 10})), written_at(40, static_row("p0", s="other", t=None)),
+        backfilled(row("old", 1, "b", 1)),
+    )  # fmt: skip
+    kept.run(history=False)
+    published.run()
+    assert published.folded() == kept.rows()
+    rows, ops = published.replayed()
+    assert rows == kept.rows() != []
+    # 41, p1/50 and the backfilled one; p0's eight and p1/6 twice; p1/1, p1/50, eight of p2, six of p3, the one that ended
+    assert {op: ops.count(op) for op in "cudr"} == {"c": 43, "u": 10, "d": 17, "r": 0}
+    nowhere = (None, None, None, OLD, "false")
+    sources = published.sources("pk")
+    assert sources["d", "p1"] == {(NODE, 7, 10, OLD, "false"), nowhere}
+    assert [sources[each] for each in (("d", "p2"), ("d", "p3"), ("u", "p0"))] == [
+        {(NODE, 7, position, OLD, "false")} for position in (20, 30, 40)
+    ]
+    assert sources["u", "p1"] == {nowhere}
+    assert sources["c", "old"] == {(None, None, None, OLD, "true")}
+    assert sources["d", "p4"] == {(None, None, None, None, "false")}  # no record says that it ended
+    assert published.records("changes").count() == kept.table("changes").count()
+    assert set(published.run().records.values()) == {0}
+
+
+@pytest.mark.spark_line("==4.1")
+def test_an_iceberg_mirror_is_published_and_a_log_of_an_earlier_version_too(
+    spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic
+) -> None:
+    """Its change log does not say where changes come from; the mirror's next run adds that."""
+    topic = data_topic(*PLAIN)
+    kept = mirror_of(topic)
+    published = Published(spark, topic, kept)
+    topic.write(*[written_at(n, Record(key={"id": n}, value={"name": "a"})) for n in range(3)])
+    kept.run(history=False, table_format="iceberg")
+    log = MirrorTables(spark, str(kept.folder)).changes
+    assert isinstance(log, IcebergTable)
+    log.drop_columns(["source"])
+    published.run()
+    topic.write(
+        written_at(10, Record(key={"id": 0}, value={"name": "b"})), written_at(11, Record(key={"id": 1})),
+        written_at(12, Record(key={"id": 3}, value={"name": "c"})),
+    )  # fmt: skip
+    kept.run(history=False)
+    published.run()
+    assert published.folded() == kept.rows() != []
+    rows, ops = published.replayed()
+    assert (rows, sorted(ops)) == (kept.rows(), ["c", "c", "c", "c", "d", "u"])
+    nowhere = {(None, None, None, None, "false")}
+    assert published.sources("id") == {
+        **{("c", str(n)): nowhere for n in range(3)},
+        **{at: {(NODE, 7, n, None, "false")} for at, n in {("u", "0"): 10, ("d", "1"): 11, ("c", "3"): 12}.items()},
+    }
+
+
+def test_a_killed_job_goes_on_and_each_change_stands_once(
+    spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """kill -9 in the middle, then a job that follows the mirror until SIGTERM; a writer who is not ours, and all anew."""
+    topic = data_topic(*PLAIN, partitions=2)
+    kept = mirror_of(topic)
+    published = Published(spark, topic, kept)
+    large = "x" * 4_000
+    topic.write(*[Record(key={"id": n % 200}, value={"name": f"{n} {large}"}) for n in range(600)])
+    kept.run(history=False)
+    arguments = {"options": topic.options, "target": str(kept.folder), "kind": "changes", "rows": 60}
+    assert killed_driver("publish", "local[1]", arguments, tmp_path / "driver", jars=line_jars(LINE)) == -9
+    stored = published.records("changes").count()
+    assert 0 < stored < 600
+    to_rows, to_changes = (published.options(kind)["topic"] for kind in BOTH)
+    with following(topic, kept, tmp_path / "following") as (process, output, errors):
+
+        def wait_for(rows: int, changes: int) -> None:
+            end = f"records, up to epoch {kept.applied().epoch}"
+            lines = [f"{to_rows}: {rows} {end}", f"{to_changes}: {changes} {end}"]
+            wanted = [each.removeprefix("persistent://") for each in lines]
+
+            def is_there() -> bool:
+                assert process.poll() is None, errors.read_text()
+                return set(wanted) <= set(errors.read_text().splitlines())
+
+            wait_until(is_there, f"the lines {wanted}", 600)
+
+        wait_for(200, 600 - stored)
+        topic.write(Record(key={"id": 0}, value={"name": "while it follows"}))
+        kept.run(history=False)
+        wait_for(1, 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(300) == 0, errors.read_text()
+        assert f"201 records to {to_rows}, {601 - stored} records to {to_changes}, up to" in output.read_text()
+    assert published.folded() == kept.rows()
+    assert published.records("rows").count() == 201
+    rows, ops = published.replayed()
+    assert rows == kept.rows()
+    assert {op: ops.count(op) for op in "cu"} == {"c": 200, "u": 401}
+
+    foreign = replace(topic, name=published.options("rows")["topic"])
+    foreign.write(Record(key={"id": -1}, value={"name": "of somebody else"}))
+    with pytest.raises(PublishError, match=r"somebody else writes to it: the last record of .* --rebuild"):
+        published.run()
+    assert published.folded() != kept.rows()
+    published.run({"rows": None}, rebuild=True)
+    assert published.folded() == kept.rows()
+    assert set(published.run().records.values()) == {0}
+
+
+def test_a_run_after_a_rebuild_goes_on_where_a_partition_has_no_record_of_the_rebuild(
+    spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic
+) -> None:
+    """All rows of one partition are deleted: its last record is of the producer before, and no foreign one."""
+    topic = data_topic(*PLAIN, partitions=2)
+    kept = mirror_of(topic)
+    published = Published(spark, topic, kept)
+    topic.write(*[Record(key={"id": number}, value={"name": "a"}) for number in range(8)])
+    kept.run(history=False)
+    published.run()
+    topic.write(*[Record(key={"id": number}) for number in range(1, 8)])
+    kept.run(history=False)
+    published.run(rebuild=True)
+    assert set(published.run().records.values()) == {0}
+    assert published.folded() == kept.rows()
+
+
+def test_a_mirror_without_a_change_log_and_a_held_topic_are_told_in_one_line(
+    spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic
+) -> None:
+    """Nothing is published, and no state is left."""
+    topic = data_topic(*PLAIN)
+    kept = mirror_of(topic)
+    topic.write(Record(key={"id": 1}, value={"name": "a"}))
+    with pytest.raises(ConfigError, match="keeps no change log, from which publish reads; run cdc spark changelog"):
+        Published(spark, topic, kept).run()
+    assert not (kept.folder / "published").exists()
+    options = BridgeOptions.from_mapping({**topic.options, "operationTimeoutSeconds": "2"})
+    schema = KeyValueSchema.of(*map(cast_schema, PLAIN))
+    with (
+        KeyedProducer(options, topic.name, "first", schema),
+        pytest.raises(
+            PublishError, match=r"somebody else writes to it \(Topic has an existing exclusive producer: first\)"
+        ),
+    ):
+        KeyedProducer(options, topic.name, "second", schema)
+
+
+def cast_schema(schema: AvroSchema) -> Mapping[str, object]:
+    """As the registry's JSON is parsed."""
+    return cast("Mapping[str, object]", schema)

@@ -1,0 +1,53 @@
+"""The gaps topic, as an agent makes and writes it."""
+
+from __future__ import annotations
+
+import time
+from uuid import UUID
+
+import pulsar as pulsar_client
+
+from cdc.rest import rest
+from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, gaps_topic
+from spark_bridge.topics.avro_bytes import AvroBytes
+from tests.servers.interface import PulsarServer
+
+__all__ = ["gap", "make_gaps_topic", "messages_in", "report_gaps"]
+
+
+def make_gaps_topic(pulsar: PulsarServer, prefix: str) -> None:
+    """As an agent does: four partitions, and the connector's subscription."""
+    url = f"{pulsar.admin_url}/admin/v2/{gaps_topic(prefix).replace('://', '/')}"
+    rest().put(f"{url}/partitions", json=4).raise_for_status()
+    rest().put(f"{url}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
+
+
+def report_gaps(pulsar: PulsarServer, prefix: str, payloads: list[bytes]) -> None:
+    """As an agent does: all to the first partition."""
+    client = pulsar_client.Client(
+        pulsar.service_url, logger=pulsar_client.FileLogger(pulsar_client.LoggerLevel.Error, "/dev/null")
+    )
+    try:
+        producer = client.create_producer(
+            f"{gaps_topic(prefix)}-partition-0", schema=AvroBytes("Gap", GAP_SCHEMA_TEXT), batching_enabled=False
+        )
+        for each in payloads:
+            producer.send(each)
+    finally:
+        client.close()
+
+
+def gap(node: UUID, keyspace: str, table: str, table_id: UUID, since_ms: int) -> GapRecord:
+    """Of two segments of this node, from `since_ms` (milliseconds since the epoch) until now."""
+    return GapRecord(
+        node_id=node, keyspace=keyspace, table=table, table_id=table_id, first_segment_id=7, first_position=0,
+        last_segment_id=8, from_ms=since_ms, to_ms=int(time.time() * 1000), detected_ms=int(time.time() * 1000),
+        reason="2 commit log segments went from cdc_raw before they were read to their end",
+    )  # fmt: skip
+
+
+def messages_in(pulsar: PulsarServer, topic: str) -> int:
+    """How many messages were ever published to this topic."""
+    url = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}/partitioned-stats"
+    found: int = rest().get(url, timeout=30).raise_for_status().json()["msgInCounter"]
+    return found

@@ -1,0 +1,26 @@
+"""`cdc connector expiries`: what it says of keys that wait, and of a wrong table."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from cdc.commands.connector import connector, expiries_text
+from schemas.errors import ConfigError
+from source_connector.events.expiry_topics import WaitingExpiries
+
+
+def test_what_waits_is_told_by_number_bytes_and_end() -> None:
+    """In UTC; a table of which nothing waits has no end."""
+    found = WaitingExpiries(keys=1234, messages=5, bytes=98_765, until_s=1_800_000_000)
+    assert expiries_text(found) == "1,234 keys wait in 5 messages of 98,765 bytes, until 2027-01-15T08:00:00Z"
+    assert expiries_text(WaitingExpiries(keys=0, messages=0, bytes=0, until_s=0)) == "no keys wait for an expiry"
+
+
+@pytest.mark.parametrize("table", ["t", ".t", "ks."])
+def test_a_table_without_its_keyspace_is_refused_before_the_broker_is_asked(table: str) -> None:
+    """One line that names the option."""
+    arguments = ["expiries", "--service-url", "pulsar://127.0.0.1:1", "--table", table]
+    found = CliRunner().invoke(connector, arguments)
+    assert isinstance(found.exception, ConfigError)
+    assert str(found.exception) == f"--table: {table!r} is not KEYSPACE.TABLE"

@@ -1,0 +1,73 @@
+"""`--help` of every command: an example for each, and none that the command itself would refuse."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cdc.main import cli
+
+
+def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Every command that does something by itself."""
+    if not isinstance(command, click.Group):
+        yield path
+        return
+    if command.invoke_without_command:
+        yield path
+    for name in command.list_commands(click.Context(command)):
+        below = command.get_command(click.Context(command), name)
+        assert below is not None
+        yield from _commands(below, (*path, name))
+
+
+_PATHS: Final = list(_commands(cli, ()))
+
+
+def _examples(path: tuple[str, ...]) -> list[str]:
+    shown = CliRunner().invoke(cli, [*path, "--help"], prog_name="cdc", terminal_width=80)
+    lines = shown.output.replace("\\\n", " ").splitlines()
+    return [line.strip() for line in lines if line.strip().startswith(f"cdc {' '.join(path)}")]
+
+
+@pytest.mark.parametrize("path", _PATHS, ids=" ".join)
+def test_every_command_shows_an_example_that_it_takes(path: tuple[str, ...]) -> None:
+    """Every option of the example is there, and none is missing that must be given."""
+    examples = _examples(path)
+    assert examples
+    for example in examples:
+        command: click.Command = cli
+        for name in path:
+            assert isinstance(command, click.Group)
+            found = command.get_command(click.Context(command), name)
+            assert found is not None
+            command = found
+        words = shlex.split(example)[1 + len(path) :]
+        context = click.Context(command)
+        given, rest, _ = command.make_parser(context).parse_args(list(words))
+        assert not rest, f"{example}: {rest}"
+        missing = [each.name for each in command.params if each.required and not given.get(str(each.name))]
+        assert not missing, f"{example}: {missing}"
+        for each in command.params:
+            value = given.get(str(each.name))
+            if isinstance(value, str | tuple | list) and not isinstance(each.type, click.Path):
+                each.type_cast_value(context, value)
+
+
+def test_help_fits_a_terminal_of_80_columns() -> None:
+    """Examples are lines that nobody breaks."""
+    for path in _PATHS:
+        shown = CliRunner().invoke(cli, [*path, "--help"], prog_name="cdc", terminal_width=80).output
+        assert not [line for line in shown.splitlines() if len(line) > 80], path
+
+
+@pytest.mark.parametrize("group", sorted({path[:-1] for path in _PATHS if len(path) > 1}), ids=" ".join)
+def test_help_of_a_group_has_a_whole_sentence_for_each_command(group: tuple[str, ...]) -> None:
+    """None is cut at the end of its line."""
+    shown = CliRunner().invoke(cli, [*group, "--help"], prog_name="cdc", terminal_width=80).output
+    assert not [line for line in shown.partition("Commands:")[2].splitlines() if line.endswith("...")]

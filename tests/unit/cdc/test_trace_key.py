@@ -1,0 +1,138 @@
+"""The key of a trace: words of a command line to the bytes that Cassandra has."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from cdc.health.findings import Level
+from cdc.health.sources import SourceView
+from cdc.trace.current_row import CurrentRow
+from cdc.trace.report import difference
+from cdc.trace.row_key import RowKey
+from cdc.trace.topic_places import DataRecord
+from schemas.cql_type import ListType, NativeType
+from schemas.errors import ConfigError
+from schemas.mutation_event import MutationEvent, MutationKind
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from source_connector.data_format import DataFormat
+
+
+def _table(*types: str, partition: int = 1) -> TableMetadata:
+    def column(at: int, name: str) -> ColumnMetadata:
+        kind = ColumnKind.PARTITION_KEY if at < partition else ColumnKind.CLUSTERING
+        return ColumnMetadata(name=f"k{at}", kind=kind, type=NativeType(name))
+
+    columns = tuple(column(at, name) for at, name in enumerate(types))
+    return TableMetadata(
+        keyspace="ks", name="t", table_id=UUID(int=1), partition_key=columns[:partition],
+        clustering_key=columns[partition:], static_columns=(), regular_columns=(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cql_type", "word", "wanted"),
+    [
+        ("int", "-5", "fffffffb"),
+        ("tinyint", "-5", "fb"),
+        ("smallint", "300", "012c"),
+        ("bigint", "1", "0000000000000001"),
+        ("text", "ü", "c3bc"),
+        ("text", "", ""),
+        ("blob", "0x00ff", "00ff"),
+        ("boolean", "TRUE", "01"),
+        ("uuid", "6ab09bec-e68e-48d9-a5f8-97e6fb4c9b47", "6ab09bece68e48d9a5f897e6fb4c9b47"),
+        ("date", "1970-01-02", "80000001"),
+        ("timestamp", "1970-01-01T00:00:01", "00000000000003e8"),
+        ("timestamp", "1970-01-01T01:00:01+01:00", "00000000000003e8"),
+        ("timestamp", "1000", "00000000000003e8"),
+        ("time", "00:00:01.000000005", "000000003b9aca05"),
+        ("varint", "128", "0080"),
+        ("varint", "-128", "80"),
+        ("decimal", "-1.25", "0000000283"),
+        ("inet", "10.0.0.1", "0a000001"),
+        ("double", "1", "3ff0000000000000"),
+    ],
+)
+def test_a_word_becomes_the_bytes_of_its_type(cql_type: str, word: str, wanted: str) -> None:
+    """As Cassandra writes them."""
+    assert RowKey.of_words(_table(cql_type), [word]).parts == (bytes.fromhex(wanted),)
+
+
+@pytest.mark.parametrize(
+    ("cql_type", "word", "said"),
+    [
+        ("int", "five", "KEY: k0: 'five' is no int"),
+        ("int", "3000000000", "is no int"),
+        ("boolean", "yes", "is no boolean"),
+        ("date", "24.11.2026", "is no date"),
+        ("blob", "0xzz", "is no hexadecimal number"),
+        ("blob", "abc", "give its bytes as 0x"),
+        ("decimal", "NaN", "is no decimal"),
+    ],
+)
+def test_a_wrong_word_is_told_with_its_column(cql_type: str, word: str, said: str) -> None:
+    """One line."""
+    with pytest.raises(ConfigError, match=said) as raised:
+        RowKey.of_words(_table(cql_type), [word])
+    assert "\n" not in str(raised.value)
+
+
+def test_the_wrong_number_of_words_is_told_with_what_the_key_is() -> None:
+    """The whole key, or that of the partition."""
+    with pytest.raises(ConfigError, match=r"2 values are given; the key of ks\.t is: K0\(int\) K1\(int\) K2\(text\)"):
+        RowKey.of_words(_table("int", "int", "text"), ["1", "2"])
+
+
+def test_a_column_of_another_type_is_given_by_its_bytes() -> None:
+    """Such as a frozen list."""
+    column = ColumnMetadata(name="k0", kind=ColumnKind.PARTITION_KEY, type=ListType(NativeType("int"), frozen=True))
+    table = TableMetadata(
+        keyspace="ks", name="t", table_id=UUID(int=1), partition_key=(column,), clustering_key=(), static_columns=(),
+        regular_columns=(),
+    )  # fmt: skip
+    assert RowKey.of_words(table, ["0x0102"]).parts == (b"\x01\x02",)
+    with pytest.raises(ConfigError, match="give its bytes"):
+        RowKey.of_words(table, ["[1, 2]"])
+
+
+def _event(kind: MutationKind, partition_key: bytes, *clustering: bytes) -> MutationEvent:
+    return MutationEvent(
+        position=1, ordinal=0, kind=kind, key=b"", partition_key=partition_key, digest=b"", clustering=clustering
+    )
+
+
+def test_events_that_may_have_changed_the_row_concern_it() -> None:
+    """Its own, and those of its whole partition; of a partition all."""
+    row = RowKey.of_words(_table("text", "text"), ["a", "b"])
+    partition = RowKey.of_words(_table("text", "text"), ["a"])
+    own, beside = _event(MutationKind.ROW, b"a", b"b"), _event(MutationKind.ROW, b"a", b"c")
+    wide, other = _event(MutationKind.PARTITION_DELETION, b"a"), _event(MutationKind.ROW, b"x", b"b")
+    assert [row.concerns(each) for each in (own, beside, wide, other)] == [True, False, True, False]
+    assert [partition.concerns(each) for each in (own, beside, wide, other)] == [True, True, True, False]
+    assert (row.is_row, partition.is_row) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "level"),
+    [
+        ({"keyspace": "ks", "table": "t"}, Level.FAILURE),
+        ({"keyspace": "ks", "table": "t", "columns.hash": "v"}, Level.WARNING),
+        ({"tables": ["ks.*"], "columns": {"mask": "v"}}, Level.WARNING),
+        ({"keyspace": "ks", "table": "other", "columns.hash": "v"}, Level.FAILURE),
+    ],
+)
+def test_a_source_that_hides_columns_is_no_reason_to_call_its_records_wrong(
+    options: dict[str, object], level: Level
+) -> None:
+    """A record with other values than the row, by what its source does with columns."""
+    key = RowKey.of_words(_table("int"), ["1"])
+    row = CurrentRow(
+        values={}, records={DataFormat.KEY_VALUE_AVRO: b"row"}, writetime_us=None, consistency="LOCAL_QUORUM"
+    )
+    source = SourceView(name="s", topic="", options=options, wanted=1, instances=(), is_stopped=False)
+    record = DataRecord(place="", published_ms=0, is_marker=False, data=b"hidden", value={}, properties={})
+    assert difference(key, row, [record], [source]).level is level
+    equal = DataRecord(place="", published_ms=0, is_marker=False, data=b"row", value={}, properties={})
+    assert difference(key, row, [equal], [source]).level is Level.OK

@@ -1,0 +1,226 @@
+"""Truncations and drops of golden tables: in their place in the log, or late, with the events behind them once more."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from change_agent.errors import PublishError
+from change_agent.publishing.event_producers import EventProducer, OnResult
+from schemas.mutation_event import CLEARING_SCHEMA_TEXT, Clearing, ClearingKind, MutationEvents, decode_events
+from schemas.progress_record import UNKNOWN_POSITION
+from schemas.truncation import Truncation
+from tests.agent.segment_writer import segment_bytes
+from tests.agent.stages import ENTRIES, MemoryTables, StagedAgent, payloads, tracked_entries
+from tests.topics.events_topic import wait_until
+
+_ID = time.time_ns() // 1_000_000 - 10_000
+_PARTITIONS = 2
+_SCHEMA: dict[str, object] = json.loads(CLEARING_SCHEMA_TEXT)
+
+
+class _ClearingTopics:
+    """What was sent to which partition, and how many events the agent had handed over by then."""
+
+    def __init__(self) -> None:
+        self.agent: StagedAgent | None = None
+        self.sent: list[tuple[int, MutationEvents, int]] = []
+        self.refused: set[str] = set()
+        self.opened: list[str] = []
+
+    def open_clearings(self, topic: str) -> list[EventProducer]:
+        self.opened.append(topic)
+        if topic in self.refused:
+            raise PublishError(topic, "is refused")
+        return [_Partition(self, number) for number in range(_PARTITIONS)]
+
+    def has_published(self, topic: str) -> bool:
+        return True
+
+
+class _Partition:
+    last_position = UNKNOWN_POSITION
+
+    def __init__(self, topics: _ClearingTopics, number: int) -> None:
+        self._topics, self._number = topics, number
+
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+        assert self._topics.agent is not None
+        self._topics.sent.append((self._number, decode_events(payload, _SCHEMA), len(self._topics.agent.published)))
+        on_result(None)
+        return True
+
+    def is_connected(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _start(folder: Path, tables: MemoryTables, topics: _ClearingTopics, *, acknowledges: bool = True) -> StagedAgent:
+    agent = topics.agent = StagedAgent(folder, tables, clearings=topics)
+    agent.acknowledges = acknowledges
+    agent.start()
+    return agent
+
+
+def _table_of(count: int) -> UUID:
+    """The table of the last of so many first entries."""
+    return UUID(bytes=ENTRIES[count - 1].payload[1:17])
+
+
+def _sections() -> tuple[bytes, int]:
+    """A segment of two and four entries, and where its first part ends."""
+    return segment_bytes(_ID, [payloads(2), payloads(4)]), len(segment_bytes(_ID, [payloads(2)]))
+
+
+def _expect_sent(topics: _ClearingTopics, place: Truncation, events_before: Sequence[int]) -> None:
+    """The truncation of this place, so many times on each partition, behind so many events."""
+    clearing = Clearing(ClearingKind.TRUNCATION, place.position, place.time_ms)
+    assert {(each.clearing, each.segment_id) for _, each, _ in topics.sent} == {(clearing, place.segment_id)}
+    sent = [(partition, before) for partition, _, before in topics.sent]
+    assert sent == [(partition, before) for before in events_before for partition in range(_PARTITIONS)]
+
+
+def _end_segment(agent: StagedAgent, whole: bytes) -> None:
+    """Cassandra completes it, the agent deletes it and ends."""
+    agent.index(_ID, f"{len(whole)}\nCOMPLETED")
+    wait_until(lambda: agent.files() == [], "the segment is deleted")
+    agent.stop()
+
+
+def test_a_truncation_that_is_ahead_is_published_in_its_place(tmp_path: Path, tables: MemoryTables) -> None:
+    """Behind the events before it, and before those behind it. The next start does not publish it again."""
+    topics = _ClearingTopics()
+    whole, first = _sections()
+    tables.truncations = {_table_of(4): (place := Truncation(_ID, first, 1_000))}
+    agent = topics.agent = StagedAgent(tmp_path, tables, clearings=topics)
+    agent.segment(_ID, whole, str(len(whole)))
+    agent.start()
+    wait_until(lambda: len(agent.published) == 6, "all is read")
+    agent.stop()
+    _expect_sent(topics, place, [2])
+    agent = _start(tmp_path, tables, topics)
+    _end_segment(agent, whole)
+    _expect_sent(topics, place, [2])
+
+
+def test_a_late_truncation_and_the_events_behind_it_survive_a_crash(tmp_path: Path, tables: MemoryTables) -> None:
+    """The broker has the truncation, the agent ends before it has the repeated events: the next start repeats both, once."""
+    topics = _ClearingTopics()
+    whole, first = _sections()
+    agent = _start(tmp_path, tables, topics)
+    agent.segment(_ID, whole, str(len(whole)))
+    wait_until(lambda: len(agent.published) == 6, "all is read")
+    wait_until(lambda: any(each.position > first for each in agent.stored_now().segments.values()), "it is stored")
+    agent.acknowledges = False
+    behind = [each.event for each in agent.published[2:] if each.header.table_id == _table_of(4)]
+    assert behind
+    tables.truncations = {_table_of(4): (place := Truncation(_ID, first, 1_000))}
+    wait_until(lambda: len(agent.published) == 6 + len(behind), "the events behind it are published again")
+    assert [each.event for each in agent.published[6:]] == behind
+    agent.stop()
+    _expect_sent(topics, place, [6])
+
+    agent = _start(tmp_path, tables, topics)
+    wait_until(lambda: len(agent.published) == len(behind), "and once more")
+    wait_until(lambda: f'"{_table_of(4)}": [' in (agent.work / "clearings.json").read_text(), "it is stored")
+    agent.stop()
+    _expect_sent(topics, place, [6, 0])
+
+    agent = _start(tmp_path, tables, topics)
+    _end_segment(agent, whole)
+    assert agent.published == []
+    _expect_sent(topics, place, [6, 0])
+
+
+@pytest.mark.parametrize("later_ms", [-3_600_000, 3_600_000])
+def test_a_second_truncation_is_published_whatever_the_nodes_clock_says(
+    tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch, later_ms: int
+) -> None:
+    """The clock was set back, or forward, between the two. The agent ends before the broker has what is behind the second one."""
+    monkeypatch.setattr("change_agent.segments.clearings._EMPTY_S", 0.5)
+    topics = _ClearingTopics()
+    first, second = (len(segment_bytes(_ID, sections)) for sections in ([payloads(2)], [payloads(2), payloads(4)]))
+    whole = segment_bytes(_ID, [payloads(2), payloads(4), payloads(4)])
+    tables.truncations = {_table_of(4): (place := Truncation(_ID, first, 10_000_000))}
+    agent = topics.agent = StagedAgent(tmp_path, tables, clearings=topics)
+    agent.segment(_ID, whole, str(len(whole)))
+    agent.start()
+    wait_until(lambda: len(agent.published) == 10, "all is read")
+    wait_until(lambda: any(each.position > second for each in agent.stored_now().segments.values()), "it is stored")
+    _expect_sent(topics, place, [2])
+    topics.sent.clear()
+    agent.acknowledges = False
+    behind = [each.event for each in agent.published[6:] if each.header.table_id == _table_of(4)]
+    tables.truncations = {_table_of(4): (later := Truncation(_ID, second, 10_000_000 + later_ms))}
+    wait_until(lambda: len(agent.published) == 10 + len(behind), "the events behind the second one are published again")
+    assert [each.event for each in agent.published[10:]] == behind != []
+    agent.stop()
+    _expect_sent(topics, later, [10])
+
+    agent = _start(tmp_path, tables, topics)
+    wait_until(lambda: len(agent.published) == len(behind), "and once more")
+    wait_until(lambda: f" {second},\n" in (agent.work / "clearings.json").read_text(), "it is stored")
+    agent.stop()
+    _expect_sent(topics, later, [10, 0])
+
+    # a note of before both, of a node that was restored, is none
+    tables.truncations = {_table_of(4): Truncation(_ID, first - 1, 1_000)}
+    agent = _start(tmp_path, tables, topics)
+    _end_segment(agent, whole)
+    assert agent.published == []
+    _expect_sent(topics, later, [10, 0])
+
+
+def test_a_truncation_in_a_segment_that_is_deleted_is_published_and_reported(
+    tmp_path: Path, tables: MemoryTables, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The node was away while the segment was read: the events behind the truncation cannot be published once more."""
+    topics = _ClearingTopics()
+    whole, first = _sections()
+    agent = topics.agent = StagedAgent(tmp_path, tables, clearings=topics)
+    agent.segment(_ID, whole, f"{len(whole)}\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: agent.files() == [] and _ID not in agent.follower.listed, "the segment is deleted")
+    tables.truncations = {_table_of(4): (place := Truncation(_ID, first, 1_000))}
+    wait_until(lambda: len(topics.sent) == _PARTITIONS, "the truncation is published")
+    wait_until(lambda: "verify the table" in caplog.text, "the missing events are reported")
+    agent.stop()
+    _expect_sent(topics, place, [6])
+    assert f"segment {_ID} was published and deleted before the truncation of table {_table_of(4)}" in caplog.text
+
+
+def test_a_drop_of_many_tables_waits_for_the_broker_once(
+    tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round ends at the first topic that is refused; the others come in the next one, and the refused one when it is taken."""
+    topics = _ClearingTopics()
+    agent = _start(tmp_path, tables, topics, acknowledges=False)
+    whole, _ = _sections()
+    agent.segment(_ID, whole, str(len(whole)))
+    wait_until(lambda: len(agent.published) == 6, "all is read")
+    waits: list[float] = []
+
+    def wait_until_empty(timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        return False
+
+    monkeypatch.setattr(agent.positions, "wait_until_empty", wait_until_empty)
+    names = sorted(f"{each.keyspace}.{each.name}" for each in tables.tables.values() if each.cdc)
+    topics.refused = {f"persistent://public/default/events-{names[0]}"}
+    assert len(names) > 3
+    tables.present = frozenset()
+    wait_until(lambda: len(topics.sent) >= _PARTITIONS * (len(names) - 1), "all others are published")
+    assert {each.clearing.kind for _, each, _ in topics.sent if each.clearing} == {ClearingKind.DROP}
+    # One for each round, that is for each refusal, and one more before and behind them.
+    assert len(waits) <= len(topics.opened) - (len(names) - 1) + 2
+    topics.refused = set()
+    wait_until(lambda: len(topics.sent) == _PARTITIONS * len(names), "the refused one, too")
+    agent.positions.acknowledge(tracked_entries(agent.published), 6, sum(each.size for each in agent.published))
+    agent.stop()

@@ -1,0 +1,240 @@
+"""Until when everything that a node answered was read: real files, as Cassandra writes them, and a follower that reads them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from change_agent.segments.unsynced import UnsyncedReading
+from tests.agent.growing_segment import GrowingSegment
+from tests.agent.segment_writer import encoded_segment_bytes, entry_bytes, header_bytes, lz4_bytes
+from tests.agent.stages import MemoryTables, StagedAgent, payloads
+from tests.topics.events_topic import wait_until
+
+_ID = time.time_ns() // 1_000_000 - 10_000
+_SIZE = 1024 * 1024
+
+
+class _Node:
+    """A node whose segments grow, and its agent. `hours` are added to the clock that both have."""
+
+    def __init__(self, folder: Path, tables: MemoryTables, *, unsynced: bool) -> None:
+        self.folder = folder
+        self.hours = 0
+        early = UnsyncedReading(0.001, 0.005, lambda: "") if unsynced else None
+        self.agent = StagedAgent(folder, tables, unsynced=early, clock=lambda: time.time() + 3600 * self.hours)
+        self._segments: list[GrowingSegment] = []
+
+    def start(self) -> None:
+        self.agent.start()
+
+    def segment(self, segment_id: int, *, is_linked: bool = True) -> GrowingSegment:
+        made = GrowingSegment(self.folder / f"CommitLog-7-{segment_id}.log", segment_id, _SIZE)
+        if is_linked:
+            self.link(made)
+        self._segments.append(made)
+        return made
+
+    def link(self, segment: GrowingSegment) -> None:
+        os.link(segment.path, self.agent.cdc_raw / segment.path.name)
+
+    def now_ms(self) -> int:
+        return int((time.time() + 3600 * self.hours) * 1000)
+
+    def passes(self, events: int) -> None:
+        """It is said of a moment from now on, and so many events were published before."""
+        asked = self.now_ms() + 1
+        wait_until(lambda: any(each[0] >= asked for each in self.agent.passed), "a new moment is passed")
+        assert next(count for time_ms, count in self.agent.passed if time_ms >= asked) == events
+
+    def stands(self) -> None:
+        """Nothing more is said."""
+        asked = self.now_ms() + 1
+        time.sleep(0.3)
+        assert not [each for each in self.agent.passed if each[0] >= asked]
+
+    def close(self) -> None:
+        self.agent.stop()
+        for segment in self._segments:
+            segment.close()
+
+
+@pytest.fixture(params=[True, False], ids=["readUnsynced", "synced"])
+def node(tmp_path: Path, tables: MemoryTables, request: pytest.FixtureRequest) -> Iterator[_Node]:
+    """A node without a segment, and an agent that runs."""
+    made = _Node(tmp_path, tables, unsynced=request.param)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def eager(tmp_path: Path, tables: MemoryTables) -> Iterator[_Node]:
+    """The same with readUnsynced."""
+    made = _Node(tmp_path, tables, unsynced=True)
+    made.start()
+    yield made
+    made.close()
+
+
+def test_an_idle_node_moves_on(node: _Node) -> None:
+    """What it has written is synced, and nothing comes."""
+    segment = node.segment(_ID)
+    segment.append(payloads(3))
+    node.agent.index(_ID, str(segment.sync()))
+    node.passes(events=3)
+    node.passes(events=3)
+
+
+def test_the_next_segment_which_is_empty_needs_no_answer_of_the_node(tmp_path: Path, tables: MemoryTables) -> None:
+    """Cassandra makes it in advance; a node that was killed has left it."""
+    node = _Node(tmp_path, tables, unsynced=False)
+    segment = node.segment(_ID)
+    segment.append(payloads(3))
+    node.agent.index(_ID, str(segment.sync()))
+    node.start()
+    node.passes(events=3)
+    tables.answers = False
+    node.segment(_ID + 1)
+    node.passes(events=3)
+    node.close()
+
+
+def test_nothing_is_said_without_a_segment(node: _Node) -> None:
+    """A node that runs always writes to one: this is another folder, or it is full."""
+    node.stands()
+
+
+def test_what_is_not_synced_is_waited_for(tmp_path: Path, tables: MemoryTables) -> None:
+    """It was answered, perhaps."""
+    node = _Node(tmp_path, tables, unsynced=False)
+    segment = node.segment(_ID)
+    segment.append(payloads(2))
+    node.agent.index(_ID, str(segment.sync()))
+    segment.append(payloads(1))
+    node.start()
+    node.stands()
+    node.agent.index(_ID, str(segment.sync()))
+    node.passes(events=3)
+    node.close()
+
+
+def test_an_answered_write_behind_one_that_is_not_written_stops_it(eager: _Node) -> None:
+    """Space is taken in order, and filled in any: what is behind zeros may be answered."""
+    segment = eager.segment(_ID)
+    segment.append(payloads(1))
+    eager.passes(events=1)
+    late = segment.allocate(bytes(200_000))
+    segment.append(payloads(1))
+    eager.stands()
+    segment.write(*late)
+    eager.passes(events=2)
+
+
+def test_an_answered_write_in_the_next_segment_stops_it(eager: _Node) -> None:
+    """The one before may still get an entry."""
+    first, second = eager.segment(_ID), eager.segment(_ID + 1)
+    first.append(payloads(1))
+    eager.passes(events=1)
+    late = first.allocate(payloads(1)[0])
+    second.append(payloads(1))
+    eager.stands()
+    first.write(*late)
+    first.complete()
+    eager.passes(events=3)
+
+
+def test_a_segment_that_is_not_linked_stops_it(node: _Node) -> None:
+    """Cassandra links it when cdc_raw has room again, and another thread may write to it a moment before."""
+    first = node.segment(_ID)
+    first.append(payloads(1))
+    node.agent.index(_ID, f"{first.complete()}\nCOMPLETED")
+    second = node.segment(_ID + 1, is_linked=False)
+    node.segment(_ID + 2)
+    wait_until(lambda: len(node.agent.published) == 1, "the first one is read")
+    node.stands()
+    second.append(payloads(1))
+    limit = second.sync()
+    # An index without its segment would be a segment that is gone.
+    node.link(second)
+    node.agent.index(_ID + 1, str(limit))
+    node.passes(events=2)
+
+
+def test_writes_without_cdc_need_no_index(tmp_path: Path, tables: MemoryTables) -> None:
+    """A segment that has none but these gets none."""
+    tables.tables = {table_id: replace(each, cdc=False) for table_id, each in tables.tables.items()}
+    node = _Node(tmp_path, tables, unsynced=False)
+    node.segment(_ID).append(payloads(5))
+    node.start()
+    node.passes(events=0)
+    node.close()
+
+
+def test_a_compressed_log_needs_three_syncs(tmp_path: Path, tables: MemoryTables) -> None:
+    """Between them the node has its writes in memory."""
+    node = _Node(tmp_path, tables, unsynced=False)
+    log = node.folder / f"CommitLog-7-{_ID}.log"
+
+    def sync(count: int) -> None:
+        plain = _entries(count)
+        content = encoded_segment_bytes(_ID, {"compressionClass": "LZ4Compressor"}, plain)
+        log.write_bytes(content)
+        if count == 1:
+            os.link(log, node.agent.cdc_raw / log.name)
+        node.agent.index(_ID, str(_length(count)))
+
+    sync(1)
+    node.start()
+    wait_until(lambda: len(node.agent.published) == 1, "the first sync is read")
+    for count in (2, 3):
+        asked = node.now_ms()
+        sync(count)
+        wait_until(lambda count=count: len(node.agent.published) == count, "a sync is read")  # type: ignore[misc]
+        time.sleep(0.1)
+        assert not [each for each in node.agent.passed if each[0] >= asked]
+    sync(4)
+    wait_until(lambda: bool(node.agent.passed), "a moment is passed")
+    assert node.agent.passed[0][1] == 4
+    node.stands()
+    node.close()
+
+
+def _entries(count: int) -> list[tuple[int, bytes]]:
+    plain = [entry_bytes(each) for each in payloads(count)]
+    return [(len(each), lz4_bytes(each)) for each in plain]
+
+
+def _length(count: int) -> int:
+    header = len(header_bytes(_ID, parameters={"compressionClass": "LZ4Compressor"}))
+    return header + sum(8 + len(entry_bytes(each)) for each in payloads(count))
+
+
+def test_a_clock_that_goes_back_is_waited_for(eager: _Node) -> None:
+    """No time is told twice with another meaning, and the reason is."""
+    eager.segment(_ID).append(payloads(1))
+    eager.passes(events=1)
+    eager.hours = -1
+    wait_until(lambda: "was set back" in (eager.agent.moments.behind or ""), "the reason is told")
+    told = len(eager.agent.passed)
+    time.sleep(0.2)
+    assert len(eager.agent.passed) == told
+    eager.hours = 0
+    eager.passes(events=1)
+    times = [each[0] for each in eager.agent.passed]
+    assert times == sorted(times)
+
+
+def test_a_segment_that_cannot_be_read_stops_every_table(node: _Node) -> None:
+    """What it had is not published."""
+    segment = node.segment(_ID)
+    position = segment.append(payloads(2))
+    segment.write(position - 6, b"\xff\xff\xff")
+    node.segment(_ID + 1).append(payloads(1))
+    node.agent.index(_ID, f"{segment.complete()}\nCOMPLETED")
+    wait_until(lambda: "*" in node.agent.stops.reasons(), "it is told")

@@ -1,0 +1,231 @@
+"""What the agent publishes of its progress: real records, a producer in memory."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from change_agent.positions.stops import EVERY_TABLE, Stops, read_stops, remove_stops
+from change_agent.publishing.event_producers import OnResult
+from change_agent.reporting.checkpoints import with_newest
+from change_agent.reporting.progress_reporter import (
+    ProgressReporter,
+    ProgressState,
+    newest_published_ms,
+    stored_progress,
+)
+from change_agent.segments.table_stops import table_stops
+from schemas.gap_record import GapRecord
+from schemas.progress_record import UNKNOWN_POSITION, Checkpoint, Peer, ProgressRecord, TopicPosition, decode_progress
+from schemas.table_metadata import TableMetadata
+from tests.topics.events_topic import wait_until
+
+_NODE = UUID(int=1)
+
+
+def _table(name: str, number: int, keyspace: str = "ks") -> TableMetadata:
+    return TableMetadata(
+        keyspace=keyspace, name=name, table_id=UUID(int=number), partition_key=(), clustering_key=(),
+        static_columns=(), regular_columns=(), cdc=True,
+    )  # fmt: skip
+
+
+@dataclass
+class _Line:
+    """A publisher's checkpoints, and a producer."""
+
+    checkpoints: dict[tuple[str, str], Checkpoint] = field(default_factory=dict)
+    sent: list[tuple[str | None, ProgressRecord]] = field(default_factory=list)
+    refuses: bool = False
+    last_position: TopicPosition = UNKNOWN_POSITION
+
+    def checkpoint(self, keyspace: str, table: str) -> Checkpoint | None:
+        return self.checkpoints.get((keyspace, table))
+
+    def stopped(self, keyspace: str, table: str) -> str | None:
+        return None
+
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+        if not self.refuses:
+            self.sent.append((key, decode_progress(payload)))
+        on_result("refused" if self.refuses else None)
+        return True
+
+    def is_connected(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        return
+
+
+def _state() -> ProgressState:
+    return ProgressState(
+        node_id=_NODE,
+        tables=[_table("a", 1), _table("b", 2)],
+        stops={("ks", "a"): None, ("ks", "b"): "parked"},
+        peers=[Peer(_NODE, "10.0.0.1", "dc1")],
+        replication={"ks": {"class": "SimpleStrategy"}, "other": {}},
+        behind=None,
+    )
+
+
+def _reporter(line: _Line, folder: Path) -> ProgressReporter:
+    return ProgressReporter(folder, lambda: line, _state, line, 0.01)
+
+
+def test_a_record_is_sent_for_each_new_time(tmp_path: Path) -> None:
+    """Keyed by the node; a table that stands still says why."""
+    line = _Line({("ks", "a"): Checkpoint(1000, (TopicPosition(5, 1),))})
+    reporter = _reporter(line, tmp_path)
+    reporter.start()
+    wait_until(lambda: len(line.sent) == 1, "the first record is sent")
+    line.checkpoints["ks", "a"] = Checkpoint(2000, (TopicPosition(5, 2),))
+    reporter.note()
+    wait_until(lambda: len(line.sent) == 2, "the second record is sent")
+    reporter.stop()
+    key, record = line.sent[-1]
+    assert key == str(_NODE)
+    first, second = record.tables
+    assert [each.resolved_ms for each in first.checkpoints] == [2000, 1000]
+    assert (second.checkpoints, second.stopped) == ((), "parked")
+    assert record.replication == {"ks": {"class": "SimpleStrategy"}}
+
+
+def test_an_agent_after_it_tells_nothing_older(tmp_path: Path) -> None:
+    """It knows what was told, and keeps the older times."""
+    line = _Line({("ks", "a"): Checkpoint(5000, (TopicPosition(5, 1),))})
+    first = _reporter(line, tmp_path)
+    first.start()
+    wait_until(lambda: len(line.sent) == 1, "a record is sent")
+    first.stop()
+    assert newest_published_ms(stored_progress(tmp_path)) == 5000
+    line.checkpoints = {("ks", "a"): Checkpoint(4000)}
+    second = _reporter(line, tmp_path)
+    second.start()
+    wait_until(lambda: len(line.sent) == 2, "another record is sent")
+    second.stop()
+    assert line.sent[-1][1].tables[0].checkpoints[0].resolved_ms == 5000
+
+
+def test_a_damaged_file_is_no_obstacle(tmp_path: Path) -> None:
+    """The times begin anew."""
+    (tmp_path / "progress.avro").write_bytes(b"damaged")
+    assert stored_progress(tmp_path) is None
+
+
+def test_what_the_broker_refuses_is_sent_again(tmp_path: Path) -> None:
+    """With what is newest then."""
+    line = _Line({("ks", "a"): Checkpoint(1000)}, refuses=True)
+    reporter = _reporter(line, tmp_path)
+    reporter.start()
+    wait_until(lambda: reporter.record is not None, "it is tried")
+    line.refuses = False
+    wait_until(lambda: bool(line.sent), "it is sent")
+    reporter.stop()
+    assert reporter.failure is None
+
+
+def test_older_checkpoints_become_fewer_with_their_age() -> None:
+    """Of a busy table there are some for two hours; one for a table without events."""
+    kept: tuple[Checkpoint, ...] = ()
+    for step in range(20_000):
+        kept = with_newest(kept, Checkpoint(step * 500, (TopicPosition(1, step),)))
+    ages_s = [(kept[0].resolved_ms - each.resolved_ms) / 1000 for each in kept]
+    assert len(kept) <= 15
+    assert ages_s == sorted(ages_s)
+    assert ages_s[1] <= 1
+    assert ages_s[-1] > 3_600
+    assert all(later <= 4 * sooner for sooner, later in itertools.pairwise(ages_s[1:]))
+    quiet = with_newest((Checkpoint(1, (TopicPosition(1, 1),)),), Checkpoint(2, (TopicPosition(1, 1),)))
+    assert quiet == (Checkpoint(2, (TopicPosition(1, 1),)),)
+
+
+def test_stops_stay_until_a_person_takes_them_out(tmp_path: Path) -> None:
+    """Over a restart, with the first reason."""
+    stops = Stops(tmp_path)
+    stops.note("ks.a", "first")
+    stops.note("ks.a", "second")
+    Stops(tmp_path).note(EVERY_TABLE, "lost")
+    assert stops.reasons() == {"ks.a": "first", EVERY_TABLE: "lost"}
+    assert remove_stops(tmp_path, EVERY_TABLE) == {EVERY_TABLE: "lost"}
+    assert stops.reasons() == {"ks.a": "first"}
+    assert remove_stops(tmp_path, None) == {"ks.a": "first"}
+    assert not stops.reasons()
+
+
+_GAP = GapRecord(
+    node_id=UUID(int=1), keyspace="ks", table="a", table_id=UUID(int=2), first_segment_id=1, first_position=0,
+    last_segment_id=2, from_ms=None, to_ms=10, detected_ms=11, reason="gone",
+)  # fmt: skip
+
+
+def test_a_stop_of_gaps_goes_when_all_of_them_are_closed(tmp_path: Path) -> None:
+    """Over a restart, and from the whole node's stop, too. A person may take it out before."""
+    other = replace(_GAP, table="b")
+    stops = Stops(tmp_path)
+    stops.note(EVERY_TABLE, "segments went", [_GAP, other])
+    stops.note("ks.a", "the topic went", [_GAP])
+    assert stops.awaits_closing()
+    assert stops.close([_GAP, other]) == []
+    again = Stops(tmp_path)
+    assert again.close([_GAP.closed(1, "sent")]) == ["ks.a"]
+    assert again.reasons() == read_stops(tmp_path) == {EVERY_TABLE: "segments went"}
+    assert again.close([_GAP.closed(1, "sent"), other.closed(2, "sent")]) == [EVERY_TABLE]
+    assert not again.reasons() and not again.awaits_closing()
+    stops.note("ks.a", "the topic went", [_GAP])
+    assert remove_stops(tmp_path, "ks.a") == {"ks.a": "the topic went"}
+    assert not stops.awaits_closing()
+
+
+def test_a_second_gap_of_a_stopped_table_waits_for_its_own_closing(tmp_path: Path) -> None:
+    """The one that was closed before is not waited for again."""
+    later = replace(_GAP, first_segment_id=5, last_segment_id=6, to_ms=20)
+    stops = Stops(tmp_path)
+    stops.note("ks.a", "first", [_GAP])
+    stops.note("ks.a", "second", [later])
+    assert stops.close([_GAP.closed(1, "sent")]) == []
+    assert Stops(tmp_path).reasons() == {"ks.a": "first"}
+    assert stops.close([later.closed(1, "sent")]) == ["ks.a"]
+
+
+@pytest.mark.parametrize("first", [(), (_GAP,)])
+def test_what_no_gap_says_waits_for_a_person(tmp_path: Path, first: tuple[GapRecord, ...]) -> None:
+    """Whichever came first: of a corrupt segment there is no record that could be closed."""
+    second = () if first else (_GAP,)
+    stops = Stops(tmp_path)
+    stops.note("ks.a", "first", first)
+    stops.note("ks.a", "second", second)
+    assert Stops(tmp_path).close([_GAP.closed(1, "sent")]) == []
+    assert read_stops(tmp_path) == {"ks.a": "first"}
+
+
+def test_a_damaged_file_of_stops_stops_every_table(tmp_path: Path) -> None:
+    """What it said is not known."""
+    for damaged in ("{", "[]", '{"ks.a": {"reason": "x"}}', '{"ks.a": {"reason": "x", "gaps": ["00"]}}'):
+        (tmp_path / "stops.json").write_text(damaged)
+        assert EVERY_TABLE in Stops(tmp_path).reasons()
+        assert EVERY_TABLE in read_stops(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("parked", "stops", "stopped"),
+    [
+        (set(), {}, set()),
+        ({UUID(int=1)}, {}, {"ks.a", "ks.b"}),
+        ({UUID(int=77)}, {}, {"ks.a", "ks.b", "other.c"}),
+        (set(), {"ks.b": "lost"}, {"ks.b"}),
+        (set(), {EVERY_TABLE: "lost"}, {"ks.a", "ks.b", "other.c"}),
+    ],
+)
+def test_what_is_parked_stops_every_table_that_it_may_be_of(
+    parked: set[UUID], stops: dict[str, str], stopped: set[str]
+) -> None:
+    """A mutation is of one keyspace, and of an unknown table's nothing is known."""
+    tables = [_table("a", 1), _table("b", 2), _table("c", 3, "other")]
+    found = table_stops(tables, {each.table_id: each for each in tables}, parked, stops)
+    assert {".".join(name) for name, reason in found.items() if reason is not None} == stopped
+    assert set(found) == {(each.keyspace, each.name) for each in tables}

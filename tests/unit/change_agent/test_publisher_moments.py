@@ -1,0 +1,139 @@
+"""Until when the broker has everything of a table, and where its partitions ended then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from schemas.progress_record import Checkpoint, TopicPosition
+from tests.topics.events_topic import wait_until
+from tests.unit.change_agent.memory_broker import TOPIC_A, MemoryBroker, PublisherLine
+
+_TABLES = frozenset({("ks", "a"), ("ks", "b")})
+
+Start = Callable[..., PublisherLine]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """A line that runs; several of them share the folder of held events, one after the other."""
+    lines: list[PublisherLine] = []
+
+    def make(broker: MemoryBroker, **options: float) -> PublisherLine:
+        line = PublisherLine(broker, tmp_path / "held", **options)  # type: ignore[arg-type]
+        lines.append(line)
+        line.publisher.start()
+        return line
+
+    yield make
+    for line in lines:
+        line.publisher.stop()
+
+
+def _wait_for(line: PublisherLine, table: str, time_ms: int) -> Checkpoint:
+    def is_passed() -> bool:
+        found = line.publisher.checkpoint("ks", table)
+        return found is not None and found.resolved_ms == time_ms
+
+    wait_until(is_passed, f"moment {time_ms} of {table} is passed", 20)
+    found = line.publisher.checkpoint("ks", table)
+    assert found is not None
+    return found
+
+
+def test_a_moment_waits_for_the_acknowledgements_before_it(start: Start) -> None:
+    """And not for those behind it, or of another table."""
+    broker = MemoryBroker(partitions=2)
+    broker.holds_back = True
+    line = start(broker)
+    line.publish("a", 1, 2, 3)
+    wait_until(lambda: len(broker.held) == 2, "both partitions are sent to")
+    line.publisher.note_moment(1000, _TABLES)
+    assert _wait_for(line, "b", 1000) == Checkpoint(1000)
+    assert line.publisher.checkpoint("ks", "a") is None
+    broker.held.pop(0)(None)
+    line.publisher.note_moment(2000, frozenset({("ks", "b")}))
+    _wait_for(line, "b", 2000)
+    assert line.publisher.checkpoint("ks", "a") is None
+    broker.held.pop(0)(None)
+    found = _wait_for(line, "a", 1000)
+    assert found.positions == (TopicPosition(1, 0), TopicPosition(1, 0))
+
+
+def test_a_moment_of_a_table_that_is_stopped_is_not_told(start: Start) -> None:
+    """Something of it waits elsewhere."""
+    line = start(MemoryBroker())
+    line.publish("a", 1)
+    wait_until(lambda: line.acknowledged() == 1, "the topic is open")
+    line.publisher.note_moment(1000, _TABLES)
+    _wait_for(line, "a", 1000)
+    line.publisher.note_moment(2000, _TABLES - {("ks", "a")})
+    _wait_for(line, "b", 2000)
+    found = line.publisher.checkpoint("ks", "a")
+    assert found is not None
+    assert found.resolved_ms == 1000
+
+
+def test_a_moment_is_not_passed_by_a_message_that_is_refused(start: Start) -> None:
+    """It goes again, and then it is."""
+    broker = MemoryBroker()
+    line = start(broker)
+    line.publish("a", 1)
+    wait_until(lambda: line.acknowledged() == 1, "the topic is open")
+    line.publisher.note_moment(1000, _TABLES)
+    _wait_for(line, "a", 1000)
+    broker.fail_next = ["Timeout", "Timeout"]
+    line.publish("a", 2)
+    line.publisher.note_moment(2000, _TABLES)
+    assert _wait_for(line, "a", 2000).positions == (TopicPosition(1, 1),)
+    assert broker.positions(TOPIC_A) == [1, 2]
+
+
+def test_a_held_table_stands_still_until_everything_is_sent(start: Start) -> None:
+    """What is on disk is not with the broker, also after a restart of the agent."""
+    broker = MemoryBroker()
+    line = start(broker, hold_events=1)
+    line.publish("b", 1)
+    line.publisher.note_moment(1000, _TABLES)
+    _wait_for(line, "a", 1000)
+    broker.refused_topics = {TOPIC_A}
+    for key in range(3):
+        line.publish("a", key)
+    wait_until(lambda: "held on disk" in (line.publisher.stopped("ks", "a") or ""), "it is held", 20)
+    line.publisher.note_moment(2000, _TABLES)
+    _wait_for(line, "b", 2000)
+    assert _wait_for(line, "a", 1000).positions == ()
+    line.publisher.stop()
+    again = start(broker)
+    again.publisher.note_moment(3000, _TABLES)
+    _wait_for(again, "b", 3000)
+    assert again.publisher.checkpoint("ks", "a") is None
+    broker.refused_topics = set()
+    wait_until(lambda: again.publisher.stopped("ks", "a") is None, "everything is sent", 20)
+    again.publisher.note_moment(4000, _TABLES)
+    _wait_for(again, "a", 4000)
+    assert len(broker.stored[TOPIC_A][0]) > 0
+
+
+def test_an_event_that_is_too_large_stops_its_table(start: Start) -> None:
+    """It is kept on disk, and the ones behind it go on."""
+    broker = MemoryBroker()
+    line = start(broker)
+    line.publish("a", 1)
+    wait_until(lambda: line.acknowledged() == 1, "the topic is open")
+    line.publisher.note_moment(1000, _TABLES)
+    _wait_for(line, "a", 1000)
+    broker.max_message_bytes = 10
+    line.publish("a", 2)
+    line.publisher.note_moment(2000, _TABLES)
+    _wait_for(line, "b", 2000)
+    wait_until(lambda: "larger than" in (line.publisher.stopped("ks", "a") or ""), "it is told", 20)
+    broker.max_message_bytes = 1_000_000
+    line.publish("a", 3)
+    wait_until(lambda: line.acknowledged() == 2, "the later event is acknowledged, before another moment comes")
+    assert _wait_for(line, "a", 1000).resolved_ms == 1000
+    line.publisher.note_moment(3000, _TABLES)
+    _wait_for(line, "b", 3000)
+    assert _wait_for(line, "a", 1000).resolved_ms == 1000

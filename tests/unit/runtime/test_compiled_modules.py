@@ -1,0 +1,59 @@
+"""Which compiled modules belong to which sources, and when they are asked for in vain."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from runtime.compiled_modules import CompiledGroup, abi, build_key
+from schemas.errors import ConfigError
+
+_GROUP = CompiledGroup(name="rows", option="CDC_ROWS", modules=("package.rows",))
+
+
+def test_the_key_is_a_hash_of_names_and_contents() -> None:
+    """And of the kind of Python; what moves from a name to a content, or to the next source, is another source."""
+    assert build_key([("a", b"b")]) == f"{abi()}-8fb20ef63ced4145"
+    assert (
+        len({build_key(each) for each in ([("a", b"b")], [("ab", b"")], [("", b"ab")], [("a", b""), ("b", b"")])}) == 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [
+        ("rust", "CDC_ROWS: 'rust' is not one of auto, compiled, python"),
+        ("compiled", "CDC_ROWS: the sources changed; run `cdc compile`"),
+    ],
+)
+def test_a_choice_that_cannot_be_met_is_refused(choice: str, reason: str) -> None:
+    """Never something else in its place, and nothing of it stays behind."""
+    before = list(sys.meta_path)
+    with pytest.raises(ConfigError) as refused:
+        _GROUP.load(choice, "/no/such", "the sources changed")
+    assert str(refused.value) == reason
+    assert sys.meta_path == before
+
+
+@pytest.mark.parametrize(
+    ("choice", "missing"), [("python", None), ("python", "not compiled"), ("auto", "not compiled")]
+)
+def test_the_sources_run_where_they_are_chosen_or_nothing_was_compiled(choice: str, missing: str | None) -> None:
+    """Python finds its modules as it always does."""
+    before = list(sys.meta_path)
+    assert not _GROUP.load(choice, "/no/such", missing)
+    assert sys.meta_path == before
+
+
+def test_compiled_modules_are_looked_for_before_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the group and its library, in the folder; no others."""
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    assert _GROUP.load("auto", "/compiled", None)
+    finder = sys.meta_path[0]
+    found, library = finder.find_spec("package.rows", None), finder.find_spec("rows__mypyc", None)
+    assert found is not None
+    assert library is not None
+    assert found.origin == f"/compiled/package/rows.{abi()}.so"
+    assert library.origin == f"/compiled/rows__mypyc.{abi()}.so"
+    assert finder.find_spec("package.others", None) is None

@@ -1,0 +1,92 @@
+"""Gap records: their bytes, those of earlier agents, and which gaps a topic leaves open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, encode_gap, open_gaps
+
+_GAP = GapRecord(
+    node_id=UUID(int=1),
+    keyspace="shop",
+    table="orders",
+    table_id=UUID(int=2),
+    first_segment_id=1_795_219_249_195,
+    first_position=100,
+    last_segment_id=1_795_219_249_198,
+    from_ms=1_795_000_000_000,
+    to_ms=1_795_000_060_000,
+    detected_ms=1_795_000_060_001,
+    reason="gone",
+)
+_BEFORE = bytes.fromhex(
+    "48" + b"00000000-0000-0000-0000-000000000001".hex() + "08" + b"shop".hex() + "0c" + b"orders".hex()
+    + "48" + b"00000000-0000-0000-0000-000000000002".hex() + "d6e0beb6bf68c801dce0beb6bf68"
+    + "0280f8b2e5bd68c0a1bae5bd68c2a1bae5bd68" + "08" + b"gone".hex() + "00"
+)  # fmt: skip
+"""The same gap as agents of 0.1 write it: nothing behind `last_position`."""
+
+
+def test_a_record_of_an_agent_of_before_is_an_open_gap() -> None:
+    """It has no field that a closing record needs."""
+    assert decode_gap(_BEFORE) == _GAP
+    assert encode_gap(_GAP) == _BEFORE + b"\x00\x00"
+    assert decode_gap(encode_gap(_GAP)) == _GAP
+
+
+def test_a_closing_record_survives_its_bytes_and_no_cut_of_them_is_another_one() -> None:
+    """A reader of before takes it for the gap's record again, as it does after a crash of the agent."""
+    closing = _GAP.closed(1_795_000_100_000, "3 rows were sent again")
+    payload = encode_gap(closing)
+    assert decode_gap(payload) == closing
+    assert payload.startswith(_BEFORE)
+    for length in range(len(payload)):
+        if length != len(_BEFORE):
+            with pytest.raises(MalformedGapError):
+                decode_gap(payload[:length])
+
+
+_CLOSING = _GAP.closed(1_795_000_100_000, "sent")
+
+
+@pytest.mark.parametrize(
+    ("records", "still_open"),
+    [
+        ([_GAP], [_GAP]),
+        ([_GAP, _CLOSING], []),
+        ([_CLOSING, _GAP], []),
+        ([_GAP, _GAP, _CLOSING, _CLOSING], []),
+        ([_CLOSING], []),
+    ],
+)
+def test_a_gap_is_open_until_a_record_closes_it(records: list[GapRecord], still_open: list[GapRecord]) -> None:
+    """However often both come, and in any order: an agent that was killed reports a gap twice, two runs close it twice."""
+    assert open_gaps(records) == still_open
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(_GAP, node_id=UUID(int=7)),
+        replace(_GAP, table="others"),
+        replace(_GAP, table_id=UUID(int=7)),
+        replace(_GAP, first_position=99),
+        replace(_GAP, last_segment_id=_GAP.last_segment_id + 1),
+        replace(_GAP, to_ms=_GAP.to_ms + 1),
+        replace(_GAP, first_segment_id=_GAP.last_segment_id + 1, last_segment_id=_GAP.last_segment_id + 2),
+    ],
+)
+def test_a_closing_record_closes_no_gap_that_says_more_or_other(other: GapRecord) -> None:
+    """Of another node, table or life; of more of the log, or of a later time."""
+    assert open_gaps([_GAP, other, _CLOSING]) == [other]
+
+
+def test_a_gap_that_lies_in_a_closed_one_is_closed() -> None:
+    """An agent that was killed between two looks reports less of the log at first."""
+    inner = replace(_GAP, first_position=200, last_segment_id=_GAP.last_segment_id - 1, detected_ms=1)
+    ended = replace(_GAP, last_position=50)
+    assert open_gaps([inner, ended, _GAP, _CLOSING]) == []
+    assert open_gaps([_GAP, ended.closed(1, "sent")]) == [_GAP]

@@ -1,0 +1,149 @@
+"""The resolved timestamp of a table, from records of the nodes' progress and the cursor of the connector."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from schemas.progress_record import (
+    UNKNOWN_POSITION,
+    Checkpoint,
+    MalformedProgressError,
+    Peer,
+    ProgressRecord,
+    TableProgress,
+    TopicPosition,
+    decode_progress,
+    encode_progress,
+)
+from schemas.resolved import PartitionCursor, pinned, resolved_of
+
+_A, _B, _C = (UUID(int=number) for number in (1, 2, 3))
+_TABLE = "ks.t"
+_NOW_MS = 1_000_000_000
+
+
+def _record(
+    node: UUID,
+    *checkpoints: Checkpoint,
+    peers: tuple[UUID, ...] = (_A, _B),
+    stopped: str | None = None,
+    behind: str | None = None,
+    published_ms: int = _NOW_MS - 100,
+    replication: dict[str, str] | None = None,
+    centers: dict[UUID, str] | None = None,
+) -> ProgressRecord:
+    table = TableProgress(keyspace="ks", table="t", table_id=UUID(int=9), checkpoints=checkpoints, stopped=stopped)
+    return ProgressRecord(
+        node_id=node,
+        published_ms=published_ms,
+        tables=(table,),
+        peers=tuple(Peer(each, f"10.0.0.{each.int}", (centers or {}).get(each, "dc1")) for each in peers),
+        replication={
+            "ks": replication or {"class": "org.apache.cassandra.locator.SimpleStrategy", "replication_factor": "2"}
+        },
+        behind=behind,
+    )
+
+
+def _cursors(*pairs: tuple[int, int]) -> list[PartitionCursor]:
+    """What is consumed and where the end is, of each partition, in ledger 7."""
+    return [PartitionCursor(consumed=TopicPosition(7, a), end=TopicPosition(7, b)) for a, b in pairs]
+
+
+def _at(*entries: int) -> tuple[TopicPosition, ...]:
+    return tuple(TopicPosition(7, entry) for entry in entries)
+
+
+def test_a_record_comes_back_as_it_was_sent() -> None:
+    """With everything that it can have."""
+    record = _record(_A, Checkpoint(5, _at(1, 2)), Checkpoint(3), stopped="parked", behind="late")
+    assert decode_progress(encode_progress(record)) == record
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x00", b"not a record at all", b"\xff" * 40])
+def test_a_foreign_message_is_told_by_one_error(payload: bytes) -> None:
+    """Whatever it is."""
+    with pytest.raises(MalformedProgressError, match="not a progress record"):
+        decode_progress(payload)
+
+
+def test_it_is_the_least_over_the_nodes_of_what_the_cursor_has_passed() -> None:
+    """The older checkpoint counts where the newer one is not passed."""
+    records = {
+        _A: _record(_A, Checkpoint(500, _at(9, 9)), Checkpoint(300, _at(4, 4))),
+        _B: _record(_B, Checkpoint(400, _at(5, 4))),
+    }
+    found = resolved_of(_TABLE, records, {}, _cursors((5, 9), (8, 9)), _NOW_MS)
+    assert found.resolved_ms == 300
+    assert [each.resolved_ms for each in found.nodes] == [300, 400]
+    everything = resolved_of(_TABLE, records, {}, _cursors((9, 9), (9, 9)), _NOW_MS)
+    assert everything.resolved_ms == 400
+    assert not everything.problems
+
+
+def test_one_partition_that_is_behind_is_enough() -> None:
+    """However far the others are."""
+    records = {_A: _record(_A, Checkpoint(500, _at(9, 9)), peers=(_A,))}
+    assert resolved_of(_TABLE, records, {}, _cursors((9, 9), (8, 9)), _NOW_MS).resolved_ms is None
+
+
+def test_an_unknown_position_is_the_end_of_the_partition() -> None:
+    """An agent that was restarted does not know what the one before it sent."""
+    records = {_A: _record(_A, Checkpoint(500, (UNKNOWN_POSITION,)), peers=(_A,))}
+    assert resolved_of(_TABLE, records, {}, _cursors((8, 9), (3, 3)), _NOW_MS).resolved_ms is None
+    assert resolved_of(_TABLE, records, {}, _cursors((9, 9), (3, 3)), _NOW_MS).resolved_ms == 500
+    earlier = {_A: [pinned(Checkpoint(450), _cursors((8, 9), (3, 3)))]}
+    later = _cursors((10, 12), (3, 3))
+    assert resolved_of(_TABLE, records, earlier, later, _NOW_MS).resolved_ms == 450
+
+
+def test_a_topic_that_was_never_made_has_nothing_to_wait_for() -> None:
+    """No agent has published an event."""
+    records = {_A: _record(_A, Checkpoint(500), peers=(_A,))}
+    assert resolved_of(_TABLE, records, {}, [], _NOW_MS).resolved_ms == 500
+    gone = {_A: _record(_A, Checkpoint(500, _at(1)), peers=(_A,))}
+    assert resolved_of(_TABLE, gone, {}, [], _NOW_MS).resolved_ms is None
+
+
+def test_a_node_without_an_agent_is_named() -> None:
+    """And what can be said without it."""
+    found = resolved_of(_TABLE, {_A: _record(_A, Checkpoint(500, _at(1)))}, {}, _cursors((1, 1)), _NOW_MS)
+    assert found.resolved_ms is None
+    assert "10.0.0.2" in found.problems[0]
+    assert "at least 2 replicas" in found.problems[1]
+    assert "complete until" in found.problems[1]
+
+
+def test_a_node_that_is_down_holds_the_timestamp() -> None:
+    """What it took before it went is not known to be published."""
+    records = {
+        _A: _record(_A, Checkpoint(900, _at(1))),
+        _B: _record(_B, Checkpoint(400, _at(1)), published_ms=_NOW_MS - 50_000),
+    }
+    found = resolved_of(_TABLE, records, {}, _cursors((1, 1)), _NOW_MS)
+    assert found.resolved_ms == 400
+    assert "has not reported for 50 s" in found.problems[0]
+
+
+def test_nodes_of_a_data_center_without_replicas_do_not_count() -> None:
+    """They take no write of the table."""
+    options = {"class": "org.apache.cassandra.locator.NetworkTopologyStrategy", "dc1": "2", "dc2": "0"}
+    record = _record(_A, Checkpoint(500, _at(1)), peers=(_A, _C), replication=options, centers={_C: "dc2"})
+    assert resolved_of(_TABLE, {_A: record}, {}, _cursors((1, 1)), _NOW_MS).resolved_ms == 500
+
+
+def test_no_agent_at_all_is_told() -> None:
+    """Instead of a time."""
+    found = resolved_of(_TABLE, {}, {}, [], _NOW_MS)
+    assert found.resolved_ms is None
+    assert list(found.problems) == ["no agent has published its progress"]
+
+
+def test_the_reason_of_a_table_that_stands_still_is_told() -> None:
+    """With the time that it has reached."""
+    records = {_A: _record(_A, Checkpoint(500, _at(1)), peers=(_A,), stopped="its events are held on disk")}
+    found = resolved_of(_TABLE, records, {}, _cursors((1, 1)), _NOW_MS)
+    assert found.resolved_ms == 500
+    assert "held on disk" in found.problems[0]

@@ -1,0 +1,237 @@
+"""From what nodes tell of a truncation or a drop to one record, and what waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from schemas.mutation_event import Clearing, ClearingKind, MutationEvents
+from schemas.truncation import Truncation
+from source_connector.events.events_message import EventsMessage
+from source_connector.tables.clearing_record import ClearingRecord, covers, node_clearings, without_earlier
+from source_connector.tables.schema_changes import ClearingToPublish
+from tests.unit.source_connector.events import NODE, event
+from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, Case, _Origin
+
+_OTHER = UUID(int=77)
+_NOTED = Truncation(7, 500, 1_000_000)
+_TRUNCATION = Clearing(ClearingKind.TRUNCATION, 500, 1_000_000)
+
+
+def _tell(case: Case, clearing: Clearing = _TRUNCATION, node: UUID = NODE, table_id: UUID = OLD) -> None:
+    content = MutationEvents(
+        node_id=node,
+        segment_id=7,
+        keyspace="ks",
+        table="t",
+        table_id=table_id,
+        key_schema="",
+        events=(),
+        clearing=clearing,
+    )
+    message_id: Any = "(1,2,3,4)"
+    origin = _Origin(case.around)
+    case.line.receive(
+        EventsMessage(identity=b"", message_id=message_id, content=content, topic="events", origin=origin)
+    )
+    case.line.work()
+
+
+def _record(told: ClearingToPublish) -> ClearingRecord:
+    return ClearingRecord(
+        kind="truncation", table_id=str(told.table_id), table_generation=None, nodes=told.nodes, data_topic="", positions=[],
+        time_ms=max(each["time_ms"] for each in told.nodes),
+    )  # fmt: skip
+
+
+def _stored(case: Case) -> ClearingRecord:
+    """The topic of schema changes has the record of what was told last."""
+    told = case.around.clearings[-1]
+    told.then(record := _record(told))
+    case.line.work()
+    return record
+
+
+def _settle(case: Case) -> None:
+    """What was told last has its record, after the pause."""
+    case.timers.run_due()
+    case.line.work()
+    _stored(case)
+
+
+def test_nothing_is_read_from_a_truncation_until_its_record_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was being read comes first, what comes behind waits; then it is read again, though it was published before."""
+    case = Case(monkeypatch)
+    before, behind = event(1), event(2)
+    case.receive(before, behind)
+    case.answer(GOOD)
+    case.taken(1)
+    case.answer(GOOD, key=2)  # published, not acknowledged
+    case.around.noted = {NODE: _NOTED, _OTHER: Truncation(7, 9, 1_000_400)}
+    _tell(case)
+    case.receive(before)
+    case.timers.run_due()
+    case.line.work()
+    assert (case.around.reads, case.around.clearings) == ([], [])  # a record is open
+    case.taken(2)
+    (told,) = case.around.clearings
+    assert [(each["node"], each["segment_id"], each["time_ms"]) for each in told.nodes] == [
+        (str(node), place.segment_id, place.time_ms)
+        for node, place in sorted(case.around.noted.items(), key=lambda each: each[0].bytes)
+        if place is not None
+    ]
+    assert case.around.reads == []
+    settled = len(case.around.settled)
+    record = _stored(case)
+    assert record["time_ms"] == 1_000_400
+    assert len(case.around.settled) == settled + 1
+    (read,) = case.around.reads
+    assert read.request.partition_key == before.partition_key  # its digest is forgotten
+    _tell(case)
+    _tell(case, Clearing(ClearingKind.TRUNCATION, 9, 1_000_400), _OTHER)
+    assert len(case.around.clearings) == 1  # other partitions and nodes: the same truncation
+    assert len(case.around.settled) == settled + 3
+
+
+def test_all_nodes_are_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that has not truncated yet would still return its rows. After a while the table goes on."""
+    case = Case(monkeypatch)
+    case.around.noted = {NODE: _NOTED, _OTHER: Truncation(3, 1, 5)}
+    monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: case.now)
+    _tell(case)
+    case.now += 1
+    case.timers.run_due()
+    case.line.work()
+    assert case.around.clearings == []
+    case.around.noted[_OTHER] = Truncation(3, 9, 999_000)
+    case.now += 1
+    case.timers.run_due()
+    case.timers.run_due()
+    case.line.work()
+    assert [len(each.nodes) for each in case.around.clearings] == [2]
+    _stored(case)
+    later = Clearing(ClearingKind.TRUNCATION, 900, 2_000_000)
+    case.around.noted[NODE] = Truncation(7, 900, 2_000_000)
+    _tell(case, later)
+    for _ in range(40):
+        case.now += 1
+        case.timers.run_due()
+        case.line.work()
+    assert [len(each.nodes) for each in case.around.clearings] == [2, 1]
+
+
+def test_a_node_that_has_done_only_the_truncation_before_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic's writer says that a node repeats an earlier record: it is asked again, and nothing is read meanwhile."""
+    case = Case(monkeypatch)
+    monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: case.now)
+    case.around.noted = {NODE: _NOTED, _OTHER: Truncation(3, 9, 990_000)}
+    _tell(case)
+    case.receive(event(1))
+    case.timers.run_due()
+    for count in (1, 2):
+        case.line.work()
+        assert len(case.around.clearings) == count and not case.around.clearings[-1].is_final
+        case.around.clearings[-1].then(None)
+        case.now += 1
+        case.timers.run_due()
+        case.timers.run_due()
+    assert (case.around.reads, case.around.settled) == ([], [])
+    case.around.noted[_OTHER] = Truncation(3, 10, 1_000_100)
+    for _ in range(20):
+        if not case.around.clearings[-1].is_final:
+            case.around.clearings[-1].then(None)
+        case.now += 1
+        case.timers.run_due()
+        case.timers.run_due()
+        case.line.work()
+    assert case.around.clearings[-1].is_final
+    assert {each["time_ms"] for each in case.around.clearings[-1].nodes} == {1_000_000, 1_000_100}
+
+
+def test_nodes_that_repeat_an_earlier_record() -> None:
+    """They have not done the later truncation, however close the two are."""
+    first = node_clearings(_TRUNCATION, NODE, 7, {NODE: _NOTED, _OTHER: Truncation(3, 9, 1_000_400)})
+    record = ClearingRecord(
+        kind="truncation",
+        table_id=str(OLD),
+        table_generation=1,
+        time_ms=1_000_400,
+        nodes=first,
+        data_topic="",
+        positions=[],
+    )
+    later = _TRUNCATION._replace(position=900, time_ms=1_008_000)
+    second = node_clearings(later, NODE, 7, {_OTHER: Truncation(3, 9, 1_000_400)})
+    assert len(second) == 2
+    assert without_earlier(second, [record]) == [
+        {"node": str(NODE), "segment_id": 7, "position": 900, "time_ms": 1_008_000}
+    ]
+    done = node_clearings(later, NODE, 7, {_OTHER: Truncation(3, 10, 1_008_300)})
+    assert without_earlier(done, [record]) == done
+
+
+def test_a_clearing_of_another_life_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table that was created again, whose id is known by then; and a drop of a table that is there."""
+    case = Case(monkeypatch)
+    case.create_again()
+    _tell(case, Clearing(ClearingKind.DROP, 1, 5), table_id=OLD)
+    case.pass_time()
+    assert (case.around.clearings, case.around.settled) == ([], [1])
+    monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: case.now)
+    _tell(case, Clearing(ClearingKind.DROP, 1, 6), table_id=NEW)
+    case.pass_time()
+    assert (case.around.clearings, case.around.settled) == ([], [1, 1])
+
+
+def test_what_a_record_covers() -> None:
+    """By what a node has noted; of a node that is not in it, about the same time."""
+    nodes = node_clearings(_TRUNCATION, NODE, 7, {NODE: Truncation(7, 900, 1_500_000), _OTHER: None})
+    assert nodes == [{"node": str(NODE), "segment_id": 7, "position": 900, "time_ms": 1_500_000}]
+    record = ClearingRecord(
+        kind="truncation",
+        table_id=str(OLD),
+        table_generation=1,
+        time_ms=1_500_000,
+        nodes=nodes,
+        data_topic="",
+        positions=[],
+    )
+    assert covers(record, OLD, _TRUNCATION, NODE, 7)
+    assert not covers(record, OLD, _TRUNCATION._replace(time_ms=1_500_001), NODE, 7)
+    assert not covers(record, OLD, _TRUNCATION._replace(position=901), NODE, 7)
+    assert not covers(record, OLD, _TRUNCATION._replace(position=1), NODE, 8)
+    assert covers(record, OLD, _TRUNCATION._replace(position=1_000), NODE, 6)
+    assert covers(record, OLD, _TRUNCATION._replace(time_ms=1_500_001), _OTHER, 1)
+    assert not covers(record, OLD, _TRUNCATION._replace(time_ms=1_530_001), _OTHER, 1)
+    assert not covers(record, NEW, _TRUNCATION, NODE, 7)
+    assert not covers(record, OLD, _TRUNCATION._replace(kind=ClearingKind.DROP), NODE, 7)
+
+
+@pytest.mark.parametrize("later_ms", [-3_600_000, -20_000, 3_600_000])
+def test_a_clock_that_is_set_between_two_truncations_hides_none(monkeypatch: pytest.MonkeyPatch, later_ms: int) -> None:
+    """The later place in the node's log tells. Where both are noted when the first is told, one record has both."""
+    later = Truncation(7, 900, _NOTED.time_ms + later_ms)
+    told = Clearing(ClearingKind.TRUNCATION, later.position, later.time_ms)
+    case = Case(monkeypatch)
+    case.around.noted = {NODE: _NOTED}
+    _tell(case)
+    _settle(case)
+    case.around.noted = {NODE: later}
+    _tell(case, told)
+    _settle(case)
+    nodes = [each.nodes for each in case.around.clearings]
+    assert [(each["position"], each["time_ms"]) for (each,) in nodes] == [_NOTED[1:], later[1:]]
+    assert without_earlier(nodes[1], [_record(case.around.clearings[0])]) == nodes[1]
+    for each in (_TRUNCATION, told):  # of another partition, and of a start that repeats it
+        assert any(covers(_record(record), OLD, each, NODE, 7) for record in case.around.clearings)
+
+    both = node_clearings(_TRUNCATION, NODE, 7, {NODE: later})
+    record = _record(replace(case.around.clearings[0], nodes=both))
+    is_one = later_ms >= -30_000
+    assert covers(record, OLD, _TRUNCATION, NODE, 7)
+    assert covers(record, OLD, told, NODE, 7) == is_one
+    lagging = node_clearings(told._replace(position=1_000), UUID(int=1), 7, {NODE: later})
+    assert len(without_earlier(lagging, [record])) == len(lagging) - is_one

@@ -1,0 +1,74 @@
+"""Which truncations a mirror has come to; the answers are those of an admin service."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import pytest
+
+from spark_bridge.jobs.mirror_clearings import PendingClearings
+from spark_bridge.jobs.mirror_state import Applied
+from spark_bridge.topics.table_clearing import TableClearing
+from tests.unit.spark_bridge.test_admin import AnsweringServer, options, server
+
+__all__ = ["server"]
+
+TOPIC: Final = "persistent://public/default/t"
+CLEARING: Final = TableClearing(
+    kind="truncation", table_id="a", table_generation=1, time_ms=5, nodes=(), data_topic=TOPIC, positions=((7, 3),)
+)
+NO_PARTITIONS: Final = (200, '{"partitions": 0}')
+
+
+def ledgers(*found: tuple[int, int]) -> tuple[int, str]:
+    """The last one is the one that is written to."""
+    told = [{"ledgerId": ledger, "entries": entries, "size": 1} for ledger, entries in found]
+    answer = {"ledgers": told, "cursors": {}, "currentLedgerEntries": found[-1][1], "currentLedgerSize": 1}
+    return 200, json.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    ("server", "read", "is_reached"),
+    [
+        ([NO_PARTITIONS, ledgers((7, 4), (9, 1))], (7, 3, -1), True),
+        ([NO_PARTITIONS, ledgers((7, 4), (9, 1))], (9, 0, 5), True),
+        ([NO_PARTITIONS, ledgers((7, 4), (9, 1))], (7, 2, -1), False),
+        ([NO_PARTITIONS, ledgers((9, 1))], (7, 2, -1), True),
+        ([NO_PARTITIONS, ledgers((7, 4))], None, False),
+        ([NO_PARTITIONS, ledgers((9, 1))], None, True),
+    ],
+    ids=[
+        "all before it is read",
+        "more is read",
+        "one entry is unread",
+        "what is unread was dropped",
+        "nothing is read",
+        "nothing is read and nothing is there",
+    ],
+    indirect=["server"],
+)
+def test_a_truncation_is_reached_when_nothing_before_it_is_unread(
+    server: AnsweringServer,
+    read: tuple[int, int, int] | None,
+    is_reached: bool,
+) -> None:
+    applied = Applied(epoch=1, table_id="a", table_generation=1, positions={} if read is None else {TOPIC: read})
+    pending = PendingClearings.of([CLEARING], applied, options(server))
+    assert pending.reached(applied) == ([CLEARING] if is_reached else [])
+
+
+@pytest.mark.parametrize("server", [[NO_PARTITIONS]], indirect=True)
+def test_what_was_applied_and_what_no_record_names_is_not_asked_for(
+    server: AnsweringServer,
+) -> None:
+    """A mirror without records, one that begins anew, and one that has applied it."""
+    for applied in (
+        Applied(),
+        Applied(table_id="a", begins_anew=True),
+        Applied(table_id="a", cleared=(CLEARING.name, "of a topic that was trimmed")),
+    ):
+        pending = PendingClearings.of([CLEARING], applied, options(server))
+        assert pending.reached(applied) == []
+    assert pending.still_known(applied) == (CLEARING.name,)
+    assert server.asked == []

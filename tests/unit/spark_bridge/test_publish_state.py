@@ -1,0 +1,27 @@
+"""The state of a published topic: whose the last record of a partition is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+from spark_bridge.jobs.publish_state import Published
+
+PARTITION = "persistent://public/default/rows-shop.t-partition-2"
+
+
+def test_a_partition_to_which_a_rebuild_has_nothing_to_write_ends_with_a_record_of_before() -> None:
+    """Of four partitions and one row three get no record: neither the next run nor one with --follow may stop at them."""
+    first = Published.anew("rows-shop.t", None)
+    rebuilt = replace(Published.anew("rows-shop.t", 7), before={PARTITION: "12:3"})
+    stored = Published(**json.loads(json.dumps(asdict(rebuilt))))
+    assert not stored.has_other_writer(PARTITION, f"{first.producer}-2", lambda _: "12:3")
+    assert not stored.has_other_writer(PARTITION, f"{rebuilt.producer}-2", lambda _: "12:4")
+    assert not stored.has_other_writer(PARTITION, None, lambda _: "-1:-1")
+
+
+def test_a_later_record_of_another_producer_is_of_others() -> None:
+    rebuilt = replace(Published.anew("rows-shop.t", 7), before={PARTITION: "12:3"})
+    assert rebuilt.has_other_writer(PARTITION, "standalone-1-7", lambda _: "12:4")
+    assert rebuilt.has_other_writer("another partition", "standalone-1-7", lambda _: "12:3")
+    assert replace(rebuilt, before={}).has_other_writer(PARTITION, "standalone-1-7", lambda _: "12:3")

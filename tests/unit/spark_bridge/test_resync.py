@@ -1,0 +1,32 @@
+"""When a resync may close a gap: what was sent is in the data topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas.progress_record import UNKNOWN_POSITION, TopicPosition
+from schemas.resolved import PartitionCursor
+from spark_bridge.jobs.resync import is_passed
+
+
+def _at(ledger: int, entry: int) -> PartitionCursor:
+    return PartitionCursor(consumed=TopicPosition(ledger, entry), end=TopicPosition(99, 99))
+
+
+@pytest.mark.parametrize(
+    ("cursors", "ends", "passed"),
+    [
+        ([_at(7, 4), _at(9, 0)], [TopicPosition(7, 4), TopicPosition(8, 5)], True),
+        ([_at(7, 3), _at(9, 0)], [TopicPosition(7, 4), TopicPosition(8, 5)], False),
+        ([_at(8, -1)], [UNKNOWN_POSITION], True),  # nothing was ever in this partition
+        ([_at(-2, -1)], [UNKNOWN_POSITION], False),  # it has no such subscription
+        ([], [], False),  # the topic went
+        ([], [TopicPosition(7, 4)], False),
+        ([_at(9, 9)], [TopicPosition(7, 4), TopicPosition(7, 4)], False),
+    ],
+)
+def test_everything_is_passed_only_where_each_partition_is(
+    cursors: list[PartitionCursor], ends: list[TopicPosition], passed: bool
+) -> None:
+    """Whatever came to the topic since."""
+    assert is_passed(cursors, ends) == passed

@@ -1,0 +1,102 @@
+"""Dashboard and alarms of deploy/monitoring: made by code, valid, and about metrics that there are."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from cdc.main import cli
+from change_agent.metrics import AgentMetrics
+from change_agent.publishing.topic_status import TopicStatus
+from change_agent.reporting.prometheus import MetricsPage
+from source_connector.metrics import COUNTED, MEASURED
+from tests.topics.metric_names import agent_metrics_named, resolved_metrics_named, source_metrics_named
+
+_ROOT: Final = Path(__file__).parent.parent.parent
+_FOLDER: Final = _ROOT / "deploy" / "monitoring"
+_PROMTOOL: Final = shutil.which("promtool")
+_without_promtool = pytest.mark.skipif(
+    _PROMTOOL is None, reason="promtool is not on this machine (Debian: prometheus): the rules were not run"
+)
+
+
+def _rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((_FOLDER / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_the_dashboard_is_what_its_code_makes() -> None:
+    """`python deploy/monitoring/dashboard.py` writes it anew."""
+    made = runpy.run_path(str(_FOLDER / "dashboard.py"))["dashboard"]()
+    assert (_FOLDER / "cassandra-cdc-dashboard.json").read_text(encoding="utf-8") == made
+
+
+def test_agents_export_each_metric_that_is_named() -> None:
+    """On the page of an agent that has a table and its topic."""
+    metrics = AgentMetrics()
+    metrics.table("ks.t").observe_delay(0.1, 1)
+    topic = TopicStatus(
+        topic="events-ks.t", partitions=4, is_usable=True, waiting_events=0, held_bytes=0, too_large_bytes=0,
+        problem=None, problem_since_s=None, attempts=0,
+    )  # fmt: skip
+    page = MetricsPage(metrics, lambda: {"ks.t": topic}, lambda: {"ks.t": 1.0}).render().decode()
+    exported = set(re.findall(r"^(cdc_agent_\w+)", page, re.MULTILINE))
+    named = agent_metrics_named()
+    assert len(named) > 20
+    assert named <= exported
+
+
+def test_cdc_resolved_exports_each_metric_that_is_named(tmp_path: Path) -> None:
+    """Also while Pulsar does not answer, when no table has a value."""
+    line = tmp_path / "line.yaml"
+    line.write_text("pulsarServiceUrl: pulsar://127.0.0.1:1\npulsarAdminUrl: http://127.0.0.1:1\nport: 1\n")
+    done = CliRunner().invoke(cli, ["resolved", "--prometheus", "--config", str(line)], catch_exceptions=False)
+    assert done.exit_code == 0
+    named = resolved_metrics_named()
+    assert len(named) == 3
+    assert named <= set(re.findall(r"^# TYPE (\w+)", done.stdout, re.MULTILINE))
+
+
+def test_the_connector_counts_each_metric_that_is_named() -> None:
+    """And it counts nothing that has no text, so that the reference has all. An integration test reads Pulsar's page."""
+    named = source_metrics_named()
+    assert len(named) > 10
+    assert named <= {*COUNTED, *MEASURED}
+    counted = r'counters\["(\w+)"\]|observe\("(\w+)"|counted_as="(\w+)"'
+    sources = "".join(path.read_text(encoding="utf-8") for path in (_ROOT / "source_connector").rglob("*.py"))
+    used = {name for names in re.findall(counted, sources) for name in names if name}
+    assert used <= {*COUNTED, *MEASURED}
+    assert set(COUNTED) - used == {"cache_hits", "cache_misses"} - used
+
+
+def test_each_alarm_is_one_sentence_with_a_place_in_the_runbook() -> None:
+    """And the runbook has no alarm that there is not."""
+    names = [rule["alert"] for rule in _rules()]
+    assert len(set(names)) == len(names)
+    for rule in _rules():
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+        assert not rule["annotations"]["summary"].endswith(".")
+        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
+    runbook = (_ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### (Cdc\w+)$", runbook, re.MULTILINE) == names
+
+
+@_without_promtool
+@pytest.mark.parametrize(
+    "arguments",
+    [("check", "rules", "alerts.yaml"), ("check", "config", "prometheus.yaml"), ("test", "rules", "alerts_test.yaml")],
+    ids=" ".join,
+)
+def test_promtool_takes_the_rules_and_their_tests(arguments: tuple[str, ...]) -> None:
+    """Prometheus's own judge, where it is at hand."""
+    assert _PROMTOOL is not None
+    done = subprocess.run([_PROMTOOL, *arguments], cwd=_FOLDER, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -73,7 +73,7 @@ from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap, GapReporter, lost_topic_message, lost_topic_record
 from change_agent.segments.moments import Moments
 from change_agent.segments.segment_follower import SegmentFollower
-from change_agent.segments.table_stops import table_stops
+from change_agent.segments.table_stops import note_unlogged, table_stops
 from change_agent.segments.unparking import Unparker
 from change_agent.segments.unsynced import UnsyncedReading
 from change_agent.signal_request import SignalRequest
@@ -129,6 +129,7 @@ class ChangeAgent:
         self._provider: Final = self._make_provider()
         self._rotation: Final = segment_rotation(config)
         self._producers: Final = event_producers(config, self._note_lost)
+        self._stops: Final = Stops(config.cdc_working_dir)
         self._publisher: Final = MutationPublisher(
             self._producers,
             self._positions,
@@ -143,6 +144,7 @@ class ChangeAgent:
                 max_held_bytes=config.max_held_bytes,
             ),
             check_s=config.events_topics_check_interval_ms / 1000,
+            on_damage=self._stops.note,
         )
         self._watcher: Final = CdcRawWatcher(
             config.cdc_raw_directory,
@@ -152,7 +154,6 @@ class ChangeAgent:
             unsynced=config.read_unsynced,
         )
         self._guard: Final = cdc_raw_guard(config, spill_directory, self.metrics, self._watcher.wake)
-        self._stops: Final = Stops(config.cdc_working_dir)
         self._gaps: Final = GapReporter(self._producers, gaps_topic(config.topic_prefix), self._stops)
         self._interpreter: Final = MutationInterpreter(
             self._provider, self._parked, self.metrics, self._stopping, finished=self._stored.finished
@@ -317,7 +318,9 @@ class ChangeAgent:
     def _table_stops(self) -> dict[tuple[str, str], str | None]:
         known = self._provider.known
         tables = {} if known is None else known.tables
-        return table_stops(self._interpreter.published_tables, tables, self._parked.table_ids, self._stops.reasons())
+        published = self._interpreter.published_tables
+        note_unlogged(published, self._provider.unlogged_keyspaces, self._stops)
+        return table_stops(published, tables, self._parked.table_ids, self._stops.reasons())
 
     def _make_progress(self) -> ProgressReporter | None:
         if self._moments is None:

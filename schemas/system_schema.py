@@ -20,7 +20,7 @@ from schemas.cql_type import CqlType, CqlTypeError, CustomType, UserType, parse_
 from schemas.errors import CdcError
 from schemas.table_metadata import ColumnKind, ColumnMetadata, DroppedColumn, TableMetadata
 
-__all__ = ["SELECTS", "Row", "SystemSchema", "SystemSchemaError", "tables_of"]
+__all__ = ["SELECTS", "Row", "SystemSchema", "SystemSchemaError", "tables_of", "unlogged_keyspaces"]
 
 Row = Mapping[str, object]
 SystemSchema = Mapping[str, Sequence[Row]]
@@ -70,6 +70,13 @@ def tables_of(schema: SystemSchema) -> dict[UUID, TableMetadata]:
             is_view=is_view,
         )
     return found
+
+
+def unlogged_keyspaces(schema: SystemSchema) -> frozenset[str]:
+    """The keyspaces with `durable_writes = false`: Cassandra does not write their changes to the commit log."""
+    return frozenset(
+        _text(row, "keyspace_name") for row in _rows(schema, "keyspaces") if row.get("durable_writes") is False
+    )
 
 
 def _rows(schema: SystemSchema, name: str) -> Sequence[Row]:

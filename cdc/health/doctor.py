@@ -27,6 +27,7 @@ from change_agent.publishing.topic_policies import EVENTS
 from change_agent.schema.node_connection import NodeUnavailableError
 from clients.topic_policies import PolicyQuestions, hazards_of
 from schemas.errors import ConfigError
+from schemas.system_schema import unlogged_keyspaces
 from source_connector.events.pulsar_access import new_client
 from source_connector.tables.data_topic_policies import trimming_of
 
@@ -164,6 +165,12 @@ def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted
         return
     captured = sorted(table for table, has_cdc in found.items() if has_cdc)
     others = sorted(table for table, has_cdc in found.items() if not has_cdc)
+    for keyspace in sorted(unlogged_keyspaces(schema) & {table.partition(".")[0] for table in captured}):
+        yield failure(
+            keyspace,
+            "has durable_writes = false: Cassandra does not write its changes to the commit log, and nothing is captured",
+            f"ALTER KEYSPACE {_quoted(keyspace)} WITH durable_writes = true; then backfill its tables",
+        )
     if captured:
         names = ", ".join(captured[:_MOST_TABLES]) + (", ..." if len(captured) > _MOST_TABLES else "")
         yield ok("tables", f"{len(captured)} with cdc = true: {names}")

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
@@ -94,7 +95,9 @@ class MutationPublisher(Stage):
         held_directory: Path,
         hold_limits: HoldLimits,
         check_s: float = _CHECK_S,
+        on_damage: Callable[[str, str], None] = lambda table, reason: None,
     ) -> None:
+        """`on_damage` gets `keyspace.table` and a reason, on the publisher's thread, when held events of it are lost."""
         super().__init__("publisher")
         self._producers: Final = producers
         self._positions: Final = positions
@@ -118,6 +121,7 @@ class MutationPublisher(Stage):
         # Of tables that have had no event since the agent's start; in place of those of their topics.
         self._quiet: Final[dict[tuple[str, str], Checkpoint]] = {}
         self._on_moment: Callable[[], None] = lambda: None
+        self._on_damage: Final = on_damage
 
     def publish(self, events: Sequence[Outgoing]) -> None:
         """Send these behind all others. Room was taken for them, and their entries are tracked."""
@@ -219,7 +223,9 @@ class MutationPublisher(Stage):
             metrics = self._metrics.table(f"{keyspace}.{table}")
             topic = self._topics[keyspace, table] = TopicQueue(
                 name,
-                TopicFiles(name, self._held_directory, file_name, metrics),
+                TopicFiles(
+                    name, self._held_directory, file_name, metrics, partial(self._on_damage, f"{keyspace}.{table}")
+                ),
                 self._positions,
                 self._held_room,
                 self._packing,

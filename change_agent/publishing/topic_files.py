@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +25,12 @@ class TopicFiles:
     Too large events of an earlier process are behind the held ones again: the broker may take more by now.
     """
 
-    def __init__(self, topic: str, directory: Path, name: str, metrics: TableMetrics) -> None:
+    def __init__(
+        self, topic: str, directory: Path, name: str, metrics: TableMetrics, on_damage: Callable[[str], None]
+    ) -> None:
+        """`on_damage` gets a reason when events turn out to be lost; they are not found again after a restart."""
         self._topic: Final = topic
+        self._on_damage: Final = on_damage
         self._metrics: Final = metrics
         self.held: Final = HeldEvents(directory / name)
         self.too_large: Final = HeldEvents(directory / TOO_LARGE / name)
@@ -80,6 +84,7 @@ class TopicFiles:
     def _report_damage(self, file: HeldEvents) -> None:
         if damaged := file.take_damage():
             self._metrics.damaged_bytes += damaged
+            self._on_damage(f"events in {file.path} were damaged and cannot be published: verify the table")
             _log.error(
                 "%s: %d bytes of events in %s are damaged and cannot be published: verify the table; the others are sent, then"
                 " the file is kept as %s.damaged",

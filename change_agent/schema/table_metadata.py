@@ -25,7 +25,7 @@ from runtime.notices import Notices
 from runtime.stage import Stage
 from schemas.archived_schema import ArchivedSchema
 from schemas.errors import CdcError
-from schemas.system_schema import SystemSchema
+from schemas.system_schema import SystemSchema, unlogged_keyspaces
 from schemas.table_metadata import TableMetadata
 from schemas.truncation import Truncation
 
@@ -75,9 +75,11 @@ class TableMetadataProvider(Stage):
         self._archived: tuple[int, ArchivedSchema] | None = None
         self.refreshes = 0
         self.problem: str | None = None
-        # Replaced as a whole: the nodes of the cluster, and the replication of each keyspace, by the node's last answer.
+        # Replaced as a whole: the nodes of the cluster, the replication of each keyspace, and the keyspaces whose writes are not
+        # in the commit log, by the node's last answer.
         self.nodes: Sequence[Node] = ()
         self.replication: Mapping[str, Mapping[str, str]] = {}
+        self.unlogged_keyspaces: frozenset[str] = frozenset()
         # The same: the last truncation of each table, and the tables that there are, by id; None before the first answer.
         self.truncations: Mapping[UUID, Truncation] = {}
         self.present: frozenset[UUID] | None = None
@@ -209,6 +211,7 @@ class TableMetadataProvider(Stage):
         self.nodes = self._connection.nodes()
         if read is not None:
             self.replication = _replication(read.schema)
+            self.unlogged_keyspaces = unlogged_keyspaces(read.schema)
         if truncations != self.truncations:
             self.truncations = truncations
         with self._changed:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
-from change_agent.positions.stops import EVERY_TABLE
+from change_agent.positions.stops import EVERY_TABLE, Stops
 from schemas.table_metadata import TableMetadata
 
-__all__ = ["table_stops"]
+__all__ = ["note_unlogged", "table_stops"]
 
 
 def table_stops(
@@ -34,3 +34,18 @@ def table_stops(
             reason = f"mutations of keyspace {each.keyspace} are parked (cdc parked)"
         found[each.keyspace, each.name] = reason
     return found
+
+
+def note_unlogged(published: Iterable[TableMetadata], keyspaces: Collection[str], stops: Stops) -> None:
+    """Note a stop for each table of these keyspaces, which have `durable_writes = false`.
+
+    Cassandra does not write their changes to the commit log, so nobody can read them. The stop stays when the setting is
+    corrected: what was written before is still missing.
+    """
+    for each in published:
+        if each.keyspace in keyspaces:
+            reason = (
+                f"keyspace {each.keyspace} has durable_writes = false, so its changes are not in the commit log: "
+                f"ALTER KEYSPACE {each.keyspace} WITH durable_writes = true, then backfill the table (cdc spark backfill)"
+            )
+            stops.note(each.full_name, reason)

@@ -296,6 +296,16 @@ def test_a_wanted_table_without_cdc_is_named_however_many_others_there_are() -> 
     assert "11 tables more without cdc" in rest.text
 
 
+def test_a_keyspace_whose_writes_are_not_logged_is_named_with_the_statement() -> None:
+    """Only where a table has CDC: what is not wanted may be written as its owner likes."""
+    keyspaces = [{"keyspace_name": name, "durable_writes": name == "safe"} for name in ("safe", "Fast", "other")]
+    tables = [{"keyspace_name": name, "table_name": "t", "cdc": name != "other"} for name in ("safe", "Fast", "other")]
+    found = list(captured_tables({"keyspaces": keyspaces, "tables": tables}, []))
+    [failed] = [each for each in found if each.level is Level.FAILURE]
+    assert failed.subject == "Fast"
+    assert failed.remedy.startswith('ALTER KEYSPACE "Fast" WITH durable_writes = true;')
+
+
 def test_a_secret_of_a_line_is_not_printed(tmp_path: Path) -> None:
     """It may stand in a file of its own."""
     (tmp_path / "token").write_text("token:sesame\n")

@@ -8,8 +8,10 @@ from uuid import UUID
 
 import pytest
 
+from change_agent.metrics import TableMetrics
 from change_agent.publishing.held_events import HeldEvents, holds_events
 from change_agent.publishing.held_frames import frame_of
+from change_agent.publishing.topic_files import TopicFiles
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MutationEvents, encode_events
 
 
@@ -94,6 +96,17 @@ def test_a_damaged_message_is_left_out_and_told_and_those_behind_it_are_read(tmp
     assert (_read_all(held), held.take_damage(), held.take_damage()) == ([1, 3], ends[1] - ends[0], 0)
     held.append([_message(4)])
     assert _read_all(HeldEvents(path)) == [1, 3, 4]
+
+
+def test_damage_is_reported_with_its_file_also_by_the_process_after_a_restart(tmp_path: Path) -> None:
+    """Afterwards the file is set aside, and nothing shows that events were in it."""
+    ends = _file_of(tmp_path / "ks.t.events", 1, 2)
+    _flip(tmp_path / "ks.t.events", ends[0] - 1)
+    metrics, reasons = TableMetrics(), list[str]()
+    files = TopicFiles("events-ks.t", tmp_path, "ks.t.events", metrics, reasons.append)
+    assert files.read_next() is not None
+    assert (len(reasons), metrics.damaged_bytes) == (1, len(frame_of(_message(1))))
+    assert f"events in {tmp_path / 'ks.t.events'} were damaged" in reasons[0]
 
 
 @pytest.mark.parametrize("missing", [1, 2, 9])

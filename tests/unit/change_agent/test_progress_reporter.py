@@ -18,7 +18,8 @@ from change_agent.reporting.progress_reporter import (
     newest_published_ms,
     stored_progress,
 )
-from change_agent.segments.table_stops import table_stops
+from change_agent.positions.stops import Stops, remove_stops
+from change_agent.segments.table_stops import note_unlogged, table_stops
 from schemas.gap_record import GapRecord
 from schemas.progress_record import UNKNOWN_POSITION, Checkpoint, Peer, ProgressRecord, TopicPosition, decode_progress
 from schemas.table_metadata import TableMetadata
@@ -229,3 +230,15 @@ def test_what_is_parked_stops_every_table_that_it_may_be_of(
     found = table_stops(tables, {each.table_id: each for each in tables}, parked, stops)
     assert {".".join(name) for name, reason in found.items() if reason is not None} == stopped
     assert set(found) == {(each.keyspace, each.name) for each in tables}
+
+
+def test_tables_of_a_keyspace_that_is_not_logged_stand_still_until_an_operator_goes_on(tmp_path: Path) -> None:
+    """Also after `durable_writes` is true again: what was written before is missing."""
+    tables = [_table("a", 1), _table("c", 3, "other")]
+    note_unlogged(tables, {"other"}, Stops(tmp_path))
+    note_unlogged(tables, (), after := Stops(tmp_path))
+    found = table_stops(tables, {}, (), after.reasons())
+    assert found["ks", "a"] is None
+    assert "ALTER KEYSPACE other WITH durable_writes = true" in (found["other", "c"] or "")
+    remove_stops(tmp_path, "other.c")
+    assert after.reasons() == {}

@@ -104,7 +104,7 @@ def test_new_events_do_not_go_to_a_file_that_is_on_its_way(broker: MemoryBroker,
 def _topic(folder: Path) -> TopicQueue:
     metrics = AgentMetrics().table("ks.a")
     room = InflightPositions(max_events=1, max_bytes=1)
-    files = TopicFiles(TOPIC_A, folder, "ks.a.events", metrics)
+    files = TopicFiles(TOPIC_A, folder, "ks.a.events", metrics, lambda reason: None)
     packing = Packing(max_events=1, max_bytes=1)
     return TopicQueue(TOPIC_A, files, room, room, packing, metrics, lambda *result: None, answer_s=1)
 

@@ -38,7 +38,7 @@ else
 	@$(BIN)/pytest $(PYTEST_ARGS)
 endif
 
-test-all: ## `make test` with its extended tests, then the full fault plan: before a release (some two hours)
+test-all: ## `make test` with its extended tests, then the full fault plan: before a release (some three hours)
 	@PYTEST_ADDOPTS=--extended $(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-faults
 
@@ -60,7 +60,7 @@ test-spark: test-spark-reading test-spark-jobs ## Integration tests with Spark
 test-spark-reading: compile spark35 ## Reading topics and archives, tables and types, fresh tables, PySpark 3.5 (part of `make test`)
 	@$(BIN)/pytest tests/integration -m "spark and not spark_jobs" $(PYTEST_ARGS)
 
-test-spark-jobs: compile ## Mirrors, verify, backfill, a cluster (part of `make test`)
+test-spark-jobs: compile ## Mirrors, verify, backfill; with PYTEST_ADDOPTS=--extended kills and a cluster, too (part of `make test`)
 	@$(BIN)/pytest tests/integration -m "spark and spark_jobs" $(PYTEST_ARGS)
 
 test-multinode: compile ## Two data centres, an upgrade in place, nodes down, repaired, silent, replaced, joining, leaving, faults (some 20 minutes)

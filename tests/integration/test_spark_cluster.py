@@ -31,6 +31,7 @@ _AT_ONCE = 50
 _MOMENT_US = 1_800_000_000_000_000
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("keep_data_topics")
 def test_every_job_ends_right_although_a_worker_dies_in_the_midst_of_the_mirror(
     spark_cluster: SparkCluster,

@@ -22,6 +22,7 @@ def ids(spark: SparkSession, folder: str, batch: str) -> list[str]:
     return sorted(row.message_id for row in spark.read.parquet(f"{folder}/rows/{batch}").collect())
 
 
+@pytest.mark.extended
 def test_no_record_is_lost_or_doubled_when_a_task_an_executor_and_the_driver_die(
     spark: SparkSession, spark_cluster: SparkCluster, data_topic: MakeTopic, tmp_path: Path
 ) -> None:

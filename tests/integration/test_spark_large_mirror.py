@@ -19,6 +19,7 @@ pytestmark = [
 _NAMES = ("it's", "back\\slash", "both'\\", '"', "plain")
 
 
+@pytest.mark.extended
 def test_its_rows_are_those_of_the_topic(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

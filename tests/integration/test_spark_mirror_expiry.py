@@ -37,6 +37,7 @@ def _until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.extended
 def test_rows_and_columns_expire_once_whatever_fails_midway(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,6 +185,7 @@ def test_rows_folded_and_changes_replayed_are_the_table(
     assert set(published.run().records.values()) == {0}
 
 
+@pytest.mark.extended
 @pytest.mark.spark_line("==4.1")
 def test_an_iceberg_mirror_is_published_and_a_log_of_an_earlier_version_too(
     spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic
@@ -215,6 +216,7 @@ def test_an_iceberg_mirror_is_published_and_a_log_of_an_earlier_version_too(
     }
 
 
+@pytest.mark.extended
 def test_a_killed_job_goes_on_and_each_change_stands_once(
     spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -266,6 +268,7 @@ def test_a_killed_job_goes_on_and_each_change_stands_once(
     assert set(published.run().records.values()) == {0}
 
 
+@pytest.mark.extended
 def test_a_run_after_a_rebuild_goes_on_where_a_partition_has_no_record_of_the_rebuild(
     spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic
 ) -> None:

@@ -203,6 +203,7 @@ def write_live(cql: Session, table: str, writer: EventsWriter, ended: threading.
     raise AssertionError("counts have no end")
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("keep_data_topics")
 def test_a_backfill_that_was_killed_goes_on_beside_live_writes_and_leaves_no_difference(
     cql: Session,

@@ -24,14 +24,22 @@ __all__ = ["EventsTopic", "TopicEvent", "partitions_of", "wait_until"]
 
 # a limit for a machine under heavy load: who waits goes on as soon as the condition holds
 _TIMEOUT_S: Final = 180.0
+_SHORTEST_PAUSE_S: Final = 0.02
+_LONGEST_PAUSE_S: Final = 0.3
+_PAUSES_AS_LONG: Final = 4
+"""As the condition that is waited for took."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:
     """Return when the condition holds; fail by an AssertionError that says what was waited for."""
     deadline = time.monotonic() + timeout_s
+    asked_at = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.02)
+        now = time.monotonic()
+        assert now < deadline, f"not within {timeout_s:g} s: {what}"
+        # Servers answer most conditions: asked without a pause, they would do little else.
+        time.sleep(min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, _PAUSES_AS_LONG * (now - asked_at))))
+        asked_at = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from change_agent.reporting.progress_reporter import (
     newest_published_ms,
     stored_progress,
 )
-from change_agent.positions.stops import Stops, remove_stops
 from change_agent.segments.table_stops import note_unlogged, table_stops
 from schemas.gap_record import GapRecord
 from schemas.progress_record import UNKNOWN_POSITION, Checkpoint, Peer, ProgressRecord, TopicPosition, decode_progress

@@ -297,6 +297,8 @@ class ChangeAgent:
         )
         reason = f"the events topic {lost.reason.partition(';')[0]}: run cdc spark resync, or verify the table"
         self._stops.note(table, reason, [record])
+        if self._progress is not None:
+            self._progress.forget(*table.split(".", 1))
         _log.error("%s", lost_topic_message(lost.topic, record))
         self._gaps.report(Gap(records=[record], on_reported=lost.on_reported))
 

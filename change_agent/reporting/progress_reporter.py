@@ -89,7 +89,16 @@ class ProgressReporter(Stage):
         self._history: Final[dict[tuple[str, str], tuple[Checkpoint, ...]]] = {
             (each.keyspace, each.table): tuple(each.checkpoints) for each in (stored.tables if stored else ())
         }
+        # By table: the newest time of the checkpoints that count no more. Replaced as a whole, by any thread.
+        self._forgotten: Mapping[tuple[str, str], int] = {}
         self.record: ProgressRecord | None = None
+
+    def forget(self, keyspace: str, table: str) -> None:
+        """Publish none of the table's checkpoints so far: they are of an events topic that is lost. For any thread.
+
+        A subscription of the topic that was made again is behind their positions, whether it has read the events or not.
+        """
+        self._forgotten = {**self._forgotten, (keyspace, table): time.time_ns() // 1_000_000}
 
     def ages_s(self) -> dict[str, float]:
         """By table: seconds since the time before which the events topic has everything; for any thread."""
@@ -157,8 +166,11 @@ class ProgressReporter(Stage):
 
     def _progress(self, table: TableMetadata, stop: str | None) -> TableProgress:
         name = (table.keyspace, table.name)
+        forgotten_ms = self._forgotten.get(name, -1)
         newest = self._checkpoints.checkpoint(*name)
-        checkpoints = self._history.get(name, ())
+        if newest is not None and newest.resolved_ms <= forgotten_ms:
+            newest = None
+        checkpoints = tuple(each for each in self._history.get(name, ()) if each.resolved_ms > forgotten_ms)
         if newest is not None and (not checkpoints or newest.resolved_ms > checkpoints[0].resolved_ms):
             checkpoints = self._history[name] = with_newest(checkpoints, newest)
         return TableProgress(

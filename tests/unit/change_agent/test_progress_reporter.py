@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
@@ -25,6 +26,7 @@ from schemas.table_metadata import TableMetadata
 from tests.topics.events_topic import wait_until
 
 _NODE = UUID(int=1)
+_LEDGER_5 = (TopicPosition(5, 1),)
 
 
 def _table(name: str, number: int, keyspace: str = "ks") -> TableMetadata:
@@ -93,6 +95,31 @@ def test_a_record_is_sent_for_each_new_time(tmp_path: Path) -> None:
     assert [each.resolved_ms for each in first.checkpoints] == [2000, 1000]
     assert (second.checkpoints, second.stopped) == ((), "parked")
     assert record.replication == {"ks": {"class": "SimpleStrategy"}}
+
+
+def test_checkpoints_of_a_lost_topic_are_taken_back(tmp_path: Path) -> None:
+    """Also those that the publisher still has, and for an agent after this one."""
+    line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5), ("ks", "b"): Checkpoint(1000, _LEDGER_5)})
+    reporter = _reporter(line, tmp_path)
+    reporter.start()
+    wait_until(lambda: len(line.sent) == 1, "the first record is sent")
+    reporter.forget("ks", "a")
+    reporter.note()
+    wait_until(lambda: len(line.sent) == 2, "the second record is sent")
+    assert [len(each.checkpoints) for each in line.sent[-1][1].tables] == [0, 1]
+    assert [len(each.checkpoints) for each in _stored(tmp_path).tables] == [0, 1]
+    later_ms = time.time_ns() // 1_000_000 + 1
+    line.checkpoints["ks", "a"] = Checkpoint(later_ms, (TopicPosition(9, 0),))
+    reporter.note()
+    wait_until(lambda: len(line.sent) == 3, "the third record is sent")
+    reporter.stop()
+    assert [each.resolved_ms for each in line.sent[-1][1].tables[0].checkpoints] == [later_ms]
+
+
+def _stored(folder: Path) -> ProgressRecord:
+    found = stored_progress(folder)
+    assert found is not None
+    return found
 
 
 def test_an_agent_after_it_tells_nothing_older(tmp_path: Path) -> None:

@@ -107,6 +107,16 @@ def test_a_topic_that_was_never_made_has_nothing_to_wait_for() -> None:
     assert resolved_of(_TABLE, gone, {}, [], _NOW_MS).resolved_ms is None
 
 
+def test_an_agent_takes_back_what_it_said_when_its_events_topic_was_lost() -> None:
+    """Earlier checkpoints that the reader remembers are of the lost topic: its cursor stands behind them."""
+    earlier = {_A: [Checkpoint(100, _at(5))]}
+    records = {_A: _record(_A, peers=(_A,), stopped="the events topic was deleted")}
+    found = resolved_of(_TABLE, records, earlier, _cursors((8, 9)), _NOW_MS)
+    assert (found.resolved_ms, list(found.problems)) == (None, ["node 10.0.0.1: the events topic was deleted"])
+    records = {_A: _record(_A, Checkpoint(200, _at(9)), peers=(_A,))}
+    assert resolved_of(_TABLE, records, earlier, _cursors((8, 9)), _NOW_MS).resolved_ms == 100
+
+
 def test_a_node_without_an_agent_is_named() -> None:
     """And what can be said without it."""
     found = resolved_of(_TABLE, {_A: _record(_A, Checkpoint(500, _at(1)))}, {}, _cursors((1, 1)), _NOW_MS)

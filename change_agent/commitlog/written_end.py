@@ -46,6 +46,8 @@ class WrittenEnd:
         is_plain = descriptor.compression is None and descriptor.encryption is None
         self._may_be_mapped: Final = is_plain and descriptor.version >= _FIRST_LINKED_VERSION
         self._is_mapped = False
+        self.is_written = False
+        """Whether Cassandra has the segment in its own folder, too, as of the last `find`: else it writes nothing more to it."""
         self._end: int = descriptor.header_size
         self.header_size: Final = descriptor.header_size
 
@@ -69,7 +71,8 @@ class WrittenEnd:
         if not self._may_be_mapped:
             return None
         handle = self._file.fileno()
-        size = os.fstat(handle).st_size
+        found = os.fstat(handle)
+        size, self.is_written = found.st_size, found.st_nlink > 1
         self._end = self._last_byte(handle, size) + 1
         # True for good: the way of writing is that of the node's start.
         self._is_mapped = self._is_mapped or size - self._end > _ROOM

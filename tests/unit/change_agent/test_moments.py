@@ -110,6 +110,21 @@ def test_nothing_is_said_without_a_segment(node: _Node) -> None:
     node.stands()
 
 
+def test_a_node_that_was_restarted_with_cdc_disabled_stops_it(eager: _Node) -> None:
+    """It has removed its own name for the segment, and its next ones are not linked."""
+    segment = eager.segment(_ID)
+    segment.append(payloads(3))
+    eager.agent.index(_ID, str(segment.sync()))
+    eager.passes(events=3)
+    segment.path.unlink()
+    eager.segment(_ID + 1, is_linked=False)
+    eager.stands()
+    third = eager.segment(_ID + 2)
+    third.append(payloads(1))
+    eager.agent.index(_ID + 2, str(third.sync()))
+    eager.passes(events=4)
+
+
 def test_what_is_not_synced_is_waited_for(tmp_path: Path, tables: MemoryTables) -> None:
     """It was answered, perhaps."""
     node = _Node(tmp_path, tables, unsynced=False)

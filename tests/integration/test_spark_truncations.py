@@ -44,6 +44,15 @@ def before(time_ms: int, record: Record) -> Record:
     return written(record, time_ms * 1_000 - 1)
 
 
+def records_before(time_ms: int) -> list[Record]:
+    """Five rows that a truncation at that time takes, and one of the future."""
+    return [
+        *[before(time_ms, row(f"p{n}", 1, "x", n, s="s", t=1)) for n in range(4)],
+        before(time_ms, static_row("alone", s="static", t=1)),
+        written(row("future", 1, "x", 9), FUTURE_US),
+    ]
+
+
 def keys(lines: list[str]) -> list[str]:
     """Of rows as JSON: partition key, clustering and value."""
     found = [json.loads(each) for each in lines]
@@ -112,11 +121,7 @@ def test_truncated_rows_are_deletions_and_each_of_them_stands_once(
         cleared = ClearedTopic(plain, client)
         topic = cleared.topic
         kept = mirror_of(topic)
-        topic.write(
-            *[before(FIRST_MS, row(f"p{n}", 1, "x", n, s="s", t=1)) for n in range(4)],
-            before(FIRST_MS, static_row("alone", s="static", t=1)),
-            written(row("future", 1, "x", 9), FUTURE_US),
-        )
+        topic.write(*records_before(FIRST_MS))
         kept.run()  # there is no topic of schema changes yet
         topic.write(before(FIRST_MS, row("p4", 1, "x", 4)))
         cleared.clear("truncation", FIRST_MS)
@@ -146,11 +151,7 @@ def test_a_truncation_alone_a_drop_and_a_new_life(
         cleared = ClearedTopic(plain, client)
         topic = cleared.topic
         kept = mirror_of(topic)
-        topic.write(
-            *[before(SECOND_MS, row(f"p{n}", 1, "x", n, s="s", t=1)) for n in range(4)],
-            before(SECOND_MS, static_row("alone", s="static", t=1)),
-            written(row("future", 1, "x", 9), FUTURE_US),
-        )
+        topic.write(*records_before(SECOND_MS))
         kept.run()
         cleared.clear("truncation", SECOND_MS)
         with stopped_after("history"):

@@ -67,6 +67,7 @@ def test_a_static_column_that_is_added_is_in_every_row_of_a_mirror(mirror_of: Mi
     assert [json.loads(each) for each in kept.rows()] == [json.loads(each) for each in kept.wanted()]
 
 
+@pytest.mark.extended
 def test_markers_static_columns_and_expiry_over_many_batches(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,8 +43,10 @@ _MOST_SEEN: Final = 256
 _QUIET_S: Final = 2.0
 # Times the CPU of a check. If the file system does not report holes, a check reads the rest of a segment.
 _REST: Final = 200
-_NO_SEGMENT: Final = "there is no segment in cdc_raw that Cassandra writes (is it the right folder? is cdc_raw full?)"
-_NOT_WRITTEN: Final = "Cassandra does not write to any segment in cdc_raw (was the node restarted with cdc_enabled: false? is it the right folder?)"
+_NO_SEGMENT: Final = (
+    "Cassandra writes to no segment in cdc_raw (was the node restarted with cdc_enabled: false? is it the right folder?"
+    " is cdc_raw full?)"
+)
 _NOT_LINKED: Final = "the segment that Cassandra writes now is not in cdc_raw, as when cdc_raw is full"
 
 
@@ -180,7 +182,7 @@ class Moments:
 
     def _take(self, time_ms: int, unread: Sequence[ReadableSegment], state: ReadState) -> str | None:
         marks: dict[int, _Mark] = {}
-        is_open = is_left = False
+        is_open = False
         for segment in unread:
             if segment.final or not segment.log_exists:
                 marks[segment.segment_id] = _Mark()
@@ -196,11 +198,11 @@ class Moments:
             if not is_open and end <= file.header_size and not (before in self._seen or state.is_ended(before)):
                 return _NOT_LINKED
             # A node that was restarted has removed its own name for the segments of before.
-            is_open, is_left = is_open or file.is_written, is_left or not file.is_written
+            is_open = is_open or file.is_written
             # An empty one has nothing to be read, and the reader may not have opened it yet.
             marks[segment.segment_id] = _Mark(end=end if end > file.header_size else 0)
         if not is_open:
-            return _NOT_WRITTEN if is_left else _NO_SEGMENT
+            return _NO_SEGMENT
         self._waiting.append(_Moment(time_ms=time_ms, marks=marks))
         if len(self._waiting) > _MOST_WAITING:
             kept = list(self._waiting)

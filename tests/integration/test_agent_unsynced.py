@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 
@@ -25,7 +25,7 @@ from schemas.topics import events_topic
 from tests.agent.log_load import TABLES, LogLoad, SegmentKeeper, change_of, changes_of, create_tables, wait_for_the_end
 from tests.commitlog_oracle.oracle import CommitLogOracle
 from tests.servers.cassandra_session import cluster_of
-from tests.topics.events_topic import EventsTopic
+from tests.topics.events_topic import EventsTopic, wait_until
 
 _DEFAULT_SYNC_MS: Final = 10_000
 _KILLS: Final = 10
@@ -101,6 +101,31 @@ def test_a_node_that_was_restarted_with_another_commit_log_is_noticed(servers: S
         assert not _is_synced(servers.node.cdc_raw, last.message.segment_id, last.event.position)
 
 
+@pytest.mark.extended
+def test_a_node_that_was_restarted_without_cdc_stops_the_progress(servers: Sandbox, agent: AgentProcess) -> None:
+    """Its writes are in no segment of cdc_raw; the agent says so, and goes on when the node is right again."""
+
+    def progress() -> Mapping[str, object]:
+        found: Mapping[str, object] = agent.status()["published_until"]["early.plain"]
+        return found
+
+    def moves_past(time_ms: int) -> bool:
+        return cast("int", progress()["time_ms"]) > time_ms
+
+    wait_until(lambda: moves_past(time.time_ns() // 1_000_000 - 2_000), "the progress of an idle node moves")
+    _restart_with(servers, {"cdc_enabled": False}, drains=False)
+    with cluster_of(servers.node) as cluster:
+        cluster.connect().execute("INSERT INTO early.plain (pk, v) VALUES (200, 'not captured')")
+    written_ms = time.time_ns() // 1_000_000
+    wait_until(lambda: "cdc_enabled: false" in str(progress()["stopped"]), "the agent says why it stands still")
+    time.sleep(5)
+    assert not moves_past(written_ms)
+    _restart_with(servers, {"cdc_enabled": True})
+    with cluster_of(servers.node) as cluster:
+        cluster.connect().execute("INSERT INTO early.plain (pk, v) VALUES (201, 'captured')")
+    wait_until(lambda: moves_past(written_ms), "the progress moves again")
+
+
 @pytest.mark.timeout(1200)
 def test_after_kills_of_both_the_events_are_what_cassandra_reads_and_what_it_lost(
     servers: Sandbox, agent: AgentProcess, tmp_path: Path, is_extended: bool
@@ -144,11 +169,12 @@ def test_after_kills_of_both_the_events_are_what_cassandra_reads_and_what_it_los
             assert first_seen == sorted(first_seen)
 
 
-def _restart_with(servers: Sandbox, changes: Mapping[str, object]) -> None:
-    """Stop the node, which keeps its data, and start it with these settings; None takes one out."""
+def _restart_with(servers: Sandbox, changes: Mapping[str, object], *, drains: bool = True) -> None:
+    """Stop the node, which keeps its data, and start it with these settings; None takes one out. `drains`: finish its segments."""
     path = servers.node.cassandra_yaml
     settings = json.loads(path.read_text()) | changes
-    servers.node.drain()
+    if drains:
+        servers.node.drain()
     servers.node.kill()
     path.write_text(json.dumps({name: each for name, each in settings.items() if each is not None}))
     servers.node.start()

@@ -19,8 +19,9 @@ from tests.oracle.features import FEATURES, FeatureCounts, absence
 from tests.oracle.readings import RANDOM_MUTATIONS, Reading, read_both
 from tests.oracle.variants import VARIANTS
 
-# What is left has each version of the log, a compressed and an encrypted one; others are read beside Cassandra in the kill tests.
-_EXTENDED: Final = {"4.0-zstd", "5.0"}
+# What is left has the oldest and the newest version of the log, compressed; others are read beside Cassandra in the kill tests, and
+# golden segments have each version and each encryption.
+_EXTENDED: Final = {"4.0-zstd", "4.1-jceks", "5.0"}
 _MIN_SHARE: Final = 0.01
 # What Cassandra says of a sync marker that points behind the end of the file.
 _BEYOND_THE_FILE: Final = "bad position but valid CRC"

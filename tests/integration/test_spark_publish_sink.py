@@ -83,6 +83,7 @@ class Line:
         wait_until_acknowledged(events_topic(*self._table.split(".")), self._admin_url)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("agent", "keep_data_topics")
 def test_a_jdbc_sink_of_published_rows_ends_equal_to_select(
     cql: Session,

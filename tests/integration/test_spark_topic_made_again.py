@@ -61,6 +61,7 @@ def test_an_old_offset_is_refused_where_the_ledgers_cannot_have_it(
         reader.partitions({name: known}, {name: text})
 
 
+@pytest.mark.extended
 @pytest.mark.spark_line(">=4.1")
 def test_a_mirror_of_a_topic_that_was_made_again_is_refused_until_it_is_rebuilt(
     data_topic: MakeTopic, mirror_of: MirrorOf

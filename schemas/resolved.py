@@ -105,7 +105,7 @@ def _node(
         why = "its agent does not publish this table"
         return NodeResolved(node_id=peer.host_id, address=peer.address, resolved_ms=None, why=why)
     # More positions than the topic has partitions are those of another topic of the name, which is gone.
-    # An agent without any takes back what it has published: its events topic was lost.
+    # Without checkpoints in its newest record, an agent has taken back the earlier ones: the events topic was lost.
     known = (*progress.checkpoints, *earlier) if progress.checkpoints else ()
     candidates = [each for each in known if len(each.positions) <= len(partitions)]
     passed = [each.resolved_ms for each in candidates if _is_passed(pinned(each, partitions), partitions)]

@@ -47,7 +47,7 @@ class WrittenEnd:
         self._may_be_mapped: Final = is_plain and descriptor.version >= _FIRST_LINKED_VERSION
         self._is_mapped = False
         self.is_written = False
-        """Whether Cassandra has the segment in its own folder, too, as of the last `find`: else it writes nothing more to it."""
+        """Whether the file had a second name, in Cassandra's own folder, at the last `find`. Without, Cassandra does not write to it."""
         self._end: int = descriptor.header_size
         self.header_size: Final = descriptor.header_size
 

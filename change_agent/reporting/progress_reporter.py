@@ -89,16 +89,17 @@ class ProgressReporter(Stage):
         self._history: Final[dict[tuple[str, str], tuple[Checkpoint, ...]]] = {
             (each.keyspace, each.table): tuple(each.checkpoints) for each in (stored.tables if stored else ())
         }
-        # By table: the newest time of the checkpoints that count no more. Replaced as a whole, by any thread.
-        self._forgotten: Mapping[tuple[str, str], int] = {}
+        # By table: the newest time of the checkpoints that count no more. Entries are set by any thread.
+        self._forgotten: Final[dict[tuple[str, str], int]] = {}
         self.record: ProgressRecord | None = None
 
     def forget(self, keyspace: str, table: str) -> None:
         """Publish none of the table's checkpoints so far: they are of an events topic that is lost. For any thread.
 
-        A subscription of the topic that was made again is behind their positions, whether it has read the events or not.
+        Positions of the new topic are higher. So its subscription seems to have passed the old ones, whether their events were
+        read or not.
         """
-        self._forgotten = {**self._forgotten, (keyspace, table): time.time_ns() // 1_000_000}
+        self._forgotten[keyspace, table] = time.time_ns() // 1_000_000
 
     def ages_s(self) -> dict[str, float]:
         """By table: seconds since the time before which the events topic has everything; for any thread."""

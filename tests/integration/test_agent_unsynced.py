@@ -103,7 +103,7 @@ def test_a_node_that_was_restarted_with_another_commit_log_is_noticed(servers: S
 
 @pytest.mark.extended
 def test_a_node_that_was_restarted_without_cdc_stops_the_progress(servers: Sandbox, agent: AgentProcess) -> None:
-    """Its writes are in no segment of cdc_raw; the agent says so, and goes on when the node is right again."""
+    """Its writes are in no segment of cdc_raw. The agent says so, and continues, without them, when CDC is enabled again."""
 
     def progress() -> Mapping[str, object]:
         found: Mapping[str, object] = agent.status()["published_until"]["early.plain"]

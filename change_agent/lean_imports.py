@@ -6,27 +6,9 @@ uses neither: without them it needs 14 MB less and starts half a second earlier.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 
-__all__ = ["left_out"]
+from clients.lean_imports import left_out
 
-
-@contextmanager
-def left_out(*names: str) -> Iterator[None]:
-    """Modules that cannot be imported meanwhile; those that are there already stay."""
-    missing = [name for name in names if name not in sys.modules]
-    # The import system takes None for a module that does not exist.
-    sys.modules.update(dict.fromkeys(missing))  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for name in missing:
-            del sys.modules[name]
-
-
-with left_out("numpy", "httpx._main"):
-    for _library in ("cassandra.cluster", "httpx"):
-        import_module(_library)
+with left_out("numpy"):
+    import_module("cassandra.cluster")

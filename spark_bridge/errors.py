@@ -20,10 +20,12 @@ CdcError
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from schemas.errors import CdcError
-from schemas.resolved import TableResolved
+
+if TYPE_CHECKING:
+    from schemas.resolved import TableResolved  # it loads fastavro, which takes longer to import than all else here
 
 __all__ = [
     "AccessRefusedError",

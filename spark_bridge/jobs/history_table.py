@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
@@ -26,14 +26,12 @@ def has_epoch(history: LakeTable, epoch: int) -> bool:
 def add_versions(history: LakeTable, steps: DataFrame, columns: Sequence[str], epoch: int) -> None:
     """Close the versions of changed rows and add their new ones, in one commit. The history does not have the epoch yet.
 
-    `steps` as `spark_bridge.jobs.row_steps.row_steps` gives them. A version that a later step of the same epoch replaced is
+    `steps` as `spark_bridge.jobs.row_steps.RowChanges` has them. A version that a later step of the same epoch replaced is
     added closed. `valid_to` is never before `valid_from`, whatever write times the clients set.
     """
-    order = Window.partitionBy("_cdc_id").orderBy("step")
-    ordered = steps.withColumns({"next_us": F.lead("changed_us").over(order), "at": F.row_number().over(order)})
     has_next = F.col("next_us").isNotNull()
     fields = [F.col("after").getField(each).alias(each) for each in columns]
-    added = ordered.where("after IS NOT NULL").select(
+    added = steps.where("after IS NOT NULL").select(
         *fields,
         F.col("changed_us").alias("valid_from"),
         F.when(has_next, F.greatest("changed_us", "next_us")).alias("valid_to"),
@@ -45,7 +43,7 @@ def add_versions(history: LakeTable, steps: DataFrame, columns: Sequence[str], e
         history.create(added)
         return
     history.ensure(added)
-    closing = ordered.where("at = 1 AND before IS NOT NULL").select(
+    closing = steps.where("step = 1 AND before IS NOT NULL").select(
         F.col("_cdc_id").alias("closes"), F.col("changed_us").alias("closed_us")
     )
     source = added.withColumns({"closes": F.lit(None).cast("string"), "closed_us": F.lit(None).cast("bigint")})

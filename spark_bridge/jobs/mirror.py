@@ -309,8 +309,10 @@ class _Steps:
         with self._lock:
             self.completeness.ask()
             tables = self.tables(batch.sparkSession)
+            # the first one of a checkpoint: an earlier one may have been deleted after a run that failed
+            ready = self._batch(tables, may_be_begun=self.unfinished.is_set() or number == 0)
             self.unfinished.set()
-            counts = self._batch(tables).apply(batch)
+            counts = ready.apply(batch)
             self.unfinished.clear()
             tables.forget(self.retention_s)
             tables.merge_kept()
@@ -358,8 +360,9 @@ class _Steps:
         if self.compact:
             tables.compact()
 
-    def _batch(self, tables: MirrorTables) -> MirrorBatch:
-        return MirrorBatch(tables, self.options, self.settings, self.completeness.reached, self.clearings.read)
+    def _batch(self, tables: MirrorTables, *, may_be_begun: bool = True) -> MirrorBatch:
+        known = self.completeness.reached, self.clearings.read
+        return MirrorBatch(tables, self.options, self.settings, *known, may_be_begun=may_be_begun)
 
 
 def changelog(spark: SparkSession, options: Options, target: str, **more: Unpack[JobSettings]) -> MirrorSummary:

@@ -18,14 +18,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from typing import Self, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
-from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, in_few_tasks, is_large
+from spark_bridge.jobs.batch_content import (
+    MOST_HERE,
+    NO_CONTENT,
+    BatchContent,
+    content_here,
+    content_of,
+    records_here,
+)
+from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, in_few_tasks, is_large, meanwhile
 from spark_bridge.jobs.completeness import tag_commits
 from spark_bridge.jobs.history_table import add_versions, has_epoch
 from spark_bridge.jobs.kept_records import Run
@@ -45,16 +53,8 @@ from spark_bridge.jobs.mirror_rows import (
     renamed_columns,
     whole,
 )
-from spark_bridge.jobs.mirror_state import (
-    NO_CONTENT,
-    Applied,
-    BatchContent,
-    MirrorTables,
-    content_of,
-    known_creations,
-    not_applied,
-)
-from spark_bridge.jobs.row_steps import ImageColumns, row_steps
+from spark_bridge.jobs.mirror_state import Applied, MirrorTables, known_creations, not_applied
+from spark_bridge.jobs.row_steps import ImageColumns, RowChanges, record_images, row_changes, row_images
 from spark_bridge.jobs.small_merge import (
     IS_ROW,
     gone_ids,
@@ -68,7 +68,9 @@ from spark_bridge.rows.cleared import of_life
 from spark_bridge.rows.conformed import conformed
 from spark_bridge.rows.folding import all_records, folded, folded_here, shown_rows
 from spark_bridge.rows.key_columns import KeyColumns
+from spark_bridge.rows.range_scope import RangeScope
 from spark_bridge.rows.record_places import RECORD_SOURCE, stands_before
+from spark_bridge.rows.row_chain import ChainRules, SaidKind
 from spark_bridge.rows.table_lives import TableLife, is_of_life, newest_life
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.spark_line import HAS_DATA_SOURCES
@@ -78,8 +80,6 @@ from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["MirrorBatch", "MirrorSettings"]
 
-_FEW_HERE = 5_000
-"""So many records are folded in this process, which takes less than to start Spark's Python processes for them."""
 CompleteUntil = Callable[[Mapping[str, tuple[int, int, int]]], int | None]
 Clearings = Callable[[], Sequence[TableClearing]]
 
@@ -138,6 +138,29 @@ class _Plan:
         return self.schemas.dropped_since(self.schemas.newest.version if version is None else version)
 
 
+class _Records:
+    """The raw rows of a micro-batch, which are read from the topic once: into this process where they are few."""
+
+    def __init__(self, raw: DataFrame, *, may_be_few: bool) -> None:
+        self.raw = raw
+        self._may_be_few = may_be_few and HAS_DATA_SOURCES
+
+    def content(self, known: TableLife | None) -> BatchContent:
+        """What they hold; see `content_here`. `raw` can be read again from then on."""
+        here = records_here(self.raw) if self._may_be_few else None
+        if here is not None:
+            self.raw = local_frame(self.raw.sparkSession, here)
+            return content_here(here, known)
+        self.raw = self.raw.persist()
+        return content_of(self.raw, known)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.raw.unpersist()
+
+
 class MirrorBatch:
     """Applies micro-batches of raw rows to the tables of one mirror. Raises what `TopicSchemas.fetch` and Spark raise."""
 
@@ -148,14 +171,18 @@ class MirrorBatch:
         settings: MirrorSettings,
         complete_until: CompleteUntil = lambda positions: None,
         clearings: Clearings = tuple,
+        *,
+        may_be_begun: bool = True,
     ) -> None:
         """`complete_until`: milliseconds since the epoch, for tables with all records up to these positions; None: not known.
 
-        `clearings`: all truncations and drops that are known now.
+        `clearings`: all truncations and drops that are known now. `may_be_begun`: a run that failed may have written a part of the
+        next epoch.
         """
         self._tables = tables
         self._complete_until = complete_until
         self._clearings = clearings
+        self._may_be_begun = may_be_begun
         self._options = options
         looks = not settings.is_known
         self._logs = [tables.changes] if settings.changelog or (looks and tables.changes.read() is not None) else []
@@ -186,6 +213,7 @@ class MirrorBatch:
             whole([*names, *OWN]).alias("after"),
             F.coalesce(F.col(WRITETIME), F.lit(applied.clock_s * 1_000_000)).alias("changed_us"),
             F.lit(1).alias("step"),
+            F.lit(None).cast("bigint").alias("next_us"),
             F.lit(None).cast(RECORD_SOURCE).alias("source"),
         )
         for log in self._logs:
@@ -238,6 +266,7 @@ class MirrorBatch:
     def _finish(self, batch: DataFrame) -> Mapping[str, int]:
         """Finishes what a failed run has begun."""
         applied = self._tables.applied()
+        self._may_be_begun |= applied.is_expiring or bool(applied.clearing)
         if applied.is_expiring:
             return self.expire(batch)
         return self._sweep(batch) if applied.clearing else {}
@@ -261,7 +290,7 @@ class MirrorBatch:
             names = (*applied.cleared, *[each.name for each in applied.clearing])
             self._tables.save_applied(replace(applied, clearing=(), cleared=names))
             return {}
-        kept_bytes = self._kept_bytes(applied)
+        kept_bytes = applied.kept_bytes
         fit_session(batch.sparkSession, 0, kept_bytes)
         done = self._apply(
             batch.where("false"),
@@ -282,37 +311,28 @@ class MirrorBatch:
         applied = self._tables.applied()
         session = batch.sparkSession
         fit_session(session, 0, 0)
-        raw = batch.where(not_applied(applied)).persist()
-        try:
-            # each of them waits for something else: the topic, and the logs of two tables
-            content, kept_bytes, histories = at_once(
-                session,
-                lambda: content_of(raw, applied.life),
-                lambda: self._kept_bytes(applied),
-                lambda: self._histories_without(applied.epoch + 1),
-            )
-            assert isinstance(content, BatchContent)
-            assert isinstance(kept_bytes, int)
-            assert isinstance(histories, list)
+        with (
+            _Records(batch.where(not_applied(applied)), may_be_few=not applied.begins_anew) as records,
+            meanwhile(session, *self._tables.preparations([self._tables.rows, *self._logs, *self._histories])),
+        ):
+            content = records.content(applied.life)
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
+            kept_bytes = applied.kept_bytes
             fit_session(session, content.records, kept_bytes)
             is_new_table = applied.begins_anew or bool(
                 applied.life and content.life and content.life.begins_behind(applied.life)
             )
             done = self._apply(
-                raw,
+                records.raw,
                 applied,
                 content,
                 is_new_table,
                 is_large=is_large(kept_bytes),
                 clearings=without,
                 is_whole=is_whole,
-                histories=histories,
             )
             return {"records": content.records, **done}
-        finally:
-            raw.unpersist()
 
     def expire(self, batch: DataFrame) -> Mapping[str, int]:
         """Take away the rows whose time is over, whatever `batch` holds. Counts as `apply`'s.
@@ -325,7 +345,7 @@ class MirrorBatch:
         if not applied.is_expiring:
             applied = replace(applied, clock_s=now_s, is_expiring=True)
             self._tables.save_applied(applied)
-        kept_bytes = self._kept_bytes(applied)
+        kept_bytes = applied.kept_bytes
         fit_session(batch.sparkSession, 0, kept_bytes)
         nothing = batch.where("false")
         return self._apply(nothing, applied, NO_CONTENT, is_new_table=False, is_large=is_large(kept_bytes))
@@ -392,9 +412,7 @@ class MirrorBatch:
         clearings: Sequence[TableClearing] = (),
         *,
         is_whole: bool = True,
-        histories: Sequence[LakeTable] | None = None,
     ) -> Mapping[str, int]:
-        """`histories`: those that do not have the next epoch, where that is known."""
         # behind the content: its records have no schema version that is not registered yet
         creations, schemas = at_once(
             raw.sparkSession,
@@ -408,7 +426,7 @@ class MirrorBatch:
             plan,
             clearings=of_life(clearings, plan.life),
             judges_all=bool(applied.clearing),
-            histories=self._histories_without(plan.epoch) if histories is None else histories,
+            histories=self._histories_without(plan.epoch),
         )
         if plan.life is not None:
             raw = raw.where(is_of_life(plan.life))
@@ -443,7 +461,7 @@ class MirrorBatch:
 
     def _fold_and_merge(self, raw: DataFrame, plan: _Plan) -> tuple[Mapping[str, int], int | None, Run]:
         """Counts of changed rows, when the first row expires, and what is kept."""
-        raw = in_few_tasks(raw) if plan.content.records <= _FEW_HERE else raw
+        raw = in_few_tasks(raw) if plan.content.records <= MOST_HERE else raw
         records = all_records(raw, plan.schemas)
         owners = self._touched_owners(records, plan)
         kept = self._kept(owners, plan)
@@ -458,16 +476,16 @@ class MirrorBatch:
         if here is not None and not self._keeps_more and rows.counts_merges and rows.read() is not None:
             counts, run, _ = self._merge_and_keep(judged, plan, partial(self._merge_here, here, judged, plan))
             return counts, soonest_expiry(here), run
-        compared = self._compared(judged, owners, plan).localCheckpoint()
+        columns = [*table_columns(plan.schemas), *OWN]
         if self._keeps_more:
-            self._write_steps(raw, compared, plan)
-        changes, columns = compared.where("op <> 'same'"), [*table_columns(plan.schemas), *OWN]
-        _, run, (counted,) = self._merge_and_keep(
-            judged,
-            plan,
-            lambda: merge_rows(rows, changes, columns, is_large=plan.is_large),
-            lambda: counts_and_soonest(compared),
-        )
+            told = self._row_changes(raw, judged, owners, plan, here=here is not None)
+            self._write_steps(told.steps, plan)
+            merge = partial(merge_rows, rows, told.merged, columns, told.ids, is_large=plan.is_large)
+            _, run, (counted,) = self._merge_and_keep(judged, plan, merge, told.counts_and_soonest)
+        else:
+            compared = self._compared(judged, owners, plan).localCheckpoint()
+            merge = partial(merge_rows, rows, compared.where("op <> 'same'"), columns, is_large=plan.is_large)
+            _, run, (counted,) = self._merge_and_keep(judged, plan, merge, lambda: counts_and_soonest(compared))
         return *cast("tuple[Mapping[str, int], int | None]", counted), run
 
     def _merge_and_keep(
@@ -488,7 +506,7 @@ class MirrorBatch:
         """Whether to fold here: there may be many rows that were never checked, or that have expired."""
         expiry = plan.applied.next_expiry_s
         is_passed = expiry is not None and expiry <= plan.applied.clock_s
-        is_many = plan.is_new_table or is_passed or plan.content.records > _FEW_HERE
+        is_many = plan.is_new_table or is_passed or plan.content.records > MOST_HERE
         return HAS_DATA_SOURCES and plan.content.records > 0 and not is_many
 
     def _merge_here(self, here: pa.Table, judged: DataFrame, plan: _Plan) -> Mapping[str, int]:
@@ -501,10 +519,7 @@ class MirrorBatch:
         return merge_folded(self._tables.rows, after, gone, ID, content, times, listed)
 
     def _histories_without(self, epoch: int) -> list[LakeTable]:
-        return [each for each in self._histories if not has_epoch(each, epoch)]
-
-    def _kept_bytes(self, applied: Applied) -> int:
-        return self._tables.rows.size_bytes() + sum(each.size_bytes for each in applied.runs or ())
+        return [each for each in self._histories if not (self._may_be_begun and has_epoch(each, epoch))]
 
     def _next_expiry(self, applied: Applied, new: int | None) -> int | None:
         """No later than the first row expires; asked of the rows only when what was known has passed."""
@@ -537,58 +552,78 @@ class MirrorBatch:
         return kept.join(owners, "owner", "left_semi")
 
     def _compared(self, judged: DataFrame, owners: DataFrame, plan: _Plan) -> DataFrame:
-        """Rows of the touched partitions: `op`, `_cdc_id`, `owner`, `before`, `after` (structs of the table's columns and
-        `_cdc_*`), `changed_us`, `expires_at`; without a change log and a history images of changed rows only."""
-        after = table_rows(identified(judged), plan.schemas, self._options.numbers, OWN)
-        now = after.select(
-            ID, whole(after.columns).alias("after"), content_text(table_columns(plan.schemas)).alias("new")
-        )
-        gone = judged.where("is_gone").select(F.hex("key").alias(ID), "removed_us")
-        compared = self._beside_old(now.unionByName(gone, allowMissingColumns=True), after.schema, owners)
-        compared = compared.where(F.col("before").isNotNull() | F.col("after").isNotNull())
-        last_s = plan.content.newest_publish_s or plan.applied.clock_s
-        removed_us = F.col("removed_us")
-        if plan.judges_all:
-            removed_us = F.greatest(removed_us, F.lit(max(each.time_ms for each in plan.clearings) * 1_000))
-        known_us = F.when(F.col("after").isNull(), removed_us).otherwise(F.col("after").getField(WRITETIME))
-        changed = F.coalesce(known_us, F.lit(last_s * 1_000_000))
-        owner = F.coalesce(F.col("after").getField(OWNER), F.col("before").getField(OWNER)).alias("owner")
-        expires_at = F.col("after").getField(EXPIRES_AT).alias("expires_at")
-        all_compared = compared.select(
-            change_op().alias("op"), ID, owner, "before", "after", changed.alias("changed_us"), expires_at
-        )
-        if self._keeps_more:
-            return all_compared
-        return all_compared.withColumns(
-            {each: F.when(F.col("op") != "same", F.col(each)) for each in ("before", "after")}
-        )
+        """Rows of the touched partitions: `op`, `_cdc_id`, `after` (a struct, of rows that changed), `expires_at`."""
+        results = self._results(judged, plan)
+        now = results.withColumn("new", content_text("image", table_columns(plan.schemas)))
+        before = self._before(owners, results.schema["image"].dataType)
+        if before is None:
+            nothing = {"before": F.lit(None).cast(results.schema["image"].dataType), "old": F.lit(None).cast("string")}
+            compared = now.withColumns(nothing)
+        else:
+            old = content_text("image", table_columns(plan.schemas))
+            known = before.select(ID, F.col("image").alias("before"), old.alias("old"))
+            compared = now.select(ID, "image", "new").join(known, ID, "full_outer")
+        compared = compared.withColumnRenamed("image", "after").where("before IS NOT NULL OR after IS NOT NULL")
+        return compared.select(
+            change_op().alias("op"), ID, "after", F.col("after").getField(EXPIRES_AT).alias("expires_at")
+        ).withColumn("after", F.when(F.col("op") != "same", F.col("after")))
 
-    def _beside_old(self, now: DataFrame, schema: StructType, owners: DataFrame) -> DataFrame:
+    def _results(self, judged: DataFrame, plan: _Plan) -> DataFrame:
+        """What was judged: `_cdc_id`, `owner`, `image` (a struct of the table's columns and OWN; null: the row is gone), `removed_us`."""
+        after = table_rows(identified(judged), plan.schemas, self._options.numbers, OWN)
+        now = after.select(ID, F.col(OWNER).alias("owner"), whole(after.columns).alias("image"))
+        gone = judged.where("is_gone").select(F.hex("key").alias(ID), "owner", "removed_us")
+        return now.unionByName(gone, allowMissingColumns=True)
+
+    def _before(self, owners: DataFrame, image: DataType) -> DataFrame | None:
+        """The mirror's rows of the touched partitions: `_cdc_id`, `owner`, `image` in that type."""
         rows = self._tables.rows.read()
         if rows is None:
-            return now.withColumns({"before": F.lit(None).cast(schema), "old": F.lit(None).cast("string")})
+            return None
         touched = rows.join(owners.select(F.col("owner").alias(OWNER)), OWNER, "left_semi")
-        before = conformed(whole(rows.columns), rows.schema, schema)
-        known = touched.select(ID, before.alias("before")).withColumn(
-            "old", F.to_json(F.col("before").dropFields(*OWN))
+        return touched.select(
+            ID, F.col(OWNER).alias("owner"), conformed(whole(rows.columns), rows.schema, image).alias("image")
         )
-        return now.join(known, ID, "full_outer")
 
-    def _write_steps(self, raw: DataFrame, compared: DataFrame, plan: _Plan) -> None:
+    def _row_changes(
+        self, raw: DataFrame, judged: DataFrame, owners: DataFrame, plan: _Plan, *, here: bool
+    ) -> RowChanges:
         names = table_columns(plan.schemas)
         statics = [each for each in names if each in (self._static_columns or plan.statics)]
         columns = ImageColumns(names=names, statics=statics, own=OWN)
+        last_us = (plan.content.newest_publish_s or plan.applied.clock_s) * 1_000_000
+        gone_us = max(each.time_ms for each in plan.clearings) * 1_000 if plan.judges_all else last_us
+        removed_us = F.greatest("removed_us", F.lit(gone_us)) if plan.judges_all else F.col("removed_us")
+        known_us = F.when(F.col("image").isNull(), removed_us).otherwise(F.col("image").getField(WRITETIME))
+        results = self._results(judged, plan)
+        images = row_images(results, SaidKind.AFTER, columns, F.coalesce(known_us, F.lit(last_us)))
+        before = self._before(owners, results.schema["image"].dataType)
+        if before is not None:
+            images = images.union(row_images(before, SaidKind.BEFORE, columns, F.lit(None).cast("bigint")))
         # A rebuild reads records once more that were changes before: what differs from the rows is all that changes now.
-        records = raw.where("false") if plan.applied.begins_anew else raw
-        steps = row_steps(records, compared, plan.schemas, self._options.numbers, columns).localCheckpoint()
+        if not plan.applied.begins_anew:
+            images = images.union(record_images(raw, plan.schemas, self._options.numbers, columns))
+        rules = ChainRules(
+            has_clustering=bool(KeyColumns.of(plan.schemas).clustering),
+            covers=RangeScope([(each.version, each.key) for each in plan.schemas.versions]),
+            key_version=plan.schemas.newest.version,
+            gone_us=gone_us,
+        )
+        return row_changes(images, rules, columns, here=here)
+
+    def _write_steps(self, steps: DataFrame, plan: _Plan) -> None:
         at_once(
-            raw.sparkSession,
+            steps.sparkSession,
             *[partial(self._append, each, steps, plan.epoch) for each in self._logs],
-            *[partial(add_versions, each, steps, names, plan.epoch) for each in plan.histories],
+            *[partial(add_versions, each, steps, table_columns(plan.schemas), plan.epoch) for each in plan.histories],
         )
 
     def _append(self, log: LakeTable, steps: DataFrame, epoch: int) -> None:
-        named = steps.withColumn("epoch", F.lit(epoch).cast("bigint")).withColumnRenamed("changed_us", "writetime")
+        named = (
+            steps.drop("next_us")
+            .withColumn("epoch", F.lit(epoch).cast("bigint"))
+            .withColumnRenamed("changed_us", "writetime")
+        )
         log.append(named, writer=f"cassandra-cdc {self._tables.target}", epoch=epoch)
 
     def _follow_schema(self, plan: _Plan) -> None:

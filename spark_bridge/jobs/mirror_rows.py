@@ -9,16 +9,16 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
-from spark_bridge.jobs.lake_table import LakeTable, quoted, same_key, update_and_insert
-from spark_bridge.jobs.small_merge import STATIC_ID
+from spark_bridge.jobs.lake_table import LakeTable, key_is_listed, quoted, same_key, update_and_insert
 from spark_bridge.rows.folding import shown_rows
 from spark_bridge.rows.key_columns import KeyColumns
+from spark_bridge.rows.row_chain import STATIC_ID
 from spark_bridge.rows.table_rows import table_columns
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = [
-    "EXPIRES_AT", "ID", "OWN", "OWNER", "WRITETIME", "change_op", "content_text", "counts_and_soonest", "identified", "merge_rows",
-    "renamed_columns", "whole",
+    "EXPIRES_AT", "ID", "OWN", "OWNER", "WRITETIME", "change_op", "content_text", "counts_and_soonest", "counts_of",
+    "identified", "merge_rows", "renamed_columns", "whole",
 ]  # fmt: skip
 
 ID: Final = "_cdc_id"
@@ -42,15 +42,23 @@ def identified(judged: DataFrame) -> DataFrame:
 def counts_and_soonest(compared: DataFrame) -> tuple[dict[str, int], int | None]:
     """Changed rows by `op`, and when the first row expires, of those that a failed run has merged already, too; one Spark job."""
     found = compared.groupBy("op").agg(F.count("*").alias("rows"), F.min("expires_at").alias("soonest")).collect()
-    counts = Counter[str]()
-    for row in found:
-        counts["update" if row.op == "touch" else row.op] += row["rows"]
-    del counts["same"]
+    counts = counts_of({row.op: row["rows"] for row in found})
     return counts, min((row.soonest for row in found if row.soonest is not None), default=None)
 
 
-def merge_rows(table: LakeTable, changes: DataFrame, columns: Sequence[str], *, is_large: bool) -> Mapping[str, int]:
-    """Make the rows of changes (`op`, `_cdc_id`, `after`) the table's, by one `MERGE`; its counts."""
+def counts_of(rows: Mapping[str, int]) -> dict[str, int]:
+    """Changed rows by what users call it: `insert`, `update`, `delete`."""
+    counts = Counter[str]()
+    for op, number in rows.items():
+        counts["update" if op == "touch" else op] += number
+    del counts["same"]
+    return counts
+
+
+def merge_rows(
+    table: LakeTable, changes: DataFrame, columns: Sequence[str], ids: Sequence[str] | None = None, *, is_large: bool
+) -> Mapping[str, int]:
+    """Make the rows of changes (`op`, `_cdc_id`, `after`) the table's, by one `MERGE`; its counts. `ids`: theirs, if known here."""
     fields = [F.col("after").getField(each).alias(each) for each in columns if each != ID]
     source = changes.select("op", ID, *fields)
     if table.read() is None:
@@ -60,7 +68,7 @@ def merge_rows(table: LakeTable, changes: DataFrame, columns: Sequence[str], *, 
     update, insert = update_and_insert(columns)
     return table.merge(
         source,
-        same_key(ID, source, is_listed=is_large),
+        same_key(ID, source, is_listed=is_large) if ids is None else key_is_listed(ID, ids if is_large else ()),
         "WHEN MATCHED AND s.op = 'delete' THEN DELETE",
         f"WHEN MATCHED THEN {update}",
         f"WHEN NOT MATCHED AND s.op <> 'delete' THEN {insert}",
@@ -79,9 +87,11 @@ def whole(columns: Sequence[str]) -> Column:
     return F.struct(*[F.col(quoted(each)).alias(each) for each in columns])
 
 
-def content_text(columns: Sequence[str]) -> Column:
-    """The columns as text, to be compared: maps are not comparable in Spark."""
-    return F.to_json(whole(columns))
+def content_text(image: str, columns: Sequence[str]) -> Column:
+    """Columns of a struct as text, to be compared: maps are not comparable in Spark. Null where there is no struct."""
+    found = F.col(image)
+    text = F.to_json(F.struct(*[found.getField(each).alias(each) for each in columns]))
+    return F.when(found.isNotNull(), text)
 
 
 def change_op() -> Column:

@@ -16,15 +16,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.errors import ConfigError
-from schemas.record_properties import STATIC_COLUMNS, TABLE_ID
 from spark_bridge.errors import OtherTopicError
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable, has_iceberg
@@ -35,7 +34,7 @@ from spark_bridge.jobs.unfinished_epoch import take_back
 from spark_bridge.reading.folders import FsspecFolder, HadoopFolder
 from spark_bridge.reading.planning import is_of_topic, last_of
 from spark_bridge.rows.record_places import record_place
-from spark_bridge.rows.table_lives import TableLife, generation_column, newest_life
+from spark_bridge.rows.table_lives import TableLife
 from spark_bridge.spark_line import iceberg_jar
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
@@ -43,11 +42,9 @@ from spark_bridge.topics.positions import Position, topic_of
 from spark_bridge.topics.table_clearing import TableClearing, clearing_from_state
 
 __all__ = [
-    "NO_CONTENT",
     "Applied",
-    "BatchContent",
     "MirrorTables",
-    "content_of",
+    "RecordPosition",
     "known_creations",
     "known_format",
     "not_applied",
@@ -105,6 +102,11 @@ class Applied:
         """The life of the table that the rows are of; None while no record has named its table."""
         return None if self.table_id is None else TableLife(self.table_id, self.table_generation)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Of the files of the rows and of what is kept of their records, which take about as much; the tables are not asked."""
+        return 2 * sum(each.size_bytes for each in self.runs or ())
+
     def may_expire(self, now_s: int) -> bool:
         """Whether rows are over at that time, or a failed run has begun to take away what was."""
         is_passed = self.next_expiry_s is not None and self.next_expiry_s <= now_s
@@ -115,24 +117,6 @@ class Applied:
         now_s = int(time.time())
         still = [each for each in self.replaced_runs if each.at_s > now_s - _READ_FOR_S]
         return (*still, *[ReplacedRun(each.name, now_s) for each in self.runs or () if each not in runs])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchContent:
-    """What a micro-batch holds: records, the last position of each topic partition, the latest life of the table, times.
-
-    `static_columns`: all that records of the table have named, in any order.
-    """
-
-    records: int
-    positions: Mapping[str, RecordPosition]
-    life: TableLife | None
-    static_columns: tuple[str, ...]
-    newest_publish_s: int
-
-
-NO_CONTENT: Final = BatchContent(records=0, positions={}, life=None, static_columns=(), newest_publish_s=0)
-"""Of a micro-batch without records."""
 
 
 class MirrorTables:
@@ -161,6 +145,10 @@ class MirrorTables:
         self._records: LakeTable = made(spark, f"{folder}/records")
         self.changes: LakeTable = made(spark, f"{folder}/changes")
         self.history: LakeTable = made(spark, f"{folder}/history")
+
+    def preparations(self, tables: Sequence[LakeTable]) -> Sequence[Callable[[], object]]:
+        """Steps that find out which files these have. Delta keeps that for whoever asks next; this object does not change."""
+        return [DeltaTable(self._spark, each.path).size_bytes for each in tables if self.table_format == "delta"]
 
     def compact(self) -> None:
         """Many small files become few, in every table that there is."""
@@ -304,40 +292,3 @@ def known_creations(applied: Applied, options: BridgeOptions) -> dict[str, str]:
             if not is_of_topic(read, ledgers, [each for each in (now, before) if each is not None]):
                 raise OtherTopicError(topic, str(read), str(last_of(ledgers)))
     return found
-
-
-def content_of(raw: DataFrame, known: TableLife | None) -> BatchContent:
-    """What a micro-batch of raw rows holds; one pass over it. `known`: the mirror's life, for the batch may lag behind it."""
-    said = F.struct(
-        F.col("properties")[TABLE_ID].alias("table_id"),
-        generation_column().alias("generation"),
-        F.col("properties")[STATIC_COLUMNS].alias("static_columns"),
-    )
-    found = (
-        raw.groupBy("topic", "partition")
-        .agg(
-            F.count("*").alias("records"),
-            F.max(record_place().getField("position")).alias("last"),
-            F.collect_set(said).alias("said"),
-            F.max(F.unix_seconds("publish_time")).alias("publish_s"),
-        )
-        .collect()
-    )
-    all_said = [each for row in found for each in row.said]
-    lives = [TableLife(each.table_id, each.generation) for each in all_said if each.table_id is not None]
-    newest = newest_life([*lives, *([] if known is None else [known])])
-    of_newest = (None, None if newest is None else newest.table_id)
-    lists = [each.static_columns for each in all_said if each.static_columns and each.table_id in of_newest]
-    return BatchContent(
-        records=sum(row.records for row in found),
-        positions={
-            _partition_topic(row): (row["last"].ledger, row["last"].entry, row["last"]["index"]) for row in found
-        },
-        life=newest_life(lives),
-        static_columns=tuple(sorted({name for each in lists for name in json.loads(each)})),
-        newest_publish_s=max((row.publish_s for row in found), default=0),
-    )
-
-
-def _partition_topic(row: Row) -> str:
-    return str(row.topic) if row.partition < 0 else f"{row.topic}-partition-{row.partition}"

@@ -1,31 +1,42 @@
-"""Every change of every row in a micro-batch, one record after the other: the content of change log and history.
+"""Every change of every row in a micro-batch: the content of change log and history, and what is merged into the rows.
 
-A row changes by its own records, by markers that cover it, and by records that change its partition's static columns.
-Its first image is the mirror's; its last image is the result of the folding rules, whatever the order between topic
-partitions.
+Spark decodes the images of rows: as they were, as records give them, and as they are now. How they follow each other is
+plain code (spark_bridge.rows.row_chain): in this process where they are few, else in Spark's tasks by Cassandra partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, cast
 
-from pyspark.sql import Column, DataFrame, Window
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
-from pyspark.sql.types import DataType
+from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
+from spark_bridge.jobs.mirror_rows import counts_and_soonest, counts_of
+from spark_bridge.jobs.small_merge import local_frame
 from spark_bridge.rows.avro_columns import Numbers
-from spark_bridge.rows.fold_batches import covered_rows
+from spark_bridge.rows.fold import RANGE, ROW, STATIC
+from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from spark_bridge.rows.folding import all_records
-from spark_bridge.rows.key_columns import KeyColumns
-from spark_bridge.rows.range_scope import RangeScope
-from spark_bridge.rows.record_places import message_id_of
+from spark_bridge.rows.record_places import RECORD_SOURCE, message_id_of
+from spark_bridge.rows.row_chain import ChainRules, Op, SaidKind
+from spark_bridge.rows.row_images import IMAGE_COLUMNS, chain_batches, chained_table
 from spark_bridge.rows.typed import key_decoder, value_decoder
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
-__all__ = ["ImageColumns", "row_steps"]
+__all__ = ["ImageColumns", "RowChanges", "record_images", "row_changes", "row_images"]
 
-_BEFORE, _DURING, _AFTER = 0, 1, 2
+_STEP: Final = ["op", "_cdc_id", "before", "after", "changed_us", "step", "next_us", "source"]
+_MERGED: Final = ["op", "_cdc_id", "after"]
+_MOST_BYTES_HERE: Final = 64 << 20
+"""Of the changes: Spark sends them to a task, which may have 128 MiB."""
+_BOUNDS: Final = KEPT_SCHEMA["bounds"].dataType
+"""All parts may be null: Arrow refuses a null struct of parts that may not be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,47 +52,104 @@ class ImageColumns:
         """In the order of the image's struct."""
         return [*self.names, *self.own]
 
+    def texts(self, image: Column) -> tuple[Column, Column]:
+        """`cells` and `statics` of an image, to be compared: maps are not comparable in Spark."""
+        cells = [each for each in self.names if each not in self.statics]
+        return _text(image, cells).alias("cells"), _text(image, self.statics).alias("statics")
 
-def row_steps(
-    raw: DataFrame, compared: DataFrame, schemas: TopicSchemas, numbers: Numbers, columns: ImageColumns
-) -> DataFrame:
-    """`op` (insert, update, delete), `_cdc_id`, `before`, `after`, `changed_us`, `step` (order within the row), `source`.
 
-    `raw`: the micro-batch. `compared`: `_cdc_id`, `owner`, `before`, `after`, `changed_us` of all rows of the partitions it touches;
-    images are structs of the same columns, null where there is no row. `source`: of the record that made the change (RECORD_SOURCE);
-    null where none did: the row expired, or was truncated.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChanges:
+    """What a micro-batch does to rows.
+
+    `steps`: `op` (insert, update, delete), `_cdc_id`, `before`, `after`, `changed_us`, `step` (order within the row, from 1),
+    `next_us` (when the row's next step is), `source` (of the record that made the change, RECORD_SOURCE; null where none did: the row
+    expired, or was truncated). `merged`: `op`, `_cdc_id`, `after` of the rows that differ from the mirror's; `touch`: by their times
+    only. `results`: `op` and `expires_at` of all rows of the touched Cassandra partitions; `ids`: those of `merged`, where they are
+    in this process.
     """
-    records = _decoded(all_records(raw, schemas), schemas, numbers, columns).localCheckpoint()
-    rows = records.where("scope = 'row'")
-    start = compared.select(
-        "_cdc_id", F.lit(_BEFORE).alias("phase"), _cells(F.col("before")), _statics("before", columns)
-    )
-    touched = rows.select("_cdc_id").distinct().join(compared, "_cdc_id", "full_outer")
-    end = touched.select("_cdc_id", F.lit(_AFTER).alias("phase"), _cells(F.col("after")), "changed_us")
-    own = rows.select(
-        "_cdc_id",
-        F.lit(_DURING).alias("phase"),
-        "place",
-        _cells(F.col("image")),
-        F.when(F.col("image").isNotNull(), F.col("statics")).alias("statics"),
-        "changed_us",
-        "source",
-    )
-    parts = [start, own, end]
-    if KeyColumns.of(schemas).clustering:
-        known = _candidates(compared, rows, schemas)
-        parts += [
-            _wiped(records, known, schemas, compared.schema["after"].dataType),
-            *_static_changes(records, known, columns),
-        ]
-    return _chained(parts, columns)
+
+    steps: DataFrame
+    merged: DataFrame
+    results: DataFrame | pa.Table
+    ids: Sequence[str] | None = None
+
+    def counts_and_soonest(self) -> tuple[dict[str, int], int | None]:
+        """Changed rows by `op`, and when the first row expires, of those that a failed run has merged already, too."""
+        if isinstance(self.results, DataFrame):
+            return counts_and_soonest(self.results)
+        soonest = cast("int | None", pc.min(self.results["expires_at"]).as_py())
+        return counts_of(Counter(self.results["op"].to_pylist())), soonest
 
 
-def _decoded(records: DataFrame, schemas: TopicSchemas, numbers: Numbers, columns: ImageColumns) -> DataFrame:
-    """Add `_cdc_id`, `place`, `changed_us`, `image` (null: no row) and `statics` (null: the record names none)."""
+def row_changes(images: DataFrame, rules: ChainRules, columns: ImageColumns, *, here: bool) -> RowChanges:
+    """Of the images of complete Cassandra partitions (IMAGE_COLUMNS); `here`: few, to be taken into this process by one Spark job."""
+    if here:
+        found = images.toArrow()
+        by_owner = found.take(pc.sort_indices(found["owner"]))
+        changes = chained_table(by_owner, rules, columns.statics)
+        if changes.nbytes <= _MOST_BYTES_HERE:
+            return _changes_here(images.sparkSession, changes)
+    divided = images.repartition("owner").sortWithinPartitions("owner")
+    told = divided.mapInArrow(chain_batches(rules, columns.statics), _told(images.schema)).localCheckpoint()
+    results = told.where("NOT is_step")
+    return RowChanges(
+        steps=told.where("is_step").select(*_STEP),
+        merged=results.where(F.col("op") != Op.SAME.value).select(*_MERGED),
+        results=results,
+    )
+
+
+def _changes_here(session: SparkSession, changes: pa.Table) -> RowChanges:
+    steps, results = changes.filter(changes["is_step"]), changes.filter(pc.invert(changes["is_step"]))
+    merged = results.filter(pc.not_equal(results["op"], Op.SAME.value))
+    return RowChanges(
+        steps=local_frame(session, steps.select(_STEP)),
+        merged=local_frame(session, merged.select(_MERGED)),
+        results=results,
+        ids=merged["_cdc_id"].to_pylist(),
+    )
+
+
+def _told(images: StructType) -> StructType:
+    """What `chained_table` gives of such images."""
+    image, source = images["image"].dataType, images["source"].dataType
+    types: dict[str, DataType] = {
+        "is_step": BooleanType(),
+        "op": StringType(),
+        "_cdc_id": StringType(),
+        "before": image,
+        "after": image,
+        "changed_us": LongType(),
+        "step": IntegerType(),
+        "next_us": LongType(),
+        "source": source,
+        "expires_at": LongType(),
+    }
+    return StructType([StructField(name, each) for name, each in types.items()])
+
+
+def row_images(rows: DataFrame, kind: SaidKind, columns: ImageColumns, changed_us: Column) -> DataFrame:
+    """Rows of the mirror, or its results: `_cdc_id`, `owner`, and `image` (null: the row is gone)."""
+    cells, statics = columns.texts(F.col("image"))
+    has_image = F.col("image").isNotNull()
+    said = {
+        "kind": F.lit(kind.value),
+        "id": F.col("_cdc_id"),
+        "is_row": has_image,
+        "cells": F.when(has_image, cells),
+        "statics": F.when(has_image, statics),
+        "changed_us": changed_us,
+        "source": F.lit(None).cast(RECORD_SOURCE),
+    }
+    return _images(rows, said)
+
+
+def record_images(raw: DataFrame, schemas: TopicSchemas, numbers: Numbers, columns: ImageColumns) -> DataFrame:
+    """What the records of a micro-batch say of rows, of static columns, and of whole Cassandra partitions."""
     key, value = key_decoder(schemas, numbers), value_decoder(schemas, numbers)
     place = message_id_of(F.col("at"))
-    tried = records.withColumns({
+    tried = all_records(raw, schemas).withColumns({
         "k": key.try_decode(F.col("key"), F.col("key_version")),
         "v": value.try_decode(F.col("value"), F.col("schema_version")),
     })  # fmt: skip
@@ -99,107 +167,52 @@ def _decoded(records: DataFrame, schemas: TopicSchemas, numbers: Numbers, column
     fields = [_field("k", name) if name in key.names else _field("v", name) for name in columns.names]
     image = F.struct(*[each.alias(name) for each, name in zip(fields, columns.names, strict=True)],
                      *[own[name].alias(name) for name in columns.own])  # fmt: skip
-    statics = F.struct(F.lit(1).alias("named"), *[_field("v", name).alias(name) for name in columns.statics])
-    says_statics = F.col("scope").isin("row", "static") & (F.col("v").isNotNull() | (F.col("scope") == "static"))
+    has_value = F.col("v").isNotNull()
+    imaged = finished.withColumn("image", F.when(has_value | (F.col("scope") == STATIC), image))
+    is_row = has_value & (F.col("scope") == ROW)
+    cells, statics = columns.texts(F.col("image"))
     # A record that does not know when it was written counts from its publication: a version must have a beginning.
     written_us = F.coalesce("at.writetime", "published_us")
-    deleted_us = F.coalesce(F.col("deletion_time"), written_us)
-    return finished.select(
-        "key", "key_version", "owner", "scope", "bounds", "at", "deletion_time", "source",
-        F.hex("key").alias("_cdc_id"),
-        F.struct(F.col("at.clock").alias("clock"), F.col("at.position").alias("position")).alias("place"),
-        F.when(F.col("v").isNotNull(), written_us).otherwise(deleted_us).alias("changed_us"),
-        F.when(F.col("v").isNotNull(), image).alias("image"),
-        F.when(says_statics, statics).alias("statics"),
-    )  # fmt: skip
+    position = F.col("at.position")
+    said = {
+        "kind": F.col("scope"),
+        "id": F.when(F.col("scope") == ROW, F.hex("key")).otherwise(""),
+        "is_row": is_row,
+        "clock_us": F.unix_micros("at.clock"),
+        "ledger": position.getField("ledger"),
+        "entry": position.getField("entry"),
+        "batch_index": position.getField("index"),
+        "cells": F.when(is_row, cells),
+        "statics": F.when(F.col("image").isNotNull() & F.col("scope").isin(ROW, STATIC), statics),
+        "changed_us": F.when(has_value, written_us).otherwise(F.coalesce(F.col("deletion_time"), written_us)),
+        "bounds": F.when(F.col("scope") == RANGE, F.col("bounds")).cast(_BOUNDS),
+        "source": F.col("source"),
+    }
+    return _images(imaged, said)
 
 
-def _candidates(compared: DataFrame, rows: DataFrame, schemas: TopicSchemas) -> DataFrame:
-    """Rows that a marker or a static column may touch: those of the mirror, and those that the micro-batch speaks of."""
-    newest = F.lit(schemas.newest.version).cast("bigint").alias("key_version")
-    kept = compared.where("before IS NOT NULL AND NOT startswith(_cdc_id, 'static:')").select(
-        "_cdc_id", "owner", F.unhex("_cdc_id").alias("key"), newest
+def _images(rows: DataFrame, said: Mapping[str, Column]) -> DataFrame:
+    """IMAGE_COLUMNS, of what `rows` has (`owner`, `image`) and what is said of them; the rest is null."""
+    given = {"owner": F.col("owner"), "image": F.col("image"), **said}
+    types: dict[str, DataType | str] = {
+        "clock_us": "bigint",
+        "ledger": "bigint",
+        "entry": "bigint",
+        "batch_index": "int",
+        "bounds": _BOUNDS,
+    }
+    return rows.select(
+        *[
+            given[each].alias(each) if each in given else F.lit(None).cast(types[each]).alias(each)
+            for each in IMAGE_COLUMNS
+        ]
     )
-    spoken = rows.select("_cdc_id", "owner", "key", newest)
-    return kept.union(spoken).dropDuplicates(["_cdc_id"])
 
 
-def _wiped(records: DataFrame, known: DataFrame, schemas: TopicSchemas, image: DataType) -> DataFrame:
-    """The deletions of many rows, each for every row that it covers."""
-    markers = records.where("scope IN ('partition', 'range')").select(
-        "owner", "bounds", "place", "changed_us", "source"
-    )
-    met = known.join(markers, "owner").select(
-        "_cdc_id", "key", "key_version", "bounds", "place", "changed_us", "source"
-    )
-    scope = RangeScope([(each.version, each.key) for each in schemas.versions])
-    covered = met.mapInArrow(covered_rows(scope), met.schema)
-    return covered.select(
-        "_cdc_id", F.lit(_DURING).alias("phase"), "place", _cells(F.lit(None).cast(image)), "changed_us", "source"
-    )
-
-
-def _static_changes(records: DataFrame, known: DataFrame, columns: ImageColumns) -> list[DataFrame]:
-    """Where a partition's static columns change, for each of its rows; a table without static columns has none."""
-    if not columns.statics:
-        return []
-    order = Window.partitionBy("owner").orderBy("place")
-    text = F.to_json("statics")
-    new = records.where("statics IS NOT NULL").withColumn("old", F.lag(text).over(order))
-    changes = new.where(~text.eqNullSafe(F.col("old"))).select("owner", "place", "statics", "changed_us", "source")
-    return [
-        known.join(changes, "owner").select(
-            "_cdc_id", F.lit(_DURING).alias("phase"), "place", "statics", "changed_us", "source"
-        )
-    ]
-
-
-def _chained(parts: Sequence[DataFrame], columns: ImageColumns) -> DataFrame:
-    """The differences between one image of a row and the next."""
-    union = parts[0]
-    for each in parts[1:]:
-        union = union.unionByName(each, allowMissingColumns=True)
-    so_far = Window.partitionBy("_cdc_id").orderBy("phase", F.col("place").asc_nulls_first())
-    held = union.withColumns({
-        "held": F.last("cells", ignorenulls=True).over(so_far).getField("image"),
-        "named": F.last("statics", ignorenulls=True).over(so_far),
-    })  # fmt: skip
-    fields = [
-        F.when((F.col("phase") == _AFTER) | F.col("named").isNull(), _field("held", name)).otherwise(
-            _field("named", name)
-        )
-        if name in columns.statics
-        else _field("held", name)
-        for name in columns.all
-    ]
-    image = F.struct(*[each.alias(name) for each, name in zip(fields, columns.all, strict=True)])
-    imaged = held.select(
-        "_cdc_id",
-        "phase",
-        "place",
-        F.coalesce("changed_us", F.last("changed_us", ignorenulls=True).over(so_far)).alias("changed_us"),
-        F.when(F.col("held").isNotNull(), image).alias("after"),
-        "source",
-    )
-    content = F.when(F.col("after").isNotNull(), F.to_json(F.col("after").dropFields(*columns.own)))
-    lagged = imaged.withColumn("content", content).withColumns({
-        "before": F.lag("after").over(so_far),
-        "old": F.lag("content").over(so_far),
-        "step": F.row_number().over(so_far),
-    })  # fmt: skip
-    op = F.when(F.col("old").isNull(), "insert").when(F.col("content").isNull(), "delete").otherwise("update")
-    changed = lagged.where((F.col("phase") > _BEFORE) & ~F.col("content").eqNullSafe(F.col("old")))
-    return changed.select(op.alias("op"), "_cdc_id", "before", "after", "changed_us", "step", "source")
-
-
-def _cells(image: Column) -> Column:
-    """An image that says so even where it is null: `no row` is another thing than `nothing is said about the row`."""
-    return F.struct(F.lit(1).alias("said"), image.alias("image")).alias("cells")
-
-
-def _statics(image: str, columns: ImageColumns) -> Column:
-    fields = [_field(image, name).alias(name) for name in columns.statics]
-    return F.when(F.col(image).isNotNull(), F.struct(F.lit(1).alias("named"), *fields)).alias("statics")
+def _text(struct: Column, names: Sequence[str]) -> Column:
+    if not names:
+        return F.lit(None).cast("string")
+    return F.to_json(F.struct(*[struct.getField(each).alias(each) for each in names]))
 
 
 def _field(struct: str, name: str) -> Column:

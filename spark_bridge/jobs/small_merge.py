@@ -17,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_bridge.jobs.lake_table import LakeTable, key_is_listed, quoted, update_and_insert
+from spark_bridge.rows.row_chain import STATIC_ID
 
 __all__ = [
     "IS_ROW",
-    "STATIC_ID",
     "gone_ids",
     "local_frame",
     "local_owners",
@@ -31,8 +31,6 @@ __all__ = [
 
 IS_ROW: Final = "_cdc_is_row"
 """The column of `merge_folded`'s rows that says whether one is a row of the table."""
-STATIC_ID: Final = "static:"
-"""Begins the identity of a Cassandra partition that has static columns and no rows; its owner follows."""
 
 
 def local_frame(session: SparkSession, table: pa.Table) -> DataFrame:

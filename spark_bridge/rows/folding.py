@@ -46,6 +46,8 @@ _KEPT_TYPE: Final = StructType([KEPT_SCHEMA[name] for name in _KEPT_PARTS])
 _MOST_HERE: Final = 20_000
 _LONGEST_HERE: Final = 16 << 10
 """So many rows, and bytes of a value, go to the driver at most: some 300 MiB in the worst case, a few in most."""
+_MOST_BYTES_HERE: Final = 32 << 20
+"""What was folded goes back to Spark in a task, which may have 128 MiB."""
 
 
 def all_records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
@@ -111,7 +113,7 @@ def folded_here(
 ) -> pa.Table | None:
     """As `folded`, in this process and at once, in one Spark job: no Python process of Spark starts for a few records.
 
-    None where that would be too much for the driver: 20,000 rows of records and kept ones, or a value above 16 KiB.
+    None where that would be too much for the driver: 20,000 rows of records and kept ones, 32 MiB, or a value above 16 KiB.
     """
     size = F.coalesce(F.length("value"), F.lit(0)) + F.coalesce(F.length("kept.valued.value"), F.lit(0))
     fits = size <= _LONGEST_HERE
@@ -120,7 +122,7 @@ def folded_here(
         *[short.get(name, F.col(name)).alias(name) for name in (*FOLD_COLUMNS, "fits")]
     )
     found = given.limit(_MOST_HERE + 1).toArrow()
-    if len(found) > _MOST_HERE or not all(found["fits"].to_pylist()):
+    if len(found) > _MOST_HERE or found.nbytes > _MOST_BYTES_HERE or not all(found["fits"].to_pylist()):
         return None
     return folded_table(found, _rules(schemas, static_names, clearings), clock_s)
 

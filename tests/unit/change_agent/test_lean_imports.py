@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from change_agent.lean_imports import left_out
+from clients.lean_imports import left_out
 
 _PROCESS = """
 import importlib, sys

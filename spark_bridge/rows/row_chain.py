@@ -1,0 +1,240 @@
+"""Every change of every row in a micro-batch, one record after the other. Plain values, no Spark.
+
+A row changes by its own records, by deletions of many rows that cover it, and by records that change its Cassandra
+partition's static columns. Its first image is the mirror's. Its last image is the result of the folding rules, whatever
+the order between topic partitions.
+
+Images are numbers: of the rows of the given table that hold their values (spark_bridge.rows.row_images).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise, zip_longest
+from typing import Final, NamedTuple
+
+from spark_bridge.rows.fold import PARTITION, RANGE, ROW, STATIC, Bounds, Covers
+
+__all__ = ["STATIC_ID", "ChainRules", "Compared", "Image", "Op", "Said", "SaidKind", "Step", "Texts"]
+
+STATIC_ID: Final = "static:"
+"""Begins the identity of a Cassandra partition that has static columns and no rows; its owner follows."""
+
+
+class SaidKind(StrEnum):
+    """What a row of the input is: a row of the mirror, its result, or a record by what it speaks of."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    ROW = ROW
+    STATIC = STATIC
+    PARTITION = PARTITION
+    RANGE = RANGE
+
+
+class Op(StrEnum):
+    """How a row changed. `TOUCH`: only its times did. `SAME`: nothing did."""
+
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+    TOUCH = "touch"
+    SAME = "same"
+
+
+class Texts(NamedTuple):
+    """The columns of an image as text, to be compared: those of the row, and the static ones."""
+
+    cells: str | None
+    statics: str | None
+
+
+class Said(NamedTuple):
+    """One row of the input.
+
+    `number`: of its image, and of its source. `identity`: the row's (empty: it speaks of a whole Cassandra partition). `is_row`: the
+    image has the columns of a row. `place` orders the records of a Cassandra partition. `texts`: the static ones of a record are None
+    where it does not name them. `times`: the image's write time and expiry.
+    """
+
+    number: int
+    kind: str
+    identity: str
+    is_row: bool
+    place: tuple[int, int, int, int]
+    texts: Texts
+    changed_us: int | None
+    bounds: Bounds | None = None
+    times: tuple[int | None, int | None] = (None, None)
+
+
+class Image(NamedTuple):
+    """A row: whose image its columns are, and whose its static columns are; and how they compare."""
+
+    cells: int
+    statics: int
+    texts: Texts
+
+
+class Step(NamedTuple):
+    """One change of a row: `step` counts them from 1. `next_us`: when the next one follows in the same micro-batch.
+
+    `source`: number of the record that made the change; None where none did: the row expired, or was truncated.
+    """
+
+    identity: str
+    op: Op
+    before: Image | None
+    after: Image | None
+    changed_us: int | None
+    step: int
+    next_us: int | None
+    source: int | None
+
+
+class Compared(NamedTuple):
+    """A row of the mirror beside the result; `after` is the number of its image, None where there is no row."""
+
+    identity: str
+    op: Op
+    after: int | None
+
+
+class _Event(NamedTuple):
+    """What happens to one row, by a record at a place: it gets other columns, it goes, or its static columns change."""
+
+    record: Said
+    cells: Said | None = None
+    statics: Said | None = None
+    removes: bool = False
+
+
+@dataclass(slots=True)
+class _Row:
+    """All that is said of one row. `after` stands there without columns where the row is gone."""
+
+    before: Said | None = None
+    after: Said | None = None
+    records: list[Said] = field(default_factory=list)
+
+    @property
+    def result(self) -> Said | None:
+        return self.after if self.after is not None and self.after.is_row else None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the mirror has it, or will have it."""
+        return self.before is not None or self.result is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRules:
+    """How the changes of a table follow each other. `gone_us`: since when a row is gone of which nothing else tells the time.
+
+    `key_version`: the schema version by which `covers` takes the keys of rows.
+    """
+
+    has_clustering: bool
+    covers: Covers
+    key_version: int
+    gone_us: int
+
+    def changes(self, said: Iterable[Said]) -> Iterator[Step | Compared]:
+        """Of all that is said of one Cassandra partition, in any order."""
+        rows, others = _by_row(said)
+        markers = [each for each in others if each.kind in (SaidKind.PARTITION, SaidKind.RANGE)]
+        statics = _changes_of_statics(others) if self.has_clustering else []
+        for identity, row in rows.items():
+            is_met = bool(row.records) or (row.before is not None and not identity.startswith(STATIC_ID))
+            around = [*self._covering(identity, markers), *statics] if is_met else []
+            yield from self._steps(identity, row, around)
+            if row.is_known:
+                yield _compared(identity, row)
+
+    def _covering(self, identity: str, markers: Sequence[Said]) -> list[_Event]:
+        return [
+            _Event(each, removes=True)
+            for each in markers
+            if each.bounds is None or self.covers(each.bounds, bytes.fromhex(identity), self.key_version)
+        ]
+
+    def _steps(self, identity: str, row: _Row, around: Sequence[_Event]) -> Iterator[Step]:
+        """A row's changes, in order. A record of its own comes before what it says of the static columns of all rows."""
+        own = [
+            _Event(each, cells=each if each.is_row else None, statics=_named(each), removes=not each.is_row)
+            for each in row.records
+        ]
+        held, named, changed_us = row.before, row.before, None
+        images: list[tuple[Image | None, int | None, int | None]] = [(_image(held, named), None, None)]
+        for event in sorted([*own, *around], key=lambda each: each.record.place):
+            held = None if event.removes else event.cells or held
+            named = event.statics or named
+            changed_us = event.record.changed_us
+            images.append((_image(held, named), changed_us, event.record.number))
+        if row.after is not None:
+            changed_us = row.after.changed_us
+        elif row.before is not None:
+            changed_us = self.gone_us
+        images.append((_image(row.result, row.result), changed_us, None))
+        changed = [(before, *after) for (before, _, _), after in pairwise(images) if _texts(before) != _texts(after[0])]
+        later = [each[2] for each in changed[1:]]
+        for number, ((before, after, at_us, source), next_us) in enumerate(zip_longest(changed, later), 1):
+            yield Step(identity, _op(before, after), before, after, at_us, number, next_us, source)
+
+
+def _by_row(said: Iterable[Said]) -> tuple[Mapping[str, _Row], list[Said]]:
+    """What is said of each row, by its identity; and what is said of a whole Cassandra partition."""
+    rows, others = defaultdict[str, _Row](_Row), list[Said]()
+    for each in said:
+        if each.kind == SaidKind.BEFORE:
+            rows[each.identity].before = each
+        elif each.kind == SaidKind.AFTER:
+            rows[each.identity].after = each
+        elif each.kind == SaidKind.ROW:
+            rows[each.identity].records.append(each)
+        if each.kind not in (SaidKind.BEFORE, SaidKind.AFTER):
+            others.append(each)
+    return rows, others
+
+
+def _changes_of_statics(records: Iterable[Said]) -> list[_Event]:
+    """Where a Cassandra partition's static columns change; the first record that names them counts as a change."""
+    found, last = list[_Event](), None
+    for each in sorted([each for each in records if _named(each)], key=lambda each: each.place):
+        if each.texts.statics != last:
+            found.append(_Event(each, statics=each))
+        last = each.texts.statics
+    return found
+
+
+def _named(record: Said) -> Said | None:
+    """The record, if it says what the static columns are."""
+    return None if record.texts.statics is None else record
+
+
+def _image(cells: Said | None, statics: Said | None) -> Image | None:
+    if cells is None:
+        return None
+    given = statics or cells
+    return Image(cells.number, given.number, Texts(cells.texts.cells, given.texts.statics))
+
+
+def _texts(image: Image | None) -> Texts | None:
+    return None if image is None else image.texts
+
+
+def _op(before: Image | None, after: Image | None) -> Op:
+    if before is None:
+        return Op.INSERT
+    return Op.DELETE if after is None else Op.UPDATE
+
+
+def _compared(identity: str, row: _Row) -> Compared:
+    before, after = row.before, row.result
+    if before is None or after is None:
+        return Compared(identity, Op.INSERT if before is None else Op.DELETE, None if after is None else after.number)
+    op = Op.UPDATE if before.texts != after.texts else Op.SAME if before.times == after.times else Op.TOUCH
+    return Compared(identity, op, after.number)

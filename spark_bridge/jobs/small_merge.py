@@ -35,6 +35,8 @@ IS_ROW: Final = "_cdc_is_row"
 
 def local_frame(session: SparkSession, table: pa.Table) -> DataFrame:
     """Rows of this process. It needs PySpark 4.0, and leaves the active session as it is, unlike `createDataFrame` alone."""
+    if not len(table):
+        table = table.schema.empty_table()  # PySpark refuses columns of no chunks, which a filter may leave
     active = SparkSession._activeSession  # noqa: SLF001  (what `createDataFrame` sets)
     try:
         return session.createDataFrame(table, from_arrow_schema(table.schema))

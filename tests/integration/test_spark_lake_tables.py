@@ -75,7 +75,7 @@ def test_a_table_comes_with_its_first_rows_or_not_at_all(
     failing = spark.range(1).withColumn("id", F.raise_error(F.lit("this row fails")).cast("int"))
     with pytest.raises(PySparkException, match="this row fails"):
         log.append(failing.withColumn("epoch", F.lit(1).cast("bigint")), writer="test", epoch=1)
-    image = "struct(id) after, cast(null as struct<id: int>) before, '01' _cdc_id, 5L changed_us, 1 step"
+    image = "struct(id) after, cast(null as struct<id: int>) before, '01' _cdc_id, 5L changed_us, 1 step, cast(null as bigint) next_us"
     with pytest.raises(PySparkException, match="this row fails"):
         add_versions(history, failing.selectExpr(*image.split(", ")), ["id"], 1)
     assert (log.read(), history.read()) == (None, None)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self, cast
+from typing import NamedTuple, Self, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -61,6 +61,7 @@ from spark_bridge.jobs.small_merge import (
     local_frame,
     local_owners,
     merge_folded,
+    owners_here,
     shown_ids,
     soonest_expiry,
 )
@@ -132,10 +133,27 @@ class _Plan:
         return tuple(sorted({*known, *self.content.static_columns}))
 
     @property
+    def has_expired(self) -> bool:
+        """Whether rows may be over at the micro-batch's time."""
+        expiry = self.applied.next_expiry_s
+        return expiry is not None and expiry <= self.applied.clock_s
+
+    @property
     def gone_columns(self) -> frozenset[str]:
         """Value columns that were dropped and added again since the tables followed the schema."""
         version = self.applied.schema_version
         return self.schemas.dropped_since(self.schemas.newest.version if version is None else version)
+
+
+class _Folded(NamedTuple):
+    """What the rules say of all keys of some Cassandra partitions (FOLDED_SCHEMA), and which these are (`owner`).
+
+    `here`: the same in this process, where it is little.
+    """
+
+    judged: DataFrame
+    owners: DataFrame
+    here: pa.Table | None
 
 
 class _Records:
@@ -356,9 +374,8 @@ class MirrorBatch:
         `tail` is read here, and not again by who uses the table.
         """
         known_creations(applied, self._options)
-        tail = tail.persist()
-        try:
-            content = content_of(tail, applied.life)
+        with _Records(tail, may_be_few=True) as found:
+            content = found.content(applied.life)
             begins_anew = bool(applied.life and content.life and content.life.begins_behind(applied.life))
             is_new_table = begins_anew or (applied.begins_anew and content.records > 0)
             life = newest_life(each for each in (applied.life, content.life) if each is not None)
@@ -372,16 +389,10 @@ class MirrorBatch:
                 clearings=pending,
                 judges_all=bool(pending),
             )
-            raw = tail if plan.life is None else tail.where(is_of_life(plan.life))
-            records = all_records(raw, plan.schemas)
-            touched = self._touched_owners(records, plan).distinct().localCheckpoint()
-            if content.records < FEW_RECORDS and not plan.judges_all:
-                touched = F.broadcast(touched)
-            kept = self._kept(touched, plan)
-            judged = folded(records, kept, plan.schemas, self._static_columns, applied.clock_s, plan.clearings)
-            after = table_rows(shown_rows(judged), plan.schemas, self._options.numbers).localCheckpoint()
-        finally:
-            tail.unpersist()
+            raw = found.raw if plan.life is None else found.raw.where(is_of_life(plan.life))
+            folds = self._folded(all_records(raw, plan.schemas), plan)
+            after = table_rows(shown_rows(folds.judged), plan.schemas, self._options.numbers).localCheckpoint()
+            touched = folds.owners if folds.here is not None else F.broadcast(folds.owners.localCheckpoint())
         rows = self._tables.rows.read()
         if rows is None or is_new_table:
             return after
@@ -462,16 +473,10 @@ class MirrorBatch:
     def _fold_and_merge(self, raw: DataFrame, plan: _Plan) -> tuple[Mapping[str, int], int | None, Run]:
         """Counts of changed rows, when the first row expires, and what is kept."""
         raw = in_few_tasks(raw) if plan.content.records <= MOST_HERE else raw
-        records = all_records(raw, plan.schemas)
-        owners = self._touched_owners(records, plan)
-        kept = self._kept(owners, plan)
-        given = (records, kept, plan.schemas, self._static_columns, plan.applied.clock_s, plan.clearings)
-        here = folded_here(*given) if self._has_few(plan) else None
-        # Checkpoints and not caches: Delta's MERGE would copy cached rows, once for each table.
+        judged, owners, here = self._folded(all_records(raw, plan.schemas), plan)
         if here is None:
-            judged = folded(*given).localCheckpoint()
-        else:
-            judged, owners = local_frame(raw.sparkSession, here), local_owners(raw.sparkSession, here)
+            # Checkpoints and not caches: Delta's MERGE would copy cached rows, once for each table.
+            judged = judged.localCheckpoint()
         rows = self._tables.rows
         if here is not None and not self._keeps_more and rows.counts_merges and rows.read() is not None:
             counts, run, _ = self._merge_and_keep(judged, plan, partial(self._merge_here, here, judged, plan))
@@ -501,13 +506,15 @@ class MirrorBatch:
         )
         return cast("Mapping[str, int]", counts), cast("Run", run), found
 
-    @staticmethod
-    def _has_few(plan: _Plan) -> bool:
-        """Whether to fold here: there may be many rows that were never checked, or that have expired."""
-        expiry = plan.applied.next_expiry_s
-        is_passed = expiry is not None and expiry <= plan.applied.clock_s
-        is_many = plan.is_new_table or is_passed or plan.content.records > MOST_HERE
-        return HAS_DATA_SOURCES and plan.content.records > 0 and not is_many
+    def _folded(self, records: DataFrame, plan: _Plan) -> _Folded:
+        owners, is_few = self._touched_owners(records, plan)
+        rules = plan.schemas, self._static_columns, plan.applied.clock_s, plan.clearings
+        kept = self._kept(owners, plan)
+        here = folded_here(records, kept, *rules) if is_few else None
+        if here is None:
+            return _Folded(folded(records, kept, *rules), owners, None)
+        session = records.sparkSession
+        return _Folded(local_frame(session, here), local_owners(session, here), here)
 
     def _merge_here(self, here: pa.Table, judged: DataFrame, plan: _Plan) -> Mapping[str, int]:
         gone = gone_ids(here, has_clustering=bool(KeyColumns.of(plan.schemas).clustering))
@@ -530,19 +537,22 @@ class MirrorBatch:
             return cast("int | None", rows.agg(F.min(EXPIRES_AT)).collect()[0][0])
         return min((each for each in (known, new) if each is not None), default=None)
 
-    def _touched_owners(self, records: DataFrame, plan: _Plan) -> DataFrame:
-        """The owners to join the tables with, by left_semi: an owner may be there several times."""
+    def _touched_owners(self, records: DataFrame, plan: _Plan) -> tuple[DataFrame, bool]:
+        """The owners to join the tables with, by left_semi: an owner may be there several times. Whether they may be folded here."""
         touched = records.select("owner")
         rows = self._tables.rows.read()
-        expiry = plan.applied.next_expiry_s
-        if rows is not None and (plan.is_new_table or plan.judges_all):
-            touched = touched.union(rows.select(F.col(OWNER).alias("owner")))
-        elif rows is not None and expiry is not None and expiry <= plan.applied.clock_s:
+        if plan.is_new_table or plan.judges_all:
+            all_owners = touched if rows is None else touched.union(rows.select(F.col(OWNER).alias("owner")))
+            return all_owners.distinct(), False
+        is_few = HAS_DATA_SOURCES and plan.content.records <= MOST_HERE
+        if rows is not None and plan.has_expired:
             passed = rows.where(F.col(EXPIRES_AT) <= plan.applied.clock_s)
             touched = touched.union(passed.select(F.col(OWNER).alias("owner")))
-        elif plan.content.records < FEW_RECORDS:
-            return F.broadcast(touched)  # else the tables are shuffled, whatever their size
-        return touched.distinct()
+            found = owners_here(touched) if is_few else None
+            return (touched.distinct(), False) if found is None else (found, True)
+        if plan.content.records < FEW_RECORDS:
+            return F.broadcast(touched), is_few  # else the tables are shuffled, whatever their size
+        return touched.distinct(), False
 
     def _kept(self, owners: DataFrame, plan: _Plan) -> DataFrame | None:
         """The kept records of the touched partitions."""

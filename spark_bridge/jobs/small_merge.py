@@ -25,10 +25,12 @@ __all__ = [
     "local_frame",
     "local_owners",
     "merge_folded",
+    "owners_here",
     "shown_ids",
     "soonest_expiry",
 ]
 
+_MOST_OWNERS_HERE: Final = 20_000
 IS_ROW: Final = "_cdc_is_row"
 """The column of `merge_folded`'s rows that says whether one is a row of the table."""
 
@@ -47,6 +49,14 @@ def local_frame(session: SparkSession, table: pa.Table) -> DataFrame:
 def local_owners(session: SparkSession, folded: pa.Table) -> DataFrame:
     """The Cassandra partitions of all keys that were folded (FOLDED_SCHEMA), in a column `owner`, to be broadcast."""
     return F.broadcast(local_frame(session, pa.table({"owner": pc.unique(folded["owner"])})))
+
+
+def owners_here(owners: DataFrame) -> DataFrame | None:
+    """The same, read by one Spark job, to be broadcast; None where they are too many for the driver."""
+    found = owners.limit(_MOST_OWNERS_HERE + 1).toArrow()
+    if len(found) > _MOST_OWNERS_HERE:
+        return None
+    return F.broadcast(local_frame(owners.sparkSession, pa.table({"owner": pc.unique(found["owner"])})))
 
 
 def gone_ids(folded: pa.Table, *, has_clustering: bool) -> list[str]:

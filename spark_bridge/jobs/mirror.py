@@ -309,8 +309,9 @@ class _Steps:
         with self._lock:
             self.completeness.ask()
             tables = self.tables(batch.sparkSession)
-            # the first one of a checkpoint: an earlier one may have been deleted after a run that failed
-            ready = self._batch(tables, may_be_begun=self.unfinished.is_set() or number == 0)
+            if number == 0 and not self.unfinished.is_set():
+                tables.give_up_epoch()  # an earlier checkpoint may have been lost after a run that failed
+            ready = self._batch(tables, may_be_begun=self.unfinished.is_set())
             self.unfinished.set()
             counts = ready.apply(batch)
             self.unfinished.clear()

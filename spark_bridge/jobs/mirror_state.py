@@ -30,7 +30,7 @@ from spark_bridge.jobs.iceberg_tables import IcebergTable, has_iceberg
 from spark_bridge.jobs.kept_records import NOTHING_FORGOTTEN, Forgotten, KeptRecords, ReplacedRun, Run
 from spark_bridge.jobs.lake_table import LakeTable, TableFormat
 from spark_bridge.jobs.state_file import StateFile, newest_state
-from spark_bridge.jobs.unfinished_epoch import take_back
+from spark_bridge.jobs.unfinished_epoch import Unfinished, take_back
 from spark_bridge.reading.folders import FsspecFolder, HadoopFolder
 from spark_bridge.reading.planning import is_of_topic, last_of
 from spark_bridge.rows.record_places import record_place
@@ -195,8 +195,7 @@ class MirrorTables:
         Of an epoch that a failed run has begun nothing stays that the rows do not have.
         """
         known = self.applied()
-        if take_back(self.rows, self.changes, self.history, known.epoch + 1):
-            _log.info("%s: changes of the epoch that was interrupted are taken back", self.target)
+        self._take_back(known.epoch + 1)
         self.save_applied(
             Applied(
                 epoch=known.epoch + 1,
@@ -209,6 +208,23 @@ class MirrorTables:
                 replaced_runs=known.replaced_runs,
             )
         )
+
+    def give_up_epoch(self) -> None:
+        """The next epoch is not the one that a failed run may have begun: without its checkpoint, that one cannot be repeated.
+
+        Expired rows and truncations that were noted go on under their number, for they do not depend on what is read.
+        """
+        known = self.applied()
+        if known.begins_anew or known.is_expiring or known.clearing:
+            return
+        if self._take_back(known.epoch + 1) is not Unfinished.NOTHING:
+            self.save_applied(replace(known, epoch=known.epoch + 1))
+
+    def _take_back(self, epoch: int) -> Unfinished:
+        found = take_back(self.rows, self.changes, self.history, epoch)
+        if found is Unfinished.TAKEN_BACK:
+            _log.info("%s: changes of the epoch that was interrupted are taken back", self.target)
+        return found
 
     def read_kept(self, applied: Applied) -> DataFrame | None:
         """The kept records; None: there are none. See `KeptRecords.read`."""

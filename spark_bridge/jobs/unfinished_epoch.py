@@ -1,12 +1,14 @@
 """An epoch that a failed run has begun and that no run will finish: its changes are taken back from change log and history.
 
-A rebuild reads the topic anew, so it cannot repeat that epoch: with its changes left there, each of them would stand twice. The
-rows are merged after change log and history. So where both have the epoch and agree with the rows, nothing of it is missing.
+A rebuild, and a run whose checkpoint was lost, read the topic anew and cannot repeat that epoch. With its changes left there, each of
+them would stand twice, and later ones under its number would be left out. The rows are merged after change log and history. So
+where both have the epoch and agree with the rows, nothing of it is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum, auto
 from functools import reduce
 from typing import Final
 
@@ -17,26 +19,37 @@ from pyspark.sql.types import StructType
 from spark_bridge.jobs.lake_table import LakeTable, quoted
 from spark_bridge.jobs.mirror_rows import ID, OWN
 
-__all__ = ["take_back"]
+__all__ = ["Unfinished", "take_back"]
 
 _OF_VERSIONS: Final = frozenset(["valid_from", "valid_to", "opened", "closed"])
 """The history's own columns. In the other tables a column of this name is Cassandra's."""
 
 
-def take_back(rows: LakeTable, changes: LakeTable, history: LakeTable, epoch: int) -> bool:
-    """Whether anything was taken back. Done again after a failure in between, it takes back the rest."""
+class Unfinished(Enum):
+    """What there was of an epoch in change log and history."""
+
+    NOTHING = auto()
+    ALL = auto()
+    """The rows have it, too, so it stays."""
+    TAKEN_BACK = auto()
+
+
+def take_back(rows: LakeTable, changes: LakeTable, history: LakeTable, epoch: int) -> Unfinished:
+    """What there was. Done again after a failure in between, it takes back the rest."""
     behind = {"changes": _behind_changes(changes, epoch), "history": _behind_history(history, epoch)}
     touched = {name: each for name, each in behind.items() if each is not None}
     written = [name for name, each in touched.items() if not each.isEmpty()]
-    if not written or (len(written) == len(touched) and _agree(rows, touched)):
-        return False
+    if not written:
+        return Unfinished.NOTHING
+    if len(written) == len(touched) and _agree(rows, touched):
+        return Unfinished.ALL
     if "changes" in written:
         changes.delete(f"epoch = {epoch}")
     if "history" in written:
         # in this order: after a failure in between, what is closed is not what the rows are
         history.delete(f"opened = {epoch}")
         history.update("valid_to = NULL, closed = NULL", f"closed = {epoch}")
-    return True
+    return Unfinished.TAKEN_BACK
 
 
 def _behind_changes(changes: LakeTable, epoch: int) -> DataFrame | None:

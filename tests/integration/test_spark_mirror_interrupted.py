@@ -37,8 +37,9 @@ def test_a_batch_that_failed_midway_is_applied_once(
 ) -> None:
     """Stopped after the rows were made, after the history, or all but the last table, was written; run again, every table is right.
 
-    The run that finishes the first micro-batch fails in the second one, which fails twice. So it is when the checkpoint is
-    lost and the whole topic is read again, after markers and tombstones were forgotten, and when many files become few.
+    The run that finishes the first micro-batch fails in the second one, which fails twice. So it is when a checkpoint is lost after
+    a failure and the whole topic is read again, with more records, after markers and tombstones were forgotten, and when many files
+    become few.
     """
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)
@@ -59,7 +60,12 @@ def test_a_batch_that_failed_midway_is_applied_once(
     rows = kept.rows()
     assert [json.loads(each)["v"] for each in rows] == [100, 101, 1, 1]
     assert kept.replayed() == kept.open_versions() == rows == kept.wanted()
+    topic.write(row("p", 0, "x", 7), row("s", 1, "z", 1))
+    with stopped_after("history", kind):
+        kept.run()
     (kept.folder / "checkpoint").rename(kept.folder / "lost")
+    topic.write(row("p", 0, "x", 8), row("s", 2, "z", 1))
     summary = kept.run(compact=True)
-    assert (summary.inserted, summary.updated, summary.deleted) == (0, 0, 0)
-    assert kept.replayed() == kept.open_versions() == kept.rows() == rows
+    assert (summary.inserted, summary.updated, summary.deleted) == (2, 1, 0)
+    assert kept.replayed() == kept.open_versions() == kept.rows() == kept.wanted()
+    assert kept.table("changes").where("epoch = 4").isEmpty(), "of an epoch that could not be repeated"

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
+from spark_bridge.rows.row_chain import FIRST_STEP
 
 __all__ = ["add_versions", "has_epoch"]
 
@@ -43,7 +44,7 @@ def add_versions(history: LakeTable, steps: DataFrame, columns: Sequence[str], e
         history.create(added)
         return
     history.ensure(added)
-    closing = steps.where("step = 1 AND before IS NOT NULL").select(
+    closing = steps.where((F.col("step") == FIRST_STEP) & F.col("before").isNotNull()).select(
         F.col("_cdc_id").alias("closes"), F.col("changed_us").alias("closed_us")
     )
     source = added.withColumns({"closes": F.lit(None).cast("string"), "closed_us": F.lit(None).cast("bigint")})

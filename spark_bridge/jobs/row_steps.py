@@ -62,7 +62,7 @@ class ImageColumns:
 class RowChanges:
     """What a micro-batch does to rows.
 
-    `steps`: `op` (insert, update, delete), `_cdc_id`, `before`, `after`, `changed_us`, `step` (order within the row, from 1),
+    `steps`: `op` (insert, update, delete), `_cdc_id`, `before`, `after`, `changed_us`, `step` (order within the row, from FIRST_STEP),
     `next_us` (when the row's next step is), `source` (of the record that made the change, RECORD_SOURCE; null where none did: the row
     expired, or was truncated). `merged`: `op`, `_cdc_id`, `after` of the rows that differ from the mirror's; `touch`: by their times
     only. `results`: `op` and `expires_at` of all rows of the touched Cassandra partitions; `ids`: those of `merged`, where they are

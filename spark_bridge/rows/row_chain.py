@@ -18,8 +18,10 @@ from typing import Final, NamedTuple
 
 from spark_bridge.rows.fold import PARTITION, RANGE, ROW, STATIC, Bounds, Covers
 
-__all__ = ["STATIC_ID", "ChainRules", "Compared", "Image", "Op", "Said", "SaidKind", "Step", "Texts"]
+__all__ = ["FIRST_STEP", "STATIC_ID", "ChainRules", "Compared", "Image", "Op", "Said", "SaidKind", "Step", "Texts"]
 
+FIRST_STEP: Final = 2
+"""Of the steps of a row in a micro-batch. The 1 is that of the rows which were there when a change log began."""
 STATIC_ID: Final = "static:"
 """Begins the identity of a Cassandra partition that has static columns and no rows; its owner follows."""
 
@@ -80,7 +82,7 @@ class Image(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One change of a row: `step` counts them from 1. `next_us`: when the next one follows in the same micro-batch.
+    """One change of a row: `step` counts them from FIRST_STEP. `next_us`: when the next one follows in the same micro-batch.
 
     `source`: number of the record that made the change; None where none did: the row expired, or was truncated.
     """
@@ -181,7 +183,7 @@ class ChainRules:
         images.append((_image(row.result, row.result), changed_us, None))
         changed = [(before, *after) for (before, _, _), after in pairwise(images) if _texts(before) != _texts(after[0])]
         later = [each[2] for each in changed[1:]]
-        for number, ((before, after, at_us, source), next_us) in enumerate(zip_longest(changed, later), 1):
+        for number, ((before, after, at_us, source), next_us) in enumerate(zip_longest(changed, later), FIRST_STEP):
             yield Step(identity, _op(before, after), before, after, at_us, number, next_us, source)
 
 

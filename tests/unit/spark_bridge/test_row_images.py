@@ -141,12 +141,12 @@ def told_steps(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Wanted]]:
         source = None if row["source"] is None else row["source"]["position"]
         steps = found.setdefault(row["_cdc_id"], [])
         steps.append(Wanted(image_of(row["before"]), image_of(row["after"]), row["changed_us"], source))
-        assert row["step"] == len(steps)
+        assert row["step"] == len(steps) + 1, "1 is that of rows which were there before"
         ops = {(True, False): "insert", (False, False): "update", (False, True): "delete"}
         assert row["op"] == ops[row["before"] is None, row["after"] is None]
     for row in rows:
         if row["is_step"]:
-            later = found[row["_cdc_id"]][row["step"] :]
+            later = found[row["_cdc_id"]][row["step"] - 1 :]
             assert row["next_us"] == (later[0].changed_us if later else None)
     return found
 

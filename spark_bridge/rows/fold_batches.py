@@ -17,7 +17,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from spark_bridge.rows.fold import (
     NOTHING,
     Bounds,
-    Covers,
     Deleted,
     FoldedKey,
     Going,
@@ -32,9 +31,7 @@ __all__ = [
     "BOUNDS",
     "FOLDED_SCHEMA",
     "FOLD_COLUMNS",
-    "KEPT_COLUMNS",
     "KEPT_SCHEMA",
-    "covered_rows",
     "fold_batches",
     "folded_table",
 ]
@@ -103,7 +100,6 @@ _FOLDED: Final = pa.schema(
 
 KEPT_SCHEMA: Final = from_arrow_schema(_KEPT)
 """What a fold keeps of a key for the next one: the columns of a mirror's `records`."""
-KEPT_COLUMNS: Final = tuple(_KEPT.names)
 FOLDED_SCHEMA: Final = from_arrow_schema(_FOLDED)
 """One row a key, scope and range: what is kept of it, and what the table's rows are made of (spark_bridge.rows.fold.FoldedKey)."""
 
@@ -169,25 +165,6 @@ def folded_table(rows: pa.Table, rules: Rules, clock_s: int | None) -> pa.Table:
     """All rows of complete Cassandra partitions, in any order, folded in this process."""
     by_owner = rows.take(pc.sort_indices(rows["owner"])).combine_chunks()
     return pa.Table.from_batches(fold_batches(rules, clock_s)(by_owner.to_batches()), schema=_FOLDED)
-
-
-def covered_rows(covers: Covers) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What `mapInArrow` takes: of rows beside a deletion (`key`, `key_version`, `bounds`) those that it covers.
-
-    Without bounds it covers the whole partition.
-    """
-
-    def filtered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            met = zip(*[batch.column(name).to_pylist() for name in ("bounds", "key", "key_version")], strict=True)
-            yield batch.filter(
-                pa.array(
-                    [bounds is None or covers(Bounds(**bounds), key, version) for bounds, key, version in met],
-                    pa.bool_(),
-                )
-            )
-
-    return filtered
 
 
 def _partitions(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[_Partition]:

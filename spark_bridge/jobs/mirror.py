@@ -29,7 +29,7 @@ from spark_bridge.jobs.mirror_batch import MirrorBatch, MirrorSettings
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.resync import Outcome, resync
 from spark_bridge.reading.folders import HadoopFolder
-from spark_bridge.reading.micro_batch import is_to_be_repeated, logged_end
+from spark_bridge.reading.micro_batch import has_batches, is_to_be_repeated, logged_end
 from spark_bridge.reading.raw_columns import RAW_SCHEMA
 from spark_bridge.reading.readers import raw_stream
 from spark_bridge.topics.admin import PulsarAdmin
@@ -258,6 +258,8 @@ def _begin_anew_if_asked(spark: SparkSession, tables: MirrorTables, checkpoint: 
         # in this order: an old checkpoint would continue with an empty mirror
         HadoopFolder(spark, checkpoint).delete_all()
         tables.begin_anew()
+    elif not has_batches(checkpoint, partial(HadoopFolder, spark)):
+        tables.give_up_epoch()  # an earlier checkpoint may have been lost after a run that failed
 
 
 def _ends(options: BridgeOptions) -> dict[str, Position]:
@@ -309,8 +311,6 @@ class _Steps:
         with self._lock:
             self.completeness.ask()
             tables = self.tables(batch.sparkSession)
-            if number == 0 and not self.unfinished.is_set():
-                tables.give_up_epoch()  # an earlier checkpoint may have been lost after a run that failed
             ready = self._batch(tables, may_be_begun=self.unfinished.is_set())
             self.unfinished.set()
             counts = ready.apply(batch)

@@ -392,7 +392,9 @@ class MirrorBatch:
             raw = found.raw if plan.life is None else found.raw.where(is_of_life(plan.life))
             folds = self._folded(all_records(raw, plan.schemas), plan)
             after = table_rows(shown_rows(folds.judged), plan.schemas, self._options.numbers).localCheckpoint()
-            touched = folds.owners if folds.here is not None else F.broadcast(folds.owners.localCheckpoint())
+            touched = folds.owners if folds.here is not None else folds.owners.localCheckpoint()
+            if content.records < FEW_RECORDS and not plan.judges_all:
+                touched = F.broadcast(touched)
         rows = self._tables.rows.read()
         if rows is None or is_new_table:
             return after
@@ -466,6 +468,7 @@ class MirrorBatch:
             forgotten=applied.forgotten,
             replaced_runs=applied.replaced_without(runs),
             cleared=(*applied.cleared, *[each.name for each in applied.clearing]),
+            repeats_records=applied.repeats_records and not content.records,
         )
         self._tables.save_applied(done)
         return counts
@@ -610,8 +613,8 @@ class MirrorBatch:
         before = self._before(owners, results.schema["image"].dataType)
         if before is not None:
             images = images.union(row_images(before, SaidKind.BEFORE, columns, F.lit(None).cast("bigint")))
-        # A rebuild reads records once more that were changes before: what differs from the rows is all that changes now.
-        if not plan.applied.begins_anew:
+        # Where records are read once more that were changes before, what differs from the rows is all that changes now.
+        if not (plan.applied.begins_anew or plan.applied.repeats_records):
             images = images.union(record_images(raw, plan.schemas, self._options.numbers, columns))
         rules = ChainRules(
             has_clustering=bool(KeyColumns.of(plan.schemas).clustering),

@@ -73,7 +73,7 @@ class Applied:
     have every write that Cassandra acknowledged before (None: not known). `runs`: what is kept of the records, the oldest first
     (None: an earlier version keeps it in a table), and `forgotten`, which of that counts no more; `replaced_runs` may still
     be read. `cleared`: names of the truncations and drops that were applied. `clearing`: those that the next epoch applies, and part of
-    that may be written.
+    that may be written. `repeats_records`: the rows, change log and history have some of the next epoch's records already.
     """
 
     epoch: int = 0
@@ -96,6 +96,7 @@ class Applied:
     replaced_runs: tuple[ReplacedRun, ...] = ()
     cleared: tuple[str, ...] = ()
     clearing: tuple[TableClearing, ...] = ()
+    repeats_records: bool = False
 
     @property
     def life(self) -> TableLife | None:
@@ -215,10 +216,13 @@ class MirrorTables:
         Expired rows and truncations that were noted go on under their number, for they do not depend on what is read.
         """
         known = self.applied()
-        if known.begins_anew or known.is_expiring or known.clearing:
+        is_new = all(each.read() is None for each in (self.rows, self.changes, self.history))
+        if is_new or known.is_expiring or known.clearing:
             return
-        if self._take_back(known.epoch + 1) is not Unfinished.NOTHING:
-            self.save_applied(replace(known, epoch=known.epoch + 1))
+        found = self._take_back(known.epoch + 1)
+        # whatever was found: Delta may know the number of an epoch that changed nothing
+        repeats = known.repeats_records or found is Unfinished.ALL
+        self.save_applied(replace(known, epoch=known.epoch + 1, repeats_records=repeats))
 
     def _take_back(self, epoch: int) -> Unfinished:
         found = take_back(self.rows, self.changes, self.history, epoch)

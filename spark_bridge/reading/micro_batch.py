@@ -17,7 +17,7 @@ from spark_bridge.reading.topic_reader import TopicRange, end_within
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.positions import BEGINNING, Position, topic_of
 
-__all__ = ["is_to_be_repeated", "limited_ends", "logged_end"]
+__all__ = ["has_batches", "is_to_be_repeated", "limited_ends", "logged_end"]
 
 
 def logged_end(
@@ -47,14 +47,20 @@ def logged_end(
 
 def is_to_be_repeated(checkpoint: str, folder_of: Callable[[str], Folder]) -> bool:
     """Whether the newest micro-batch that a checkpoint knows was begun and not finished. Raises CheckpointError."""
+    begun, done = (_numbers(checkpoint, each, folder_of) for each in ("offsets", "commits"))
+    return max(begun, default=-1) > max(done, default=-1)
+
+
+def has_batches(checkpoint: str, folder_of: Callable[[str], Folder]) -> bool:
+    """Whether a checkpoint knows a micro-batch: it is there, and a query has begun with it. Raises CheckpointError."""
+    return bool(_numbers(checkpoint, "offsets", folder_of))
+
+
+def _numbers(checkpoint: str, what: str, folder_of: Callable[[str], Folder]) -> list[int]:
     try:
-        begun, done = (
-            [int(name) for name in folder_of(f"{checkpoint.rstrip('/')}/{each}").names() if name.isdigit()]
-            for each in ("offsets", "commits")
-        )
+        return [int(name) for name in folder_of(f"{checkpoint.rstrip('/')}/{what}").names() if name.isdigit()]
     except OSError as error:
         raise CheckpointError(checkpoint, f"it cannot be read ({error})") from None
-    return max(begun, default=-1) > max(done, default=-1)
 
 
 def limited_ends(

@@ -176,15 +176,21 @@ class ChainRules:
             named = event.statics or named
             changed_us = event.record.changed_us
             images.append((_image(held, named), changed_us, event.record.number))
-        if row.after is not None:
-            changed_us = row.after.changed_us
-        elif row.before is not None:
-            changed_us = self.gone_us
-        images.append((_image(row.result, row.result), changed_us, None))
+        images.append((_image(row.result, row.result), self._result_us(row, changed_us), None))
         changed = [(before, *after) for (before, _, _), after in pairwise(images) if _texts(before) != _texts(after[0])]
         later = [each[2] for each in changed[1:]]
         for number, ((before, after, at_us, source), next_us) in enumerate(zip_longest(changed, later), FIRST_STEP):
             yield Step(identity, _op(before, after), before, after, at_us, number, next_us, source)
+
+    def _result_us(self, row: _Row, last_us: int | None) -> int | None:
+        """When the row became what it is; `last_us`: of its last record in the micro-batch."""
+        known_us = self.gone_us if row.after is None and row.before is not None else None
+        if row.after is not None:
+            known_us = row.after.changed_us
+        if row.is_known:
+            return known_us
+        # made and over within the micro-batch: not over before it was made, whatever the clocks of those who wrote
+        return max((each for each in (known_us, last_us) if each is not None), default=None)
 
 
 def _by_row(said: Iterable[Said]) -> tuple[Mapping[str, _Row], list[Said]]:

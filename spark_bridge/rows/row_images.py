@@ -62,9 +62,9 @@ def chained_table(rows: pa.Table, rules: ChainRules, statics: Sequence[str]) -> 
     shown = [None if each.op is Op.SAME or each.after is None else _whole_image(each.after) for each in compared]
     nothing = [None] * len(compared)
     columns = {
-        "is_step": [*[True] * len(steps), *[False] * len(compared)],
-        "op": [*[str(each.op) for each in steps], *[str(each.op) for each in compared]],
-        "_cdc_id": [*[each.identity for each in steps], *[each.identity for each in compared]],
+        "is_step": pa.array([*[True] * len(steps), *[False] * len(compared)], pa.bool_()),
+        "op": pa.array([*[str(each.op) for each in steps], *[str(each.op) for each in compared]], pa.string()),
+        "_cdc_id": pa.array([*[each.identity for each in steps], *[each.identity for each in compared]], pa.string()),
         "before": _images(image, [*[each.before for each in steps], *nothing], statics),
         "after": _images(image, [*[each.after for each in steps], *shown], statics),
         "changed_us": pa.array([*[each.changed_us for each in steps], *nothing], pa.int64()),

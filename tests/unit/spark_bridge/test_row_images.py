@@ -22,6 +22,7 @@ from tests.unit.spark_bridge.test_fold import (
     TOLD,
     VERSION,
     Change,
+    Delete,
     Model,
     Row,
     Static,
@@ -212,3 +213,12 @@ def test_each_row_changes_as_a_dictionary_does(
     assert found == wanted
     assert found_ops == compared
     assert sorted(map(str, whole.to_pylist())) == sorted(str(row) for each in parts for row in each.to_pylist())
+
+
+def test_a_deletion_of_what_nobody_had_changes_nothing() -> None:
+    """The columns keep their types without a single row."""
+    for said in ([record_as(Delete(1, "a"), 3, "p"), gone_as(identity_of((1, "a")), "p")], []):
+        changes = chained_table(pa.Table.from_pylist(said, schema=SAID), RULES, ["s"])
+        assert (len(changes), changes.schema.field("is_step").type) == (0, pa.bool_())
+        assert len(changes.filter(changes["is_step"])) == 0
+        assert changes.schema.field("op").type == changes.schema.field("_cdc_id").type == pa.string()

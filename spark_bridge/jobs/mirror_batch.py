@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Self, cast
+from typing import NamedTuple, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -29,9 +30,7 @@ from spark_bridge.jobs.batch_content import (
     MOST_HERE,
     NO_CONTENT,
     BatchContent,
-    content_here,
     content_of,
-    records_here,
 )
 from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, in_few_tasks, is_large, meanwhile
 from spark_bridge.jobs.completeness import tag_commits
@@ -154,29 +153,6 @@ class _Folded(NamedTuple):
     judged: DataFrame
     owners: DataFrame
     here: pa.Table | None
-
-
-class _Records:
-    """The raw rows of a micro-batch, which are read from the topic once: into this process where they are few."""
-
-    def __init__(self, raw: DataFrame, *, may_be_few: bool) -> None:
-        self.raw = raw
-        self._may_be_few = may_be_few and HAS_DATA_SOURCES
-
-    def content(self, known: TableLife | None) -> BatchContent:
-        """What they hold; see `content_here`. `raw` can be read again from then on."""
-        here = records_here(self.raw) if self._may_be_few else None
-        if here is not None:
-            self.raw = local_frame(self.raw.sparkSession, here)
-            return content_here(here, known)
-        self.raw = self.raw.persist()
-        return content_of(self.raw, known)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.raw.unpersist()
 
 
 class MirrorBatch:
@@ -330,10 +306,10 @@ class MirrorBatch:
         session = batch.sparkSession
         fit_session(session, 0, 0)
         with (
-            _Records(batch.where(not_applied(applied)), may_be_few=not applied.begins_anew) as records,
+            _persisted(batch.where(not_applied(applied))) as raw,
             meanwhile(session, *self._tables.preparations([self._tables.rows, *self._logs, *self._histories])),
         ):
-            content = records.content(applied.life)
+            content = content_of(raw, applied.life)
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
             kept_bytes = applied.kept_bytes
@@ -342,7 +318,7 @@ class MirrorBatch:
                 applied.life and content.life and content.life.begins_behind(applied.life)
             )
             done = self._apply(
-                records.raw,
+                raw,
                 applied,
                 content,
                 is_new_table,
@@ -374,8 +350,8 @@ class MirrorBatch:
         `tail` is read here, and not again by who uses the table.
         """
         known_creations(applied, self._options)
-        with _Records(tail, may_be_few=True) as found:
-            content = found.content(applied.life)
+        with _persisted(tail) as records:
+            content = content_of(records, applied.life)
             begins_anew = bool(applied.life and content.life and content.life.begins_behind(applied.life))
             is_new_table = begins_anew or (applied.begins_anew and content.records > 0)
             life = newest_life(each for each in (applied.life, content.life) if each is not None)
@@ -389,7 +365,7 @@ class MirrorBatch:
                 clearings=pending,
                 judges_all=bool(pending),
             )
-            raw = found.raw if plan.life is None else found.raw.where(is_of_life(plan.life))
+            raw = records if plan.life is None else records.where(is_of_life(plan.life))
             folds = self._folded(all_records(raw, plan.schemas), plan)
             after = table_rows(shown_rows(folds.judged), plan.schemas, self._options.numbers).localCheckpoint()
             touched = folds.owners if folds.here is not None else folds.owners.localCheckpoint()
@@ -661,3 +637,13 @@ class MirrorBatch:
             table.drop_columns([each for each in renamed if each not in wanted or each in plan.gone_columns])
         if plan.gone_columns:
             self._tables.save_applied(replace(plan.applied, schema_version=plan.schemas.newest.version))
+
+
+@contextmanager
+def _persisted(raw: DataFrame) -> Iterator[DataFrame]:
+    """Raw rows that are read from the topic once."""
+    kept = raw.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()

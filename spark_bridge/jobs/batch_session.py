@@ -11,16 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_bridge.session import SMALL_RUNS
 
-__all__ = [
-    "FEW_RECORDS",
-    "at_once",
-    "fit_session",
-    "in_few_tasks",
-    "is_large",
-    "meanwhile",
-    "own_session",
-    "session_of_its_own",
-]
+__all__ = ["FEW_RECORDS", "at_once", "fit_session", "in_few_tasks", "is_large", "own_session", "session_of_its_own"]
 
 FEW_RECORDS: Final = 100_000
 """Below it a micro-batch is work for one core, and what Spark prepares costs more than the work."""
@@ -83,38 +74,15 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
         spark.createDataFrame([], "nothing int")  # PySpark makes the session that does this the active one
 
 
-@contextmanager
-def meanwhile(session: SparkSession, *steps: Callable[[], object]) -> Iterator[None]:
-    """Run steps beside what is done within; they end with it. What they raise counts for nothing: they only prepare."""
-    with ThreadPoolExecutor(max(1, len(steps))) as pool:
-        for each in steps:
-            pool.submit(_as_query(session), each)
-        yield
-
-
 def at_once(session: SparkSession, *steps: Callable[[], object]) -> list[object]:
     """Run steps beside each other, for most of a small job is waiting; raises the first one's error when all ended."""
-    run = _as_query(session)
-    with ThreadPoolExecutor(len(steps)) as pool:
-        running = [pool.submit(run, step) for step in steps]
-        return [each.result() for each in running]
-
-
-def _as_query(session: SparkSession) -> Callable[[Callable[[], object]], object]:
-    """Runs steps in other threads as the calling one would."""
     context = session.sparkContext._jsc.sc()  # noqa: SLF001  (PySpark's own way to it differs from version to version)
     properties = context.getLocalProperties().clone()
 
     def run(step: Callable[[], object]) -> object:
         context.setLocalProperties(properties)  # the query's, so that its end is the end of these jobs
-        _make_active(session)
         return step()
 
-    return run
-
-
-def _make_active(session: SparkSession) -> None:
-    """In this thread: Delta reads a table's log in the session that is active, by default the user's."""
-    jvm, given = session._jvm, session._jsparkSession  # noqa: SLF001  (PySpark does so for its own active session)
-    assert jvm is not None
-    jvm.org.apache.spark.sql.SparkSession.setActiveSession(given)
+    with ThreadPoolExecutor(len(steps)) as pool:
+        running = [pool.submit(run, step) for step in steps]
+        return [each.result() for each in running]

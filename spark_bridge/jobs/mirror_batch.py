@@ -32,7 +32,7 @@ from spark_bridge.jobs.batch_content import (
     BatchContent,
     content_of,
 )
-from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, in_few_tasks, is_large, meanwhile
+from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, in_few_tasks, is_large
 from spark_bridge.jobs.completeness import tag_commits
 from spark_bridge.jobs.history_table import add_versions, has_epoch
 from spark_bridge.jobs.kept_records import Run
@@ -284,7 +284,7 @@ class MirrorBatch:
             names = (*applied.cleared, *[each.name for each in applied.clearing])
             self._tables.save_applied(replace(applied, clearing=(), cleared=names))
             return {}
-        kept_bytes = applied.kept_bytes
+        kept_bytes = self._kept_bytes(applied)
         fit_session(batch.sparkSession, 0, kept_bytes)
         done = self._apply(
             batch.where("false"),
@@ -305,14 +305,19 @@ class MirrorBatch:
         applied = self._tables.applied()
         session = batch.sparkSession
         fit_session(session, 0, 0)
-        with (
-            _persisted(batch.where(not_applied(applied))) as raw,
-            meanwhile(session, *self._tables.preparations([self._tables.rows, *self._logs, *self._histories])),
-        ):
-            content = content_of(raw, applied.life)
+        with _persisted(batch.where(not_applied(applied))) as raw:
+            # each of them waits for something else: the topic, and the tables' logs
+            content, kept_bytes, histories = at_once(
+                session,
+                lambda: content_of(raw, applied.life),
+                lambda: self._kept_bytes(applied),
+                lambda: self._histories_without(applied.epoch + 1),
+            )
+            assert isinstance(content, BatchContent)
+            assert isinstance(kept_bytes, int)
+            assert isinstance(histories, list)
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
-            kept_bytes = applied.kept_bytes
             fit_session(session, content.records, kept_bytes)
             is_new_table = applied.begins_anew or bool(
                 applied.life and content.life and content.life.begins_behind(applied.life)
@@ -325,6 +330,7 @@ class MirrorBatch:
                 is_large=is_large(kept_bytes),
                 clearings=without,
                 is_whole=is_whole,
+                histories=histories,
             )
             return {"records": content.records, **done}
 
@@ -339,7 +345,7 @@ class MirrorBatch:
         if not applied.is_expiring:
             applied = replace(applied, clock_s=now_s, is_expiring=True)
             self._tables.save_applied(applied)
-        kept_bytes = applied.kept_bytes
+        kept_bytes = self._kept_bytes(applied)
         fit_session(batch.sparkSession, 0, kept_bytes)
         nothing = batch.where("false")
         return self._apply(nothing, applied, NO_CONTENT, is_new_table=False, is_large=is_large(kept_bytes))
@@ -401,7 +407,9 @@ class MirrorBatch:
         clearings: Sequence[TableClearing] = (),
         *,
         is_whole: bool = True,
+        histories: Sequence[LakeTable] | None = None,
     ) -> Mapping[str, int]:
+        """`histories`: those that do not have the next epoch, where that is known."""
         # behind the content: its records have no schema version that is not registered yet
         creations, schemas = at_once(
             raw.sparkSession,
@@ -415,7 +423,7 @@ class MirrorBatch:
             plan,
             clearings=of_life(clearings, plan.life),
             judges_all=bool(applied.clearing),
-            histories=self._histories_without(plan.epoch),
+            histories=self._histories_without(plan.epoch) if histories is None else histories,
         )
         if plan.life is not None:
             raw = raw.where(is_of_life(plan.life))
@@ -506,6 +514,9 @@ class MirrorBatch:
 
     def _histories_without(self, epoch: int) -> list[LakeTable]:
         return [each for each in self._histories if not (self._may_be_begun and has_epoch(each, epoch))]
+
+    def _kept_bytes(self, applied: Applied) -> int:
+        return self._tables.rows.size_bytes() + sum(each.size_bytes for each in applied.runs or ())
 
     def _next_expiry(self, applied: Applied, new: int | None) -> int | None:
         """No later than the first row expires; asked of the rows only when what was known has passed."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
@@ -103,11 +103,6 @@ class Applied:
         """The life of the table that the rows are of; None while no record has named its table."""
         return None if self.table_id is None else TableLife(self.table_id, self.table_generation)
 
-    @property
-    def kept_bytes(self) -> int:
-        """Of the files of the rows and of what is kept of their records, which take about as much; the tables are not asked."""
-        return 2 * sum(each.size_bytes for each in self.runs or ())
-
     def may_expire(self, now_s: int) -> bool:
         """Whether rows are over at that time, or a failed run has begun to take away what was."""
         is_passed = self.next_expiry_s is not None and self.next_expiry_s <= now_s
@@ -146,10 +141,6 @@ class MirrorTables:
         self._records: LakeTable = made(spark, f"{folder}/records")
         self.changes: LakeTable = made(spark, f"{folder}/changes")
         self.history: LakeTable = made(spark, f"{folder}/history")
-
-    def preparations(self, tables: Sequence[LakeTable]) -> Sequence[Callable[[], object]]:
-        """Steps that find out which files these have. Delta keeps that for whoever asks next; this object does not change."""
-        return [DeltaTable(self._spark, each.path).size_bytes for each in tables if self.table_format == "delta"]
 
     def compact(self) -> None:
         """Many small files become few, in every table that there is."""

@@ -1,7 +1,7 @@
 """Imported first by the agent's process: client libraries without parts that they load where they find them.
 
-cassandra-driver takes numpy for its own protocol handler, and httpx takes rich and pygments for its command line. The agent
-uses neither: without them it needs 14 MB less and starts half a second earlier.
+cassandra-driver takes numpy for its own protocol handler, which the agent does not use. Without it, and without httpx's command
+line (clients.lean_imports), the agent needs 14 MB less and starts half a second earlier.
 """
 
 from __future__ import annotations

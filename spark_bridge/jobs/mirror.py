@@ -203,7 +203,7 @@ def _run(
 ) -> MirrorSummary:
     checkpoint = given["checkpointLocation"]
     started = time.monotonic()
-    _begin_anew_if_asked(spark, steps.tables(spark), checkpoint, rebuild=rebuild)
+    _prepare(spark, steps.tables(spark), checkpoint, rebuild=rebuild)
     steps = steps.begun(spark)
     # Taken before the end is looked up: records of writes before the timestamp are before the end.
     steps.completeness.ask()
@@ -250,8 +250,8 @@ def _run(
     )
 
 
-def _begin_anew_if_asked(spark: SparkSession, tables: MirrorTables, checkpoint: str, *, rebuild: bool) -> None:
-    """Of this run, or of an earlier one that was killed before it had done so."""
+def _prepare(spark: SparkSession, tables: MirrorTables, checkpoint: str, *, rebuild: bool) -> None:
+    """Begin anew if this run was asked to, or an earlier one that was killed first. Else give up an epoch that cannot be repeated."""
     if rebuild:
         tables.ask_for_rebuild()
     if tables.applied().is_to_begin_anew:
@@ -259,7 +259,8 @@ def _begin_anew_if_asked(spark: SparkSession, tables: MirrorTables, checkpoint: 
         HadoopFolder(spark, checkpoint).delete_all()
         tables.begin_anew()
     elif not has_batches(checkpoint, partial(HadoopFolder, spark)):
-        tables.give_up_epoch()  # an earlier checkpoint may have been lost after a run that failed
+        # an earlier checkpoint may have been lost after a run that failed
+        tables.give_up_epoch()
 
 
 def _ends(options: BridgeOptions) -> dict[str, Position]:

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
-from spark_bridge.jobs.mirror_rows import counts_and_soonest, counts_of
+from spark_bridge.jobs.mirror_rows import content_text, counts_and_soonest, counts_of
 from spark_bridge.jobs.small_merge import local_frame
 from spark_bridge.rows.avro_columns import Numbers
 from spark_bridge.rows.fold import RANGE, ROW, STATIC
@@ -47,15 +47,10 @@ class ImageColumns:
     statics: Sequence[str]
     own: Sequence[str]
 
-    @property
-    def all(self) -> list[str]:
-        """In the order of the image's struct."""
-        return [*self.names, *self.own]
-
-    def texts(self, image: Column) -> tuple[Column, Column]:
-        """`cells` and `statics` of an image, to be compared: maps are not comparable in Spark."""
+    def texts(self) -> tuple[Column, Column]:
+        """`cells` and `statics` of the column `image`; see `content_text`."""
         cells = [each for each in self.names if each not in self.statics]
-        return _text(image, cells).alias("cells"), _text(image, self.statics).alias("statics")
+        return content_text("image", cells), content_text("image", self.statics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,14 +126,14 @@ def _told(images: StructType) -> StructType:
 
 def row_images(rows: DataFrame, kind: SaidKind, columns: ImageColumns, changed_us: Column) -> DataFrame:
     """Rows of the mirror, or its results: `_cdc_id`, `owner`, and `image` (null: the row is gone)."""
-    cells, statics = columns.texts(F.col("image"))
+    cells, statics = columns.texts()
     has_image = F.col("image").isNotNull()
     said = {
         "kind": F.lit(kind.value),
         "id": F.col("_cdc_id"),
         "is_row": has_image,
-        "cells": F.when(has_image, cells),
-        "statics": F.when(has_image, statics),
+        "cells": cells,
+        "statics": statics,
         "changed_us": changed_us,
         "source": F.lit(None).cast(RECORD_SOURCE),
     }
@@ -170,7 +165,7 @@ def record_images(raw: DataFrame, schemas: TopicSchemas, numbers: Numbers, colum
     has_value = F.col("v").isNotNull()
     imaged = finished.withColumn("image", F.when(has_value | (F.col("scope") == STATIC), image))
     is_row = has_value & (F.col("scope") == ROW)
-    cells, statics = columns.texts(F.col("image"))
+    cells, statics = columns.texts()
     # A record that does not know when it was written counts from its publication: a version must have a beginning.
     written_us = F.coalesce("at.writetime", "published_us")
     position = F.col("at.position")
@@ -207,12 +202,6 @@ def _images(rows: DataFrame, said: Mapping[str, Column]) -> DataFrame:
             for each in IMAGE_COLUMNS
         ]
     )
-
-
-def _text(struct: Column, names: Sequence[str]) -> Column:
-    if not names:
-        return F.lit(None).cast("string")
-    return F.to_json(F.struct(*[struct.getField(each).alias(each) for each in names]))
 
 
 def _field(struct: str, name: str) -> Column:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -207,7 +208,7 @@ def test_each_row_changes_as_a_dictionary_does(
     found_ops = dict[str, str]()
     for number in range(len(partitions)):
         owner = f"p{number}"
-        of_owner = chained_table(rows.filter(pa.compute.equal(rows["owner"], owner)), RULES, ["s"]).to_pylist()
+        of_owner = chained_table(rows.filter(pc.equal(rows["owner"], owner)), RULES, ["s"]).to_pylist()
         found |= {f"{owner} {identity}": each for identity, each in told_steps(of_owner).items()}
         found_ops |= {f"{owner} {each['_cdc_id']}": each["op"] for each in of_owner if not each["is_step"]}
     assert found == wanted

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import secrets
 import time
 from collections import Counter
@@ -54,6 +55,13 @@ def agent(servers: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     process.stop()
 
 
+def _completed_with(cdc_raw: Path, value: str) -> list[Path]:
+    """The segments that Cassandra has completed and that hold a value, in the order of their names."""
+    indexes = sorted(each for each in cdc_raw.glob("*_cdc.idx") if "COMPLETED" in each.read_text())
+    logs = [each.with_name(each.name.replace("_cdc.idx", ".log")) for each in indexes]
+    return [each for each in logs if value.encode() in each.read_bytes()]
+
+
 def _topic(servers: Sandbox, keyspace: str, table: str) -> EventsTopic:
     pulsar = servers.pulsar
     return EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic(keyspace, table))
@@ -98,12 +106,16 @@ def test_a_segment_that_cannot_be_read_is_kept_and_told(
     agent.stop()
     create_tables(session, "damaged")
     insert = session.prepare("INSERT INTO damaged.plain (pk, v) VALUES (?, ?)")
-    execute_concurrent_with_args(session, insert, [(pk, "x" * 700) for pk in range(6_000)], concurrency=64)
+    value = "x" * 700
+    execute_concurrent_with_args(session, insert, [(pk, value) for pk in range(6_000)], concurrency=64)
     cdc_raw = servers.node.cdc_raw
-    completed = sorted(path for path in cdc_raw.glob("*_cdc.idx") if "COMPLETED" in path.read_text())
-    segment = cdc_raw / completed[-1].name.replace("_cdc.idx", ".log")
+    wait_until(lambda: bool(_completed_with(cdc_raw, value)), "a segment of these writes is complete")
+    segment = _completed_with(cdc_raw, value)[-1]
     content = bytearray(segment.read_bytes())
-    content[len(content) // 2 : len(content) // 2 + 64] = bytes(64)
+    # In a row of this table: Cassandra's own writes stand between them, and their loss would not be seen here.
+    rows = [each.start() for each in re.finditer(value.encode(), content)]
+    middle = rows[len(rows) // 2]
+    content[middle : middle + 64] = bytes(64)
     # Another file by the same name: Cassandra's own stays as it is.
     damaged = cdc_raw.parent / "damaged"
     damaged.write_bytes(content)

@@ -19,14 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import platformdirs
-
 from cdc.sandbox.errors import ArtifactError
 from cdc.sandbox.prerequisites import java_home, maven
 from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
+from runtime.cache_folder import cache_dir
 from schemas.errors import ConfigError
 
-__all__ = ["ARTIFACT_SETS", "cache_dir", "cassandra_class_path", "ensure", "pulsar_distribution"]
+__all__ = ["ARTIFACT_SETS", "cassandra_class_path", "ensure", "is_fetched", "pulsar_distribution"]
 
 _DEPENDENCY_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _POMS: Final = Path(__file__).parent / "poms"
@@ -44,12 +43,6 @@ ARTIFACT_SETS: Final = (
 """Every name that :func:`ensure` takes."""
 
 
-def cache_dir() -> Path:
-    """The cache folder: ``CDC_CACHE_DIR``, else the user's cache folder of the platform."""
-    own = os.environ.get("CDC_CACHE_DIR")
-    return Path(own).expanduser().absolute() if own else platformdirs.user_cache_path("cassandra-cdc")
-
-
 def ensure(name: str) -> list[Path]:
     """The files of an artifact set, sorted by name: jars, or for ``pulsar`` the top of the unpacked distribution.
 
@@ -59,6 +52,11 @@ def ensure(name: str) -> list[Path]:
     if name not in ARTIFACT_SETS:
         raise ConfigError.of("artifact set", f"{name!r} is unknown; it is one of {', '.join(ARTIFACT_SETS)}")
     return sorted(_folder(name).iterdir())
+
+
+def is_fetched(name: str) -> bool:
+    """Whether the cache has an artifact set."""
+    return _place(name).is_dir()
 
 
 def cassandra_class_path(line: str) -> list[Path]:
@@ -71,14 +69,21 @@ def pulsar_distribution() -> Path:
     return _folder("pulsar") / f"apache-pulsar-{PULSAR_VERSION}"
 
 
+def _pom(name: str) -> Path:
+    return _POMS / f"{name}.xml"
+
+
+def _place(name: str) -> Path:
+    digest = hashlib.sha256(_pom(name).read_bytes()).hexdigest()[:12]
+    return cache_dir() / "artifacts" / f"{name}-{digest}"
+
+
 def _folder(name: str) -> Path:
-    pom = _POMS / f"{name}.xml"
-    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
-    folder = cache_dir() / "artifacts" / f"{name}-{digest}"
+    folder = _place(name)
     if not folder.is_dir():
         with _lock(folder.parent / f"{folder.name}.lock"):
             if not folder.is_dir():  # another caller may have fetched it while this one waited for the lock
-                _fetch(name, pom, folder)
+                _fetch(name, _pom(name), folder)
     return folder
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc.sandbox import artifacts
+from runtime.cache_folder import cache_dir
 from tests.servers.interface import REPOSITORY
 
 __all__ = ["ensure_python", "line_jars"]
@@ -40,7 +41,7 @@ def ensure_python(line: str) -> Path:
     wanted = requirements(line)
     version = ".".join(map(str, sys.version_info[:3]))
     digest = hashlib.sha256("\n".join([version, *wanted]).encode()).hexdigest()[:12]
-    folder = artifacts.cache_dir() / "environments" / f"spark{line.replace('.', '')}-{digest}"
+    folder = cache_dir() / "environments" / f"spark{line.replace('.', '')}-{digest}"
     python, ready = folder / "bin" / "python", folder / ".ready"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{folder.name}.lock").open("w") as lock:

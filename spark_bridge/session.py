@@ -10,6 +10,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from spark_bridge.spark_home import spark_home
 from spark_bridge.spark_line import iceberg_jar, line_jars
 
 __all__ = ["SMALL_RUNS", "session_builder"]
@@ -20,6 +21,9 @@ SMALL_RUNS: Final = {
 }
 """What small runs need. A mirror sets it for its micro-batches where the session says nothing."""
 
+_JARS: Final = "spark.jars"
+_PACKAGES: Final = "spark.jars.packages"
+_JVM_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _SETTINGS: Final = {
     **SMALL_RUNS,
     # Spark keeps so many pieces of compiled code. A micro-batch of a mirror has more than the 100 of its default, and the next
@@ -37,6 +41,35 @@ _SETTINGS: Final = {
 }
 
 
+class _Builder(SparkSession.Builder):
+    """One that starts the JVM of a local master with a home that suits this interpreter and its jars.
+
+    With another master Spark itself brings jars and PySpark to executors, from its own home.
+    """
+
+    def __init__(self, jars: Sequence[Path]) -> None:
+        super().__init__()
+        self._jars = jars
+
+    def getOrCreate(self) -> SparkSession:  # noqa: N802  (PySpark's name)
+        settings = self._options
+        master = settings.get("spark.master", "local")  # Spark's own default is `local[*]`
+        if "spark.remote" in settings or not (master == "local" or master.startswith("local[")):
+            return super().getOrCreate()
+        # Jars that see each other must have one class loader: that of the home, or the one of Spark's settings.
+        are_alone = settings.get(_JARS) == _jar_list(self._jars) and _PACKAGES not in settings
+        with spark_home(self._jars if are_alone else ()) as home:
+            if home is not None and home.jvm_options:
+                settings[_JVM_OPTIONS] = " ".join([*filter(None, [settings.get(_JVM_OPTIONS)]), *home.jvm_options])
+            if home is not None and are_alone:
+                del settings[_JARS]
+            return super().getOrCreate()
+
+
+def _jar_list(jars: Sequence[Path]) -> str:
+    return ",".join(map(str, jars))
+
+
 def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: bool = False) -> SparkSession.Builder:
     """A builder to which the application adds its own settings, and by which it may replace those made here.
 
@@ -47,7 +80,7 @@ def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: 
     pyarrow as well. Raises ConfigError where this line of Spark has no such jars.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("cassandra-cdc")
+    builder = _Builder([Path(each) for each in jars]).appName("cassandra-cdc")
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     if delta:
@@ -55,7 +88,7 @@ def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: 
             "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
         )
     if jars:
-        return builder.config("spark.jars", ",".join(map(str, jars)))
+        return builder.config(_JARS, _jar_list(jars))
     known = line_jars()
     packages = [
         known.spark_avro,
@@ -63,4 +96,4 @@ def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: 
         *([iceberg_jar()] if iceberg else []),
         *([known.connector] if known.connector else []),
     ]
-    return builder.config("spark.jars.packages", ",".join(packages))
+    return builder.config(_PACKAGES, ",".join(packages))

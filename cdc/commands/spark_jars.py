@@ -22,14 +22,18 @@ _SETS: Final = {
 def cached_jars(line: str, *, delta: bool, iceberg: bool) -> tuple[Path, ...]:
     """Their files; none where they are not there and cannot be fetched (no Maven, no network): Spark then tries by itself.
 
+    Sets that are there already come along: with the same class path all commands share one archive of classes.
     Spark's own way, Ivy, writes pages to the terminal, asks the network at each start, and fails where Maven has left the
     description of a package without its file.
     """
+    sets = dict.fromkeys(name for name in _SETS.get(line, ()) if name is not None)
     avro, delta_set, iceberg_set = _SETS.get(line, (None, None, None))
-    wanted = [avro, delta_set if delta else None, iceberg_set if iceberg else None]
-    if avro is None or (iceberg and iceberg_set is None):
+    needed = {avro, *([delta_set] if delta else ()), *([iceberg_set] if iceberg else ())}
+    if None in needed:
         return ()
     try:
-        return tuple(jar for name in dict.fromkeys(wanted) if name is not None for jar in artifacts.ensure(name))
+        return tuple(
+            jar for name in sets if name in needed or artifacts.is_fetched(name) for jar in artifacts.ensure(name)
+        )
     except (ConfigError, ArtifactError, OSError):
         return ()

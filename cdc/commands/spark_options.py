@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import reduce, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
@@ -32,6 +32,8 @@ __all__ = [
     "together",
 ]
 
+# Java's first compiler alone. The second one costs more than it saves until a run has read some hundred thousand records.
+_SHORT_RUN: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
 
 
@@ -177,19 +179,25 @@ def resolved_ms(options: Mapping[str, str]) -> int | None:
 
 
 def open_session(
-    jars: tuple[Path, ...], master: str | None, *, delta: bool = True, iceberg: bool = False
+    jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False, is_short: bool = True
 ) -> SparkSession:
-    """A session with Delta Lake, and Iceberg if asked; under spark-submit the master is what that says. Raises SparkJobError."""
+    """A session with Delta Lake, and Iceberg if asked; under spark-submit the master is what that says. Raises SparkJobError.
+
+    `is_short`: its JVM will not run for hours.
+    """
     from pyspark.errors import PySparkRuntimeError
 
     from cdc.commands.spark_jars import cached_jars
     from spark_bridge import session_builder
+    from spark_bridge.spark_home import configured_elsewhere
     from spark_bridge.spark_line import LINE
 
     is_submitted = "SPARK_ENV_LOADED" in os.environ  # spark-submit has set master and jars
     if not jars and not is_submitted:
-        jars = cached_jars(LINE, delta=delta, iceberg=iceberg)
-    builder = session_builder(jars, delta=delta, iceberg=iceberg).config("spark.ui.showConsoleProgress", "false")
+        jars = cached_jars(LINE, delta=True, iceberg=iceberg)
+    builder = session_builder(jars, delta=True, iceberg=iceberg).config("spark.ui.showConsoleProgress", "false")
+    if is_short and configured_elsewhere() is None:  # which may have options of Java, too
+        builder = builder.config("spark.driver.defaultJavaOptions", _SHORT_RUN)
     if master or not is_submitted:
         builder = builder.master(master or "local[*]")
     try:

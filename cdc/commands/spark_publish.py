@@ -83,7 +83,7 @@ def publish_command(
 
     options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
     check_topics(options)
-    session = open_session(jars, master, iceberg=may_be_iceberg(target))
+    session = open_session(jars, master, iceberg=may_be_iceberg(target), is_short=follow is None)
 
     def show(published: str, records: int, epoch: int) -> None:
         if not as_json and (records or follow is None):

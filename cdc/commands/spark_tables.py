@@ -252,7 +252,7 @@ def _run(
     options = {"serviceUrl": job.service_url, "adminUrl": job.admin_url, "topic": job.topic, **named(job.more)}
     iceberg = job.table_format == "iceberg" or (job.table_format is None and may_be_iceberg(job.target))
     check_topics(options)
-    session = open_session(job.jars, job.master, iceberg=iceberg)
+    session = open_session(job.jars, job.master, iceberg=iceberg, is_short=job.follow is None)
     try:
         is_following = job.follow is not None
         with spark_progress(session, f"mirroring {job.topic}"), stopped_by_signals(is_following) as stopping:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.topics.numbered_records import KEY_AND_VALUE
 from tests.unit.cdc.test_spark_command import cdc
 
 
-def _where(options: dict[str, str], topic: str) -> list[str]:
+def _where(options: Mapping[str, str], topic: str) -> list[str]:
     return ["--service-url", options["serviceUrl"], "--admin-url", options["adminUrl"], "--topic", topic]
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
+from collections.abc import Iterable
 
+import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
@@ -178,3 +181,13 @@ def test_the_session_builder_fetches_spark_avro_where_no_jar_is_given() -> None:
     settings = session_builder()._options
     assert settings["spark.jars.packages"] == "org.apache.spark:spark-avro_2.13:4.1.1"
     assert CassandraCdcDataSource.name() == "cassandra_cdc"
+
+
+def test_python_processes_find_the_compiled_pyspark(spark: SparkSession) -> None:
+    """Not the packed sources, which each process would compile again."""
+
+    def modules(_: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"file": [pyspark.__file__]})
+
+    (row,) = spark.range(1).coalesce(1).mapInArrow(modules, "file string").collect()
+    assert row.file == pyspark.__file__

@@ -84,7 +84,7 @@ def test_a_session_has_iceberg_where_the_tables_are(
         (tmp_path / "applied" / "10.json").write_text(json.dumps({"epoch": 1, "table_format": kept}))
     asked: list[bool] = []
 
-    def session(jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False) -> None:
+    def session(jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False, **others: object) -> None:
         asked.append(iceberg)
         raise ConfigError.of("session", "is not started by this test")
 

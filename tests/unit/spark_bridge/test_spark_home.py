@@ -1,0 +1,212 @@
+"""The home with which Spark's JVM is started: links below the cache folder, and the place of its archive of classes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_bridge import session_builder
+from spark_bridge.spark_home import SparkHome, spark_home
+
+SPARK_HOME = "SPARK_HOME"
+_ELSEWHERE = ("HADOOP_CONF_DIR", "MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "YARN_CONF_DIR")
+_INSTALLED = Path(pyspark.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, and an environment that leaves the choice of the home to us."""
+    for name in (SPARK_HOME, "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", *_ELSEWHERE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def jar(tmp_path: Path) -> Path:
+    """A jar beside Spark's own."""
+    path = tmp_path / "beside.jar"
+    path.write_bytes(b"PK")
+    return path
+
+
+def _home(*jars: Path) -> SparkHome:
+    with spark_home(jars) as home:
+        assert home is not None
+        assert os.environ[SPARK_HOME] == str(home.folder)
+    assert SPARK_HOME not in os.environ
+    return home
+
+
+def test_it_has_sparks_scripts_and_all_jars_but_no_packed_pyspark(jar: Path) -> None:
+    """The second time it is there."""
+    home = _home(jar)
+    assert {each.name for each in (home.folder / "jars").iterdir()} == {
+        *(each.name for each in (_INSTALLED / "jars").iterdir()),
+        "beside.jar",
+    }
+    assert (home.folder / "bin" / "spark-submit").samefile(_INSTALLED / "bin" / "spark-submit")
+    assert not (home.folder / "python").exists()
+    assert _home(jar) == home
+    assert _home() != home
+
+
+def test_sparks_own_scripts_start_java_with_it(jar: Path) -> None:
+    """`spark-submit --version` of the home, whose class path is the home's."""
+    home = _home(jar)
+    environment = {**os.environ, SPARK_HOME: str(home.folder), "SPARK_PRINT_LAUNCH_COMMAND": "1"}
+    command = [str(home.folder / "bin" / "spark-submit"), "--version"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert f"{home.folder}/jars/*" in done.stderr
+    assert f"version {pyspark.__version__}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        (SPARK_HOME, "/opt/spark"),
+        ("PYSPARK_PYTHON", "/usr/bin/python9"),
+        ("PYSPARK_DRIVER_PYTHON", "ipython"),
+        *((name, "...") for name in _ELSEWHERE),
+    ],
+)
+def test_what_the_user_has_set_stays(variable: str, value: str, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Another interpreter may have no PySpark but the packed one; a configuration may have another master or options of Java."""
+    monkeypatch.setenv(variable, value)
+    with spark_home(()) as home:
+        assert home is None
+        assert os.environ[variable] == value
+    assert not cache.exists()
+
+
+def test_the_running_interpreter_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As our own builder does."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    _home()
+
+
+def test_a_cache_folder_that_cannot_be_made_changes_nothing(cache: Path) -> None:
+    """Spark starts as it would without us, only slower."""
+    cache.write_text("a file")
+    with spark_home(()) as home:
+        assert home is None
+        assert SPARK_HOME not in os.environ
+
+
+def test_archives_of_a_java_or_a_pyspark_that_was_removed_or_replaced_are_outdated(jar: Path) -> None:
+    """Each has 200 MB. Those of another PySpark, and of other jars, are not."""
+    home = _home()
+    place, state, jars = home.folder.name.split("-")
+    removed, replaced, another = (
+        home.folder.with_name(name)
+        for name in (f"removed-{state}-{jars}", f"{place}-older-{jars}", f"another-{state}-{jars}")
+    )
+    for each in (removed, replaced, another):
+        shutil.copytree(home.folder, each, symlinks=True)
+    (removed / "bin").unlink()
+    (removed / "bin").symlink_to("/nowhere")
+    assert home.archive is not None
+    for folder in (removed, replaced, another, _home(jar).folder):
+        (folder / "classes-1.jsa").touch()
+    home.archive.touch()
+    (home.folder / "classes-older.jsa").touch()
+    assert {each.parent for each in home.outdated_archives()} == {removed, replaced, home.folder}
+    assert home.archive not in home.outdated_archives()
+
+
+def test_an_archive_belongs_to_one_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM is told of the one that is there for it."""
+    home = _home()
+    javas = [tmp_path / name / "bin" / "java" for name in ("a", "b")]
+    for java in javas:
+        java.parent.mkdir(parents=True)
+        java.write_text("#!/bin/sh\n")
+        java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "a"))
+    archive = home.archive
+    assert archive is not None
+    assert home.jvm_options == ()
+    archive.write_bytes(b"classes")
+    assert f'"-XX:SharedArchiveFile={archive}"' in home.jvm_options
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "b"))
+    assert home.jvm_options == ()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    assert home.archive is None
+    assert home.jvm_options == ()
+
+
+def test_a_jar_that_was_replaced_or_is_another_of_the_same_relative_path_has_another_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java would load the older one, or find none."""
+    homes = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.jar").write_bytes(b"PK")
+        monkeypatch.chdir(tmp_path / name)
+        home = _home(Path("x.jar"))
+        assert (home.folder / "jars" / "x.jar").samefile(tmp_path / name / "x.jar")
+        homes.append(home)
+    (tmp_path / "b" / "x.jar").write_bytes(b"PK2")
+    homes.append(_home(Path("x.jar")))
+    assert len({each.folder for each in homes}) == 3
+
+
+def test_a_jar_that_is_missing_or_has_the_name_of_another_leaves_spark_to_itself(jar: Path, tmp_path: Path) -> None:
+    """It says what is wrong, or takes both."""
+    (tmp_path / "other").mkdir()
+    shutil.copy(jar, tmp_path / "other")
+    for jars in ([tmp_path / "missing.jar"], [jar, tmp_path / "other" / jar.name]):
+        with spark_home(jars) as home:
+            assert home is None
+
+
+def _started(builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """With which settings, and with which home, the builder would start Spark."""
+    found: dict[str, str] = {}
+
+    def start(self: SparkSession.Builder) -> None:
+        found.update(self._options, home=os.environ.get(SPARK_HOME, ""))
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
+    builder.getOrCreate()
+    return found
+
+
+def test_a_local_session_has_its_jars_in_the_home(jar: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together with what the user tells Java, and with the archive if it is there."""
+    builder = session_builder([jar]).master("local[2]").config("spark.driver.defaultJavaOptions", "-Dmine=1")
+    started = _started(builder, monkeypatch)
+    assert (Path(started["home"]) / "jars" / jar.name).is_file()
+    assert "spark.jars" not in started
+    assert started["spark.driver.defaultJavaOptions"] == "-Dmine=1"
+    archive = SparkHome(Path(started["home"])).archive
+    assert archive is not None
+    archive.write_bytes(b"classes")
+    again = _started(session_builder([jar]).config("spark.driver.defaultJavaOptions", "-Dmine=1"), monkeypatch)
+    assert again["spark.driver.defaultJavaOptions"].startswith(f'-Dmine=1 "-XX:SharedArchiveFile={archive}"')
+
+
+@pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "local-cluster[2,1,1024]"])
+def test_executors_elsewhere_get_their_jars_from_spark(master: str, jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """YARN, for one, sends the packed PySpark of Spark's own home."""
+    started = _started(session_builder([jar]).master(master), monkeypatch)
+    assert (started["home"], started["spark.jars"]) == ("", str(jar))
+
+
+@pytest.mark.parametrize("setting", [("spark.jars", "/mine.jar"), ("spark.jars.packages", "a:b:1")])
+def test_with_jars_of_the_users_all_have_one_class_loader(
+    setting: tuple[str, str], jar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's, for classes of the home's jars would not see theirs."""
+    started = _started(session_builder([jar]).master("local").config(*setting), monkeypatch)
+    assert list((Path(started["home"]) / "jars").glob(jar.name)) == []
+    assert started["spark.jars"] == ("/mine.jar" if setting[0] == "spark.jars" else str(jar))
+    assert started[setting[0]] == setting[1]

@@ -24,6 +24,7 @@ from cdc.commands.spark_options import (
     open_session,
     reason,
 )
+from cdc.commands.spark_prepare import prepare_command
 from cdc.commands.spark_progress import spark_progress
 from cdc.commands.spark_publish import publish_command
 from cdc.commands.spark_resync import resync_command
@@ -46,7 +47,7 @@ def spark() -> None:
     """Jobs on data topics: tables in a lakehouse (docs/spark.md)."""
 
 
-for each in (*TABLE_COMMANDS, publish_command, resync_command, top_command, wait_command):
+for each in (*TABLE_COMMANDS, prepare_command, publish_command, resync_command, top_command, wait_command):
     spark.add_command(each)
 
 

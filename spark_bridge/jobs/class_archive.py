@@ -1,0 +1,135 @@
+"""Writes the archive of Spark's classes that a Spark home has a place for.
+
+    python -m spark_bridge.jobs.class_archive ARCHIVE JAR [JAR...]
+
+The process runs what the jobs do (Delta Lake's writes and merges, windows, Arrow, a streaming query) on a few rows, and its
+JVM writes the classes that it has loaded as it ends (`-XX:ArchiveClassesAtExit`, JEP 350).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+
+from schemas.errors import ConfigError
+from spark_bridge.errors import SparkBridgeError
+from spark_bridge.session import session_builder
+from spark_bridge.spark_home import configured_elsewhere, spark_home
+
+__all__ = ["write_archive"]
+
+_PATIENCE_S: Final = 900
+_ROWS: Final = 100
+
+
+def write_archive(jars: Sequence[Path]) -> Path:
+    """Write the archive for local sessions with these jars, and remove those that no session uses any more.
+
+    Raises ConfigError where Spark's home or Java cannot be chosen here, and SparkBridgeError if Spark fails.
+    """
+    with spark_home(jars) as home:
+        pass
+    if home is None:
+        where = configured_elsewhere()
+        reason = (
+            f"Spark takes its configuration from {where}; only sessions without one use an archive"
+            if where
+            else "PYSPARK_PYTHON or PYSPARK_DRIVER_PYTHON is another interpreter, PySpark was not installed by pip, two "
+            "jars have one name, or the cache folder cannot be written"
+        )
+        raise ConfigError.of("Spark's home", f"cannot be chosen here: {reason}")
+    archive = home.archive
+    if archive is None:
+        java_home = os.environ.get("JAVA_HOME")
+        where = f"there is no bin/java in {java_home}" if java_home else "is not set, and there is no java in PATH"
+        raise ConfigError.of("JAVA_HOME", f"{where}; install a JDK 17, or name one")
+    for each in (archive, *home.outdated_archives()):
+        each.unlink(missing_ok=True)
+    _write(archive, jars)
+    return archive
+
+
+def _write(archive: Path, jars: Sequence[Path]) -> None:
+    # A name of its own until it is whole: another command would start with half of it.
+    written = archive.with_name(f"{archive.name}.{os.getpid()}")
+    command = [sys.executable, "-m", __name__, str(written), *map(str, jars)]
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        try:
+            code = process.wait(_PATIENCE_S)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)  # its JVM, too, which would write the archive even after a Ctrl-C
+            process.wait()
+            written.unlink(missing_ok=True)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise SparkBridgeError(f"Spark wrote no archive of its classes within {_PATIENCE_S} s") from error
+            raise
+        if code or not written.is_file():
+            output.seek(0)
+            raise SparkBridgeError(f"Spark wrote no archive of its classes: {_reason(output.read())}")
+    written.chmod(0o444)
+    written.rename(archive)
+
+
+def _reason(output: str) -> str:
+    """What Java says of itself if it did not start, else the last line."""
+    lines = output.strip().splitlines() or ["it said nothing"]
+    return next((each for each in lines if each.startswith(("Error", "Cannot"))), lines[-1])
+
+
+def _run(archive: str, jars: Sequence[str]) -> None:
+    options = f'-XX:TieredStopAtLevel=1 "-XX:ArchiveClassesAtExit={archive}" -Xlog:cds*=off -Xlog:cds*=error:stderr'
+    spark = (
+        session_builder([Path(each) for each in jars], delta=True)
+        .master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.extraJavaOptions", options)
+        .getOrCreate()
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        _use(spark, Path(folder))
+    gateway = SparkContext._gateway  # noqa: SLF001  (PySpark names its JVM nowhere else)
+    assert gateway is not None  # the session has made it
+    spark.stop()
+    gateway.shutdown()
+    # The JVM ends when its standard input does, and writes the archive before.
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_PATIENCE_S)
+
+
+def _use(spark: SparkSession, folder: Path) -> None:
+    """Load the classes that the jobs need."""
+    table = f"delta.`{folder}/table`"
+    rows = spark.createDataFrame(
+        [(n, f"v{n}", {"n": str(n)}) for n in range(_ROWS)], "id long, v string, m map<string,string>"
+    )
+    rows.select("id", "v", F.struct("id", "v").alias("s")).write.format("delta").save(f"{folder}/table")
+    source = spark.range(_ROWS // 2, _ROWS * 2).select("id", F.lit("w").alias("v"))
+    source.select("id", "v", F.struct("id", "v").alias("s")).createOrReplaceTempView("source")
+    spark.sql(
+        f"MERGE INTO {table} t USING source s ON t.id = s.id "
+        "WHEN MATCHED AND s.id = 60 THEN DELETE WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    ).collect()
+    newest = Window.partitionBy("v").orderBy(F.desc("id"))
+    read = spark.read.format("delta").load(f"{folder}/table")
+    last = read.withColumn("n", F.row_number().over(newest)).where("n = 1").localCheckpoint()
+    last.join(F.broadcast(rows), "id", "left").groupBy("n").agg(F.max("s"), F.count("m")).collect()
+    last.mapInArrow(lambda batches: batches, last.schema).collect()
+    stream = spark.readStream.format("delta").load(f"{folder}/table").writeStream
+    query = stream.foreachBatch(lambda batch, _: batch.show()).option("checkpointLocation", f"{folder}/checkpoint")
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    _run(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,81 @@
+"""`cdc spark prepare`: an archive of Spark's classes for the commands."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cdc.commands.spark_jars import cached_jars
+from runtime.cache_folder import cache_dir
+from spark_bridge.spark_line import LINE
+from tests.topics.events_topic import wait_until
+from tests.unit.cdc.test_spark_command import cdc
+
+pytestmark = pytest.mark.spark
+
+
+_SESSION = """
+import sys
+from pathlib import Path
+from pyspark import SparkContext
+from spark_bridge import session_builder
+
+session = session_builder([Path(each) for each in sys.argv[1:]], delta=True).master("local[1]").getOrCreate()
+print(Path(f"/proc/{SparkContext._gateway.proc.pid}/maps").read_text())
+"""
+
+
+def test_prepare_archives_the_classes_that_sessions_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session with the same jars maps the archive. Java would not say that it cannot."""
+    (tmp_path / "artifacts").symlink_to(cache_dir() / "artifacts")
+    monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path))
+    jars = list(map(str, cached_jars(LINE, delta=True, iceberg=True)))
+    done = cdc("prepare")
+    assert (done.returncode, done.stderr.splitlines()) == (0, ["classes: archiving (a minute or two)"])
+    found = re.fullmatch(r"classes: (\d+) MiB in (\S+)\n", done.stdout)
+    assert found is not None
+    assert 50 < int(found[1]) < 500
+    session = subprocess.run([sys.executable, "-c", _SESSION, *jars], capture_output=True, text=True, check=True)
+    assert found[2] in session.stdout
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "line"),
+    [
+        (
+            "SPARK_HOME",
+            "/opt/spark",
+            "Spark's home: cannot be chosen here: Spark takes its configuration from SPARK_HOME",
+        ),
+        ("JAVA_HOME", "/nowhere", "JAVA_HOME: there is no bin/java in /nowhere"),
+    ],
+)
+def test_prepare_says_why_it_cannot(variable: str, value: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, before Spark starts."""
+    monkeypatch.setenv(variable, value)
+    done = cdc("prepare")
+    assert done.returncode == 2
+    assert line in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupted_prepare_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java ignores Ctrl-C, and would write its archive as it ends."""
+    (tmp_path / "artifacts").symlink_to(cache_dir() / "artifacts")
+    monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cdc.main", "spark", "prepare"], stderr=subprocess.PIPE, text=True
+    )
+    below = psutil.Process(process.pid)
+    wait_until(lambda: any(each.name() == "java" for each in below.children(recursive=True)), "Java runs")
+    started = below.children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    assert "cdc: interrupted" in process.communicate(timeout=30)[1]
+    wait_until(lambda: not any(each.is_running() for each in started), "nothing runs")
+    assert list(tmp_path.rglob("classes-*")) == []

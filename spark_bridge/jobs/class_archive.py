@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -68,7 +69,10 @@ def _write(archive: Path, jars: Sequence[Path]) -> None:
         try:
             code = process.wait(_PATIENCE_S)
         except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)  # its JVM, too, which would write the archive even after a Ctrl-C
+            with suppress(ProcessLookupError):
+                os.killpg(
+                    process.pid, signal.SIGKILL
+                )  # its JVM, too, which would write the archive even after a Ctrl-C
             process.wait()
             written.unlink(missing_ok=True)
             if isinstance(error, subprocess.TimeoutExpired):

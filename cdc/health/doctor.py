@@ -26,6 +26,7 @@ from change_agent.configuration.config import AgentConfig
 from change_agent.publishing.topic_policies import EVENTS
 from change_agent.schema.node_connection import NodeUnavailableError
 from clients.topic_policies import PolicyQuestions, hazards_of
+from schemas.cql_identifier import cql_identifier
 from schemas.errors import ConfigError
 from schemas.system_schema import unlogged_keyspaces
 from source_connector.events.pulsar_access import new_client
@@ -169,7 +170,7 @@ def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted
         yield failure(
             keyspace,
             "has durable_writes = false: Cassandra does not write its changes to the commit log, and nothing is captured",
-            f"ALTER KEYSPACE {_quoted(keyspace)} WITH durable_writes = true; then backfill its tables",
+            f"ALTER KEYSPACE {cql_identifier(keyspace)} WITH durable_writes = true; then backfill its tables",
         )
     if captured:
         names = ", ".join(captured[:_MOST_TABLES]) + (", ..." if len(captured) > _MOST_TABLES else "")
@@ -180,7 +181,7 @@ def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted
         others = [table for table in others if any(fnmatchcase(table, pattern) for pattern in wanted)]
     for table in others[: None if wanted else _MOST_TABLES]:
         keyspace, _, name = table.partition(".")
-        statement = f"ALTER TABLE {_quoted(keyspace)}.{_quoted(name)} WITH cdc = true;"
+        statement = f"ALTER TABLE {cql_identifier(keyspace)}.{cql_identifier(name)} WITH cdc = true;"
         if wanted:
             yield failure(table, "has cdc = false: its changes are not captured", statement)
         else:
@@ -194,10 +195,6 @@ def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted
     for pattern in wanted:
         if not any(fnmatchcase(table, pattern) for table in found):
             yield failure(pattern, "no table is called so", "create it, or correct tables in line.yaml")
-
-
-def _quoted(name: str) -> str:
-    return name if re.fullmatch(r"[a-z][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
 
 
 def _pulsar(service: PulsarService) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from change_agent.positions.stops import EVERY_TABLE, Stops
+from schemas.cql_identifier import cql_identifier
 from schemas.table_metadata import TableMetadata
 
 __all__ = ["note_unlogged", "table_stops"]
@@ -46,6 +47,7 @@ def note_unlogged(published: Iterable[TableMetadata], keyspaces: Collection[str]
         if each.keyspace in keyspaces:
             reason = (
                 f"keyspace {each.keyspace} has durable_writes = false, so its changes are not in the commit log: "
-                f"ALTER KEYSPACE {each.keyspace} WITH durable_writes = true, then backfill the table (cdc spark backfill)"
+                f"ALTER KEYSPACE {cql_identifier(each.keyspace)} WITH durable_writes = true; then backfill the table "
+                "(cdc spark backfill)"
             )
             stops.note(each.full_name, reason)

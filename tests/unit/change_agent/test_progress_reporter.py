@@ -260,11 +260,11 @@ def test_what_is_parked_stops_every_table_that_it_may_be_of(
 
 def test_tables_of_a_keyspace_that_is_not_logged_stand_still_until_an_operator_goes_on(tmp_path: Path) -> None:
     """Also after `durable_writes` is true again: what was written before is missing."""
-    tables = [_table("a", 1), _table("c", 3, "other")]
-    note_unlogged(tables, {"other"}, Stops(tmp_path))
+    tables = [_table("a", 1), _table("c", 3, "Other")]
+    note_unlogged(tables, {"Other"}, Stops(tmp_path))
     note_unlogged(tables, (), after := Stops(tmp_path))
     found = table_stops(tables, {}, (), after.reasons())
     assert found["ks", "a"] is None
-    assert "ALTER KEYSPACE other WITH durable_writes = true" in (found["other", "c"] or "")
-    remove_stops(tmp_path, "other.c")
+    assert 'ALTER KEYSPACE "Other" WITH durable_writes = true;' in (found["Other", "c"] or "")
+    remove_stops(tmp_path, "Other.c")
     assert after.reasons() == {}

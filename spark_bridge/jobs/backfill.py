@@ -161,7 +161,7 @@ def _send(
     if part.where is not None:
         check_predicate(access, metadata, part.where)
     parsed = _options_of(options, events_topic(keyspace, table, events_prefix))
-    partitions = events_partitions(parsed, f"{keyspace}.{table}")
+    partitions = events_partitions(parsed, keyspace, table)
     plan = token_ranges(ranges, part.tokens)
     step = spark.sparkContext.defaultParallelism
     sender = RowSender(

@@ -44,7 +44,7 @@ class RepairTarget:
     ) -> RepairTarget:
         """`hides_key`: keys on the data topic are not those of the table. Raises TopicError when there is no events topic, PulsarUnreachableError, CassandraReadError."""
         events = options.of_topic(events_topic(table.keyspace, table.name, events_prefix))
-        partitions = tuple(events_partitions(events, table.full_name))
+        partitions = tuple(events_partitions(events, table.keyspace, table.name))
         return cls(options=events, table=table, partitions=partitions, node_id=node_id_of(access), hides_key=hides_key)
 
     def send(self, rows: Sequence[Row]) -> tuple[str, ...]:

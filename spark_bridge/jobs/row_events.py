@@ -14,6 +14,7 @@ from uuid import UUID
 import pulsar
 
 from schemas.cql_bytes import joined_partition_key
+from schemas.cql_identifier import cql_identifier
 from schemas.cql_type import is_multi_cell
 from schemas.mutation_event import (
     MUTATION_EVENTS_SCHEMA_TEXT,
@@ -37,7 +38,7 @@ __all__ = ["RowEvents", "events_partitions"]
 _EVENTS_PER_MESSAGE: Final = 500
 
 
-def events_partitions(options: BridgeOptions, table: str) -> list[str]:
+def events_partitions(options: BridgeOptions, keyspace: str, table: str) -> list[str]:
     """Topic partitions of a table's events topic, which is the topic of `options`.
 
     Raises TopicError, which says how the topic comes to be, where there is none; PulsarUnreachableError.
@@ -46,8 +47,9 @@ def events_partitions(options: BridgeOptions, table: str) -> list[str]:
         try:
             return list(admin.topic_partitions())
         except TopicError as error:
+            name = f"{cql_identifier(keyspace)}.{cql_identifier(table)}"
             reason = (
-                f"does not exist: an agent makes it when {table} has CDC. Run ALTER TABLE {table} WITH cdc = true, and see "
+                f"does not exist: an agent makes it when {name} has CDC. Run ALTER TABLE {name} WITH cdc = true, and see "
                 "that agents run (cdc status); with another topicPrefix of theirs, give --events-prefix"
             )
             raise TopicError(error.place, reason) from None

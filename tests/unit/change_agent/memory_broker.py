@@ -140,6 +140,8 @@ class PublisherLine:
         self.positions = InflightPositions(max_events=10_000, max_bytes=10_000_000)
         self.positions.open(1, 0)
         self.metrics = AgentMetrics()
+        self.damage: list[tuple[str, str]] = []
+        """Tables whose held events were lost, with the reasons."""
         self.publisher = MutationPublisher(
             broker,
             self.positions,
@@ -156,6 +158,7 @@ class PublisherLine:
                 answer_s=answer_s,
             ),
             check_s=check_s,
+            on_damage=lambda table, reason: self.damage.append((table, reason)),
         )
         self.position = 0
 

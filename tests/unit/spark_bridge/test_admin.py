@@ -118,9 +118,9 @@ def test_what_is_missing_is_named(server: AnsweringServer) -> None:
 def test_a_backfill_of_a_table_without_cdc_is_told_the_statement(server: AnsweringServer) -> None:
     """Nobody should make the events topic by hand: the agent does, with its partitions and subscription."""
     with pytest.raises(
-        TopicError, match=r"an agent makes it when shop\.orders has CDC\. Run ALTER TABLE shop\.orders WITH"
+        TopicError, match=r'an agent makes it when shop\."Orders" has CDC\. Run ALTER TABLE shop\."Orders" WITH'
     ):
-        events_partitions(options(server), "shop.orders")
+        events_partitions(options(server), "shop", "Orders")
 
 
 TOPIC = "persistent://public/default/t"

@@ -1,14 +1,10 @@
 """One micro-batch of a mirror: which Cassandra partitions it touches, what their rows are now, what changed.
 
-Only the touched partitions are folded again, from the records that the mirror keeps and those of the batch. The change
-log, the history and the rows are written from the same list of changes, in this order, so a failure in between
-repeats the same list.
+Only the touched partitions are folded again (spark_bridge.jobs.touched_rows). The change log, the history and the rows are
+written from the same list of changes, in this order, so a failure in between repeats the same list.
 
 A truncation is an epoch of its own (spark_bridge.jobs.mirror_clearings). With a change log or a history, the records before it
 are one, too, so that these tables have the rows that it took.
-
-The module has more than 500 lines: the steps of an epoch share its plan, and what a failure between two of them repeats can only
-be seen where all of them are.
 """
 
 from __future__ import annotations
@@ -19,12 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from spark_bridge.jobs.batch_content import (
     MOST_HERE,
@@ -34,6 +29,7 @@ from spark_bridge.jobs.batch_content import (
 )
 from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, in_few_tasks, is_large
 from spark_bridge.jobs.completeness import tag_commits
+from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import add_versions, has_epoch
 from spark_bridge.jobs.kept_records import Run
 from spark_bridge.jobs.lake_table import LakeTable, quoted
@@ -44,36 +40,22 @@ from spark_bridge.jobs.mirror_rows import (
     OWN,
     OWNER,
     WRITETIME,
-    change_op,
-    content_text,
     counts_and_soonest,
-    identified,
     merge_rows,
     renamed_columns,
     whole,
 )
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables, known_creations, not_applied
-from spark_bridge.jobs.row_steps import ImageColumns, RowChanges, record_images, row_changes, row_images
 from spark_bridge.jobs.small_merge import (
-    IS_ROW,
-    gone_ids,
-    local_frame,
-    local_owners,
-    merge_folded,
-    owners_here,
-    shown_ids,
     soonest_expiry,
 )
+from spark_bridge.jobs.touched_rows import TouchedRows
 from spark_bridge.rows.cleared import of_life
 from spark_bridge.rows.conformed import conformed
-from spark_bridge.rows.folding import all_records, folded, folded_here, shown_rows
-from spark_bridge.rows.key_columns import KeyColumns
-from spark_bridge.rows.range_scope import RangeScope
+from spark_bridge.rows.folding import all_records, shown_rows
 from spark_bridge.rows.record_places import RECORD_SOURCE, stands_before
-from spark_bridge.rows.row_chain import ChainRules, SaidKind
-from spark_bridge.rows.table_lives import TableLife, is_of_life, newest_life
+from spark_bridge.rows.table_lives import is_of_life, newest_life
 from spark_bridge.rows.table_rows import table_columns, table_rows
-from spark_bridge.spark_line import HAS_DATA_SOURCES
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.table_clearing import TableClearing
 from spark_bridge.topics.topic_schemas import TopicSchemas
@@ -95,64 +77,6 @@ class MirrorSettings:
     history: bool = False
     static_columns: tuple[str, ...] | None = None
     is_known: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """One micro-batch in progress."""
-
-    schemas: TopicSchemas
-    applied: Applied
-    content: BatchContent
-    is_new_table: bool
-    is_large: bool
-    """Whether the tables are so large that they should not be written anew for a few rows."""
-    clearings: Sequence[TableClearing] = ()
-    """Truncations and drops that count for the records."""
-    judges_all: bool = False
-    """Whether all rows are judged again, not only those that records speak of."""
-    histories: Sequence[LakeTable] = ()
-    """Those that do not have this epoch yet: a run that failed may have written it."""
-
-    @property
-    def epoch(self) -> int:
-        return self.applied.epoch + 1
-
-    @property
-    def life(self) -> TableLife | None:
-        return newest_life(each for each in (self.applied.life, self.content.life) if each is not None)
-
-    @property
-    def statics(self) -> tuple[str, ...]:
-        """The table's static columns, as far as records have named them; those that were dropped are among them.
-
-        Cassandra refuses to add a column again as one of another kind, so what was static once is so for good.
-        """
-        known = () if self.is_new_table else self.applied.static_columns
-        return tuple(sorted({*known, *self.content.static_columns}))
-
-    @property
-    def has_expired(self) -> bool:
-        """Whether rows may be over at the micro-batch's time."""
-        expiry = self.applied.next_expiry_s
-        return expiry is not None and expiry <= self.applied.clock_s
-
-    @property
-    def gone_columns(self) -> frozenset[str]:
-        """Value columns that were dropped and added again since the tables followed the schema."""
-        version = self.applied.schema_version
-        return self.schemas.dropped_since(self.schemas.newest.version if version is None else version)
-
-
-class _Folded(NamedTuple):
-    """What the rules say of all keys of some Cassandra partitions (FOLDED_SCHEMA), and which these are (`owner`).
-
-    `here`: the same in this process, where it is little.
-    """
-
-    judged: DataFrame
-    owners: DataFrame
-    here: pa.Table | None
 
 
 class MirrorBatch:
@@ -362,7 +286,7 @@ class MirrorBatch:
             is_new_table = begins_anew or (applied.begins_anew and content.records > 0)
             life = newest_life(each for each in (applied.life, content.life) if each is not None)
             pending = of_life(self._pending(applied).clearings, life)
-            plan = _Plan(
+            plan = EpochPlan(
                 TopicSchemas.fetch(self._options),
                 applied,
                 content,
@@ -372,7 +296,7 @@ class MirrorBatch:
                 judges_all=bool(pending),
             )
             raw = records if plan.life is None else records.where(is_of_life(plan.life))
-            folds = self._folded(all_records(raw, plan.schemas), plan)
+            folds = self._touched(plan).folded(all_records(raw, plan.schemas))
             after = table_rows(shown_rows(folds.judged), plan.schemas, self._options.numbers).localCheckpoint()
             touched = folds.owners if folds.here is not None else folds.owners.localCheckpoint()
             if content.records < FEW_RECORDS and not plan.judges_all:
@@ -384,7 +308,7 @@ class MirrorBatch:
         return after.unionByName(self._in_newest_schema(others, after.schema, plan))
 
     @staticmethod
-    def _in_newest_schema(rows: DataFrame, wanted: StructType, plan: _Plan) -> DataFrame:
+    def _in_newest_schema(rows: DataFrame, wanted: StructType, plan: EpochPlan) -> DataFrame:
         """Rows of the mirror as a table that follows the newest schema has them."""
         schema = StructType([each for each in rows.schema if each.name not in OWN])
         renamed = zip(renamed_columns(schema.names, plan.schemas), schema.names, strict=True)
@@ -418,7 +342,7 @@ class MirrorBatch:
         )
         assert isinstance(creations, dict)
         assert isinstance(schemas, TopicSchemas)
-        plan = _Plan(schemas, applied, content, is_new_table, is_large)
+        plan = EpochPlan(schemas, applied, content, is_new_table, is_large)
         plan = replace(
             plan,
             clearings=of_life(clearings, plan.life),
@@ -457,31 +381,35 @@ class MirrorBatch:
         self._tables.save_applied(done)
         return counts
 
-    def _fold_and_merge(self, raw: DataFrame, plan: _Plan) -> tuple[Mapping[str, int], int | None, Run]:
+    def _fold_and_merge(self, raw: DataFrame, plan: EpochPlan) -> tuple[Mapping[str, int], int | None, Run]:
         """Counts of changed rows, when the first row expires, and what is kept."""
         raw = in_few_tasks(raw) if plan.content.records <= MOST_HERE else raw
-        judged, owners, here = self._folded(all_records(raw, plan.schemas), plan)
-        if here is None:
+        touched = self._touched(plan)
+        folded = touched.folded(all_records(raw, plan.schemas))
+        if folded.here is None:
             # Checkpoints and not caches: Delta's MERGE would copy cached rows, once for each table.
-            judged = judged.localCheckpoint()
+            folded = folded._replace(judged=folded.judged.localCheckpoint())
         rows = self._tables.rows
-        if here is not None and not self._keeps_more and rows.counts_merges and rows.read() is not None:
-            counts, run, _ = self._merge_and_keep(judged, plan, partial(self._merge_here, here, judged, plan))
-            return counts, soonest_expiry(here), run
+        if folded.here is not None and not self._keeps_more and rows.counts_merges and rows.read() is not None:
+            counts, run, _ = self._merge_and_keep(folded.judged, plan, lambda: touched.merge_here(folded))
+            return counts, soonest_expiry(folded.here), run
         columns = [*table_columns(plan.schemas), *OWN]
         if self._keeps_more:
-            told = self._row_changes(raw, judged, owners, plan, here=here is not None)
+            told = touched.row_changes(raw, folded)
             self._write_steps(told.steps, plan)
             merge = partial(merge_rows, rows, told.merged, columns, told.ids, is_large=plan.is_large)
-            _, run, (counted,) = self._merge_and_keep(judged, plan, merge, told.counts_and_soonest)
+            _, run, (counted,) = self._merge_and_keep(folded.judged, plan, merge, told.counts_and_soonest)
         else:
-            compared = self._compared(judged, owners, plan).localCheckpoint()
+            compared = touched.compared(folded).localCheckpoint()
             merge = partial(merge_rows, rows, compared.where("op <> 'same'"), columns, is_large=plan.is_large)
-            _, run, (counted,) = self._merge_and_keep(judged, plan, merge, lambda: counts_and_soonest(compared))
+            _, run, (counted,) = self._merge_and_keep(folded.judged, plan, merge, lambda: counts_and_soonest(compared))
         return *cast("tuple[Mapping[str, int], int | None]", counted), run
 
+    def _touched(self, plan: EpochPlan) -> TouchedRows:
+        return TouchedRows(self._tables, self._options, plan, self._static_columns)
+
     def _merge_and_keep(
-        self, judged: DataFrame, plan: _Plan, merge: Callable[[], Mapping[str, int]], *others: Callable[[], object]
+        self, judged: DataFrame, plan: EpochPlan, merge: Callable[[], Mapping[str, int]], *others: Callable[[], object]
     ) -> tuple[Mapping[str, int], Run, list[object]]:
         """What the steps gave, which run beside each other: the merge, the writing of what is kept, and `others`."""
         runs = plan.applied.runs
@@ -492,25 +420,6 @@ class MirrorBatch:
             judged.sparkSession, merge, lambda: self._tables.kept.write(judged, number, seen_s), *others
         )
         return cast("Mapping[str, int]", counts), cast("Run", run), found
-
-    def _folded(self, records: DataFrame, plan: _Plan) -> _Folded:
-        owners, is_few = self._touched_owners(records, plan)
-        rules = plan.schemas, self._static_columns, plan.applied.clock_s, plan.clearings
-        kept = self._kept(owners, plan)
-        here = folded_here(records, kept, *rules) if is_few else None
-        if here is None:
-            return _Folded(folded(records, kept, *rules), owners, None)
-        session = records.sparkSession
-        return _Folded(local_frame(session, here), local_owners(session, here), here)
-
-    def _merge_here(self, here: pa.Table, judged: DataFrame, plan: _Plan) -> Mapping[str, int]:
-        gone = gone_ids(here, has_clustering=bool(KeyColumns.of(plan.schemas).clustering))
-        after = table_rows(identified(judged), plan.schemas, self._options.numbers, OWN, shows=IS_ROW)
-        if self._options.numbers == "string":
-            after = after.localCheckpoint()  # Python functions write numbers out: once, not in each pass of the MERGE
-        listed = [*gone, *shown_ids(here)] if plan.is_large else ()
-        content, times = table_columns(plan.schemas), (WRITETIME, EXPIRES_AT)
-        return merge_folded(self._tables.rows, after, gone, ID, content, times, listed)
 
     def _histories_without(self, epoch: int) -> list[LakeTable]:
         return [each for each in self._histories if not (self._may_be_begun and has_epoch(each, epoch))]
@@ -527,91 +436,7 @@ class MirrorBatch:
             return cast("int | None", rows.agg(F.min(EXPIRES_AT)).collect()[0][0])
         return min((each for each in (known, new) if each is not None), default=None)
 
-    def _touched_owners(self, records: DataFrame, plan: _Plan) -> tuple[DataFrame, bool]:
-        """The owners to join the tables with, by left_semi: an owner may be there several times. Whether they may be folded here."""
-        touched = records.select("owner")
-        rows = self._tables.rows.read()
-        if plan.is_new_table or plan.judges_all:
-            all_owners = touched if rows is None else touched.union(rows.select(F.col(OWNER).alias("owner")))
-            return all_owners.distinct(), False
-        is_few = HAS_DATA_SOURCES and plan.content.records <= MOST_HERE
-        if rows is not None and plan.has_expired:
-            passed = rows.where(F.col(EXPIRES_AT) <= plan.applied.clock_s)
-            touched = touched.union(passed.select(F.col(OWNER).alias("owner")))
-            found = owners_here(touched) if is_few else None
-            return (touched.distinct(), False) if found is None else (found, True)
-        if plan.content.records < FEW_RECORDS:
-            return F.broadcast(touched), is_few  # else the tables are shuffled, whatever their size
-        return touched.distinct(), False
-
-    def _kept(self, owners: DataFrame, plan: _Plan) -> DataFrame | None:
-        """The kept records of the touched partitions."""
-        kept = None if plan.is_new_table else self._tables.read_kept(plan.applied)
-        if kept is None:
-            return None
-        return kept.join(owners, "owner", "left_semi")
-
-    def _compared(self, judged: DataFrame, owners: DataFrame, plan: _Plan) -> DataFrame:
-        """Rows of the touched partitions: `op`, `_cdc_id`, `after` (a struct, of rows that changed), `expires_at`."""
-        results = self._results(judged, plan)
-        now = results.withColumn("new", content_text("image", table_columns(plan.schemas)))
-        before = self._before(owners, results.schema["image"].dataType)
-        if before is None:
-            nothing = {"before": F.lit(None).cast(results.schema["image"].dataType), "old": F.lit(None).cast("string")}
-            compared = now.withColumns(nothing)
-        else:
-            old = content_text("image", table_columns(plan.schemas))
-            known = before.select(ID, F.col("image").alias("before"), old.alias("old"))
-            compared = now.select(ID, "image", "new").join(known, ID, "full_outer")
-        compared = compared.withColumnRenamed("image", "after").where("before IS NOT NULL OR after IS NOT NULL")
-        return compared.select(
-            change_op().alias("op"), ID, "after", F.col("after").getField(EXPIRES_AT).alias("expires_at")
-        ).withColumn("after", F.when(F.col("op") != "same", F.col("after")))
-
-    def _results(self, judged: DataFrame, plan: _Plan) -> DataFrame:
-        """What was judged: `_cdc_id`, `owner`, `image` (a struct of the table's columns and OWN; null: the row is gone), `removed_us`."""
-        after = table_rows(identified(judged), plan.schemas, self._options.numbers, OWN)
-        now = after.select(ID, F.col(OWNER).alias("owner"), whole(after.columns).alias("image"))
-        gone = judged.where("is_gone").select(F.hex("key").alias(ID), "owner", "removed_us")
-        return now.unionByName(gone, allowMissingColumns=True)
-
-    def _before(self, owners: DataFrame, image: DataType) -> DataFrame | None:
-        """The mirror's rows of the touched partitions: `_cdc_id`, `owner`, `image` in that type."""
-        rows = self._tables.rows.read()
-        if rows is None:
-            return None
-        touched = rows.join(owners.select(F.col("owner").alias(OWNER)), OWNER, "left_semi")
-        return touched.select(
-            ID, F.col(OWNER).alias("owner"), conformed(whole(rows.columns), rows.schema, image).alias("image")
-        )
-
-    def _row_changes(
-        self, raw: DataFrame, judged: DataFrame, owners: DataFrame, plan: _Plan, *, here: bool
-    ) -> RowChanges:
-        names = table_columns(plan.schemas)
-        statics = [each for each in names if each in (self._static_columns or plan.statics)]
-        columns = ImageColumns(names=names, statics=statics, own=OWN)
-        last_us = (plan.content.newest_publish_s or plan.applied.clock_s) * 1_000_000
-        gone_us = max(each.time_ms for each in plan.clearings) * 1_000 if plan.judges_all else last_us
-        removed_us = F.greatest("removed_us", F.lit(gone_us)) if plan.judges_all else F.col("removed_us")
-        known_us = F.when(F.col("image").isNull(), removed_us).otherwise(F.col("image").getField(WRITETIME))
-        results = self._results(judged, plan)
-        images = row_images(results, SaidKind.AFTER, columns, F.coalesce(known_us, F.lit(last_us)))
-        before = self._before(owners, results.schema["image"].dataType)
-        if before is not None:
-            images = images.union(row_images(before, SaidKind.BEFORE, columns, F.lit(None).cast("bigint")))
-        # Where records are read once more that were changes before, what differs from the rows is all that changes now.
-        if not (plan.applied.begins_anew or plan.applied.repeats_records):
-            images = images.union(record_images(raw, plan.schemas, self._options.numbers, columns))
-        rules = ChainRules(
-            has_clustering=bool(KeyColumns.of(plan.schemas).clustering),
-            covers=RangeScope([(each.version, each.key) for each in plan.schemas.versions]),
-            key_version=plan.schemas.newest.version,
-            gone_us=gone_us,
-        )
-        return row_changes(images, rules, columns, here=here)
-
-    def _write_steps(self, steps: DataFrame, plan: _Plan) -> None:
+    def _write_steps(self, steps: DataFrame, plan: EpochPlan) -> None:
         at_once(
             steps.sparkSession,
             *[partial(self._append, each, steps, plan.epoch) for each in self._logs],
@@ -626,7 +451,7 @@ class MirrorBatch:
         )
         log.append(named, writer=f"cassandra-cdc {self._tables.target}", epoch=epoch)
 
-    def _follow_schema(self, plan: _Plan) -> None:
+    def _follow_schema(self, plan: EpochPlan) -> None:
         """Key columns that were renamed, value columns that were dropped; new ones come with the first merge.
 
         What was dropped and added again since the last micro-batch is new, too. That is noted before anything is merged: a run

@@ -2,7 +2,7 @@
 
 The fold says which rows there are and which are gone. So the `MERGE` itself compares each row with the mirror's, and
 counts what it changed. A change log and a history need the rows as they were before, so with them a micro-batch reads the
-rows of the partitions that it touches (spark_bridge.jobs.mirror_batch).
+rows of the partitions that it touches (spark_bridge.jobs.touched_rows).
 """
 
 from __future__ import annotations

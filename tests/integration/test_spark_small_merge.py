@@ -69,7 +69,7 @@ def test_small_micro_batches_give_the_current_table(
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)
     folds = list[str]()
-    used = "spark_bridge.jobs.mirror_batch"
+    used = "spark_bridge.jobs.touched_rows"
     monkeypatch.setattr(f"{used}.folded_here", lambda *args: _noted(folds, "here", folded_here(*args)))
     monkeypatch.setattr(f"{used}.merge_folded", lambda *args: _noted(folds, "merge", merge_folded(*args)))
     for case, records, counts in _STEPS:

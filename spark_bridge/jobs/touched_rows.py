@@ -1,0 +1,181 @@
+"""The rows of the Cassandra partitions that a micro-batch of a mirror touches: what they are now, and what they were.
+
+Only these partitions are folded again, from the records that the mirror keeps and those of the micro-batch: in this process
+where they are few, else by Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.types import DataType
+
+from spark_bridge.jobs.batch_content import MOST_HERE
+from spark_bridge.jobs.batch_session import FEW_RECORDS
+from spark_bridge.jobs.epoch_plan import EpochPlan
+from spark_bridge.jobs.mirror_rows import (
+    EXPIRES_AT,
+    ID,
+    OWN,
+    OWNER,
+    WRITETIME,
+    change_op,
+    content_text,
+    identified,
+    whole,
+)
+from spark_bridge.jobs.mirror_state import MirrorTables
+from spark_bridge.jobs.row_steps import ImageColumns, RowChanges, record_images, row_changes, row_images
+from spark_bridge.jobs.small_merge import (
+    IS_ROW,
+    gone_ids,
+    local_frame,
+    local_owners,
+    merge_folded,
+    owners_here,
+    shown_ids,
+)
+from spark_bridge.rows.conformed import conformed
+from spark_bridge.rows.folding import folded as folded_rows
+from spark_bridge.rows.folding import folded_here
+from spark_bridge.rows.key_columns import KeyColumns
+from spark_bridge.rows.range_scope import RangeScope
+from spark_bridge.rows.row_chain import ChainRules, SaidKind
+from spark_bridge.rows.table_rows import table_columns, table_rows
+from spark_bridge.spark_line import HAS_DATA_SOURCES
+from spark_bridge.topics.options import BridgeOptions
+
+__all__ = ["Folded", "TouchedRows"]
+
+
+class Folded(NamedTuple):
+    """What the rules say of all keys of some Cassandra partitions (FOLDED_SCHEMA), and which these are (`owner`).
+
+    `here`: the same in this process, where it is little.
+    """
+
+    judged: DataFrame
+    owners: DataFrame
+    here: pa.Table | None
+
+
+class TouchedRows:
+    """Those of one micro-batch. `static_columns`: where the topic's records do not name them."""
+
+    def __init__(
+        self, tables: MirrorTables, options: BridgeOptions, plan: EpochPlan, static_columns: tuple[str, ...] | None
+    ) -> None:
+        self._tables = tables
+        self._options = options
+        self._plan = plan
+        self._static_columns = static_columns
+
+    def folded(self, records: DataFrame) -> Folded:
+        """What the rules say of all keys of the partitions that records touch, or whose rows have expired."""
+        owners, is_few = self._touched_owners(records)
+        rules = self._plan.schemas, self._static_columns, self._plan.applied.clock_s, self._plan.clearings
+        kept = self._kept(owners)
+        here = folded_here(records, kept, *rules) if is_few else None
+        if here is None:
+            return Folded(folded_rows(records, kept, *rules), owners, None)
+        session = records.sparkSession
+        return Folded(local_frame(session, here), local_owners(session, here), here)
+
+    def merge_here(self, folded: Folded) -> Mapping[str, int]:
+        """Merge what is folded in this process into the mirror's rows, which are not read before; their counts."""
+        here, judged = folded.here, folded.judged
+        assert here is not None  # the caller has seen to it
+        gone = gone_ids(here, has_clustering=bool(KeyColumns.of(self._plan.schemas).clustering))
+        after = table_rows(identified(judged), self._plan.schemas, self._options.numbers, OWN, shows=IS_ROW)
+        if self._options.numbers == "string":
+            after = after.localCheckpoint()  # Python functions write numbers out: once, not in each pass of the MERGE
+        listed = [*gone, *shown_ids(here)] if self._plan.is_large else ()
+        content, times = table_columns(self._plan.schemas), (WRITETIME, EXPIRES_AT)
+        return merge_folded(self._tables.rows, after, gone, ID, content, times, listed)
+
+    def compared(self, folded: Folded) -> DataFrame:
+        """Rows of the touched partitions: `op`, `_cdc_id`, `after` (a struct, of rows that changed), `expires_at`."""
+        results = self._results(folded.judged)
+        now = results.withColumn("new", content_text("image", table_columns(self._plan.schemas)))
+        before = self._before(folded.owners, results.schema["image"].dataType)
+        if before is None:
+            nothing = {"before": F.lit(None).cast(results.schema["image"].dataType), "old": F.lit(None).cast("string")}
+            compared = now.withColumns(nothing)
+        else:
+            old = content_text("image", table_columns(self._plan.schemas))
+            known = before.select(ID, F.col("image").alias("before"), old.alias("old"))
+            compared = now.select(ID, "image", "new").join(known, ID, "full_outer")
+        compared = compared.withColumnRenamed("image", "after").where("before IS NOT NULL OR after IS NOT NULL")
+        return compared.select(
+            change_op().alias("op"), ID, "after", F.col("after").getField(EXPIRES_AT).alias("expires_at")
+        ).withColumn("after", F.when(F.col("op") != "same", F.col("after")))
+
+    def row_changes(self, raw: DataFrame, folded: Folded) -> RowChanges:
+        """How the rows changed within the micro-batch, step by step."""
+        names = table_columns(self._plan.schemas)
+        statics = [each for each in names if each in (self._static_columns or self._plan.statics)]
+        columns = ImageColumns(names=names, statics=statics, own=OWN)
+        last_us = (self._plan.content.newest_publish_s or self._plan.applied.clock_s) * 1_000_000
+        gone_us = max(each.time_ms for each in self._plan.clearings) * 1_000 if self._plan.judges_all else last_us
+        removed_us = F.greatest("removed_us", F.lit(gone_us)) if self._plan.judges_all else F.col("removed_us")
+        known_us = F.when(F.col("image").isNull(), removed_us).otherwise(F.col("image").getField(WRITETIME))
+        results = self._results(folded.judged)
+        images = row_images(results, SaidKind.AFTER, columns, F.coalesce(known_us, F.lit(last_us)))
+        before = self._before(folded.owners, results.schema["image"].dataType)
+        if before is not None:
+            images = images.union(row_images(before, SaidKind.BEFORE, columns, F.lit(None).cast("bigint")))
+        # Where records are read once more that were changes before, what differs from the rows is all that changes now.
+        if not (self._plan.applied.begins_anew or self._plan.applied.repeats_records):
+            images = images.union(record_images(raw, self._plan.schemas, self._options.numbers, columns))
+        rules = ChainRules(
+            has_clustering=bool(KeyColumns.of(self._plan.schemas).clustering),
+            covers=RangeScope([(each.version, each.key) for each in self._plan.schemas.versions]),
+            key_version=self._plan.schemas.newest.version,
+            gone_us=gone_us,
+        )
+        return row_changes(images, rules, columns, here=folded.here is not None)
+
+    def _touched_owners(self, records: DataFrame) -> tuple[DataFrame, bool]:
+        """The owners to join the tables with, by left_semi: an owner may be there several times. Whether they may be folded here."""
+        touched = records.select("owner")
+        rows = self._tables.rows.read()
+        if self._plan.is_new_table or self._plan.judges_all:
+            all_owners = touched if rows is None else touched.union(rows.select(F.col(OWNER).alias("owner")))
+            return all_owners.distinct(), False
+        is_few = HAS_DATA_SOURCES and self._plan.content.records <= MOST_HERE
+        if rows is not None and self._plan.has_expired:
+            passed = rows.where(F.col(EXPIRES_AT) <= self._plan.applied.clock_s)
+            touched = touched.union(passed.select(F.col(OWNER).alias("owner")))
+            found = owners_here(touched) if is_few else None
+            return (touched.distinct(), False) if found is None else (found, True)
+        if self._plan.content.records < FEW_RECORDS:
+            return F.broadcast(touched), is_few  # else the tables are shuffled, whatever their size
+        return touched.distinct(), False
+
+    def _kept(self, owners: DataFrame) -> DataFrame | None:
+        """The kept records of the touched partitions."""
+        kept = None if self._plan.is_new_table else self._tables.read_kept(self._plan.applied)
+        if kept is None:
+            return None
+        return kept.join(owners, "owner", "left_semi")
+
+    def _results(self, judged: DataFrame) -> DataFrame:
+        """What was judged: `_cdc_id`, `owner`, `image` (a struct of the table's columns and OWN; null: the row is gone), `removed_us`."""
+        after = table_rows(identified(judged), self._plan.schemas, self._options.numbers, OWN)
+        now = after.select(ID, F.col(OWNER).alias("owner"), whole(after.columns).alias("image"))
+        gone = judged.where("is_gone").select(F.hex("key").alias(ID), "owner", "removed_us")
+        return now.unionByName(gone, allowMissingColumns=True)
+
+    def _before(self, owners: DataFrame, image: DataType) -> DataFrame | None:
+        """The mirror's rows of the touched partitions: `_cdc_id`, `owner`, `image` in that type."""
+        rows = self._tables.rows.read()
+        if rows is None:
+            return None
+        touched = rows.join(owners.select(F.col("owner").alias(OWNER)), OWNER, "left_semi")
+        return touched.select(
+            ID, F.col(OWNER).alias("owner"), conformed(whole(rows.columns), rows.schema, image).alias("image")
+        )

@@ -24,6 +24,8 @@ SMALL_RUNS: Final = {
 _JARS: Final = "spark.jars"
 _PACKAGES: Final = "spark.jars.packages"
 _JVM_OPTIONS: Final = "spark.driver.defaultJavaOptions"
+_USERS_JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_WRITES_ARCHIVE: Final = "-XX:ArchiveClassesAtExit"
 _SETTINGS: Final = {
     **SMALL_RUNS,
     # Spark keeps so many pieces of compiled code. A micro-batch of a mirror has more than the 100 of its default, and the next
@@ -58,12 +60,21 @@ class _Builder(SparkSession.Builder):
             return super().getOrCreate()
         # Jars that see each other must have one class loader: that of the home, or the one of Spark's settings.
         are_alone = settings.get(_JARS) == _jar_list(self._jars) and _PACKAGES not in settings
-        with spark_home(self._jars if are_alone else ()) as home:
-            if home is not None and home.jvm_options:
-                settings[_JVM_OPTIONS] = " ".join([*filter(None, [settings.get(_JVM_OPTIONS)]), *home.jvm_options])
-            if home is not None and are_alone:
-                del settings[_JARS]
-            return super().getOrCreate()
+        given = dict(settings)
+        try:
+            with spark_home(self._jars if are_alone else ()) as home:
+                if home is not None and are_alone:
+                    del settings[_JARS]
+                if (
+                    home is not None
+                    and home.jvm_options
+                    and _WRITES_ARCHIVE not in settings.get(_USERS_JVM_OPTIONS, "")
+                ):
+                    settings[_JVM_OPTIONS] = " ".join([*filter(None, [settings.get(_JVM_OPTIONS)]), *home.jvm_options])
+                return super().getOrCreate()
+        finally:
+            settings.clear()  # the builder may be used again
+            settings.update(given)
 
 
 def _jar_list(jars: Sequence[Path]) -> str:

@@ -4,7 +4,8 @@
   `PythonUtils.sparkPythonPath`). The zip has sources alone, so each process compiles PySpark again, which takes a second; a
   run that reads a topic starts five, one after the other. A PySpark that pip has installed stands beside it, compiled.
 - The JVM shares an archive of loaded classes (CDS, JEP 350) only if it starts with the class path of the JVM that wrote it.
-  A home with all jars in one folder has such a class path, and a place for the archive.
+  Jars that Spark is given later (`spark.jars`) are not on it; a home has its jars there, behind Spark's own, and a place for
+  the archive.
 
 Where Spark has a configuration from elsewhere it starts as that says: such a file may name another master, jars or options
 of Java, and Spark has no way to add to them.
@@ -25,14 +26,18 @@ from typing import Final
 
 import pyspark
 from pyspark import SparkContext
+from pyspark.find_spark_home import _find_spark_home
 
 from runtime.cache_folder import cache_dir
 
 __all__ = ["SparkHome", "configured_elsewhere", "spark_home"]
 
-_VARIABLE: Final = "SPARK_HOME"
+_HOME: Final = "SPARK_HOME"
+# Spark's scripts put it behind Spark's own jars.
+_MORE_JARS: Final = "SPARK_DIST_CLASSPATH"
 _CONFIGURATION: Final = (
-    _VARIABLE,
+    _HOME,
+    _MORE_JARS,
     "HADOOP_CONF_DIR",
     "MASTER",
     "PYSPARK_GATEWAY_PORT",
@@ -42,15 +47,14 @@ _CONFIGURATION: Final = (
     "YARN_CONF_DIR",
 )
 _INTERPRETERS: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-_OTHER_SPARKS: Final = ("conf", "spark-distribution")
 _ZIP: Final = "python/lib/pyspark.zip"
 _JARS: Final = "jars"
-_NEEDED: Final = ("bin", "sbin")
+_NEEDED: Final = ("bin", "sbin", _JARS)
 
 
 @dataclass(frozen=True, slots=True)
 class SparkHome:
-    """A folder below the cache folder, of links to an installed PySpark and to more jars."""
+    """A folder below the cache folder, of links to an installed PySpark, for sessions with some more jars."""
 
     folder: Path
 
@@ -61,7 +65,7 @@ class SparkHome:
         if java is None:
             return None
         state = java.stat()
-        return self.folder / f"classes-{_digest(java, state.st_size, state.st_mtime_ns)}.jsa"
+        return self.folder / f"classes-{_digest(java, state.st_size, int(state.st_mtime))}.jsa"
 
     @property
     def jvm_options(self) -> tuple[str, ...]:
@@ -71,26 +75,32 @@ class SparkHome:
             return ()
         return (f'"-XX:SharedArchiveFile={archive}"', "-Xshare:auto", "-Xlog:cds*=off")
 
-    def outdated_archives(self) -> list[Path]:
-        """Archives of other Javas in this home, and those of a PySpark that was here before, or was removed."""
-        place, state, _ = self.folder.name.split("-")
-        found = [each for each in self.folder.glob("classes-*") if each != self.archive]
-        for home in self.folder.parent.iterdir():
-            is_replaced = home.name.startswith(f"{place}-") and not home.name.startswith(f"{place}-{state}-")
-            if is_replaced or not (home / _NEEDED[0]).exists():
-                found += home.glob("classes-*")
-        return found
+    def other_archives(self) -> list[Path]:
+        """Those of the same place of PySpark (of other jars, another Java, an earlier PySpark), and of a PySpark that is gone."""
+        place = self.folder.name.split("-")[0]
+        homes = [
+            each
+            for each in self.folder.parent.iterdir()
+            if each.name.startswith(f"{place}-") or not (each / _NEEDED[0]).exists()
+        ]
+        return [each for home in homes for each in home.glob("classes-*") if each != self.archive]
 
 
 def configured_elsewhere() -> str | None:
     """The variable or folder from which Spark takes a configuration that is not the session's; None: there is none."""
-    folders = [str(_installed() / each) for each in _OTHER_SPARKS if (_installed() / each).exists()]
-    return next((each for each in _CONFIGURATION if each in os.environ), None) or next(iter(folders), None)
+    named = next((each for each in _CONFIGURATION if each in os.environ), None)
+    if named is not None:
+        return named
+    found = Path(_find_spark_home())  # type: ignore[no-untyped-call]
+    if not found.samefile(_installed()):
+        return str(found)
+    configuration = found / "conf"
+    return str(configuration) if configuration.exists() else None
 
 
 @contextmanager
 def spark_home(jars: Sequence[Path]) -> Iterator[SparkHome | None]:
-    """While the JVM of a local master is started: `SPARK_HOME` with `jars` among Spark's own; None: it stays as it is.
+    """While the JVM of a local master is started: a home, with `jars` behind Spark's own; None: all stays as it is.
 
     It stays where a JVM runs already, where Spark is configured elsewhere, where this PySpark was not installed by pip,
     where its processes run by another interpreter, which may have no PySpark, and where the cache folder cannot be
@@ -100,11 +110,13 @@ def spark_home(jars: Sequence[Path]) -> Iterator[SparkHome | None]:
     if home is None:
         yield None
         return
-    os.environ[_VARIABLE] = str(home.folder)
+    os.environ[_HOME] = str(home.folder)
+    os.environ[_MORE_JARS] = os.pathsep.join(str(each.absolute()) for each in jars)
     try:
         yield home
     finally:
-        os.environ.pop(_VARIABLE, None)  # other processes of this one may have another Spark
+        for name in (_HOME, _MORE_JARS):
+            os.environ.pop(name, None)  # other processes of this one may have another Spark
 
 
 def _installed() -> Path:
@@ -114,7 +126,7 @@ def _installed() -> Path:
 def _is_ours_to_choose() -> bool:
     others = [name for name in _INTERPRETERS if os.environ.get(name, sys.executable) != sys.executable]
     found = _installed()
-    is_installed_by_pip = (found / _ZIP).is_file() and all((found / name).is_dir() for name in (*_NEEDED, _JARS))
+    is_installed_by_pip = (found / _ZIP).is_file() and all((found / name).is_dir() for name in _NEEDED)
     is_running = SparkContext._gateway is not None  # noqa: SLF001  (PySpark names its JVM nowhere else)
     return configured_elsewhere() is None and not others and is_installed_by_pip and not is_running
 
@@ -122,26 +134,24 @@ def _is_ours_to_choose() -> bool:
 def _home(jars: Sequence[Path]) -> SparkHome | None:
     installed = _installed()
     try:
-        # Another PySpark in the same place has other jars, and the same file of a jar may be another jar.
-        state = _digest(pyspark.__version__, (installed / _JARS).stat().st_mtime_ns)
-        files = sorted((each.absolute(), each.stat().st_size, each.stat().st_mtime_ns) for each in jars)
+        # Another PySpark in the same place has other jars, and the same file of a jar may be another jar. In whole seconds:
+        # images of containers have no others.
+        state = _digest(pyspark.__version__, int((installed / _JARS).stat().st_mtime))
+        files = [(each.absolute(), each.stat().st_size, int(each.stat().st_mtime)) for each in jars]
         home = cache_dir() / "spark-homes" / f"{_digest(installed)}-{state}-{_digest(*files)}"
         if not home.is_dir():
-            _make(home, installed, jars)
-        return SparkHome(home) if os.access(home / _JARS, os.R_OK | os.X_OK) else None
+            _make(home, installed)
+        return SparkHome(home) if os.access(home, os.R_OK | os.X_OK) else None
     except OSError:
         return None
 
 
-def _make(home: Path, installed: Path, jars: Sequence[Path]) -> None:
+def _make(home: Path, installed: Path) -> None:
     home.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{home.name}.", dir=home.parent))
     try:
         for name in _NEEDED:
             (made / name).symlink_to(installed / name)
-        (made / _JARS).mkdir()
-        for jar in (*(installed / _JARS).iterdir(), *jars):
-            (made / _JARS / jar.name).symlink_to(jar.absolute())
         made.chmod(0o755)  # mkdtemp makes it private
         # It appears with all of its links; of two processes the first one makes it.
         made.rename(home)

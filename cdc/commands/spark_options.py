@@ -179,11 +179,11 @@ def resolved_ms(options: Mapping[str, str]) -> int | None:
 
 
 def open_session(
-    jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False, is_short: bool = True
+    jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False, is_short: bool = False
 ) -> SparkSession:
     """A session with Delta Lake, and Iceberg if asked; under spark-submit the master is what that says. Raises SparkJobError.
 
-    `is_short`: its JVM will not run for hours.
+    `is_short`: most runs of the command take less than a minute.
     """
     from pyspark.errors import PySparkRuntimeError
 

@@ -181,7 +181,7 @@ def latest_command(
     options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
     statics = _columns(static_columns)
     check_topics(options)
-    session = open_session(jars, master, iceberg=target is not None and may_be_iceberg(target))
+    session = open_session(jars, master, iceberg=target is not None and may_be_iceberg(target), is_short=True)
     lines: list[str] = []
     try:
         complete_until = None if as_of is not None else _complete(resolved_ms(options))

@@ -108,7 +108,7 @@ def _of_mirrors(config: LineConfig, key: object) -> list[Finding]:
     assert isinstance(key, RowKey)
     _step("mirrors")
     try:
-        spark = open_session((), None, iceberg=any(may_be_iceberg(each) for each in config.mirrors))
+        spark = open_session((), None, iceberg=any(may_be_iceberg(each) for each in config.mirrors), is_short=True)
     except ImportError as error:
         return [failure("", f"{error.name} is not installed", "pip install 'cassandra-cdc[spark]', or --no-mirrors")]
     findings = []

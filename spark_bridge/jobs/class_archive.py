@@ -34,7 +34,7 @@ _ROWS: Final = 100
 
 
 def write_archive(jars: Sequence[Path]) -> Path:
-    """Write the archive for local sessions with these jars, and remove those that no session uses any more.
+    """Write the archive for local sessions with these jars, in place of any other of this PySpark.
 
     Raises ConfigError where Spark's home or Java cannot be chosen here, and SparkBridgeError if Spark fails.
     """
@@ -45,8 +45,8 @@ def write_archive(jars: Sequence[Path]) -> Path:
         reason = (
             f"Spark takes its configuration from {where}; only sessions without one use an archive"
             if where
-            else "PYSPARK_PYTHON or PYSPARK_DRIVER_PYTHON is another interpreter, PySpark was not installed by pip, two "
-            "jars have one name, or the cache folder cannot be written"
+            else "PYSPARK_PYTHON or PYSPARK_DRIVER_PYTHON is another interpreter, PySpark was not installed by pip, a jar is "
+            "missing, or the cache folder cannot be written"
         )
         raise ConfigError.of("Spark's home", f"cannot be chosen here: {reason}")
     archive = home.archive
@@ -54,41 +54,45 @@ def write_archive(jars: Sequence[Path]) -> Path:
         java_home = os.environ.get("JAVA_HOME")
         where = f"there is no bin/java in {java_home}" if java_home else "is not set, and there is no java in PATH"
         raise ConfigError.of("JAVA_HOME", f"{where}; install a JDK 17, or name one")
-    for each in (archive, *home.outdated_archives()):
-        each.unlink(missing_ok=True)
     _write(archive, jars)
+    for each in home.other_archives():
+        each.unlink(missing_ok=True)
     return archive
 
 
 def _write(archive: Path, jars: Sequence[Path]) -> None:
     # A name of its own until it is whole: another command would start with half of it.
     written = archive.with_name(f"{archive.name}.{os.getpid()}")
-    command = [sys.executable, "-m", __name__, str(written), *map(str, jars)]
+    try:
+        _let_spark_write(written, jars)
+        written.chmod(0o444)
+        written.rename(archive)
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def _let_spark_write(archive: Path, jars: Sequence[Path]) -> None:
+    command = [sys.executable, "-m", __name__, str(archive), *map(str, jars)]
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         try:
             code = process.wait(_PATIENCE_S)
-        except BaseException as error:
+        except subprocess.TimeoutExpired as error:
+            raise SparkBridgeError(f"Spark wrote no archive of its classes within {_PATIENCE_S} s") from error
+        finally:
+            # Its JVM, too, which would write the archive even after a Ctrl-C or an error here.
             with suppress(ProcessLookupError):
-                os.killpg(
-                    process.pid, signal.SIGKILL
-                )  # its JVM, too, which would write the archive even after a Ctrl-C
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            written.unlink(missing_ok=True)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise SparkBridgeError(f"Spark wrote no archive of its classes within {_PATIENCE_S} s") from error
-            raise
-        if code or not written.is_file():
+        if code or not archive.is_file():
             output.seek(0)
             raise SparkBridgeError(f"Spark wrote no archive of its classes: {_reason(output.read())}")
-    written.chmod(0o444)
-    written.rename(archive)
 
 
 def _reason(output: str) -> str:
     """What Java says of itself if it did not start, else the last line."""
     lines = output.strip().splitlines() or ["it said nothing"]
-    return next((each for each in lines if each.startswith(("Error", "Cannot"))), lines[-1])
+    return next((each for each in lines if each.startswith(("Unrecognized", "Cannot", "Error"))), lines[-1])
 
 
 def _run(archive: str, jars: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """The rows of the Cassandra partitions that a micro-batch of a mirror touches: what they are now, and what they were.
 
 Only these partitions are folded again, from the records that the mirror keeps and those of the micro-batch: in this process
-where they are few, else by Spark.
+where they are few, else by Spark. With a new table, and where all rows are judged again, that is all partitions.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Folded(NamedTuple):
 
 
 class TouchedRows:
-    """Those of one micro-batch. `static_columns`: where the topic's records do not name them."""
+    """Those of one micro-batch. `static_columns`: as the user has named them; None: as records do."""
 
     def __init__(
         self, tables: MirrorTables, options: BridgeOptions, plan: EpochPlan, static_columns: tuple[str, ...] | None

@@ -16,7 +16,8 @@ from spark_bridge import session_builder
 from spark_bridge.spark_home import SparkHome, spark_home
 
 SPARK_HOME = "SPARK_HOME"
-_ELSEWHERE = ("HADOOP_CONF_DIR", "MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "YARN_CONF_DIR")
+MORE_JARS = "SPARK_DIST_CLASSPATH"
+_ELSEWHERE = (MORE_JARS, "HADOOP_CONF_DIR", "MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "YARN_CONF_DIR")
 _INSTALLED = Path(pyspark.__file__).parent
 
 
@@ -41,30 +42,30 @@ def _home(*jars: Path) -> SparkHome:
     with spark_home(jars) as home:
         assert home is not None
         assert os.environ[SPARK_HOME] == str(home.folder)
+        assert os.environ[MORE_JARS] == ":".join(str(each.absolute()) for each in jars)
     assert SPARK_HOME not in os.environ
+    assert MORE_JARS not in os.environ
     return home
 
 
-def test_it_has_sparks_scripts_and_all_jars_but_no_packed_pyspark(jar: Path) -> None:
+def test_it_has_sparks_scripts_and_jars_but_no_packed_pyspark(jar: Path) -> None:
     """The second time it is there."""
     home = _home(jar)
-    assert {each.name for each in (home.folder / "jars").iterdir()} == {
-        *(each.name for each in (_INSTALLED / "jars").iterdir()),
-        "beside.jar",
-    }
-    assert (home.folder / "bin" / "spark-submit").samefile(_INSTALLED / "bin" / "spark-submit")
+    for name in ("jars", "bin/spark-submit"):
+        assert (home.folder / name).samefile(_INSTALLED / name)
     assert not (home.folder / "python").exists()
     assert _home(jar) == home
     assert _home() != home
 
 
-def test_sparks_own_scripts_start_java_with_it(jar: Path) -> None:
-    """`spark-submit --version` of the home, whose class path is the home's."""
-    home = _home(jar)
-    environment = {**os.environ, SPARK_HOME: str(home.folder), "SPARK_PRINT_LAUNCH_COMMAND": "1"}
-    command = [str(home.folder / "bin" / "spark-submit"), "--version"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
-    assert f"{home.folder}/jars/*" in done.stderr
+def test_sparks_own_scripts_start_java_with_it_and_with_the_jars_behind_sparks_own(jar: Path) -> None:
+    """By `spark-submit --version` of the home, which prints how it starts Java."""
+    with spark_home([jar]) as home:
+        assert home is not None
+        command = [str(home.folder / "bin" / "spark-submit"), "--version"]
+        environment = {**os.environ, "SPARK_PRINT_LAUNCH_COMMAND": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert f"{home.folder}/jars/*:{jar} " in done.stderr
     assert f"version {pyspark.__version__}" in done.stderr
 
 
@@ -100,8 +101,8 @@ def test_a_cache_folder_that_cannot_be_made_changes_nothing(cache: Path) -> None
         assert SPARK_HOME not in os.environ
 
 
-def test_archives_of_a_java_or_a_pyspark_that_was_removed_or_replaced_are_outdated(jar: Path) -> None:
-    """Each has 200 MB. Those of another PySpark, and of other jars, are not."""
+def test_one_place_of_pyspark_has_one_archive(jar: Path) -> None:
+    """Each has 200 MB. That of another place stays, unless its PySpark is gone."""
     home = _home()
     place, state, jars = home.folder.name.split("-")
     removed, replaced, another = (
@@ -112,13 +113,14 @@ def test_archives_of_a_java_or_a_pyspark_that_was_removed_or_replaced_are_outdat
         shutil.copytree(home.folder, each, symlinks=True)
     (removed / "bin").unlink()
     (removed / "bin").symlink_to("/nowhere")
+    others = _home(jar)
     assert home.archive is not None
-    for folder in (removed, replaced, another, _home(jar).folder):
+    for folder in (removed, replaced, another, others.folder):
         (folder / "classes-1.jsa").touch()
     home.archive.touch()
     (home.folder / "classes-older.jsa").touch()
-    assert {each.parent for each in home.outdated_archives()} == {removed, replaced, home.folder}
-    assert home.archive not in home.outdated_archives()
+    assert {each.parent for each in home.other_archives()} == {removed, replaced, home.folder, others.folder}
+    assert home.archive not in home.other_archives()
 
 
 def test_an_archive_belongs_to_one_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,21 +153,16 @@ def test_a_jar_that_was_replaced_or_is_another_of_the_same_relative_path_has_ano
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.jar").write_bytes(b"PK")
         monkeypatch.chdir(tmp_path / name)
-        home = _home(Path("x.jar"))
-        assert (home.folder / "jars" / "x.jar").samefile(tmp_path / name / "x.jar")
-        homes.append(home)
+        homes.append(_home(Path("x.jar")))
     (tmp_path / "b" / "x.jar").write_bytes(b"PK2")
     homes.append(_home(Path("x.jar")))
     assert len({each.folder for each in homes}) == 3
 
 
-def test_a_jar_that_is_missing_or_has_the_name_of_another_leaves_spark_to_itself(jar: Path, tmp_path: Path) -> None:
-    """It says what is wrong, or takes both."""
-    (tmp_path / "other").mkdir()
-    shutil.copy(jar, tmp_path / "other")
-    for jars in ([tmp_path / "missing.jar"], [jar, tmp_path / "other" / jar.name]):
-        with spark_home(jars) as home:
-            assert home is None
+def test_a_jar_that_is_missing_leaves_spark_to_itself(tmp_path: Path) -> None:
+    """It says what is wrong."""
+    with spark_home([tmp_path / "missing.jar"]) as home:
+        assert home is None
 
 
 def _started(builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -173,7 +170,7 @@ def _started(builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch) -> 
     found: dict[str, str] = {}
 
     def start(self: SparkSession.Builder) -> None:
-        found.update(self._options, home=os.environ.get(SPARK_HOME, ""))
+        found.update(self._options, home=os.environ.get(SPARK_HOME, ""), jars=os.environ.get(MORE_JARS, ""))
 
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
     builder.getOrCreate()
@@ -184,14 +181,17 @@ def test_a_local_session_has_its_jars_in_the_home(jar: Path, cache: Path, monkey
     """Together with what the user tells Java, and with the archive if it is there."""
     builder = session_builder([jar]).master("local[2]").config("spark.driver.defaultJavaOptions", "-Dmine=1")
     started = _started(builder, monkeypatch)
-    assert (Path(started["home"]) / "jars" / jar.name).is_file()
+    assert started["jars"] == str(jar)
     assert "spark.jars" not in started
+    assert builder._options["spark.jars"] == str(jar)  # it may be used again
     assert started["spark.driver.defaultJavaOptions"] == "-Dmine=1"
     archive = SparkHome(Path(started["home"])).archive
     assert archive is not None
     archive.write_bytes(b"classes")
     again = _started(session_builder([jar]).config("spark.driver.defaultJavaOptions", "-Dmine=1"), monkeypatch)
     assert again["spark.driver.defaultJavaOptions"].startswith(f'-Dmine=1 "-XX:SharedArchiveFile={archive}"')
+    writes = session_builder([jar]).config("spark.driver.extraJavaOptions", "-XX:ArchiveClassesAtExit=/a")
+    assert "spark.driver.defaultJavaOptions" not in _started(writes, monkeypatch)
 
 
 @pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "local-cluster[2,1,1024]"])
@@ -207,6 +207,6 @@ def test_with_jars_of_the_users_all_have_one_class_loader(
 ) -> None:
     """Spark's, for classes of the home's jars would not see theirs."""
     started = _started(session_builder([jar]).master("local").config(*setting), monkeypatch)
-    assert list((Path(started["home"]) / "jars").glob(jar.name)) == []
+    assert started["jars"] == ""
     assert started["spark.jars"] == ("/mine.jar" if setting[0] == "spark.jars" else str(jar))
     assert started[setting[0]] == setting[1]

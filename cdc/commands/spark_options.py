@@ -32,7 +32,7 @@ __all__ = [
     "together",
 ]
 
-# Java's first compiler alone. The second one costs more than it saves until a run has read some hundred thousand records.
+# Java's first compiler alone. In runs of up to 200,000 records the second one costs more than it saves (docs/spark.md).
 _SHORT_RUN: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
 

@@ -1,7 +1,8 @@
 """NodeOwner: lets only one agent at a time publish a node's changes, on any machine.
 
 It is checked at the start, with a topic that belongs to the node and holds no message. If the broker cannot be asked,
-the agent does not wait: the lock on `cdc_raw` keeps out agents on the same machine.
+the agent does not wait: the lock on `cdc_raw` keeps out agents on the same machine. Once another agent is known, it waits
+until the broker says that this one has ended.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 from change_agent.errors import NodeTakenError, PublishError
 from change_agent.metrics import AgentMetrics
+from runtime.notices import Notices
 
 __all__ = ["NodeOwner"]
 
@@ -34,9 +36,10 @@ class NodeOwner:
         self._node_id: Final = node_id
         self._metrics: Final = metrics
         self._stopping: Final = stopping
+        self._notices: Final = Notices(_log)
 
     def wait(self) -> None:
-        """Return when no other agent has the node, when the broker cannot say so, or when the agent stops."""
+        """Return when no other agent has the node, when the broker never could say so, or when the agent stops."""
         while not self._stopping.is_set():
             node_id = self._node_id()
             if node_id is not None and self._is_free(node_id):
@@ -52,6 +55,12 @@ class NodeOwner:
             self._metrics.standby = 1
             return False
         except PublishError as error:
+            if self._metrics.standby:
+                # Both would publish the same changes.
+                self._notices.say(
+                    "unknown", f"it is not known whether the other agent of this node still runs: {error}"
+                )
+                return False
             _log.info("it is not known whether another machine has an agent for this node (%s); continuing", error)
         else:
             if self._metrics.standby:

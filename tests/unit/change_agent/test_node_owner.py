@@ -47,6 +47,19 @@ def test_a_broker_that_cannot_say_it_is_not_waited_for() -> None:
     assert (broker.asked, broker.metrics.standby) == (["node-1"], 0)
 
 
+def test_an_agent_that_waits_for_another_one_goes_on_waiting_while_the_broker_cannot_say_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A pause of the broker is no sign that the other agent has ended."""
+    broker = _Broker(NodeTakenError("topic", "taken"), PublishError("topic", "Timeout"), None)
+    broker.owner().wait()
+    assert (len(broker.asked), broker.standby, broker.metrics.standby) == (3, [0, 1, 1], 0)
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+        "topic: taken",
+        "it is not known whether the other agent of this node still runs: topic: Timeout",
+    ]
+
+
 def test_a_stop_ends_the_wait() -> None:
     """While the other agent runs."""
     broker = _Broker(NodeTakenError("topic", "taken"))

@@ -167,8 +167,11 @@ def _messages(client: pulsar.Client, name: str, since_s: float | None) -> Iterat
             reader.seek(int((time.time() - since_s) * 1000))
         while reader.has_message_available():
             yield reader.read_next(timeout_millis=_TIMEOUT_MS)
-    except pulsar.Timeout:
-        return
+    except pulsar.Timeout as error:
+        seconds = _TIMEOUT_MS // 1000
+        raise TopicReadError(
+            f"{name}: the broker has more messages, and sent none for {seconds} s; try again"
+        ) from error
     except pulsar.PulsarException as error:
         raise TopicReadError(f"{name} cannot be read further ({error})") from error
     finally:

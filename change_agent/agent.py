@@ -73,7 +73,7 @@ from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap, GapReporter, lost_topic_message, lost_topic_record
 from change_agent.segments.moments import Moments
 from change_agent.segments.segment_follower import SegmentFollower
-from change_agent.segments.table_stops import note_unlogged, table_stops
+from change_agent.segments.table_stops import note_disabled, note_unlogged, table_stops
 from change_agent.segments.unparking import Unparker
 from change_agent.segments.unsynced import UnsyncedReading
 from change_agent.signal_request import SignalRequest
@@ -153,7 +153,9 @@ class ChangeAgent:
             config.cdc_working_dir / "reprocess",
             unsynced=config.read_unsynced,
         )
-        self._guard: Final = cdc_raw_guard(config, spill_directory, self.metrics, self._watcher.wake)
+        self._guard: Final = cdc_raw_guard(
+            config, spill_directory, self.metrics, self._watcher.wake, lambda: note_disabled(self._stops)
+        )
         self._gaps: Final = GapReporter(self._producers, gaps_topic(config.topic_prefix), self._stops)
         self._interpreter: Final = MutationInterpreter(
             self._provider, self._parked, self.metrics, self._stopping, finished=self._stored.finished

@@ -38,7 +38,11 @@ def segment_rotation(config: AgentConfig) -> SegmentRotation | None:
 
 
 def cdc_raw_guard(
-    config: AgentConfig, spill_directory: Path, metrics: AgentMetrics, on_moved: Callable[[], None]
+    config: AgentConfig,
+    spill_directory: Path,
+    metrics: AgentMetrics,
+    on_moved: Callable[[], None],
+    on_disabled: Callable[[], None],
 ) -> CdcRawGuard:
     """The guard of the node's cdc_raw, with a separate session. Raises ConfigError."""
     return CdcRawGuard(
@@ -53,6 +57,7 @@ def cdc_raw_guard(
         ),
         metrics,
         on_moved,
+        on_disabled,
     )
 
 

@@ -32,7 +32,8 @@ _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 # A pause is so many times the CPU of a check.
 _REST: Final = 200
-_SETTINGS_INTERVAL_S: Final = 600.0
+# Soon enough to see a run of the node with another setting.
+_SETTINGS_INTERVAL_S: Final = 30.0
 _SETTINGS_RETRY_S: Final = 10.0
 # Shares of the limit: off-load from the first on, from the second on when it would be full soon, down to the third.
 _HIGH: Final = 0.75
@@ -64,6 +65,7 @@ class NodeSettings(Protocol):
         """Close the session."""
 
 
+_CDC_ENABLED: Final = "cdc_enabled"
 _SETTINGS: Final = (
     "cdc_total_space",
     "cdc_total_space_in_mb",
@@ -71,11 +73,15 @@ _SETTINGS: Final = (
     "commitlog_segment_size_in_mb",
     "cdc_block_writes",
     "commitlog_disk_access_mode",
+    _CDC_ENABLED,
 )
 
 
 class CdcRawGuard(Stage):
-    """Owns the folder `spill_directory` and the moves into it. One separate thread."""
+    """Owns the folder `spill_directory` and the moves into it. One separate thread.
+
+    `on_disabled` is called whenever the node says that it runs with `cdc_enabled: false`.
+    """
 
     def __init__(
         self,
@@ -86,6 +92,7 @@ class CdcRawGuard(Stage):
         limits: GuardLimits,
         metrics: AgentMetrics,
         on_moved: Callable[[], None],
+        on_disabled: Callable[[], None],
     ) -> None:
         super().__init__("guard of cdc_raw")
         self._cdc_raw: Final = cdc_raw
@@ -95,6 +102,7 @@ class CdcRawGuard(Stage):
         self._limits: Final = limits
         self._metrics: Final = metrics
         self._on_moved: Final = on_moved
+        self._on_disabled: Final = on_disabled
         self._listing: Final = SegmentListing(cdc_raw, quiet=True)
         self._forecast: Final = SpaceForecast()
         self._spilled_bytes = 0
@@ -130,13 +138,16 @@ class CdcRawGuard(Stage):
             return
         try:
             # The settings that the node runs with take precedence over its file, which may have changed since.
-            self._settings = {**self._yaml_settings, **self._node.settings(_SETTINGS)}
+            settings = self._node.settings(_SETTINGS)
+            self._settings = {**self._yaml_settings, **settings}
         except NodeUnavailableError as error:
             self._settings_at = time.monotonic() + _SETTINGS_RETRY_S
             self._report_unknown(error)
         else:
             self._settings_at = time.monotonic() + _SETTINGS_INTERVAL_S
             self._settings_known = True
+            if settings.get(_CDC_ENABLED, "true").lower() == "false":
+                self._on_disabled()
 
     def _report_unknown(self, error: NodeUnavailableError) -> None:
         """Once: a node that is away answers later, a role without the right to read its settings never does."""

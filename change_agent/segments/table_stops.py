@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 from uuid import UUID
 
 from change_agent.positions.stops import EVERY_TABLE, Stops
 from schemas.cql_identifier import cql_identifier
 from schemas.table_metadata import TableMetadata
 
-__all__ = ["note_unlogged", "table_stops"]
+__all__ = ["note_disabled", "note_unlogged", "table_stops"]
+
+_log: Final = logging.getLogger(__name__)
+_DISABLED: Final = (
+    "the node ran with cdc_enabled: false, so its changes of that time are not in cdc_raw: set cdc_enabled: true and restart"
+    " the node; then backfill the tables (cdc spark backfill)"
+)
 
 
 def table_stops(
@@ -51,3 +59,10 @@ def note_unlogged(published: Iterable[TableMetadata], keyspaces: Collection[str]
                 "(cdc spark backfill)"
             )
             stops.note(each.full_name, reason)
+
+
+def note_disabled(stops: Stops) -> None:
+    """Note a stop of every table, since the node runs with `cdc_enabled: false`. The stop stays when that is corrected."""
+    if stops.reasons().get(EVERY_TABLE) != _DISABLED:
+        _log.error("%s", _DISABLED)
+    stops.note(EVERY_TABLE, _DISABLED)

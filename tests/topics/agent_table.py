@@ -11,7 +11,7 @@ from cassandra.cluster import Session
 from cdc.agent_process import AgentProcess
 from tests.topics.events_topic import EventsTopic, wait_until
 
-__all__ = ["KEYED", "AgentTable"]
+__all__ = ["KEYED", "AgentTable", "wait_for_metrics"]
 
 _numbers = itertools.count(1)
 KEYED = "pk int, ck int, v int, PRIMARY KEY (pk, ck)"
@@ -74,8 +74,19 @@ class AgentTable:
         self._session.execute(f"INSERT INTO {self._keyspace}.{marker} (pk) VALUES (1)")
         self._open_topic(self._keyspace, marker).wait_for(1)
         # The marker's topic is another one: what was read before it may still be on its way.
-        sent = self._agent.metric("messages_sent")
-        wait_until(
-            lambda: self._agent.metric("messages_sent") >= sent and self._agent.metric("inflight_events") == 0,
-            "nothing is on its way",
-        )
+        wait_for_metrics(self._agent, "nothing is on its way", inflight_events=0)
+
+
+def wait_for_metrics(agent: AgentProcess, what: str, **wanted: int) -> None:
+    """Wait until metrics of the agent have these values, which were measured after this call.
+
+    The status file that is there now was written before it, and the next one may have been measured before it: the third is new.
+    """
+    times: set[str] = set()
+
+    def holds() -> bool:
+        status = agent.status()
+        times.add(status["time"])
+        return len(times) >= 3 and all(status["metrics"][name] == value for name, value in wanted.items())
+
+    wait_until(holds, what)

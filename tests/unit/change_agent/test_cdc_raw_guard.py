@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,7 @@ def _guard(
     total_mb: int = 8,
     min_free: int = 0,
     node: _Node | None = None,
+    on_disabled: Callable[[], None] = lambda: None,
 ) -> CdcRawGuard:
     settings = {"cdc_total_space": f"{total_mb}MiB", "commitlog_segment_size": "1MiB"}
     return CdcRawGuard(
@@ -53,6 +54,7 @@ def _guard(
         GuardLimits(total_bytes=None, soon_s=60.0, min_free_bytes=min_free),
         metrics,
         lambda: None,
+        on_disabled,
     )
 
 
@@ -109,6 +111,21 @@ def test_a_node_that_does_not_tell_its_settings_is_told_once(
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("the node does not return its cdc_total_space: ")
     assert "SELECT on system_views.settings" in line and line.endswith("(away)")
+
+
+@pytest.mark.parametrize(
+    ("settings", "times"), [({"cdc_enabled": "false"}, 1), ({"cdc_enabled": "true"}, 0), ({}, 0), (None, 0)]
+)
+def test_a_node_that_runs_without_cdc_is_told_to_the_agent(
+    cdc_raw: Path, tmp_path: Path, settings: Mapping[str, str] | None, times: int
+) -> None:
+    """Not a node that does not say it: Cassandra 3.11, or a role that may not read its settings."""
+    told: list[None] = []
+    guard = _guard(
+        cdc_raw, tmp_path / "spill", AgentMetrics(), node=_Node(settings), on_disabled=lambda: told.append(None)
+    )
+    guard._ask_settings()
+    assert len(told) == times
 
 
 @pytest.mark.parametrize(("segments", "moved"), [(4, 0), (5, 3)])

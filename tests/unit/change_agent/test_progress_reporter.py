@@ -19,7 +19,7 @@ from change_agent.reporting.progress_reporter import (
     newest_published_ms,
     stored_progress,
 )
-from change_agent.segments.table_stops import note_unlogged, table_stops
+from change_agent.segments.table_stops import note_disabled, note_unlogged, table_stops
 from schemas.gap_record import GapRecord
 from schemas.progress_record import UNKNOWN_POSITION, Checkpoint, Peer, ProgressRecord, TopicPosition, decode_progress
 from schemas.table_metadata import TableMetadata
@@ -256,6 +256,19 @@ def test_what_is_parked_stops_every_table_that_it_may_be_of(
     found = table_stops(tables, {each.table_id: each for each in tables}, parked, stops)
     assert {".".join(name) for name, reason in found.items() if reason is not None} == stopped
     assert set(found) == {(each.keyspace, each.name) for each in tables}
+
+
+def test_a_run_of_the_node_without_cdc_stops_every_table_until_an_operator_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also over a restart of the agent. The log says it once."""
+    for _ in range(2):
+        note_disabled(Stops(tmp_path))
+    assert len([each for each in caplog.records if "cdc_enabled: false" in each.getMessage()]) == 1
+    found = table_stops([_table("a", 1)], {}, (), Stops(tmp_path).reasons())
+    assert "backfill the tables (cdc spark backfill)" in (found["ks", "a"] or "")
+    remove_stops(tmp_path, None)
+    assert Stops(tmp_path).reasons() == {}
 
 
 def test_tables_of_a_keyspace_that_is_not_logged_stand_still_until_an_operator_goes_on(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_changes_of_cassandra_3_11_arrive_once_in_bounded_time_and_after_a_kill(
         agent.configure(
             {
                 "cdcWorkingDir": str(agent.working_dir),
+                "httpPort": 0,
                 "cdcRawDirectory": str(node.cdc_raw),
                 "contactPoints": node.address,
                 "port": node.native_port,

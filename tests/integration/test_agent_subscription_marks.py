@@ -49,8 +49,8 @@ def test_agents_that_make_a_subscription_together_agree_about_it_when_the_topic_
 
     def ensure(agent: EventsTopics) -> None:
         for topic in topics:
-            start.wait(60)
-            wait_until(partial(_is_ensured, agent, topic, noted), f"{topic} is made", 30)
+            start.wait(180)
+            wait_until(partial(_is_ensured, agent, topic, noted), f"{topic} is made")
 
     with ThreadPoolExecutor(_AGENTS) as pool:
         list(pool.map(ensure, agents))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
@@ -11,7 +12,7 @@ from cassandra.cluster import Session
 
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
-from schemas.mutation_event import ClearingKind
+from schemas.mutation_event import ClearingKind, MutationEvents
 from schemas.topics import events_topic
 from schemas.truncation import Truncation, truncations_of
 from tests.servers.cassandra_session import cluster_of
@@ -47,8 +48,8 @@ def test_a_truncation_stands_between_the_events_before_and_behind_it(
     cql.execute(f"TRUNCATE {keyspace}.t")
     first = _noted(cql, table_id)
     _insert(cql, keyspace, 30, 30)
-    wait_until(lambda: bool(topic.read()) and len(topic.clearings) == _PARTITIONS, "a truncation on each partition")
-    _expect_in_place(topic, first, table_id)
+    _expect_in_place(topic, first, table_id, _PARTITIONS)
+    _wait_until_noted(agent, first, table_id)
 
     assert agent.stop() == 0
     try:
@@ -58,11 +59,9 @@ def test_a_truncation_stands_between_the_events_before_and_behind_it(
         _insert(cql, keyspace, 90, 30)
     finally:
         agent.start()
-    wait_until(
-        lambda: bool(topic.read()) and len(topic.clearings) == 2 * _PARTITIONS, "the second one on each partition"
-    )
     topic.wait_for_rows(120)
-    _expect_in_place(topic, second, table_id)
+    _expect_in_place(topic, second, table_id, 2 * _PARTITIONS)
+    _wait_until_noted(agent, second, table_id)
 
     # nothing is told again by a start without a new truncation; then the drop
     assert agent.stop() == 0
@@ -114,22 +113,52 @@ def test_earlier_versions_of_cassandra_note_truncations_alike(
                 "a truncation on each partition",
             )
             topic.wait_for_rows(60 * number)
+            if version != "3.11":
+                _expect_in_place(topic, noted, table_id, _PARTITIONS * number)
+            _wait_until_noted(agent, noted, table_id)
             assert agent.stop() == 0, agent.log_tail()
             told = {(each.segment_id, each.clearing) for _, each, _ in topic.clearings[-_PARTITIONS:]}
             assert told == {(noted.segment_id, (ClearingKind.TRUNCATION, noted.position, noted.time_ms))}
-            if version != "3.11":
-                _expect_in_place(topic, noted, table_id)
 
 
-def _expect_in_place(topic: EventsTopic, noted: Truncation, table_id: UUID) -> None:
-    """Of each partition: behind the message stand all events behind the place; before it, all of before."""
-    told = [each for each in topic.clearings if (each[1].clearing or (None, 0))[1] == noted.position]
-    assert {partition for partition, _, _ in told} == set(range(_PARTITIONS))
-    for partition, message, before in told:
+def _wait_until_noted(agent: AgentProcess, noted: Truncation, table_id: UUID) -> None:
+    """Until the agent has stored that it is published: before that, a start publishes it once more."""
+    path = agent.working_dir / "clearings.json"
+
+    def is_noted() -> bool:
+        return path.exists() and json.loads(path.read_text())["truncations"].get(str(table_id)) == list(noted)
+
+    wait_until(is_noted, f"the agent has noted {noted}")
+
+
+def _expect_in_place(topic: EventsTopic, noted: Truncation, table_id: UUID, count: int) -> None:
+    """So many messages are there, and the last one on each partition stands in its place."""
+    wait_until(
+        lambda: bool(topic.read()) and len(topic.clearings) == count and _is_in_place(topic, noted),
+        f"{count} messages, and {noted} on each partition between the events before and behind it",
+    )
+    for _, message, _ in _told(topic, noted):
         assert message.clearing == (ClearingKind.TRUNCATION, noted.position, noted.time_ms)
         assert (message.segment_id, message.table_id) == (noted.segment_id, table_id)
+
+
+def _told(topic: EventsTopic, noted: Truncation) -> list[tuple[int, MutationEvents, int]]:
+    return [each for each in topic.clearings if (each[1].clearing or (None, 0))[1] == noted.position]
+
+
+def _is_in_place(topic: EventsTopic, noted: Truncation) -> bool:
+    """Of each partition: behind the message stand all events behind the place; before it, all of before.
+
+    One that the agent found late is on the topic before the events behind it are published once more.
+    """
+    told = _told(topic, noted)
+    place = (noted.segment_id, noted.position)
+    for partition, _, before in told:
         mine = [each for each in topic.events if each.partition == partition]
         places = [(each.message.segment_id, each.event.position) for each in mine]
-        place = (noted.segment_id, noted.position)
-        assert all(each <= place for each in places[:before] if each not in places[before:])
-        assert all(each > place for each in places[before:])
+        behind = places[before:]
+        if not all(each <= place for each in places[:before] if each not in behind):
+            return False
+        if not all(each > place for each in behind):
+            return False
+    return {partition for partition, _, _ in told} == set(range(_PARTITIONS))

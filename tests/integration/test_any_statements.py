@@ -138,6 +138,7 @@ def test_any_statements_on_a_partition_leave_the_rows_of_a_dictionary(
         found.sort(key=repr)
         return found == expected
 
+    topics[0].wait_for(1)  # which brings the topic's schema
     try:
         wait_until(are_equal, "the current table is that of Cassandra")
     except AssertionError:

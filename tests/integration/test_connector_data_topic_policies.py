@@ -12,6 +12,19 @@ from tests.topics.connector_line import int32
 from tests.topics.events_topic import wait_until
 
 
+def _retain(url: str, limit: int) -> None:
+    """Returns when it holds, for a policy that is set too soon behind another one may take that away."""
+    wanted = {"retentionTimeInMinutes": limit, "retentionSizeInMB": limit}
+    rest().post(f"{url}/retention", json=wanted).raise_for_status()
+    wait_until(lambda: rest().get(f"{url}/retention?applied=true").json() == wanted, "the retention holds")
+
+
+def _set_ttl(url: str) -> None:
+    """The same, of a day."""
+    rest().post(f"{url}/messageTTL?messageTTL=86400").raise_for_status()
+    wait_until(lambda: rest().get(f"{url}/messageTTL?applied=true").text == "86400", "the TTL holds")
+
+
 def test_the_policies_in_force_are_read(pulsar: PulsarServer, keyspace: str, open_data_topic: OpenDataTopic) -> None:
     """Those of the topic, and those of its namespace where the topic has none."""
     topic = f"persistent://public/default/{open_data_topic(f'{keyspace}.t').name}"
@@ -22,10 +35,10 @@ def test_the_policies_in_force_are_read(pulsar: PulsarServer, keyspace: str, ope
         found = trimming_of(admin.policy, topic, None)
         return len(found) == len(words) and all(word in each for word, each in zip(words, found, strict=True))
 
-    rest().post(f"{url}/retention", json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
+    _retain(url, -1)
     wait_until(told, "nothing is dropped")
-    rest().post(f"{url}/retention", json={"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}).raise_for_status()
-    rest().post(f"{url}/messageTTL?messageTTL=86400").raise_for_status()
+    _retain(url, 0)
+    _set_ttl(url)
     quota = {"limitSize": 1_000_000_000, "limitTime": -1, "policy": "consumer_backlog_eviction"}
     rest().post(f"{url}/backlogQuota?backlogQuotaType=destination_storage", json=quota).raise_for_status()
     wait_until(lambda: told("there is no retention", "the message TTL", "the backlog quota"), "each is told")
@@ -37,8 +50,7 @@ def test_the_connector_sets_the_retention_and_tells_what_else_drops_records(
     """When the topic's schema is registered; the metric says that a policy is left that an operator has to mend."""
     line = connector_line("id int PRIMARY KEY, a int")
     url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{line.topic.name}"
-    rest().post(f"{url}/messageTTL?messageTTL=86400").raise_for_status()
-    wait_until(lambda: rest().get(f"{url}/messageTTL?applied=true").text == "86400", "the TTL holds")
+    _set_ttl(url)
     connector = deploy_connector(
         line.keyspace, "t", pulsarAdminUrl=pulsar.admin_url, dataTopic__retentionMinutes=1_000_000
     )

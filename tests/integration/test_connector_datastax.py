@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from cassandra.cluster import Session
@@ -98,7 +98,7 @@ def test_one_connector_serves_datastax_agents_and_ours_while_a_cluster_moves_ove
     deploy_connector("ks2", "sem", events={"topic": "events-ks2.sem,cdc-events-ks2.sem"})
     _wait_until_acknowledged(pulsar, "events-ks2.sem")
     topic.wait_for(count)
-    _drain(topic)
+    _drain(pulsar, topic)
     selected = {(row.a, row.b): {"c": row.c, "e": list(row.e) if row.e else None, "d": row.d}
                 for row in cql.execute("SELECT a, b, c, e, d FROM ks2.sem")}  # fmt: skip
     expected = {key: row for key, row in selected.items() if key[1] is not None}
@@ -118,17 +118,21 @@ def test_one_connector_serves_datastax_agents_and_ours_while_a_cluster_moves_ove
     seen = len(topic.records)
     _publish(record_writer_process, "ks2.sem", "statements-events.txt")
     _wait_until_acknowledged(pulsar, "events-ks2.sem")
-    _drain(topic)
+    _drain(pulsar, topic)
     row = cql.execute("SELECT c, d FROM ks2.sem WHERE a = 'p' AND b = 2").one()
     assert _folded(topic.records[seen:])["p", 2] == {"c": "by theirs", "e": None, "d": row.d}
 
 
-def _drain(topic: DataTopic) -> None:
-    """Everything that is there, as soon as half a second brings nothing more."""
-    before = -1
-    while before != len(topic.records):
-        before = len(topic.records)
-        topic._receive(0.5)
+def _drain(pulsar: PulsarServer, topic: DataTopic) -> None:
+    """Everything that is there."""
+    url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{topic.name}/stats"
+
+    def is_taken() -> bool:
+        topic.poll(0.1)
+        subscription = rest().get(url, timeout=30).raise_for_status().json()["subscriptions"]["test"]
+        return cast("int", subscription["msgBacklog"]) == 0
+
+    wait_until(is_taken, f"every record of {topic.name}")
 
 
 def test_a_static_write_of_a_datastax_agent_is_told_from_a_partition_delete(
@@ -137,6 +141,7 @@ def test_a_static_write_of_a_datastax_agent_is_told_from_a_partition_delete(
     record_writer_process: RecordWriter,
     deploy_connector: DeployConnector,
     open_data_topic: OpenDataTopic,
+    pulsar: PulsarServer,
 ) -> None:
     """Both come without clustering values: the write time of the static cell tells, else the whole partition is told."""
     topic = open_data_topic("ks2.sem")
@@ -157,6 +162,7 @@ def test_a_static_write_of_a_datastax_agent_is_told_from_a_partition_delete(
     marker, row = topic.next(2)
     assert (marker.kind, marker.key, marker.value) == ("partition_deletion", {"a": "p", "b": None}, None)
     assert (row.kind, row.key, row.value) == ("row", {"a": "p", "b": 1}, {"c": "c1", "e": None, "d": "d2"})
+    _wait_until_acknowledged(pulsar, "events-ks2.sem")
 
 
 def _send_one(writer: RecordWriter, message: dict[str, Any], schema_line: str) -> None:

@@ -176,4 +176,4 @@ def test_the_cases_of_datastax_in_all_three_formats_beside_two_replicas(
     while len(rows := {record.key["id"]: record.value for record in batch.records}) < _BATCH_ROWS:
         batch.wait_for(len(batch.records) + min(500, _BATCH_ROWS - len(rows)), _TIMEOUT_S)
     assert rows == {n: {"a": n} for n in range(_BATCH_ROWS)}
-    assert [each.status()["numRestarts"] for each in sources.values()] == [0, 0, 0]
+    assert [each.restarts() for each in sources.values()] == [0, 0, 0]

@@ -30,6 +30,8 @@ from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.connector_line import int32
 from tests.topics.data_topic import DataTopic
 
+pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+
 _KEY: Final = "a key of a test, which is long enough"
 _FORMATS: Final = ("key-value-avro", "key-value-json", "json")
 _CLEAR: Final = (b"alice", b"987654321", b"never")
@@ -134,7 +136,6 @@ def test_every_reason_why_columns_cannot_be_hidden_is_in_the_sources_status(
     assert _KEY not in told
 
 
-@pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("keep_data_topics")
 def test_verify_compares_hashes_with_hashes_and_sends_clear_keys_to_be_hashed(

@@ -122,13 +122,22 @@ def test_two_instances_share_the_partitions_of_all_tables(
                 line.insert(number, value)
     for line in lines:
         wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
-        values: dict[int, list[int]] = {number: [0] for number in range(8)}
-        while any(each[-1] < 5 for each in values.values()):
-            (record,) = line.topic.next()
-            assert record.value is not None
-            values[record.key["id"]].append(record.value["a"])
-        line.topic.expect_silence(0.3)
-        assert all(each == sorted(set(each)) for each in values.values()), values
+        _expect_no_step_back(line)
+
+
+def _expect_no_step_back(line: TableLine) -> None:
+    """Of the values 1 to 5 of eight keys. Each value was written at a time of its own, `value + 5`."""
+    times: dict[int, list[int]] = {number: [5] for number in range(8)}
+    values: dict[int, list[int]] = {number: [0] for number in range(8)}
+    while any(each[-1] < 10 for each in times.values()):
+        (record,) = line.topic.next()
+        assert record.value is not None
+        times[record.key["id"]].append(int(record.properties["writetime"]))
+        values[record.key["id"]].append(record.value["a"])
+    line.topic.expect_silence(0.3)
+    assert all(each == sorted(set(each)) for each in times.values()), times
+    # A record has the row as it was read: that may be the value of a later event already.
+    assert all(each == sorted(each) and each[-1] == 5 for each in values.values()), values
 
 
 _STRATEGIES = (
@@ -167,7 +176,7 @@ def test_each_compatibility_strategy_ends_with_the_record_or_with_a_parked_table
     wait_until(lambda: connector.metric("tables_parked") > 0, "the parked table in the metrics")
     lines[refusing].topic.expect_silence(0.2)
     rest().put(policy.format(refusing.lower()), json="FULL", timeout=30).raise_for_status()
-    assert lines[refusing].topic.next(timeout_s=120)[0].value == {"a": 1, "b": 7}
+    assert lines[refusing].topic.next()[0].value == {"a": 1, "b": 7}
     change("DROP a", "b")
     for strategy, line in lines.items():
         (record,) = line.topic.next()
@@ -227,7 +236,8 @@ def _hold(topic: str, pulsar: PulsarServer) -> Callable[[], None]:
     latest = 2**63 - 1
     rest().put(path).raise_for_status()
     rest().put(f"{path}/subscription/hold", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
-    with closing(Client(pulsar.service_url, logger=FileLogger(LoggerLevel.Error, "/dev/null"))) as client:
+    log = FileLogger(LoggerLevel.Error, "/dev/null")
+    with closing(Client(pulsar.service_url, operation_timeout_seconds=120, logger=log)) as client:
         client.create_producer(topic).send(b"what the subscription holds")
     rest().put(f"{path}/subscription/test", json={"ledgerId": latest, "entryId": latest}).raise_for_status()
     quota = {"limitSize": 1, "limitTime": -1, "policy": "producer_request_hold"}
@@ -256,7 +266,7 @@ def test_a_data_topic_that_lets_its_producer_wait_holds_up_no_other_table(
     held.insert(1)
     for number in range(1, 21):
         free.insert(number)
-        assert free.topic.next(timeout_s=10)[0].key == {"id": number}
+        assert free.topic.next(timeout_s=25)[0].key == {"id": number}
         held.topic.expect_silence()
     let_go()
     assert held.topic.next()[0].key == {"id": 1}

@@ -89,7 +89,7 @@ def test_the_last_record_of_each_key_is_its_row_when_partitions_change_hands(
     rows = _Rows(line)
     local_run.start(parallelism=2)
     deploy_connector(keyspace, "t", settings={"parallelism": 2})
-    wait_until(lambda: _are_shared(line, pulsar), "one partition for each of four instances")
+    wait_until(lambda: _are_shared(line, pulsar), "one partition for each of four instances", 240)
     rows.write(range(_KEYS))
     line.topic.wait_for(_KEYS)
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)

@@ -36,6 +36,7 @@ def _session(nodes: tuple[CassandraNode, ...], consistency: int = ConsistencyLev
         protocol_version=4,
         connect_timeout=60,
         control_connection_timeout=60,
+        max_schema_agreement_wait=60,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
     ) as cluster:
         yield cluster.connect()
@@ -121,7 +122,8 @@ def test_two_nodes_keep_a_copy_each_and_one_lives_without_the_other() -> None:
     options = SandboxOptions(nodes=2, pulsar=False, commitlog_sync_ms=50, cassandra_settings=timeouts)
     with Sandbox(options) as sandbox:
         first, second = sandbox.nodes
-        assert first.live_nodes() == second.live_nodes() == {first.address, second.address}
+        both = {first.address, second.address}
+        assert _eventually(lambda: first.live_nodes() == second.live_nodes() == both)
         with _session(sandbox.nodes) as session:
             session.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}")
             session.execute("CREATE TABLE k.t (a int PRIMARY KEY, b text) WITH cdc = true")

@@ -23,7 +23,11 @@ from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, spark_command
 from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.events_topic import EventsTopic
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
+pytestmark = [
+    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
+    pytest.mark.timeout(1_500),
+    pytest.mark.usefixtures("keep_data_topics"),  # a broker deletes topics that keep nothing and that nobody uses
+]
 _ROWS = 20
 
 
@@ -96,7 +100,9 @@ def test_an_initial_snapshot_is_sent_once(spark: SparkSession, table: Table) -> 
 def publish(table: Table) -> None:
     """A record on the data topic, so that it is not empty."""
     client = pulsar_client.Client(
-        table.servers["serviceUrl"], logger=pulsar_client.FileLogger(pulsar_client.LoggerLevel.Error, "/dev/null")
+        table.servers["serviceUrl"],
+        operation_timeout_seconds=120,
+        logger=pulsar_client.FileLogger(pulsar_client.LoggerLevel.Error, "/dev/null"),
     )
     try:
         client.create_producer(table.data_topic).send(b"a record")

@@ -111,7 +111,7 @@ def _fill_segments(cql: Session, keyspace: str, node: CassandraServer, archive: 
         cql.execute(statement, (1, bytes(100_000)))
         return any(archive.glob(f"*/CommitLog-*-{newest}.log.zst"))
 
-    wait_until(is_archived, "the segments are archived", 100)
+    wait_until(is_archived, "the segments are archived")
 
 
 def test_a_table_at_a_moment_is_what_select_said_then(

@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "datastax"
 SECONDS = int(time.time())
+DAY = 86_400
+"""Hours may lie between the import, which is when `SECONDS` was, and a test."""
 
 
 def test_the_newest_record_of_a_key_wins(spark: SparkSession, data_topic: MakeTopic) -> None:
@@ -182,15 +184,15 @@ def telling(id: int, text: str, **after_s: int) -> Record:  # noqa: A002  (the c
 
 EXPIRY: Sequence[Case] = [
     ("its time is over", [expiring(1, -10)], []),
-    ("its time is to come", [expiring(1, 3600)], [(1, "x", None)]),
-    ("an earlier write lasts longer", [expiring(1, 3600), expiring(1, -10, "y")], [(1, "y", None)]),
+    ("its time is to come", [expiring(1, DAY)], [(1, "x", None)]),
+    ("an earlier write lasts longer", [expiring(1, DAY), expiring(1, -10, "y")], [(1, "y", None)]),
     ("an earlier write has no end", [expiring(1, None), expiring(1, -10, "y")], [(1, "y", None)]),
     ("what lasted was deleted in between", [expiring(1, None), expiring(1, None, None), expiring(1, -10)], []),
-    ("what lasted longer was deleted in between", [expiring(1, 3600), expiring(1, None, None), expiring(1, -10)], []),
+    ("what lasted longer was deleted in between", [expiring(1, DAY), expiring(1, None, None), expiring(1, -10)], []),
     ("a later write has no end", [expiring(1, -10), expiring(1, None, "y")], [(1, "y", None)]),
     ("a deletion came with an insert with a TTL", [expiring(1, None), telling(1, "y", sure=-10, column=-10)], []),
-    ("a shorter insert came later", [telling(1, "x", sure=3600, column=3600), telling(1, "y", sure=-5, column=-5)], []),
-    ("an update outlives the insert", [telling(1, "x", sure=-10), telling(1, "y", column=3600)], [(1, "y", None)]),
+    ("a shorter insert came later", [telling(1, "x", sure=DAY, column=DAY), telling(1, "y", sure=-5, column=-5)], []),
+    ("an update outlives the insert", [telling(1, "x", sure=-10), telling(1, "y", column=DAY)], [(1, "y", None)]),
     ("insert and update are over", [telling(1, "x", sure=-10), telling(1, "y", column=-5)], []),
     ("a column is over", [telling(1, "x", column=-10)], [(1, None, None)]),
     ("a column of what was there before is over", [expiring(1, None), telling(1, "y", column=-10)], [(1, None, None)]),

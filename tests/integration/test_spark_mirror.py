@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.
 
 Rows = list[Mapping[str, object]]
 _STATEMENTS = 300
-_CAUGHT_UP_WITHIN_S = 90
+_CAUGHT_UP_WITHIN_S = 300
 
 
 @pytest.fixture

@@ -6,33 +6,36 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
 
 import pytest
 from pyspark.sql import DataFrame
 
-from spark_bridge.jobs.mirror import _Steps
+from spark_bridge.jobs.mirror import MirrorSummary, _Steps
 from spark_bridge.jobs.mirror_batch import MirrorBatch
 from tests.fixtures.mirror import MirrorOf, stopped_after
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
-from tests.spark.settings import PATIENCE_S
 from tests.topics.table_records import PLAIN
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [
     pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
+    pytest.mark.timeout(2_400),
     pytest.mark.spark_line(">=4.1"),
 ]
+
+_WITHIN_S: Final = 600
 
 
 def _set_clock(monkeypatch: pytest.MonkeyPatch, later_s: int) -> None:
     monkeypatch.setattr(time, "time", lambda: time.time_ns() / 1e9 + later_s)
 
 
-def _until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
+def _until(is_so: Callable[[], bool], job: Future[MirrorSummary]) -> None:
+    end = time.monotonic() + _WITHIN_S
     while not is_so():
+        assert not job.done(), "the job has ended"
         assert time.monotonic() < end
         time.sleep(0.2)
 
@@ -119,19 +122,18 @@ def test_rows_expire_while_a_followed_topic_is_silent(
         apply(steps, *given)
 
     monkeypatch.setattr(_Steps, "apply", apply_late)
-    stopping, ended = threading.Event(), []
-    job = threading.Thread(target=lambda: ended.append(kept.run(follow_interval_s=1, stopping=stopping)))
-    job.start()
+    stopping, pool = threading.Event(), ThreadPoolExecutor(1)
+    job = pool.submit(kept.run, follow_interval_s=1, stopping=stopping)
+    pool.shutdown(wait=False)  # its thread ends with the job
     try:
-        _until(lambda: kept.applied().next_expiry_s == now_s + 9_000)
+        _until(lambda: kept.applied().next_expiry_s == now_s + 9_000, job)
         assert kept.rows() == ['{"id":1,"name":"stays"}', '{"id":3,"name":"goes later"}']
         assert kept.replayed() == kept.open_versions() == kept.rows()
         _set_clock(monkeypatch, 10_000)
-        _until(lambda: kept.applied().next_expiry_s is None)
+        _until(lambda: kept.applied().next_expiry_s is None, job)
         assert kept.rows() == ['{"id":1,"name":"stays"}']
     finally:
         stopping.set()
-        job.join(PATIENCE_S)
-    (summary,) = ended
+        summary = job.result(_WITHIN_S)  # or why it ended without one
     assert (summary.records, summary.inserted, summary.deleted) == (1, 1, 2)
     assert kept.replayed() == kept.open_versions() == kept.rows()

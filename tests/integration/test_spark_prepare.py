@@ -14,11 +14,11 @@ import pytest
 from cdc.commands.spark_jars import cached_jars
 from runtime.cache_folder import cache_dir
 from spark_bridge.spark_line import LINE
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.topics.events_topic import wait_until
 from tests.unit.cdc.test_spark_command import cdc
 
-pytestmark = pytest.mark.spark
-
+pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark]
 
 _SESSION = """
 import sys
@@ -36,7 +36,7 @@ def test_prepare_archives_the_classes_that_sessions_load(tmp_path: Path, monkeyp
     (tmp_path / "artifacts").symlink_to(cache_dir() / "artifacts")
     monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path))
     jars = list(map(str, cached_jars(LINE, delta=True, iceberg=True)))
-    done = cdc("prepare")
+    done = cdc("prepare", timeout_s=1_200)
     assert (done.returncode, done.stderr.splitlines()) == (0, ["classes: archiving (a minute or two)"])
     found = re.fullmatch(r"classes: (\d+) MiB in (\S+)\n", done.stdout)
     assert found is not None
@@ -65,6 +65,13 @@ def test_prepare_says_why_it_cannot(variable: str, value: str, line: str, monkey
     assert "Traceback" not in done.stderr
 
 
+def is_java(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java"
+    except psutil.Error:  # it has ended meanwhile
+        return False
+
+
 def test_an_interrupted_prepare_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Java ignores Ctrl-C, and would write its archive as it ends."""
     (tmp_path / "artifacts").symlink_to(cache_dir() / "artifacts")
@@ -73,9 +80,9 @@ def test_an_interrupted_prepare_leaves_nothing(tmp_path: Path, monkeypatch: pyte
         [sys.executable, "-m", "cdc.main", "spark", "prepare"], stderr=subprocess.PIPE, text=True
     )
     below = psutil.Process(process.pid)
-    wait_until(lambda: any(each.name() == "java" for each in below.children(recursive=True)), "Java runs")
+    wait_until(lambda: any(map(is_java, below.children(recursive=True))), "Java runs")
     started = below.children(recursive=True)
     process.send_signal(signal.SIGINT)
-    assert "cdc: interrupted" in process.communicate(timeout=30)[1]
+    assert "cdc: interrupted" in process.communicate(timeout=180)[1]
     wait_until(lambda: not any(each.is_running() for each in started), "nothing runs")
     assert list(tmp_path.rglob("classes-*")) == []

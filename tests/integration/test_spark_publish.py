@@ -296,15 +296,16 @@ def test_a_mirror_without_a_change_log_and_a_held_topic_are_told_in_one_line(
     with pytest.raises(ConfigError, match="keeps no change log, from which publish reads; run cdc spark changelog"):
         Published(spark, topic, kept).run()
     assert not (kept.folder / "published").exists()
-    options = BridgeOptions.from_mapping({**topic.options, "operationTimeoutSeconds": "2"})
+    first = BridgeOptions.from_mapping(topic.options)
+    second = BridgeOptions.from_mapping({**topic.options, "operationTimeoutSeconds": "10"})
     schema = KeyValueSchema.of(*map(cast_schema, PLAIN))
     with (
-        KeyedProducer(options, topic.name, "first", schema),
+        KeyedProducer(first, topic.name, "first", schema),
         pytest.raises(
             PublishError, match=r"somebody else writes to it \(Topic has an existing exclusive producer: first\)"
         ),
     ):
-        KeyedProducer(options, topic.name, "second", schema)
+        KeyedProducer(second, topic.name, "second", schema)
 
 
 def cast_schema(schema: AvroSchema) -> Mapping[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
 
 import httpx
 import pulsar as pulsar_client
@@ -53,36 +54,39 @@ def test_a_missing_topic_is_named_and_not_created(spark: SparkSession, data_topi
     assert topic.admin.get(f"/{missing.replace('://', '/')}/partitions").status_code == httpx.codes.NOT_FOUND
 
 
-def free_port() -> int:
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address that is taken, and at which nobody listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
-        return port
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
-def test_an_admin_service_that_is_down_is_named_soon(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Nobody listens at adminUrl: one line with the address, within seconds."""
+def test_an_admin_service_that_is_down_is_named_soon(spark: SparkSession, data_topic: MakeTopic, nobody: str) -> None:
+    """Nobody listens at adminUrl: one line with the address, in seconds, or a minute on a loaded machine."""
     topic = data_topic(*KEY_AND_VALUE)
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{nobody}"
     started = time.monotonic()
     with pytest.raises(PySparkException) as error:
         read(spark, {**topic.options, "adminUrl": url}).collect()
     assert f"Pulsar at {url}: the admin service does not answer" in str(error.value)
     assert "check the option adminUrl" in str(error.value)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 120
 
 
-def test_a_broker_that_is_down_is_named_with_topic_and_position(spark: SparkSession, data_topic: MakeTopic) -> None:
+def test_a_broker_that_is_down_is_named_with_topic_and_position(
+    spark: SparkSession, data_topic: MakeTopic, nobody: str
+) -> None:
     """Nobody listens at serviceUrl: the task ends within `operationTimeoutSeconds`."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 1))
-    url = f"pulsar://127.0.0.1:{free_port()}"
+    url = f"pulsar://{nobody}"
     started = time.monotonic()
     with pytest.raises(PySparkException) as error:
-        read(spark, {**topic.options, "serviceUrl": url}, operationTimeoutSeconds="2").collect()
-    expected = f"topic partition {topic.name} after position -1:-1: the broker at {url} gives no reader"
+        read(spark, {**topic.options, "serviceUrl": url}, operationTimeoutSeconds="10").collect()
+    expected = f"topic partition {topic.name} after position -1:-1: the broker at {url} gives no reader within 10 s"
     assert expected in str(error.value)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 120
 
 
 @pytest.mark.parametrize("key", ["user 1", "клиент"])

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
+from tests.spark.streams import run_to_its_end, started
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 MakeTopic = Callable[..., DataTopic]
@@ -64,7 +65,7 @@ class Batches:
 
         frame = self._spark.readStream.format("cassandra_cdc").options(**{**self._options, **more}).load()
         stream = frame.writeStream.foreachBatch(sink).option("checkpointLocation", self._checkpoint)
-        assert stream.trigger(**{trigger: True}).start().awaitTermination(300)
+        run_to_its_end(stream.trigger(**{trigger: True}))
         return [each for each in seen if each]
 
 
@@ -80,7 +81,7 @@ def drop_what_was_acknowledged(topic: DataTopic, ledgers: int) -> None:
     nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     topic.admin.post(f"{path}/retention", json=nothing).raise_for_status()
     topic.admin.put(f"{path}/unload").raise_for_status()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         topic.admin.post(f"{path}/trim")
         left = topic.admin.get(f"{path}/internalStats").json().get("ledgers", [])
@@ -255,9 +256,8 @@ def test_a_query_that_follows_a_topic_keeps_to_its_limit(
     options = {**topic.options, "startingOffsets": "latest", "maxRowsPerTrigger": "4"}
     frame = spark.readStream.format("cassandra_cdc").options(**options).load()
     stream = frame.writeStream.foreachBatch(lambda batch, _: seen.append(names(batch)))
-    query = stream.option("checkpointLocation", str(tmp_path)).trigger(processingTime="100 milliseconds").start()
+    query = started(stream.option("checkpointLocation", str(tmp_path)).trigger(processingTime="100 milliseconds"))
     try:
-        query.processAllAvailable()
         topic.write(*numbered(4, 9))
         query.processAllAvailable()
     finally:
@@ -308,8 +308,7 @@ def test_the_progress_of_a_query_tells_its_offsets(spark: SparkSession, data_top
     (*_, last) = topic.write(*numbered(1, 7))
     frame = spark.readStream.format("cassandra_cdc").options(**topic.options).load()
     stream = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
-    query = stream.start()
-    assert query.awaitTermination(300)
+    query = run_to_its_end(stream)
     (progress,) = [each for each in query.recentProgress if each["numInputRows"]]
     assert progress["numInputRows"] == 7
     (source,) = cast("list[Mapping[str, str]]", progress["sources"])

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge import changes, typed
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
+from tests.spark.streams import run_to_its_end, started
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 
@@ -62,9 +63,8 @@ def test_a_schema_that_came_after_the_query_began_is_named(
                 topic.write(Record(key={"id": 2}, value={"a": 7}), value_schema=AFTER[1])
 
         stream = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
-        query = stream.trigger(processingTime="0 seconds").start()
+        query = started(stream.trigger(processingTime="0 seconds"))
         try:
-            query.processAllAvailable()
             query.processAllAvailable()
         finally:
             query.stop()
@@ -91,21 +91,19 @@ def test_a_micro_batch_is_typed_by_the_newest_schema(
 
     raw = spark.readStream.format("cassandra_cdc").options(**topic.options).load()
     stream = raw.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
-    query = stream.trigger(processingTime="0 seconds").start()
-    query.processAllAvailable()
+    query = started(stream.trigger(processingTime="0 seconds"))
     query.processAllAvailable()
     query.stop()
     assert seen == [Row(id=1, b="x", old=None), Row(id=2, a=7, b=None, c=None)]
 
 
-def test_typed_columns_in_a_stream(spark: SparkSession, data_topic: MakeTopic, tmp_path: Path) -> None:
+def test_typed_columns_in_a_stream(spark: SparkSession, data_topic: MakeTopic) -> None:
     """`typed` works on a streaming DataFrame as on a batch one."""
     topic = data_topic(*AFTER)
     topic.write(Record(key={"id": 1}, value={"a": 1, "c": [{"bigint": b"\x0f", "scale": 1}]}), Record(key={"id": 2}))
     raw = spark.readStream.format("cassandra_cdc").options(**topic.options).load()
     rows = typed(raw, topic.options).select("key.id", "op", "value.c")
-    stream = rows.writeStream.format("memory").queryName("typed_rows").option("checkpointLocation", str(tmp_path))
-    assert stream.trigger(availableNow=True).start().awaitTermination(300)
+    run_to_its_end(rows.writeStream.format("memory").queryName("typed_rows").trigger(availableNow=True))
     assert spark.table("typed_rows").orderBy(F.col("id")).collect() == [
         Row(id=1, op="u", c=[Decimal("1.5")]),
         Row(id=2, op="d", c=None),

@@ -37,7 +37,10 @@ public final class KeyValueWriter {
     public static void main(String[] args) throws Exception {
         PrintStream answers = System.out;
         System.setOut(System.err);
-        try (PulsarClient client = PulsarClient.builder().serviceUrl(args[0]).build();
+        try (PulsarClient client = PulsarClient.builder()
+                        .serviceUrl(args[0])
+                        .operationTimeout(120, TimeUnit.SECONDS)
+                        .build();
                 BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8))) {
             answers.println("{\"ready\":true}");
             answers.flush();
@@ -75,6 +78,7 @@ public final class KeyValueWriter {
                 .batchingMaxMessages(Math.max(batch, 2))
                 .batchingMaxPublishDelay(10, TimeUnit.SECONDS)
                 .blockIfQueueFull(true)
+                .sendTimeout(120, TimeUnit.SECONDS)
                 .create()) {
             List<CompletableFuture<MessageId>> sent = new ArrayList<>();
             for (JsonNode record : request.get("records")) {

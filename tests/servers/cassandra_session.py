@@ -30,6 +30,7 @@ def cluster_of(
         auth_provider=login,
         connect_timeout=_PATIENCE_S,
         control_connection_timeout=_PATIENCE_S,
+        max_schema_agreement_wait=_PATIENCE_S,
         idle_heartbeat_timeout=_PATIENCE_S,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
     )

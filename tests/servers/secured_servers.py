@@ -159,7 +159,7 @@ def spark_options(servers: SecuredSandbox, files: Mapping[str, Path]) -> dict[st
         "authPluginClassName": _CLIENT_PLUGIN,
         "authParams": f"file://{files['token']}",
         "tlsTrustCertsFilePath": str(servers.authority.trusted),
-        "operationTimeoutSeconds": "10",
+        "operationTimeoutSeconds": "60",
     }
 
 

@@ -77,7 +77,7 @@ class DataTopic:
         """Nothing more arrives."""
         before = len(self.records)
         self._receive(seconds)
-        assert self.records[before:] == []
+        assert self.records[before:] == [], f"nothing was to come to {self.name}: {self.records[before:]}"
 
     def poll(self, seconds: float) -> None:
         """Take one more record, if one comes within that time."""

@@ -93,7 +93,7 @@ class EventsTopic:
             self._readers = [self._client.create_reader(name, pulsar.MessageId.earliest) for name in names]
         for partition, reader in enumerate(self._readers):
             while reader.has_message_available():
-                received = reader.read_next(timeout_millis=5_000)
+                received = reader.read_next(timeout_millis=60_000)
                 self.messages += 1
                 message = _decoded(received.data())
                 if message.clearing is not None:

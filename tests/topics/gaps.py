@@ -25,7 +25,9 @@ def make_gaps_topic(pulsar: PulsarServer, prefix: str) -> None:
 def report_gaps(pulsar: PulsarServer, prefix: str, payloads: list[bytes]) -> None:
     """As an agent does: all to the first partition."""
     client = pulsar_client.Client(
-        pulsar.service_url, logger=pulsar_client.FileLogger(pulsar_client.LoggerLevel.Error, "/dev/null")
+        pulsar.service_url,
+        operation_timeout_seconds=120,
+        logger=pulsar_client.FileLogger(pulsar_client.LoggerLevel.Error, "/dev/null"),
     )
     try:
         producer = client.create_producer(

@@ -28,13 +28,13 @@ from spark_bridge.rows.topic_activity import TopicActivity
 PULSAR = ["--service-url", "pulsar://h:1", "--admin-url", "http://h:2"]
 
 
-def cdc(*arguments: str) -> subprocess.CompletedProcess[str]:
+def cdc(*arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "cdc.main", "spark", *arguments],
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=timeout_s,
     )
 
 

@@ -23,6 +23,7 @@ COMPILED_MODULES: Final = tuple(
         "tables.followed_table",
         "events.events_message",
         "events.events_reader",
+        "events.expiry_message",
         "tables.guessed_events",
         "events.mutation_cache",
         "rows.outbox",

@@ -29,7 +29,7 @@ from schemas.avro_forms import (
 )
 from schemas.cql_type import CqlType, ListType, SetType
 
-__all__ = ["FieldWriter", "RecordTranscoder"]
+__all__ = ["FieldWriter", "RecordTranscoder", "zigzag"]
 
 _NULL: Final = b"\0"
 _NOT_NULL: Final = b"\2"
@@ -87,14 +87,14 @@ class FieldWriter:
         if copied_as == AS_SIGNED:
             number = _from_bytes(value, "big")
             sign = 1 << (8 * length - 1)
-            return _zigzag(number if number < sign else number - 2 * sign)
+            return zigzag(number if number < sign else number - 2 * sign)
         if copied_as == AS_FLOATING:
             # A float that is no number may change on its way through Python, as the long way has it.
             return None if length == 4 and value[0] & 0x7F == 0x7F and value[1] >= 0x80 else value[::-1]
         if copied_as == AS_DATE:
-            return _zigzag(_from_bytes(value, "big") - DATE_EPOCH)
+            return zigzag(_from_bytes(value, "big") - DATE_EPOCH)
         if copied_as == AS_TIME:
-            return None if value[0] >= 0x80 else _zigzag(_from_bytes(value, "big") // 1000)
+            return None if value[0] >= 0x80 else zigzag(_from_bytes(value, "big") // 1000)
         if copied_as == AS_UUID:
             text = value.hex()
             dashed = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -159,7 +159,7 @@ def _size(data: bytes, at: int) -> int:
     return data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
 
 
-def _zigzag(value: int) -> bytes:
+def zigzag(value: int) -> bytes:
     """Avro's int and long."""
     return _vint(2 * value if value >= 0 else -2 * value - 1)
 

@@ -1,6 +1,6 @@
 """The expiry topics: where rows wait, in Pulsar's delayed delivery, for the second in which something of them expires.
 
-    store -> packed by second and events partition -> expiry topic ~~ delayed ~~> held until the second has come
+    store -> (0.2 s) packed by second and events partition -> expiry topic ~~ delayed ~~> held until the second has come
                                                                                    '-> the key's own partition of events
 
 A message of an expiry topic holds a message for the events topic as it will be published there, and properties: `second` (when
@@ -10,6 +10,9 @@ events, so a key may be checked twice, and is never left out.
 
 What is due in more than ten days is delivered and stored anew every ten days: a ledger stays on the bookies until all of
 its messages are acknowledged.
+
+What is stored does not wake the thread: it takes all of it every 0.2 s, for two threads that wake each other for every key
+cost more than the key.
 
 The module has some more than 500 lines, because one thread owns the states between which a key moves: stored, waiting, held.
 """
@@ -23,12 +26,11 @@ import itertools
 import logging
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
-
-from cachetools import LRUCache
 
 from runtime.backoff import Backoff
 from runtime.notices import Notices
@@ -38,9 +40,9 @@ from schemas.mutation_event import (
     MUTATION_EVENTS_SCHEMA_TEXT,
     MutationEvent,
     MutationEvents,
-    encode_events,
 )
 from source_connector.errors import DeploymentError
+from source_connector.events.expiry_message import encode_expiries
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions, new_client, schema_of_bytes
 
 if TYPE_CHECKING:
@@ -51,8 +53,8 @@ __all__ = ["EXPIRY_SUBSCRIPTION", "ExpiriesStored", "ExpiryTopics", "WaitingExpi
 _log = logging.getLogger(__name__)
 
 EXPIRY_SUBSCRIPTION: Final = "expiry"
-_LINGER_S: Final = 0.2
-"""How long a second's first key waits for company: its event is acknowledged so much later, and its record is not."""
+_PACK_S: Final = 0.2
+"""How long keys wait for company at most: their events are acknowledged so much later, and their records are not."""
 _MOST_KEYS: Final = 1000
 _MOST_BYTES: Final = 256 * 1024
 # Brokers deliver up to a tick (1 s) early or late; what is early is held here.
@@ -75,8 +77,7 @@ class ExpiriesStored:
     then: tuple[Callable[[], None], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _Place(NamedTuple):
     """The common values of the events of one message, and the second in which they are due."""
 
     topic: str
@@ -87,14 +88,26 @@ class _Place:
     table_id: UUID
     key_schema: str
 
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Of a message that may take more keys. The hash of a table id is of plain Python, that of its number is not."""
+        return self.target, self.second, self.table_id.int
+
+
+_Key = tuple[int, bytes]
+# A second, columns, and their digest.
+_What = tuple[int, tuple[str, ...], bytes]
+# What follows, the expiry topic, the target, the event, and what `store` calls `of`.
+_Arrived = tuple[Callable[[], None], str, str, MutationEvent, tuple[UUID, UUID, str, str, str]]
+
 
 @dataclass(slots=True)
 class _Packed:
-    """Keys that wait for company, or for the broker."""
+    """Keys of one message, which is sent when `due_at` has come."""
 
     place: _Place
     node_id: UUID
-    since: float
+    due_at: float
     events: list[MutationEvent] = field(default_factory=list)
     then: list[Callable[[], None]] = field(default_factory=list)
     size: int = 0
@@ -134,10 +147,16 @@ class ExpiryTopics(Stage):
         self._post = post
         self._time_s = time_s
         self._steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._known: LRUCache[tuple[UUID, bytes], tuple[int, tuple[str, ...], bytes]] = LRUCache(max_known)
+        # The last keys that were stored, in two generations: what was not stored during one is forgotten.
+        self._most_young = max(1, max_known // 2)
+        self._young: dict[_Key, _What] = {}
+        self._old: dict[_Key, _What] = {}
         # Set by the stage's thread, when a topic was deleted: what it had stored is to be stored again.
         self._is_emptied = False
-        self._waiting: dict[_Place, _Packed] = {}
+        self._arrived: deque[_Arrived] = deque()
+        self._pack_at = 0.0
+        # By target, second and table.
+        self._waiting: dict[tuple[str, int, int], _Packed] = {}
         self._held: list[tuple[float, int, _Held]] = []
         self._numbers = itertools.count()
         self._under_way = 0
@@ -163,12 +182,13 @@ class ExpiryTopics(Stage):
         """True when the same was stored, or is to be stored, for an event that came before of the same key."""
         if self._is_emptied:
             self._is_emptied = False
-            self._known.clear()
-        known = event.expiry_time_s or 0, event.columns, event.digest
-        if self._known.get((table_id, event.key)) == known:
-            return True
-        self._known[table_id, event.key] = known
-        return False
+            self._young, self._old = {}, {}
+        key, what = (table_id.int, event.key), (event.expiry_time_s or 0, event.columns, event.digest)
+        known = self._young.get(key) or self._old.get(key)
+        self._young[key] = what
+        if len(self._young) > self._most_young:
+            self._young, self._old = {}, self._young
+        return known == what
 
     def store(
         self,
@@ -182,12 +202,7 @@ class ExpiryTopics(Stage):
 
         `of` is the message's: node id, table id, keyspace, table, key schema.
         """
-        node_id, table_id, keyspace, table, key_schema = of
-        place = _Place(
-            topic=topic, target=target, second=event.expiry_time_s or 0, keyspace=keyspace, table=table,
-            table_id=table_id, key_schema=key_schema,
-        )  # fmt: skip
-        self._steps.put(functools.partial(self._add, place, node_id, then, event))
+        self._arrived.append((then, topic, target, event, of))
 
     def wake(self) -> None:
         """End the wait for a step."""
@@ -205,12 +220,13 @@ class ExpiryTopics(Stage):
             except queue.Empty:
                 pass
             self._open_topics()
+            self._pack()
             self._send_packed()
             self._forward_due()
             self._find_topics()
 
     def _wait_s(self) -> float:
-        wait_s = _LINGER_S
+        wait_s = _PACK_S
         if self._held:
             wait_s = min(wait_s, max(0.0, self._held[0][0] - self._time_s()))
         return wait_s
@@ -253,27 +269,31 @@ class ExpiryTopics(Stage):
         properties = {_PROBE: "true", _SECOND: str(deliver_at), _DELIVER_AT: str(deliver_at), _KEYS: "0"}
         self._producer(topic).send_async(b"", _ignore, properties=properties, deliver_at=deliver_at * 1000)
 
-    def _add(self, place: _Place, node_id: UUID, then: Callable[[], None], event: MutationEvent) -> None:
-        packed = self._waiting.get(place)
-        if packed is None:
-            packed = self._waiting[place] = _Packed(place=place, node_id=node_id, since=time.monotonic())
-        packed.events.append(event)
-        packed.then.append(then)
-        packed.size += len(event.key) + len(event.partition_key) + 80
-        if len(packed.events) >= _MOST_KEYS or packed.size >= _MOST_BYTES:
-            packed.since = -_LINGER_S
-            self._waiting[place] = packed
-            self._send_packed()
+    def _pack(self) -> None:
+        """Take all keys that have arrived."""
+        now = time.monotonic()
+        if now < self._pack_at:
+            return
+        self._pack_at = now + _PACK_S
+        for _ in range(len(self._arrived)):
+            then, topic, target, event, (node_id, table_id, keyspace, table, key_schema) = self._arrived.popleft()
+            second = event.expiry_time_s or 0
+            packed = self._waiting.get((target, second, table_id.int))
+            if packed is None:
+                place = _Place(topic, target, second, keyspace, table, table_id, key_schema)
+                packed = self._waiting[place.key] = _Packed(place=place, node_id=node_id, due_at=now)
+            packed.events.append(event)
+            packed.then.append(then)
+            packed.size += len(event.key) + len(event.partition_key) + 80
+            if len(packed.events) >= _MOST_KEYS or packed.size >= _MOST_BYTES:
+                packed.due_at = now
+                self._send_packed()
 
     def _send_packed(self) -> None:
         now = time.monotonic()
-        due = [
-            each
-            for each in self._waiting.values()
-            if now - each.since >= _LINGER_S and each.place.topic in self._consumers
-        ]
+        due = [each for each in self._waiting.values() if each.due_at <= now and each.place.topic in self._consumers]
         for packed in due:
-            del self._waiting[packed.place]
+            del self._waiting[packed.place.key]
             self._send(packed)
 
     def _send(self, packed: _Packed) -> None:
@@ -291,7 +311,7 @@ class ExpiryTopics(Stage):
         )
         properties = {_SECOND: str(place.second), _TARGET: place.target, _KEYS: str(len(packed.events))}
         try:
-            self._delay(place.topic, encode_events(content), properties, functools.partial(self._sent, packed))
+            self._delay(place.topic, encode_expiries(content), properties, functools.partial(self._sent, packed))
         except pulsar.PulsarException as error:
             self._not_stored(packed, str(error))
 
@@ -328,12 +348,12 @@ class ExpiryTopics(Stage):
         )
         self._notices.say(topic, text, self._connection.hint)
         self._producers.pop(topic, None)
-        packed.since = time.monotonic() + _BACKOFF.pause_s(packed.failures)
-        waiting = self._waiting.get(packed.place)
+        packed.due_at = time.monotonic() + _BACKOFF.pause_s(packed.failures)
+        waiting = self._waiting.get(packed.place.key)
         if waiting is not None:
             packed.events += waiting.events
             packed.then += waiting.then
-        self._waiting[packed.place] = packed
+        self._waiting[packed.place.key] = packed
 
     def _producer(self, topic: str, *, of_events: bool = False) -> pulsar.Producer:
         producer = self._producers.get(topic)

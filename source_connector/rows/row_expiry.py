@@ -36,6 +36,8 @@ from source_connector.rows.raw_page import RawRow
 __all__ = ["EXTENDED", "GONE", "NextExpiry", "add_expiry", "after_expiry", "is_of_expiry"]
 
 _STATIC_ROW: Final = MutationKind.STATIC_ROW
+# `json.dumps` with options makes an encoder each time.
+_as_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 # The row's marker, by the events; a number from 1 on is the second at which it expires.
 _STAYS: Final = 0
 _GONE: Final = -1
@@ -88,7 +90,7 @@ def add_expiry(
         fields = projection.field_names
         said = {fields[name]: second for name, second in going.items() if name in fields}
         if said:
-            properties[names.COLUMNS_EXPIRE_AT] = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+            properties[names.COLUMNS_EXPIRE_AT] = _as_json(said)
     marker = _marker(events)
     first = _first(projection, selection, row, going, marker, lasts)
     if projection.multi_cell_places:

@@ -1,0 +1,42 @@
+"""The hand-written bytes of a message with expiries, beside those that fastavro writes by the schema."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationEvents, MutationKind, encode_events
+from source_connector.events.expiry_message import encode_expiries
+
+_SECONDS = st.one_of(st.none(), st.integers(-1, 2**40))
+_EVENTS = st.builds(
+    MutationEvent,
+    position=st.just(0),
+    ordinal=st.just(0),
+    kind=st.sampled_from([MutationKind.ROW, MutationKind.STATIC_ROW]),
+    key=st.binary(max_size=300),
+    partition_key=st.binary(max_size=300),
+    digest=st.binary(min_size=16, max_size=16),
+    clustering=st.lists(st.one_of(st.none(), st.binary(max_size=200)), max_size=3).map(tuple),
+    expiry_time_s=_SECONDS,
+    columns=st.lists(st.text(max_size=70), max_size=3).map(tuple),
+    marker_expiry_s=_SECONDS,
+    **dict.fromkeys(("writetime_us", "live_cell_writetime_us", "deletion_time_us", "bounds"), st.none()),
+)
+
+
+@given(events=st.lists(_EVENTS, min_size=1, max_size=100).map(tuple), name=st.text(max_size=5))
+def test_the_bytes_are_those_that_fastavro_writes(events: tuple[MutationEvent, ...], name: str) -> None:
+    """More than 63 events or bytes have lengths of two bytes, and large sets of columns their own places."""
+    message = MutationEvents(
+        node_id=UUID(int=1),
+        segment_id=EXPIRY_SEGMENT_ID,
+        keyspace=name,
+        table="t",
+        table_id=UUID(int=2),
+        key_schema='"bytes"',
+        events=events,
+    )
+    assert encode_expiries(message) == encode_events(message)

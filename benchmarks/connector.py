@@ -10,6 +10,7 @@ machine that is busy with the servers, too: the load average stands beside them.
 
 - *delay*: from a row's write time to the broker's time of its record, at a few writes a second, through agent and connector.
 - *many*: one source for 50 tables, each with waiting changes.
+- *expiring*: rows with a TTL, without `expiry.publish` and with it, in turns.
 - *hot*: nothing is warm-up, and fewer records than changes come, for a read settles all changes of a key that wait.
 
 With `--rival-nar`, DataStax's connector drains the same rows of *distinct*: ours, theirs, and so on, `--turns` times each, with
@@ -34,7 +35,7 @@ import click
 import pulsar
 from cassandra.cluster import Session
 
-from benchmarks.connector_backlog import KEYSPACE, SCENARIOS, Scenario, create_keyspace, write_many_tables
+from benchmarks.connector_backlog import EXPIRING, KEYSPACE, SCENARIOS, Scenario, create_keyspace, write_many_tables
 from benchmarks.connector_run import SUBSCRIPTION, Drain, Source, deployed, drain, subscribe_from_the_start
 from benchmarks.rival import AS_IN_SERVICE
 from benchmarks.rival_connector import RivalConnector
@@ -49,7 +50,7 @@ _SYNC_MS: Final = 100
 _DEFAULT_SYNC_MS: Final = 10_000
 _MANY: Final = 50
 _WAIT_S: Final = 900
-_NAMES: Final = (*(each.table for each in SCENARIOS), "many", "delay")
+_NAMES: Final = (*(each.table for each in SCENARIOS), EXPIRING.table, "many", "delay")
 
 
 def _reads(session: Session, table: str) -> int:
@@ -80,9 +81,7 @@ class _Bench:
         """Our source and DataStax's drain the same changes, one after the other, so often. Each turn has its subscription."""
         count = self._write(scenario, rows)
         line, table = self._line, scenario.table
-        names = [SUBSCRIPTION, *(f"turn{number}" for number in range(1, turns))]
-        for name in names[1:]:
-            subscribe_from_the_start(line.sandbox, events_topic(KEYSPACE, table), name)
+        names = self._subscriptions(table, turns)
         rival = RivalConnector(archive, line.sandbox, line.session, rows=count, turns=names)
         for name in names:
             options = {"keyspace": KEYSPACE, "table": table, "events.subscription.name": name}
@@ -91,6 +90,31 @@ class _Bench:
                 name, warm_up=min(_WARM_UP_ROWS, rows // 5), reads=lambda: _reads(line.session, table)
             )
             yield ours, theirs
+
+    def expiring(self, rows: int, turns: int) -> Iterator[tuple[Drain, Drain]]:
+        """Rows with a TTL, drained without `expiry.publish` and with it, so often."""
+        count = self._write(EXPIRING, rows)
+        names = self._subscriptions(EXPIRING.table, 2 * turns)
+        for without, keeping in zip(names[::2], names[1::2], strict=True):
+            yield (
+                self._drain_expiring(count, without, publish=False),
+                self._drain_expiring(count, keeping, publish=True),
+            )
+
+    def _drain_expiring(self, count: int, subscription: str, *, publish: bool) -> Drain:
+        table = EXPIRING.table
+        options = {
+            "keyspace": KEYSPACE, "table": table, "events.subscription.name": subscription, "expiry.publish": publish,
+        }  # fmt: skip
+        name = f"{table}-{subscription}"
+        return self._drain(name, count, options, [table], [f"data-{name}"], subscription)
+
+    def _subscriptions(self, table: str, count: int) -> list[str]:
+        """One a drain; each has the whole backlog."""
+        names = [SUBSCRIPTION, *(f"turn{number}" for number in range(1, count))]
+        for name in names[1:]:
+            subscribe_from_the_start(self._line.sandbox, events_topic(KEYSPACE, table), name)
+        return names
 
     def _write(self, scenario: Scenario, rows: int) -> int:
         count = scenario.write(self._line.session, rows)
@@ -157,8 +181,8 @@ class _Bench:
         self._line.wait_for_events(self._events, _WAIT_S)
 
 
-def _ratio(pairs: Sequence[tuple[Drain, Drain]]) -> str:
-    """Medians of ours beside the rival's."""
+def _ratios(pairs: Sequence[tuple[Drain, Drain]]) -> tuple[float, float, float]:
+    """Medians of the first beside those of the second: rate, CPU of child and host, memory."""
 
     def middle(which: int, figure: Callable[[Drain], float]) -> float:
         return median(figure(each[which]) for each in pairs)
@@ -171,6 +195,11 @@ def _ratio(pairs: Sequence[tuple[Drain, Drain]]) -> str:
             lambda each: float(each.rss_bytes),
         )
     )
+    return rate, cpu, memory
+
+
+def _ratio(pairs: Sequence[tuple[Drain, Drain]]) -> str:
+    rate, cpu, memory = _ratios(pairs)
     return (
         f"distinct beside DataStax's, median of {len(pairs)}: {rate:.2f} times the rate (bar: 4), {cpu:.2f} of the CPU (bar: 0.2),"
         f" {memory:.2f} of the memory"
@@ -250,6 +279,15 @@ def main(
                 continue
             drained = bench.scenario(scenario, rows)
             say(scenario.table, f"{drained.line}   ({scenario.about})", asdict(drained))
+        if EXPIRING.table in wanted:
+            pairs = []
+            for without, keeping in bench.expiring(rows, turns):
+                pairs.append((keeping, without))
+                say(without.name, f"{without.line}   (without expiry.publish)", asdict(without))
+                say(keeping.name, f"{keeping.line}   (with it)", asdict(keeping))
+            rate, cpu, memory = _ratios(pairs)
+            text = f"with expiry.publish, median of {len(pairs)}: {rate:.2f} times the rate, {cpu:.2f} of the CPU, {memory:.2f} of the memory"
+            say("expiry ratio", text, {"rate": rate, "cpu": cpu, "memory": memory})
         if "many" in wanted:
             drained = bench.many(rows // 10)
             say("many", f"{drained.line}   ({_MANY} tables, {rows // 10:,} waiting changes each)", asdict(drained))

@@ -11,7 +11,7 @@ from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import BatchStatement, BatchType
 
-__all__ = ["KEYSPACE", "SCENARIOS", "Scenario", "create_keyspace", "write_many_tables"]
+__all__ = ["EXPIRING", "KEYSPACE", "SCENARIOS", "Scenario", "create_keyspace", "write_many_tables"]
 
 KEYSPACE: Final = "bench"
 _WIDE: Final = 500
@@ -35,11 +35,16 @@ class Scenario:
     """Changes of one partition that are written by one statement."""
     in_flight: int = 64
     """Statements under way while they are written."""
+    ttl_s: int = 0
+    """The table's default TTL; 0: nothing expires."""
 
     def write(self, session: Session, rows: int) -> int:
         """Create the table and write its changes; how many they are."""
         count = max(_GROUP, int(rows * self.share) // self.batch * self.batch)
-        session.execute(f"CREATE TABLE {KEYSPACE}.{self.table} ({self.columns}) WITH cdc = true")
+        session.execute(
+            f"CREATE TABLE {KEYSPACE}.{self.table} ({self.columns}) "
+            f"WITH cdc = true AND default_time_to_live = {self.ttl_s}"
+        )
         changes = self.changes(count)
         first = next(changes)
         insert = session.prepare(
@@ -137,3 +142,9 @@ SCENARIOS: Final = (
         columns=f"pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)",
     ),
 )  # fmt: skip
+
+EXPIRING: Final = Scenario(
+    table="expiring", about="distinct random keys that expire in a day", share=1.0, changes=_distinct, ttl_s=86_400,
+    columns=f"pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)",
+)  # fmt: skip
+"""Drained with and without `expiry.publish`."""

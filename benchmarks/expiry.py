@@ -1,0 +1,162 @@
+"""What keys that wait for their expiry cost the broker: memory, and bytes on the bookies.
+
+    python -m benchmarks.expiry [--keys 10000000] [--in-a-message 100]
+
+The connector's own keeper of expiries stores the keys in a Pulsar standalone; no Cassandra and no source run. Keys share a
+message if they expire in the same second, belong to one partition of the events topic and were published within 0.2 s. So a
+message has the more keys, the more rows are written: `--in-a-message` says how many, and each message has a second of its
+own, from a day on. The memory is what the broker's heap has more after a full collection, and the index of delayed
+messages by the broker's own metric. Both are read again after the subscription was taken anew, as after a restart of the source.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+import click
+
+from benchmarks.rival import AS_IN_SERVICE
+from cdc.progress import progress_display
+from cdc.rest import rest
+from cdc.sandbox import Sandbox, SandboxOptions
+from cdc.sandbox.prerequisites import java_home
+from schemas.mutation_event import MutationEvent, MutationKind
+from source_connector.events.expiry_topics import EXPIRY_SUBSCRIPTION, ExpiriesStored, ExpiryTopics
+from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
+
+_TOPIC: Final = "persistent://public/default/cdc-events-expiry-bench.t"
+_TARGET: Final = "persistent://public/default/cdc-events-bench.t-partition-0"
+_DAY_S: Final = 86_400
+_UNSTORED: Final = 50_000
+"""Keys under way to the broker."""
+_WAIT_S: Final = 900.0
+_OF: Final = (uuid.UUID(int=1), uuid.UUID(int=2), "bench", "t", '{"type":"record","name":"k","fields":[]}')
+
+
+class _Keeper:
+    """The connector's keeper, and how many keys the broker has of it."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._connection = PulsarConnection(PulsarOptions(service_url=sandbox.pulsar.service_url))
+        self._stored = 0
+        self._moved = threading.Condition()
+        self._failure: Exception | None = None
+        self._topics = ExpiryTopics(self._connection, 1, time.time, self._post)
+        self._topics.follow(_TOPIC)
+
+    def _post(self, found: ExpiriesStored | Exception) -> None:
+        with self._moved:
+            if isinstance(found, Exception):
+                self._failure = found
+            else:
+                self._stored += len(found.then)
+            self._moved.notify_all()
+
+    def store(self, keys: int, in_a_message: int) -> None:
+        """Raises what ended the keeper."""
+        first_s, end = int(time.time()) + _DAY_S, self._stored + keys
+        for number in range(keys):
+            key = b"\x16key-%08d\x02" % number
+            event = MutationEvent(
+                position=0, ordinal=0, kind=MutationKind.ROW, key=key, partition_key=b"key-%08d" % number,
+                digest=bytes(16), clustering=(b"\0\0\0\1",), expiry_time_s=first_s + number // in_a_message,
+                columns=("a", "b"), marker_expiry_s=first_s + number // in_a_message,
+            )  # fmt: skip
+            self._topics.store(_nothing, _TOPIC, _TARGET, event, _OF)
+            if number % 1_000 == 0:
+                self._wait_until(lambda: end - keys + number - self._stored < _UNSTORED)  # noqa: B023
+        self._wait_until(lambda: self._stored == end)
+
+    def _wait_until(self, holds: Callable[[], bool]) -> None:
+        with self._moved:
+            if not self._moved.wait_for(lambda: holds() or self._failure is not None, _WAIT_S):
+                raise click.ClickException(f"the broker has {self._stored:,} keys, and no more for {_WAIT_S:.0f} s")
+            if self._failure is not None:
+                raise self._failure
+
+    def close(self) -> None:
+        self._topics.stop()
+        self._connection.close()
+
+
+def _nothing() -> None:
+    """What follows a stored key in the connector: its event is acknowledged."""
+
+
+def _heap_bytes(sandbox: Sandbox) -> int:
+    """The broker's heap in use after a full collection."""
+    jcmd, pid = str(java_home() / "bin" / "jcmd"), str(sandbox.pulsar.pid)
+    subprocess.run([jcmd, pid, "GC.run"], capture_output=True, check=True)
+    found = subprocess.run([jcmd, pid, "GC.heap_info"], capture_output=True, text=True, check=True).stdout
+    return sum(int(each) * 1024 for each in re.findall(r"(?:heap|generation)\s.* used (\d+)K", found))
+
+
+def _delayed(sandbox: Sandbox) -> int:
+    """Messages that the broker holds back."""
+    url = f"{sandbox.pulsar.admin_url}/admin/v2/{_TOPIC.replace('://', '/')}/stats"
+    found = rest().get(url).json()["subscriptions"].get(EXPIRY_SUBSCRIPTION, {})
+    return int(found.get("msgDelayed", 0))
+
+
+def _wait_until_held(sandbox: Sandbox, messages: int) -> float:
+    """Seconds until the broker has them all in its index."""
+    began = time.monotonic()
+    while _delayed(sandbox) < messages:
+        if time.monotonic() - began > _WAIT_S:
+            raise click.ClickException(f"the broker holds {_delayed(sandbox):,} of {messages:,} messages back")
+        time.sleep(0.5)
+    return time.monotonic() - began
+
+
+def _index_bytes(sandbox: Sandbox) -> int:
+    page = rest().get(f"{sandbox.pulsar.admin_url}/metrics/", follow_redirects=True).text
+    lines = [each for each in page.splitlines() if each.startswith("pulsar_delayed_message_index_size_bytes{")]
+    return int(sum(float(each.rpartition("}")[2].split()[0]) for each in lines if _TOPIC in each))
+
+
+def _stored_bytes(sandbox: Sandbox) -> int:
+    url = f"{sandbox.pulsar.admin_url}/admin/v2/{_TOPIC.replace('://', '/')}/stats"
+    return int(rest().get(url).json()["storageSize"])
+
+
+@click.command()
+@click.option("--keys", default=10_000_000, show_default=True, type=click.IntRange(1))
+@click.option("--in-a-message", default=100, show_default=True, type=click.IntRange(1, 1_000))
+def main(keys: int, in_a_message: int) -> None:
+    """Let keys wait, and measure the broker."""
+    options = SandboxOptions(nodes=0, pulsar_heap_mb=1_500, pulsar_jvm_options=AS_IN_SERVICE)
+    with progress_display(quiet=True) as on_progress, Sandbox(options, on_progress=on_progress) as sandbox:
+        messages = -(-keys // in_a_message)
+        keeper = _Keeper(sandbox)
+        keeper.store(1, 1)
+        before = _heap_bytes(sandbox)
+        began = time.monotonic()
+        keeper.store(keys, in_a_message)
+        seconds = time.monotonic() - began
+        _wait_until_held(sandbox, messages)
+        click.echo(f"{keys:,} keys in {messages:,} messages, stored at {keys / seconds:,.0f} keys/s")
+        click.echo(
+            f"bytes stored: {_stored_bytes(sandbox) / 2**20:,.0f} MiB, {_stored_bytes(sandbox) / keys:.0f} a key"
+        )
+        _report(sandbox, before)
+        keeper.close()
+        keeper = _Keeper(sandbox)
+        seconds = _wait_until_held(sandbox, messages)
+        click.echo(f"after a new start of the source, all are held back again within {seconds:.0f} s")
+        _report(sandbox, before)
+        keeper.close()
+
+
+def _report(sandbox: Sandbox, before: int) -> None:
+    more = _heap_bytes(sandbox) - before
+    click.echo(f"broker's heap: {more / 2**20:,.0f} MiB more; its index: {_index_bytes(sandbox) / 2**20:,.1f} MiB")
+
+
+if __name__ == "__main__":
+    main()

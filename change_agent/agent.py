@@ -153,9 +153,7 @@ class ChangeAgent:
             config.cdc_working_dir / "reprocess",
             unsynced=config.read_unsynced,
         )
-        self._guard: Final = cdc_raw_guard(
-            config, spill_directory, self.metrics, self._watcher.wake, lambda: note_disabled(self._stops)
-        )
+        self._guard: Final = cdc_raw_guard(config, spill_directory, self.metrics, self._watcher.wake)
         self._gaps: Final = GapReporter(self._producers, gaps_topic(config.topic_prefix), self._stops)
         self._interpreter: Final = MutationInterpreter(
             self._provider, self._parked, self.metrics, self._stopping, finished=self._stored.finished
@@ -324,6 +322,8 @@ class ChangeAgent:
         tables = {} if known is None else known.tables
         published = self._interpreter.published_tables
         note_unlogged(published, self._provider.unlogged_keyspaces, self._stops)
+        if not self._guard.is_cdc_enabled:
+            note_disabled(published, self._stops)
         return table_stops(published, tables, self._parked.table_ids, self._stops.reasons())
 
     def _make_progress(self) -> ProgressReporter | None:

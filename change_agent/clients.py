@@ -38,11 +38,7 @@ def segment_rotation(config: AgentConfig) -> SegmentRotation | None:
 
 
 def cdc_raw_guard(
-    config: AgentConfig,
-    spill_directory: Path,
-    metrics: AgentMetrics,
-    on_moved: Callable[[], None],
-    on_disabled: Callable[[], None],
+    config: AgentConfig, spill_directory: Path, metrics: AgentMetrics, on_moved: Callable[[], None]
 ) -> CdcRawGuard:
     """The guard of the node's cdc_raw, with a separate session. Raises ConfigError."""
     return CdcRawGuard(
@@ -57,7 +53,6 @@ def cdc_raw_guard(
         ),
         metrics,
         on_moved,
-        on_disabled,
     )
 
 

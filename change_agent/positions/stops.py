@@ -41,6 +41,10 @@ class _Stop:
             else _Stop(reason=self.reason)
         )
 
+    def with_reason(self, reason: str) -> _Stop:
+        """This stop for one more reason, which no closed gap ends."""
+        return self if reason in self.reason and not self.gaps else _Stop(reason=f"{self.reason}; {reason}")
+
     def without(self, closings: Sequence[GapRecord]) -> _Stop | None:
         """This stop without the gaps that these records close; None when it ends."""
         left = tuple(gap for gap in self.gaps if not any(each.closes(gap) for each in closings))
@@ -67,6 +71,16 @@ class Stops:
             self._refresh()
             known = self._known().get(table)
             noted = _Stop(reason=reason, gaps=tuple(gaps)) if known is None else known.with_gaps(gaps)
+            if noted != known:
+                self._unwritten[table] = noted
+                self._write()
+
+    def add(self, table: str, reason: str) -> None:
+        """As `note`, for one of few reasons that an operator has to know beside others that the table has already."""
+        with self._lock:
+            self._refresh()
+            known = self._known().get(table)
+            noted = _Stop(reason=reason) if known is None else known.with_reason(reason)
             if noted != known:
                 self._unwritten[table] = noted
                 self._write()

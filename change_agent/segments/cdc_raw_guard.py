@@ -44,6 +44,10 @@ _STARTED_ON_FULL: Final = (
     "cdc_raw has %s of %s at the agent's start. With cdc_block_writes: false, Cassandra then removes the oldest segments:"
     " some may be gone that no agent ever saw; verify the tables, or read them again"
 )
+_DISABLED: Final = (
+    "the node runs with cdc_enabled: false, so its changes are not in cdc_raw: set cdc_enabled: true and restart the node; the"
+    " tables' timestamps stand still until they were repaired"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +82,7 @@ _SETTINGS: Final = (
 
 
 class CdcRawGuard(Stage):
-    """Owns the folder `spill_directory` and the moves into it. One separate thread.
-
-    `on_disabled` is called whenever the node says that it runs with `cdc_enabled: false`.
-    """
+    """Owns the folder `spill_directory` and the moves into it. One separate thread."""
 
     def __init__(
         self,
@@ -92,7 +93,6 @@ class CdcRawGuard(Stage):
         limits: GuardLimits,
         metrics: AgentMetrics,
         on_moved: Callable[[], None],
-        on_disabled: Callable[[], None],
     ) -> None:
         super().__init__("guard of cdc_raw")
         self._cdc_raw: Final = cdc_raw
@@ -102,12 +102,13 @@ class CdcRawGuard(Stage):
         self._limits: Final = limits
         self._metrics: Final = metrics
         self._on_moved: Final = on_moved
-        self._on_disabled: Final = on_disabled
         self._listing: Final = SegmentListing(cdc_raw, quiet=True)
         self._forecast: Final = SpaceForecast()
         self._spilled_bytes = 0
         self._settings: Mapping[str, object] = yaml_settings
         self._settings_at = 0.0
+        self.is_cdc_enabled = True
+        """False if the node said last that it runs with `cdc_enabled: false`. For any thread."""
         self._settings_known = self._unknown_reported = False
         self._has_checked = False
         self._alarmed = False
@@ -134,7 +135,8 @@ class CdcRawGuard(Stage):
         self._node.close()
 
     def _ask_settings(self) -> None:
-        if time.monotonic() < self._settings_at:
+        # A node that does not answer soon is not to keep the guard from its work while `cdc_raw` is filling up.
+        if time.monotonic() < self._settings_at or (self._settings_known and self._alarmed):
             return
         try:
             # The settings that the node runs with take precedence over its file, which may have changed since.
@@ -146,8 +148,12 @@ class CdcRawGuard(Stage):
         else:
             self._settings_at = time.monotonic() + _SETTINGS_INTERVAL_S
             self._settings_known = True
-            if settings.get(_CDC_ENABLED, "true").lower() == "false":
-                self._on_disabled()
+            self._note_enabled(settings.get(_CDC_ENABLED, "true").lower() != "false")
+
+    def _note_enabled(self, is_enabled: bool) -> None:
+        if self.is_cdc_enabled and not is_enabled:
+            _log.error("%s", _DISABLED)
+        self.is_cdc_enabled = is_enabled
 
     def _report_unknown(self, error: NodeUnavailableError) -> None:
         """Once: a node that is away answers later, a role without the right to read its settings never does."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 from uuid import UUID
@@ -13,10 +12,10 @@ from schemas.table_metadata import TableMetadata
 
 __all__ = ["note_disabled", "note_unlogged", "table_stops"]
 
-_log: Final = logging.getLogger(__name__)
+_REPAIR: Final = "then run cdc spark verify --repair on the table, and cdc agent resume-progress"
 _DISABLED: Final = (
-    "the node ran with cdc_enabled: false, so its changes of that time are not in cdc_raw: set cdc_enabled: true and restart"
-    " the node; then backfill the tables (cdc spark backfill)"
+    "the node ran with cdc_enabled: false, so its changes of that time are not in cdc_raw: set cdc_enabled: true, restart"
+    f" the node; {_REPAIR}"
 )
 
 
@@ -55,14 +54,15 @@ def note_unlogged(published: Iterable[TableMetadata], keyspaces: Collection[str]
         if each.keyspace in keyspaces:
             reason = (
                 f"keyspace {each.keyspace} has durable_writes = false, so its changes are not in the commit log: "
-                f"ALTER KEYSPACE {cql_identifier(each.keyspace)} WITH durable_writes = true; then backfill the table "
-                "(cdc spark backfill)"
+                f"ALTER KEYSPACE {cql_identifier(each.keyspace)} WITH durable_writes = true; {_REPAIR}"
             )
-            stops.note(each.full_name, reason)
+            stops.add(each.full_name, reason)
 
 
-def note_disabled(stops: Stops) -> None:
-    """Note a stop of every table, since the node runs with `cdc_enabled: false`. The stop stays when that is corrected."""
-    if stops.reasons().get(EVERY_TABLE) != _DISABLED:
-        _log.error("%s", _DISABLED)
-    stops.note(EVERY_TABLE, _DISABLED)
+def note_disabled(published: Iterable[TableMetadata], stops: Stops) -> None:
+    """Note a stop for each table, for the node runs with `cdc_enabled: false`.
+
+    The stop stays when the setting is corrected. A table that is there later only has it not.
+    """
+    for each in published:
+        stops.add(each.full_name, _DISABLED)

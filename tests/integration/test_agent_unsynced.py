@@ -22,7 +22,7 @@ from cassandra.cluster import Session
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from change_agent.cdc_raw.cdc_index import parse_cdc_index
-from change_agent.positions.stops import EVERY_TABLE, remove_stops
+from change_agent.positions.stops import remove_stops
 from schemas.topics import events_topic
 from tests.agent.log_load import TABLES, LogLoad, SegmentKeeper, change_of, changes_of, create_tables, wait_for_the_end
 from tests.commitlog_oracle.oracle import CommitLogOracle
@@ -133,7 +133,7 @@ def test_a_node_that_was_restarted_without_cdc_stops_the_progress(servers: Sandb
         topic.wait_for(count + 1)
     wait_for_metrics(agent, "the agent has read everything", lag_bytes=0, inflight_events=0)
     assert not moves_past(written_ms)
-    assert [*remove_stops(agent.working_dir, None)] == [EVERY_TABLE]
+    assert "early.plain" in remove_stops(agent.working_dir, None)
     wait_until(lambda: moves_past(written_ms), "the progress moves again")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -43,7 +43,6 @@ def _guard(
     total_mb: int = 8,
     min_free: int = 0,
     node: _Node | None = None,
-    on_disabled: Callable[[], None] = lambda: None,
 ) -> CdcRawGuard:
     settings = {"cdc_total_space": f"{total_mb}MiB", "commitlog_segment_size": "1MiB"}
     return CdcRawGuard(
@@ -54,7 +53,6 @@ def _guard(
         GuardLimits(total_bytes=None, soon_s=60.0, min_free_bytes=min_free),
         metrics,
         lambda: None,
-        on_disabled,
     )
 
 
@@ -114,18 +112,24 @@ def test_a_node_that_does_not_tell_its_settings_is_told_once(
 
 
 @pytest.mark.parametrize(
-    ("settings", "times"), [({"cdc_enabled": "false"}, 1), ({"cdc_enabled": "true"}, 0), ({}, 0), (None, 0)]
+    ("settings", "is_enabled"),
+    [({"cdc_enabled": "false"}, False), ({"cdc_enabled": "true"}, True), ({}, True), (None, True)],
 )
-def test_a_node_that_runs_without_cdc_is_told_to_the_agent(
-    cdc_raw: Path, tmp_path: Path, settings: Mapping[str, str] | None, times: int
+def test_a_node_that_runs_without_cdc_is_told_once(
+    cdc_raw: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    settings: Mapping[str, str] | None,
+    is_enabled: bool,
 ) -> None:
     """Not a node that does not say it: Cassandra 3.11, or a role that may not read its settings."""
-    told: list[None] = []
-    guard = _guard(
-        cdc_raw, tmp_path / "spill", AgentMetrics(), node=_Node(settings), on_disabled=lambda: told.append(None)
-    )
-    guard._ask_settings()
-    assert len(told) == times
+    guard = _guard(cdc_raw, tmp_path / "spill", AgentMetrics(), node=_Node(settings))
+    for _ in range(2):
+        guard._settings_at = 0.0
+        guard._ask_settings()
+    assert guard.is_cdc_enabled is is_enabled
+    told = [each for each in caplog.records if "the node runs with cdc_enabled: false" in each.getMessage()]
+    assert len(told) == (not is_enabled)
 
 
 @pytest.mark.parametrize(("segments", "moved"), [(4, 0), (5, 3)])

@@ -258,17 +258,25 @@ def test_what_is_parked_stops_every_table_that_it_may_be_of(
     assert set(found) == {(each.keyspace, each.name) for each in tables}
 
 
-def test_a_run_of_the_node_without_cdc_stops_every_table_until_an_operator_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Also over a restart of the agent. The log says it once."""
+def test_tables_of_a_node_that_ran_without_cdc_stand_still_until_an_operator_goes_on(tmp_path: Path) -> None:
+    """Also over a restart of the agent. A table that comes later has lost nothing."""
     for _ in range(2):
-        note_disabled(Stops(tmp_path))
-    assert len([each for each in caplog.records if "cdc_enabled: false" in each.getMessage()]) == 1
-    found = table_stops([_table("a", 1)], {}, (), Stops(tmp_path).reasons())
-    assert "backfill the tables (cdc spark backfill)" in (found["ks", "a"] or "")
-    remove_stops(tmp_path, None)
+        note_disabled([_table("a", 1)], Stops(tmp_path))
+    found = table_stops([_table("a", 1), _table("b", 2)], {}, (), Stops(tmp_path).reasons())
+    assert found["ks", "b"] is None
+    assert (found["ks", "a"] or "").count("the node ran with cdc_enabled: false") == 1
+    remove_stops(tmp_path, "ks.a")
     assert Stops(tmp_path).reasons() == {}
+
+
+def test_a_closed_gap_does_not_end_the_stop_of_a_node_that_ran_without_cdc(tmp_path: Path) -> None:
+    """Both reasons are told: whoever repairs the first one only would let the timestamp pass over the second."""
+    stops = Stops(tmp_path)
+    stops.note("ks.a", "events were lost", [_GAP])
+    note_disabled([_table("a", 1)], stops)
+    stops.close([_GAP.closed(_GAP.to_ms + 1, "sent again")])
+    reason = Stops(tmp_path).reasons()["ks.a"]
+    assert reason.startswith("events were lost; the node ran with cdc_enabled: false")
 
 
 def test_tables_of_a_keyspace_that_is_not_logged_stand_still_until_an_operator_goes_on(tmp_path: Path) -> None:

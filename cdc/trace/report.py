@@ -143,17 +143,23 @@ def _of_segments(
 def _events(
     service: PulsarService, client: pulsar.Client, config: LineConfig, key: RowKey, options: TraceOptions
 ) -> list[Finding]:
+    unread: list[str] = []
     topic = full_topic_name(events_topic(key.table.keyspace, key.table.name, config.topic_prefix))
     try:
-        found = list(topic_events(client, topic, service.partitions(topic), key, options.since_s))
+        found = list(topic_events(client, topic, service.partitions(topic), key, options.since_s, unread))
     except NotThereError:
         return [failure("", f"{topic} does not exist", "see cdc doctor: does the table have cdc = true, and an agent?")]
     except (PulsarServiceError, TopicReadError) as error:
         return [failure("", str(error), "cdc doctor checks Pulsar's rights and state")]
     if not found:
-        return [ok("", "Pulsar has none any more: it deletes events that the connector has acknowledged")]
+        text = "Pulsar has none any more: it deletes events that the connector has acknowledged"
+        return [*_unread(unread), ok("", text)]
     shown = found[-options.limit :]
-    return [*_cut(len(found), options.limit), *(ok(each.place, _event_text(each)) for each in shown)]
+    return [*_cut(len(found), options.limit), *_unread(unread), *(ok(each.place, _event_text(each)) for each in shown)]
+
+
+def _unread(names: Sequence[str]) -> list[Finding]:
+    return [warning(each, "the broker sent nothing for a while, and may have more", "try again") for each in names]
 
 
 def _event_text(found: TopicEvent) -> str:
@@ -166,18 +172,20 @@ def _event_text(found: TopicEvent) -> str:
 def _records(
     service: PulsarService, client: pulsar.Client, key: RowKey, options: TraceOptions, sources: Sequence[SourceView]
 ) -> tuple[list[DataRecord] | None, list[Finding]]:
+    unread: list[str] = []
     topic = full_topic_name(options.data_topic or _data_topic(key, sources))
     try:
-        found = list(data_records(client, topic, service.partitions(topic), key, options.since_s))
+        found = list(data_records(client, topic, service.partitions(topic), key, options.since_s, unread))
     except NotThereError:
         remedy = "see the source in cdc status, or name the topic by --data-topic"
         return None, [failure("", f"{topic} does not exist: nothing was published", remedy)]
     except (PulsarServiceError, TopicReadError) as error:
         return None, [failure("", str(error), "cdc doctor checks Pulsar's rights and state")]
     if not found:
-        return found, [ok("", f"{topic.rpartition('/')[2]} has none")]
+        return found, [*_unread(unread), ok("", f"{topic.rpartition('/')[2]} has none")]
     shown = found[-options.limit :]
-    return found, [*_cut(len(found), options.limit), *(ok(each.place, _record_text(each)) for each in shown)]
+    records = (ok(each.place, _record_text(each)) for each in shown)
+    return found, [*_cut(len(found), options.limit), *_unread(unread), *records]
 
 
 def _data_topic(key: RowKey, sources: Sequence[SourceView]) -> str:

@@ -56,9 +56,12 @@ class DataRecord:
 
 
 def topic_events(
-    client: pulsar.Client, topic: str, partitions: int, key: RowKey, since_s: float | None
+    client: pulsar.Client, topic: str, partitions: int, key: RowKey, since_s: float | None, unread: list[str]
 ) -> Iterator[TopicEvent]:
-    """Of the topic partition that the row belongs to, oldest first. Raises TopicReadError."""
+    """Of the topic partition that the row belongs to, oldest first. `unread` gets its name if it was not read to its end.
+
+    Raises TopicReadError.
+    """
     name = f"{topic}-partition-{partition_of_token(key.token, partitions)}" if partitions else topic
 
     @cache
@@ -66,7 +69,7 @@ def topic_events(
         parsed: Any = fastavro.parse_schema(json.loads(schema_info(client, name, version).schema()))
         return dict(parsed)
 
-    for message in _messages(client, name, since_s):
+    for message in _messages(client, name, since_s, unread):
         version = message._message.int_schema_version()  # noqa: SLF001  # the wrapper has bytes
         try:
             found = decode_events(message.data(), writer(version) if version >= 0 else None)
@@ -79,19 +82,24 @@ def topic_events(
 
 
 def data_records(
-    client: pulsar.Client, topic: str, partitions: int, key: RowKey, since_s: float | None
+    client: pulsar.Client, topic: str, partitions: int, key: RowKey, since_s: float | None, unread: list[str]
 ) -> Iterator[DataRecord]:
-    """Of all topic partitions, in the order in which they were published. Raises TopicReadError."""
+    """Of all topic partitions, in the order in which they were published. `unread` gets those not read to their end.
+
+    Raises TopicReadError.
+    """
     names = [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
     found: list[DataRecord] = []
     for name in names:
-        found += _records(client, name, key, since_s)
+        found += _records(client, name, key, since_s, unread)
     yield from sorted(found, key=lambda each: each.published_ms)
 
 
-def _records(client: pulsar.Client, name: str, key: RowKey, since_s: float | None) -> Iterator[DataRecord]:
+def _records(
+    client: pulsar.Client, name: str, key: RowKey, since_s: float | None, unread: list[str]
+) -> Iterator[DataRecord]:
     decoders: dict[int, _Decoder] = {}
-    for message in _messages(client, name, since_s):
+    for message in _messages(client, name, since_s, unread):
         version = message._message.int_schema_version()  # noqa: SLF001  # the wrapper has bytes
         if version not in decoders:
             decoders[version] = _Decoder(client, name, version, key)
@@ -156,7 +164,7 @@ def _value_schema(text: str | bytes) -> Any:
     return value_reader_of(data[8 + width :] if width < len(data) else data)
 
 
-def _messages(client: pulsar.Client, name: str, since_s: float | None) -> Iterator[pulsar.Message]:
+def _messages(client: pulsar.Client, name: str, since_s: float | None, unread: list[str]) -> Iterator[pulsar.Message]:
     """The messages that the topic partition has now."""
     try:
         reader = client.create_reader(name, pulsar.MessageId.earliest, receiver_queue_size=_QUEUE)
@@ -167,11 +175,8 @@ def _messages(client: pulsar.Client, name: str, since_s: float | None) -> Iterat
             reader.seek(int((time.time() - since_s) * 1000))
         while reader.has_message_available():
             yield reader.read_next(timeout_millis=_TIMEOUT_MS)
-    except pulsar.Timeout as error:
-        seconds = _TIMEOUT_MS // 1000
-        raise TopicReadError(
-            f"{name}: the broker has more messages, and sent none for {seconds} s; try again"
-        ) from error
+    except pulsar.Timeout:
+        unread.append(name)
     except pulsar.PulsarException as error:
         raise TopicReadError(f"{name} cannot be read further ({error})") from error
     finally:

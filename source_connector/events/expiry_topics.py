@@ -28,7 +28,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 EXPIRY_SUBSCRIPTION: Final = "expiry"
 _PACK_S: Final = 0.2
-"""How long keys wait for company at most: their events are acknowledged so much later, and their records are not."""
+"""How long keys wait for company at most. Their events are acknowledged so much later, and their records are not."""
 _MOST_KEYS: Final = 1000
 _MOST_BYTES: Final = 256 * 1024
 # Brokers deliver up to a tick (1 s) early or late; what is early is held here.
@@ -112,6 +112,15 @@ class _Packed:
     then: list[Callable[[], None]] = field(default_factory=list)
     size: int = 0
     failures: int = 0
+
+    def parts(self) -> list[_Packed]:
+        """Messages that a broker takes: many keys may have come while the topic was not open, or while nothing was taken."""
+        count = max(len(self.events) // _MOST_KEYS, self.size // _MOST_BYTES) + 1
+        step = -(-len(self.events) // count)
+        return [
+            replace(self, events=self.events[at : at + step], then=self.then[at : at + step], size=self.size // count)
+            for at in range(0, len(self.events), step)
+        ]
 
 
 @dataclass(slots=True)
@@ -226,7 +235,7 @@ class ExpiryTopics(Stage):
             self._find_topics()
 
     def _wait_s(self) -> float:
-        wait_s = _PACK_S
+        wait_s = max(0.0, self._pack_at - time.monotonic())
         if self._held:
             wait_s = min(wait_s, max(0.0, self._held[0][0] - self._time_s()))
         return wait_s
@@ -285,16 +294,14 @@ class ExpiryTopics(Stage):
             packed.events.append(event)
             packed.then.append(then)
             packed.size += len(event.key) + len(event.partition_key) + 80
-            if len(packed.events) >= _MOST_KEYS or packed.size >= _MOST_BYTES:
-                packed.due_at = now
-                self._send_packed()
 
     def _send_packed(self) -> None:
         now = time.monotonic()
         due = [each for each in self._waiting.values() if each.due_at <= now and each.place.topic in self._consumers]
         for packed in due:
             del self._waiting[packed.place.key]
-            self._send(packed)
+            for part in packed.parts():
+                self._send(part)
 
     def _send(self, packed: _Packed) -> None:
         import pulsar
@@ -353,6 +360,7 @@ class ExpiryTopics(Stage):
         if waiting is not None:
             packed.events += waiting.events
             packed.then += waiting.then
+            packed.size += waiting.size
         self._waiting[packed.place.key] = packed
 
     def _producer(self, topic: str, *, of_events: bool = False) -> pulsar.Producer:

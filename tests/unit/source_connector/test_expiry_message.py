@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationEvents, MutationKind, encode_events
 from source_connector.events.expiry_message import encode_expiries
+from source_connector.events.expiry_topics import _Packed, _Place
 
 _SECONDS = st.one_of(st.none(), st.integers(-1, 2**40))
 _EVENTS = st.builds(
@@ -40,3 +41,17 @@ def test_the_bytes_are_those_that_fastavro_writes(events: tuple[MutationEvent, .
         events=events,
     )
     assert encode_expiries(message) == encode_events(message)
+
+
+def test_keys_that_came_while_nothing_was_taken_leave_in_messages_that_a_broker_takes() -> None:
+    """All of them in their order, at most a thousand in one, or 256 KiB of large keys."""
+    place = _Place("expiry", "events", 7, "ks", "t", UUID(int=2), '"bytes"')
+    event = MutationEvent(position=0, ordinal=0, kind=MutationKind.ROW, key=b"k", partition_key=b"k", digest=bytes(16))
+    events = [event._replace(expiry_time_s=number) for number in range(2_500)]
+    for size, most in ((100 * 2_500, 1_000), (10_000 * 2_500, 27)):
+        packed = _Packed(place=place, node_id=UUID(int=1), due_at=0.0, events=events, size=size, failures=3)
+        packed.then += [list] * len(events)
+        parts = packed.parts()
+        assert [each for part in parts for each in part.events] == events
+        assert all(len(part.then) == len(part.events) <= most for part in parts)
+        assert {(part.place, part.failures) for part in parts} == {(place, 3)}

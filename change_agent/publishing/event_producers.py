@@ -215,6 +215,11 @@ class EventProducers:
             lock.release()
         self._policies.check(topic)
 
+    def check_unopened(self, topic: str) -> None:
+        """The same for a topic that is not open, if an earlier agent has found it whole."""
+        if self._checks.knows(topic):
+            self.check(topic, None)
+
     def hazards(self, topic: str) -> tuple[str, ...]:
         """Policies of Pulsar that would drop unread events of the topic, and what to do; never waits."""
         return self._policies.hazards(topic)

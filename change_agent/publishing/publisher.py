@@ -29,6 +29,7 @@ from change_agent.publishing.publisher_inbox import (
     Batch,
     Changed,
     InboxMessage,
+    Lost,
     Moment,
     Opened,
     Refused,
@@ -58,7 +59,7 @@ _REOPENING: Final = Backoff(0.1, 10)
 # quicker.
 _CUT_OFF_S: Final = 3.0
 _TURN_S: Final = 1.0
-# Between two checks of the topics that are in use.
+# Between two checks of the topics.
 _CHECK_S: Final = 60.0
 
 
@@ -73,6 +74,9 @@ class Producers(Protocol):
 
     def check(self, topic: str, place: Place | None) -> None:
         """Raise PublishError when the open topic is not what it was. `place`: EventProducers.check."""
+
+    def check_unopened(self, topic: str) -> None:
+        """Raise PublishError when a topic that an earlier agent has used is not what it was."""
 
     def end_checks(self) -> None:
         """All open topics were checked."""
@@ -120,6 +124,8 @@ class MutationPublisher(Stage):
         self.statuses: Mapping[str, TopicStatus] = {}
         # Of tables that have had no event since the agent's start; in place of those of their topics.
         self._quiet: Final[dict[tuple[str, str], Checkpoint]] = {}
+        # The tables of the newest moment.
+        self._published: frozenset[tuple[str, str]] = frozenset()
         self._on_moment: Callable[[], None] = lambda: None
         self._on_damage: Final = on_damage
 
@@ -191,6 +197,8 @@ class MutationPublisher(Stage):
                     topic.note_problem(reason)
                     if not topic.is_held:
                         self._hold(topic)
+                case Lost(keyspace, table):
+                    self._topic(keyspace, table)
                 case Opened(topic, producers):
                     if not topic.open(producers):
                         self._open(topic, _TURN_S)
@@ -206,6 +214,10 @@ class MutationPublisher(Stage):
         return True
 
     def _note_moment(self, time_ms: int, tables: frozenset[tuple[str, str]]) -> None:
+        if tables and not self._published:
+            # A topic may have been deleted while no agent ran.
+            self._check_at = 0.0
+        self._published = tables
         for name in tables:
             topic = self._topics.get(name)
             if topic is None:
@@ -282,7 +294,7 @@ class MutationPublisher(Stage):
         self._check_topics(now)
 
     def _check_topics(self, now: float) -> None:
-        """A topic may be changed or deleted while it is in use."""
+        """A topic may be changed or deleted, also one of a table without an event since the start."""
         if now < self._check_at or (self._checking is not None and self._checking.is_alive()):
             return
         self._check_at = now + self._check_s
@@ -292,8 +304,16 @@ class MutationPublisher(Stage):
             for topic in self._topics.values()
             if topic.is_usable()
         ]
+        unopened = sorted(self._published - self._topics.keys())
 
         def check() -> None:
+            for keyspace, table in unopened:
+                try:
+                    self._producers.check_unopened(events_topic(keyspace, table, self._topic_prefix))
+                except TopicLostError:
+                    self._inbox.put(Lost(keyspace, table))
+                except PublishError as error:
+                    _log.debug("a topic cannot be checked: %s", error)
             for topic, known in usable:
                 try:
                     self._producers.check(topic.name, known)

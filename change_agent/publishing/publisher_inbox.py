@@ -10,7 +10,7 @@ from change_agent.publishing.outgoing import Outgoing
 from change_agent.publishing.topic_lane import TopicLane
 from change_agent.publishing.topic_queue import TopicQueue
 
-__all__ = ["Batch", "Changed", "InboxMessage", "Moment", "Opened", "Refused", "Reopened", "Result", "Stop"]
+__all__ = ["Batch", "Changed", "InboxMessage", "Lost", "Moment", "Opened", "Refused", "Reopened", "Result", "Stop"]
 
 
 class Batch(NamedTuple):
@@ -58,6 +58,13 @@ class Changed(NamedTuple):
     reason: str
 
 
+class Lost(NamedTuple):
+    """The topic of a table that has had no event since the start was lost. Opening it reports that, and makes it again."""
+
+    keyspace: str
+    table: str
+
+
 class Moment(NamedTuple):
     """All events of the writes that the node acknowledged before this time (ms since the epoch) are before it in the inbox.
 
@@ -73,4 +80,4 @@ class Stop(NamedTuple):
     """End the publisher's thread."""
 
 
-InboxMessage: TypeAlias = Batch | Result | Opened | Reopened | Refused | Changed | Moment | Stop
+InboxMessage: TypeAlias = Batch | Result | Opened | Reopened | Refused | Changed | Lost | Moment | Stop

@@ -70,6 +70,9 @@ class MemoryBroker:
         if self.changed is not None:
             raise PartitionsChangedError(topic, self.changed)
 
+    def check_unopened(self, topic: str) -> None:
+        self.check(topic, None)
+
     def end_checks(self) -> None:
         return
 

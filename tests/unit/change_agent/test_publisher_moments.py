@@ -137,3 +137,14 @@ def test_an_event_that_is_too_large_stops_its_table(start: Start) -> None:
     line.publisher.note_moment(3000, _TABLES)
     _wait_for(line, "b", 3000)
     assert _wait_for(line, "a", 1000).resolved_ms == 1000
+
+
+def test_the_lost_topic_of_a_table_without_events_is_opened_and_no_other_one(start: Start) -> None:
+    """Opening it tells the loss. It is found with the first moment, not a minute later."""
+    broker = MemoryBroker()
+    broker.lost_topics.add(TOPIC_A)
+    line = start(broker)
+    line.publisher.note_moment(1, _TABLES)
+    wait_until(lambda: "ks.a" in line.publisher.statuses, "the lost topic is opened", 20)
+    _wait_for(line, "b", 1)
+    assert [*line.publisher.statuses] == ["ks.a"]

@@ -82,6 +82,7 @@ from runtime.stage import Stage
 from schemas.errors import CdcError
 from schemas.gap_record import gaps_topic
 from schemas.progress_record import Peer, progress_topic
+from schemas.table_metadata import TableMetadata
 from schemas.topics import full_topic_name
 
 __all__ = ["AgentFailedError", "ChangeAgent"]
@@ -315,15 +316,24 @@ class ChangeAgent:
     def _note_moment(self, time_ms: int) -> None:
         """The reader's thread: everything that the node answered before is with the publisher."""
         stops = self._table_stops()
-        self._publisher.note_moment(time_ms, frozenset(name for name, reason in stops.items() if reason is None))
+        present = frozenset((each.keyspace, each.name) for each in self._present_tables())
+        self._publisher.note_moment(
+            time_ms, frozenset(name for name, reason in stops.items() if reason is None), present
+        )
+
+    def _present_tables(self) -> list[TableMetadata]:
+        """Those of the published tables that the node has now."""
+        present = self._provider.present or frozenset()
+        return [each for each in self._interpreter.published_tables if each.cdc and each.table_id in present]
 
     def _table_stops(self) -> dict[tuple[str, str], str | None]:
         known = self._provider.known
         tables = {} if known is None else known.tables
         published = self._interpreter.published_tables
         note_unlogged(published, self._provider.unlogged_keyspaces, self._stops)
-        if not self._guard.is_cdc_enabled:
-            note_disabled(published, self._stops)
+        if self._guard.ran_without_cdc and (present := self._present_tables()):
+            note_disabled(present, self._stops)
+            self._guard.forget_run_without_cdc()
         return table_stops(published, tables, self._parked.table_ids, self._stops.reasons())
 
     def _make_progress(self) -> ProgressReporter | None:

@@ -28,6 +28,7 @@ from change_agent.publishing.outgoing import Outgoing, runs_by_table
 from change_agent.publishing.publisher_inbox import (
     Batch,
     Changed,
+    Checked,
     InboxMessage,
     Lost,
     Moment,
@@ -61,6 +62,7 @@ _CUT_OFF_S: Final = 3.0
 _TURN_S: Final = 1.0
 # Between two checks of the topics.
 _CHECK_S: Final = 60.0
+_CHECK_AGAIN_S: Final = 5.0
 
 
 class Producers(Protocol):
@@ -124,8 +126,9 @@ class MutationPublisher(Stage):
         self.statuses: Mapping[str, TopicStatus] = {}
         # Of tables that have had no event since the agent's start; in place of those of their topics.
         self._quiet: Final[dict[tuple[str, str], Checkpoint]] = {}
-        # The tables of the newest moment.
-        self._published: frozenset[tuple[str, str]] = frozenset()
+        # The tables that the node has, by the newest moment, and those of them whose topics were checked since the start.
+        self._present: frozenset[tuple[str, str]] = frozenset()
+        self._checked: frozenset[tuple[str, str]] = frozenset()
         self._on_moment: Callable[[], None] = lambda: None
         self._on_damage: Final = on_damage
 
@@ -133,9 +136,11 @@ class MutationPublisher(Stage):
         """Send these behind all others. Room was taken for them, and their entries are tracked."""
         self._inbox.put(Batch(events))
 
-    def note_moment(self, time_ms: int, tables: frozenset[tuple[str, str]]) -> None:
+    def note_moment(
+        self, time_ms: int, tables: frozenset[tuple[str, str]], present: frozenset[tuple[str, str]] = frozenset()
+    ) -> None:
         """`publish` got all events of the writes that the node acknowledged before this time (ms since the epoch); see Moment."""
-        self._inbox.put(Moment(time_ms, tables))
+        self._inbox.put(Moment(time_ms, tables, present))
 
     def on_moment(self, call: Callable[[], None]) -> None:
         """Call this on the publisher's thread after each moment. To be set before the start."""
@@ -189,16 +194,20 @@ class MutationPublisher(Stage):
                         topic.add(run)
                 case Result():
                     self._take_result(message)
-                case Moment(time_ms, tables):
-                    self._note_moment(time_ms, tables)
+                case Moment():
+                    self._note_moment(message)
                 case Refused(topic, reason):
                     topic.note_problem(reason)
                 case Changed(topic, reason):
                     topic.note_problem(reason)
                     if not topic.is_held:
                         self._hold(topic)
-                case Lost(keyspace, table):
-                    self._topic(keyspace, table)
+                case Lost():
+                    self._take_loss(message)
+                case Checked(tables, is_answered):
+                    self._checked |= tables
+                    if not is_answered:
+                        self._check_at = min(self._check_at, time.monotonic() + _CHECK_AGAIN_S)
                 case Opened(topic, producers):
                     if not topic.open(producers):
                         self._open(topic, _TURN_S)
@@ -213,18 +222,27 @@ class MutationPublisher(Stage):
                 break
         return True
 
-    def _note_moment(self, time_ms: int, tables: frozenset[tuple[str, str]]) -> None:
-        if tables and not self._published:
-            # A topic may have been deleted while no agent ran.
+    def _note_moment(self, moment: Moment) -> None:
+        self._present = moment.present
+        # A topic may have been deleted while no agent ran.
+        unchecked = moment.present - self._topics.keys() - self._checked
+        if unchecked and self._checking is None:
             self._check_at = 0.0
-        self._published = tables
-        for name in tables:
+        for name in moment.tables - unchecked:
             topic = self._topics.get(name)
             if topic is None:
-                self._quiet[name] = Checkpoint(time_ms)
+                self._quiet[name] = Checkpoint(moment.time_ms)
             else:
-                topic.note_moment(time_ms)
+                topic.note_moment(moment.time_ms)
         self._on_moment()
+
+    def _take_loss(self, loss: Lost) -> None:
+        if (loss.keyspace, loss.table) in self._topics:
+            # It was opened meanwhile, which has told the loss.
+            return
+        topic = self._topic(loss.keyspace, loss.table)
+        topic.note_problem(loss.reason)
+        self._hold(topic)
 
     def _topic(self, keyspace: str, table: str) -> TopicQueue:
         topic = self._topics.get((keyspace, table))
@@ -295,7 +313,9 @@ class MutationPublisher(Stage):
 
     def _check_topics(self, now: float) -> None:
         """A topic may be changed or deleted, also one of a table without an event since the start."""
-        if now < self._check_at or (self._checking is not None and self._checking.is_alive()):
+        if self._checking is not None and not self._checking.is_alive():
+            self._checking = None
+        if now < self._check_at or self._checking is not None:
             return
         self._check_at = now + self._check_s
         place = self._positions.acknowledged_place
@@ -304,16 +324,9 @@ class MutationPublisher(Stage):
             for topic in self._topics.values()
             if topic.is_usable()
         ]
-        unopened = sorted(self._published - self._topics.keys())
+        unopened = self._present - self._topics.keys()
 
         def check() -> None:
-            for keyspace, table in unopened:
-                try:
-                    self._producers.check_unopened(events_topic(keyspace, table, self._topic_prefix))
-                except TopicLostError:
-                    self._inbox.put(Lost(keyspace, table))
-                except PublishError as error:
-                    _log.debug("a topic cannot be checked: %s", error)
             for topic, known in usable:
                 try:
                     self._producers.check(topic.name, known)
@@ -321,10 +334,25 @@ class MutationPublisher(Stage):
                     self._inbox.put(Changed(topic, error.reason))
                 except PublishError as error:
                     _log.debug("a topic cannot be checked: %s", error)
+            self._check_unopened(unopened)
             self._producers.end_checks()
 
         self._checking = threading.Thread(target=check, name="check", daemon=True)
         self._checking.start()
+
+    def _check_unopened(self, tables: frozenset[tuple[str, str]]) -> None:
+        """On the thread of a check."""
+        is_answered = True
+        for keyspace, table in sorted(tables):
+            try:
+                self._producers.check_unopened(events_topic(keyspace, table, self._topic_prefix))
+            except TopicLostError as error:
+                self._inbox.put(Lost(keyspace, table, error.reason))
+            except PublishError as error:
+                is_answered = False
+                _log.debug("a topic cannot be checked: %s", error)
+        if tables:
+            self._inbox.put(Checked(tables, is_answered))
 
     def _hold_again(self, topic: TopicQueue) -> None:
         """The topic was opened and does not acknowledge. Open it again, and send again what was not acknowledged."""

@@ -10,7 +10,19 @@ from change_agent.publishing.outgoing import Outgoing
 from change_agent.publishing.topic_lane import TopicLane
 from change_agent.publishing.topic_queue import TopicQueue
 
-__all__ = ["Batch", "Changed", "InboxMessage", "Lost", "Moment", "Opened", "Refused", "Reopened", "Result", "Stop"]
+__all__ = [
+    "Batch",
+    "Changed",
+    "Checked",
+    "InboxMessage",
+    "Lost",
+    "Moment",
+    "Opened",
+    "Refused",
+    "Reopened",
+    "Result",
+    "Stop",
+]
 
 
 class Batch(NamedTuple):
@@ -63,21 +75,30 @@ class Lost(NamedTuple):
 
     keyspace: str
     table: str
+    reason: str
+
+
+class Checked(NamedTuple):
+    """The topics of these tables (keyspace, table), which are not open, were checked. `is_answered` False: not all of them."""
+
+    tables: frozenset[tuple[str, str]]
+    is_answered: bool
 
 
 class Moment(NamedTuple):
     """All events of the writes that the node acknowledged before this time (ms since the epoch) are before it in the inbox.
 
     It applies to these tables (keyspace, table). Changes of the other tables wait somewhere else, for example because
-    they cannot be decoded yet.
+    they cannot be decoded yet. `present` are all tables with CDC that the node has now.
     """
 
     time_ms: int
     tables: frozenset[tuple[str, str]]
+    present: frozenset[tuple[str, str]]
 
 
 class Stop(NamedTuple):
     """End the publisher's thread."""
 
 
-InboxMessage: TypeAlias = Batch | Result | Opened | Reopened | Refused | Changed | Lost | Moment | Stop
+InboxMessage: TypeAlias = Batch | Result | Opened | Reopened | Refused | Changed | Checked | Lost | Moment | Stop

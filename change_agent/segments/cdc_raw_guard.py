@@ -107,8 +107,9 @@ class CdcRawGuard(Stage):
         self._spilled_bytes = 0
         self._settings: Mapping[str, object] = yaml_settings
         self._settings_at = 0.0
-        self.is_cdc_enabled = True
-        """False if the node said last that it runs with `cdc_enabled: false`. For any thread."""
+        self._is_cdc_enabled = True
+        self.ran_without_cdc = False
+        """Whether the node has said that it runs with `cdc_enabled: false`, until that is forgotten. For any thread."""
         self._settings_known = self._unknown_reported = False
         self._has_checked = False
         self._alarmed = False
@@ -118,25 +119,30 @@ class CdcRawGuard(Stage):
         """How Cassandra 5.0 writes its commit log, as far as is known; empty before. For any thread."""
         return str(self._settings.get("commitlog_disk_access_mode", ""))
 
+    def forget_run_without_cdc(self) -> None:
+        """Who had to know of it does. For any thread."""
+        if self._is_cdc_enabled:
+            self.ran_without_cdc = False
+
     def run(self) -> None:
         """Check again and again. A move that is under way at the stop is finished."""
         for left_over in self._spill_directory.glob("*.tmp"):
             with suppress(OSError):  # it only takes room, until the next start
                 left_over.unlink()
+        self._ask_settings()
         while not self.stopping.is_set():
-            self._ask_settings()
             began_s = time.thread_time()
             try:
                 self._check()
             except OSError as error:
                 self._report_stuck(f"{self._cdc_raw} cannot be watched ({error}); trying again")
+            self._ask_settings()
             # With thousands of files a check costs milliseconds: then it checks less often.
             self.stopping.wait(max(_LOOK_S, _REST * (time.thread_time() - began_s)))
         self._node.close()
 
     def _ask_settings(self) -> None:
-        # A node that does not answer soon is not to keep the guard from its work while `cdc_raw` is filling up.
-        if time.monotonic() < self._settings_at or (self._settings_known and self._alarmed):
+        if time.monotonic() < self._settings_at:
             return
         try:
             # The settings that the node runs with take precedence over its file, which may have changed since.
@@ -151,9 +157,10 @@ class CdcRawGuard(Stage):
             self._note_enabled(settings.get(_CDC_ENABLED, "true").lower() != "false")
 
     def _note_enabled(self, is_enabled: bool) -> None:
-        if self.is_cdc_enabled and not is_enabled:
+        if self._is_cdc_enabled and not is_enabled:
             _log.error("%s", _DISABLED)
-        self.is_cdc_enabled = is_enabled
+        self._is_cdc_enabled = is_enabled
+        self.ran_without_cdc = self.ran_without_cdc or not is_enabled
 
     def _report_unknown(self, error: NodeUnavailableError) -> None:
         """Once: a node that is away answers later, a role without the right to read its settings never does."""

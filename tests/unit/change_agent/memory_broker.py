@@ -48,6 +48,7 @@ class MemoryBroker:
         self.max_message_bytes = 1_000_000
         self.changed: str | None = None
         self.lost_topics: set[str] = set()
+        self.checks = 0
         self.unsafe: dict[str, tuple[str, ...]] = {}
         self.opened = 0
 
@@ -71,6 +72,7 @@ class MemoryBroker:
             raise PartitionsChangedError(topic, self.changed)
 
     def check_unopened(self, topic: str) -> None:
+        self.checks += 1
         self.check(topic, None)
 
     def end_checks(self) -> None:

@@ -139,12 +139,35 @@ def test_an_event_that_is_too_large_stops_its_table(start: Start) -> None:
     assert _wait_for(line, "a", 1000).resolved_ms == 1000
 
 
-def test_the_lost_topic_of_a_table_without_events_is_opened_and_no_other_one(start: Start) -> None:
-    """Opening it tells the loss. It is found with the first moment, not a minute later."""
+def test_the_lost_topic_of_a_table_without_events_stops_it_and_is_opened(start: Start) -> None:
+    """Opening it tells the loss; until then no moment of the table is passed. It is found with the first moment, not a minute later.
+
+    What the node does not have any more may go.
+    """
     broker = MemoryBroker()
     broker.lost_topics.add(TOPIC_A)
+    broker.refused_topics.add(TOPIC_A)
     line = start(broker)
-    line.publisher.note_moment(1, _TABLES)
-    wait_until(lambda: "ks.a" in line.publisher.statuses, "the lost topic is opened", 20)
-    _wait_for(line, "b", 1)
-    assert [*line.publisher.statuses] == ["ks.a"]
+    line.publisher.note_moment(1, _TABLES, frozenset({("ks", "a")}))
+    wait_until(
+        lambda: (line.publisher.stopped("ks", "a") or "").startswith("its events are held on disk"), "a is stopped", 20
+    )
+    line.publisher.note_moment(2, _TABLES, frozenset({("ks", "a")}))
+    _wait_for(line, "b", 2)
+    assert line.publisher.checkpoint("ks", "a") is None
+    broker.refused_topics.clear()
+    wait_until(lambda: line.publisher.stopped("ks", "a") is None, "the topic is made again", 20)
+    line.publisher.note_moment(3, _TABLES, frozenset({("ks", "a")}))
+    _wait_for(line, "a", 3)
+    wait_until(lambda: [*line.publisher.statuses] == ["ks.a"], "no other one is opened")
+
+
+def test_a_topic_that_was_deleted_with_its_table_is_not_made_again(start: Start) -> None:
+    """The agent remembers tables that were dropped, for their changes may still be in the log."""
+    broker = MemoryBroker()
+    broker.lost_topics.add(TOPIC_A)
+    line = start(broker, check_s=0.1)
+    line.publisher.note_moment(1, _TABLES, frozenset({("ks", "b")}))
+    wait_until(lambda: line.publisher.checkpoint("ks", "a") is not None, "a is passed")
+    wait_until(lambda: broker.checks > 3, "the topics were checked some times")
+    assert not line.publisher.statuses

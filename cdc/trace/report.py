@@ -153,7 +153,7 @@ def _events(
         return [failure("", str(error), "cdc doctor checks Pulsar's rights and state")]
     if not found:
         text = "Pulsar has none any more: it deletes events that the connector has acknowledged"
-        return [*_unread(unread), ok("", text)]
+        return _unread(unread) or [ok("", text)]
     shown = found[-options.limit :]
     return [*_cut(len(found), options.limit), *_unread(unread), *(ok(each.place, _event_text(each)) for each in shown)]
 
@@ -182,10 +182,10 @@ def _records(
     except (PulsarServiceError, TopicReadError) as error:
         return None, [failure("", str(error), "cdc doctor checks Pulsar's rights and state")]
     if not found:
-        return found, [*_unread(unread), ok("", f"{topic.rpartition('/')[2]} has none")]
+        return None if unread else found, _unread(unread) or [ok("", f"{topic.rpartition('/')[2]} has none")]
     shown = found[-options.limit :]
     records = (ok(each.place, _record_text(each)) for each in shown)
-    return found, [*_cut(len(found), options.limit), *_unread(unread), *records]
+    return None if unread else found, [*_cut(len(found), options.limit), *_unread(unread), *records]
 
 
 def _data_topic(key: RowKey, sources: Sequence[SourceView]) -> str:

@@ -110,17 +110,27 @@ class _Packed:
     due_at: float
     events: list[MutationEvent] = field(default_factory=list)
     then: list[Callable[[], None]] = field(default_factory=list)
-    size: int = 0
     failures: int = 0
 
     def parts(self) -> list[_Packed]:
         """Messages that a broker takes: many keys may have come while the topic was not open, or while nothing was taken."""
-        count = max(len(self.events) // _MOST_KEYS, self.size // _MOST_BYTES) + 1
-        step = -(-len(self.events) // count)
-        return [
-            replace(self, events=self.events[at : at + step], then=self.then[at : at + step], size=self.size // count)
-            for at in range(0, len(self.events), step)
-        ]
+        found: list[_Packed] = []
+        first = size = 0
+        for at, event in enumerate(self.events):
+            own = _size_of(event)
+            if at > first and (at - first == _MOST_KEYS or size + own > _MOST_BYTES):
+                found.append(self._part(first, at))
+                first, size = at, 0
+            size += own
+        return [*found, self._part(first, len(self.events))]
+
+    def _part(self, first: int, end: int) -> _Packed:
+        return replace(self, events=self.events[first:end], then=self.then[first:end])
+
+
+def _size_of(event: MutationEvent) -> int:
+    """Somewhat more than its bytes in a message."""
+    return len(event.key) + len(event.partition_key) + sum(len(each or b"") + 4 for each in event.clustering) + 80
 
 
 @dataclass(slots=True)
@@ -293,17 +303,20 @@ class ExpiryTopics(Stage):
                 packed = self._waiting[place.key] = _Packed(place=place, node_id=node_id, due_at=now)
             packed.events.append(event)
             packed.then.append(then)
-            packed.size += len(event.key) + len(event.partition_key) + 80
 
     def _send_packed(self) -> None:
         now = time.monotonic()
         due = [each for each in self._waiting.values() if each.due_at <= now and each.place.topic in self._consumers]
         for packed in due:
             del self._waiting[packed.place.key]
-            for part in packed.parts():
-                self._send(part)
+            parts = packed.parts()
+            # What the client refuses for one part, it refuses for all.
+            sent = next((number for number, part in enumerate(parts) if not self._send(part)), len(parts))
+            for part in parts[sent + 1 :]:
+                self._wait_again(part)
 
-    def _send(self, packed: _Packed) -> None:
+    def _send(self, packed: _Packed) -> bool:
+        """False when the client did not take it; it waits again then."""
         import pulsar
 
         place = packed.place
@@ -321,6 +334,8 @@ class ExpiryTopics(Stage):
             self._delay(place.topic, encode_expiries(content), properties, functools.partial(self._sent, packed))
         except pulsar.PulsarException as error:
             self._not_stored(packed, str(error))
+            return False
+        return True
 
     def _delay(
         self,
@@ -356,11 +371,15 @@ class ExpiryTopics(Stage):
         self._notices.say(topic, text, self._connection.hint)
         self._producers.pop(topic, None)
         packed.due_at = time.monotonic() + _BACKOFF.pause_s(packed.failures)
+        self._wait_again(packed)
+
+    def _wait_again(self, packed: _Packed) -> None:
         waiting = self._waiting.get(packed.place.key)
         if waiting is not None:
             packed.events += waiting.events
             packed.then += waiting.then
-            packed.size += waiting.size
+            packed.failures = max(packed.failures, waiting.failures)
+            packed.due_at = max(packed.due_at, waiting.due_at)
         self._waiting[packed.place.key] = packed
 
     def _producer(self, topic: str, *, of_events: bool = False) -> pulsar.Producer:

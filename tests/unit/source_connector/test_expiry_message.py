@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationEvents, MutationKind, encode_events
@@ -28,30 +28,39 @@ _EVENTS = st.builds(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(events=st.lists(_EVENTS, min_size=1, max_size=100).map(tuple), name=st.text(max_size=5))
 def test_the_bytes_are_those_that_fastavro_writes(events: tuple[MutationEvent, ...], name: str) -> None:
     """More than 63 events or bytes have lengths of two bytes, and large sets of columns their own places."""
-    message = MutationEvents(
+    message = _message(events, name)
+    assert encode_expiries(message) == encode_events(message)
+
+
+def _message(events: tuple[MutationEvent, ...], keyspace: str = "ks") -> MutationEvents:
+    return MutationEvents(
         node_id=UUID(int=1),
         segment_id=EXPIRY_SEGMENT_ID,
-        keyspace=name,
+        keyspace=keyspace,
         table="t",
         table_id=UUID(int=2),
         key_schema='"bytes"',
         events=events,
     )
-    assert encode_expiries(message) == encode_events(message)
 
 
 def test_keys_that_came_while_nothing_was_taken_leave_in_messages_that_a_broker_takes() -> None:
     """All of them in their order, at most a thousand in one, or 256 KiB of large keys."""
     place = _Place("expiry", "events", 7, "ks", "t", UUID(int=2), '"bytes"')
     event = MutationEvent(position=0, ordinal=0, kind=MutationKind.ROW, key=b"k", partition_key=b"k", digest=bytes(16))
-    events = [event._replace(expiry_time_s=number) for number in range(2_500)]
-    for size, most in ((100 * 2_500, 1_000), (10_000 * 2_500, 27)):
-        packed = _Packed(place=place, node_id=UUID(int=1), due_at=0.0, events=events, size=size, failures=3)
+    for large, most in ((0, 1_000), (20_000, 12)):
+        events = [
+            event._replace(expiry_time_s=each, partition_key=bytes(large * (each > 2_000))) for each in range(2_500)
+        ]
+        packed = _Packed(place=place, node_id=UUID(int=1), due_at=0.0, events=events, failures=3)
         packed.then += [list] * len(events)
         parts = packed.parts()
         assert [each for part in parts for each in part.events] == events
-        assert all(len(part.then) == len(part.events) <= most for part in parts)
+        assert all(len(part.then) == len(part.events) <= 1_000 for part in parts)
+        assert len(parts[-1].events) <= most
+        assert max(len(encode_events(_message(tuple(part.events)))) for part in parts) <= 256 * 1024
         assert {(part.place, part.failures) for part in parts} == {(place, 3)}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_state import MirrorTables
+from spark_bridge.reading.readers import register
 from tests.fixtures.mirror import MirrorOf, stopped_after
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
 from tests.topics.table_records import WIDE, partition_deletion, row, row_deletion
@@ -77,3 +81,37 @@ def test_a_batch_that_failed_midway_is_applied_once(
     summary = kept.run(compact=True)
     assert (summary.records, summary.deleted) == (1, 0)
     assert kept.replayed() == kept.open_versions() == kept.rows() == kept.wanted()
+
+
+def test_a_stream_whose_python_process_starts_late_is_begun_again(
+    spark: SparkSession,
+    mirror_of: MirrorOf,
+    data_topic: MakeTopic,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark gives it ten seconds: a machine that is busy for longer would otherwise end the job."""
+    topic = data_topic(*WIDE)
+    topic.write(row("p", 1, "x", 1))
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(_late_python(tmp_path)))
+    register(spark)
+    summary = mirror_of(topic).run()
+    assert (summary.records, summary.inserted) == (1, 1)
+    told = "a Python worker of Spark did not start in time; the micro-batch is done again (retry 1 of 9)"
+    assert told in caplog.text
+    monkeypatch.undo()
+    register(spark)
+
+
+def _late_python(folder: Path) -> Path:
+    """Python whose first process of a stream waits longer than Spark does."""
+    late = folder / "late-python"
+    late.write_text(
+        f"""#!/bin/sh
+case "$*" in *python_streaming_source_runner*) mkdir {folder}/first 2>/dev/null && sleep 15;; esac
+exec {sys.executable} "$@"
+"""
+    )
+    late.chmod(0o755)
+    return late

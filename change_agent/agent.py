@@ -332,8 +332,9 @@ class ChangeAgent:
         published = self._interpreter.published_tables
         note_unlogged(published, self._provider.unlogged_keyspaces, self._stops)
         if self._guard.ran_without_cdc and (present := self._present_tables()):
+            # Each answer once: an operator may end the stop soon after the node's restart.
+            self._guard.ran_without_cdc = False
             note_disabled(present, self._stops)
-            self._guard.forget_run_without_cdc()
         return table_stops(published, tables, self._parked.table_ids, self._stops.reasons())
 
     def _make_progress(self) -> ProgressReporter | None:

@@ -109,7 +109,7 @@ class CdcRawGuard(Stage):
         self._settings_at = 0.0
         self._is_cdc_enabled = True
         self.ran_without_cdc = False
-        """Whether the node has said that it runs with `cdc_enabled: false`, until that is forgotten. For any thread."""
+        """Whether the node has said so since the last time that this was set to False. Any thread may read and set it."""
         self._settings_known = self._unknown_reported = False
         self._has_checked = False
         self._alarmed = False
@@ -118,11 +118,6 @@ class CdcRawGuard(Stage):
     def commitlog_disk_access_mode(self) -> str:
         """How Cassandra 5.0 writes its commit log, as far as is known; empty before. For any thread."""
         return str(self._settings.get("commitlog_disk_access_mode", ""))
-
-    def forget_run_without_cdc(self) -> None:
-        """Who had to know of it does. For any thread."""
-        if self._is_cdc_enabled:
-            self.ran_without_cdc = False
 
     def run(self) -> None:
         """Check again and again. A move that is under way at the stop is finished."""

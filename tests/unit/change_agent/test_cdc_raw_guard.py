@@ -128,14 +128,14 @@ def test_a_node_that_runs_without_cdc_is_told_once(
         guard._settings_at = 0.0
         guard._ask_settings()
     assert guard.ran_without_cdc is not is_enabled
-    guard.forget_run_without_cdc()
+    guard.ran_without_cdc = False
+    guard._settings_at = 0.0
+    guard._ask_settings()
     assert guard.ran_without_cdc is not is_enabled, "it still runs so"
     guard._node = _Node({"cdc_enabled": "true"})  # type: ignore[misc]  # restarted
     guard._settings_at = 0.0
     guard._ask_settings()
     assert guard.ran_without_cdc is not is_enabled, "nobody has noted it yet"
-    guard.forget_run_without_cdc()
-    assert not guard.ran_without_cdc
     told = [each for each in caplog.records if "the node runs with cdc_enabled: false" in each.getMessage()]
     assert len(told) == (not is_enabled)
 

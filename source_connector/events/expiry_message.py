@@ -8,6 +8,7 @@ expiry has no place in a commit log, no write time and no bounds: most of its fi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, encode_events
@@ -27,17 +28,7 @@ _NOTHING: Final = 2
 
 def encode_expiries(message: MutationEvents) -> bytes:
     """Avro binary by MUTATION_EVENTS_SCHEMA of a message whose events are of rows that expire, one or more."""
-    header = encode_events(
-        MutationEvents(
-            node_id=message.node_id,
-            segment_id=message.segment_id,
-            keyspace=message.keyspace,
-            table=message.table,
-            table_id=message.table_id,
-            key_schema=message.key_schema,
-            events=(),
-        )
-    )
+    header = encode_events(replace(message, events=()))
     sets: dict[tuple[str, ...], bytes] = {}
     events: list[bytes] = []
     for event in message.events:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationEvents, MutationKind, encode_events
 from source_connector.events.expiry_message import encode_expiries
-from source_connector.events.expiry_topics import _Packed, _Place
+from source_connector.events.expiry_topics import ExpiryTopics, _Packed, _Place
+from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
 
 _SECONDS = st.one_of(st.none(), st.integers(-1, 2**40))
 _EVENTS = st.builds(
@@ -64,3 +65,15 @@ def test_keys_that_came_while_nothing_was_taken_leave_in_messages_that_a_broker_
         assert len(parts[-1].events) <= most
         assert max(len(encode_events(_message(tuple(part.events)))) for part in parts) <= 256 * 1024
         assert {(part.place, part.failures) for part in parts} == {(place, 3)}
+
+
+def test_some_messages_are_asked_for_out_of_order() -> None:
+    """Else the broker would take all delays for equal, and read nothing behind the first 50,000 messages."""
+    keeper = ExpiryTopics(
+        PulsarConnection(PulsarOptions(service_url="pulsar://nowhere")), 1, lambda: 0.0, lambda _: None
+    )
+    asked = [keeper._out_of_order("t", second, 0) for second in range(1_000, 6_000)]
+    early = [at for at in range(1, len(asked)) if asked[at] < max(asked[:at]) - 2]
+    assert early == list(range(499, 5_000, 500))
+    assert all(asked[at] >= 1_000 + at - 31 for at in early)
+    assert [keeper._out_of_order("u", 7, 7) for _ in range(1_000)] == [7] * 1_000

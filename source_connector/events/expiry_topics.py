@@ -61,8 +61,9 @@ _MOST_BYTES: Final = 256 * 1024
 _EARLIER_S: Final = 1
 _BEHIND_S: Final = 0.05
 _LONGEST_DELAY_S: Final = 10 * 86_400
-# Where 50,000 messages wait, each for a later time than the one before, a broker reads no further: it takes all delays for equal
-# (delayedDeliveryFixedDelayDetectionLookahead). What is behind them and due sooner would wait, too. So some are asked for early.
+# A broker reads no further behind 50,000 messages whose times only increase, for it assumes that all delays are equal
+# (delayedDeliveryFixedDelayDetectionLookahead). A message behind them that is due sooner would be late. So one of 500 is
+# requested early.
 _EARLY_ONE_OF: Final = 500
 _OUT_OF_ORDER_S: Final = 30
 _TOO_EARLY_S: Final = 60
@@ -357,7 +358,7 @@ class ExpiryTopics(Stage):
         self._producer(topic).send_async(data, then, properties=sent, deliver_at=deliver_at * 1000)
 
     def _out_of_order(self, topic: str, deliver_at: int, now_s: int) -> int:
-        """The same second, or for one message of many an earlier one than of those before it; it is held here until it is due."""
+        """When to request a message: one of many before the latest time of the others. It is held here until it is due."""
         count, latest = self._delayed.get(topic, (0, 0))
         self._delayed[topic] = count + 1, max(latest, deliver_at)
         if (count + 1) % _EARLY_ONE_OF:

@@ -69,11 +69,28 @@ def test_keys_that_came_while_nothing_was_taken_leave_in_messages_that_a_broker_
 
 def test_some_messages_are_asked_for_out_of_order() -> None:
     """Else the broker would take all delays for equal, and read nothing behind the first 50,000 messages."""
-    keeper = ExpiryTopics(
-        PulsarConnection(PulsarOptions(service_url="pulsar://nowhere")), 1, lambda: 0.0, lambda _: None
-    )
+    keeper = _keeper(1)
     asked = [keeper._out_of_order("t", second, 0) for second in range(1_000, 6_000)]
     early = [at for at in range(1, len(asked)) if asked[at] < max(asked[:at]) - 2]
     assert early == list(range(499, 5_000, 500))
     assert all(asked[at] >= 1_000 + at - 31 for at in early)
     assert [keeper._out_of_order("u", 7, 7) for _ in range(1_000)] == [7] * 1_000
+
+
+def test_the_last_keys_are_not_stored_again_and_earlier_ones_are_forgotten() -> None:
+    """Of four at least two are known, and the newest second of a key counts."""
+    keeper = _keeper(4)
+    event = MutationEvent(position=0, ordinal=0, kind=MutationKind.ROW, key=b"", partition_key=b"", digest=bytes(16))
+
+    def is_stored(key: int, second: int = 1) -> bool:
+        return keeper.is_stored(UUID(int=2), event._replace(key=bytes([key]), expiry_time_s=second))
+
+    assert [is_stored(key) for key in (1, 2, 2, 1)] == [False, False, True, True]
+    assert [is_stored(1, 9), is_stored(1, 9), is_stored(1, 1)] == [False, True, False]
+    assert not any(is_stored(key) for key in range(10, 20))
+    assert [is_stored(key) for key in (19, 18, 1)] == [True, True, False]
+
+
+def _keeper(max_known: int) -> ExpiryTopics:
+    connection = PulsarConnection(PulsarOptions(service_url="pulsar://nowhere"))
+    return ExpiryTopics(connection, max_known, lambda: 0.0, lambda _: None)

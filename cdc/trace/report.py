@@ -159,7 +159,7 @@ def _events(
 
 
 def _unread(names: Sequence[str]) -> list[Finding]:
-    return [warning(each, "the broker sent nothing for a while, and may have more", "try again") for each in names]
+    return [warning(each, "was not read to its end: the broker stopped sending", "try again") for each in names]
 
 
 def _event_text(found: TopicEvent) -> str:

@@ -58,7 +58,7 @@ class NodeOwner:
             if self._metrics.standby:
                 # Both would publish the same changes.
                 self._notices.say(
-                    "unknown", f"it is not known whether the other agent of this node still runs: {error}"
+                    "unknown", f"{error}; this agent waits until the broker says that the other one has ended"
                 )
                 return False
             _log.info("it is not known whether another machine has an agent for this node (%s); continuing", error)

@@ -46,7 +46,7 @@ _STARTED_ON_FULL: Final = (
 )
 _DISABLED: Final = (
     "the node runs with cdc_enabled: false, so its changes are not in cdc_raw: set cdc_enabled: true and restart the node; the"
-    " tables' timestamps stand still until they were repaired"
+    " tables' timestamps stand still until they are repaired"
 )
 
 

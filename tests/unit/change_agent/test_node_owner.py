@@ -56,7 +56,7 @@ def test_an_agent_that_waits_for_another_one_goes_on_waiting_while_the_broker_ca
     assert (len(broker.asked), broker.standby, broker.metrics.standby) == (3, [0, 1, 1], 0)
     assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
         "topic: taken",
-        "it is not known whether the other agent of this node still runs: topic: Timeout",
+        "topic: Timeout; this agent waits until the broker says that the other one has ended",
     ]
 
 

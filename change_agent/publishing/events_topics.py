@@ -10,6 +10,7 @@ import logging
 import ssl
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
@@ -27,6 +28,9 @@ _TIMEOUT_S: Final = 15.0
 _DONE: Final = frozenset({200, 204, 409})
 # Of new messages, before a topic is compacted.
 _COMPACTION_BYTES: Final = 1024 * 1024
+# Deletions at the same time, and how often they are tried before others of the agent's threads have their turn.
+_MOST_REQUESTS: Final = 16
+_MOST_ROUNDS: Final = 20
 _STATS: Final = "stats?getPreciseBacklog=true"
 _MARK: Final = "cdc-subscription"
 """Property of a subscription. One that was removed and made again does not have the mark of the one that was there."""
@@ -143,17 +147,26 @@ class EventsTopics(AdminClient[httpx.Response]):
             return
         made = self._call("PUT", topic, f"{path}/partitions", partitions)
         if made.status_code == httpx.codes.CONFLICT and not self._has_partitions(topic, is_known=is_known):
-            # The topic was deleted, and clients have made partitions of no topic again, or one without partitions.
-            self._call("DELETE", topic, f"{path}?force=true")
-            for index in range(partitions):
-                self._call("DELETE", topic, f"{path}-partition-{index}?force=true")
-            made = self._call("PUT", topic, f"{path}/partitions", partitions)
-            if made.status_code == httpx.codes.CONFLICT:
-                # Without the topic a subscription would make one without partitions.
-                raise PublishError(topic, "was deleted, and clients make its partitions again before it can be made")
+            made = self._make_again(topic, path, partitions)
         if made.status_code == httpx.codes.NO_CONTENT:
             self._made.add(topic)
             _log.info("created events topic %s with %d partitions", topic, partitions)
+
+    def _make_again(self, topic: str, path: str, partitions: int) -> httpx.Response:
+        """Make a topic of which clients have made bare partitions since it was deleted, or one without partitions.
+
+        The broker refuses it while one of these exists, and a client makes its partition again a tenth of a second after it was
+        deleted. So they are deleted all at the same time, and again at once: a client that meets a deletion waits longer.
+        """
+        bare = [path, *(f"{path}-partition-{index}" for index in range(partitions))]
+        with ThreadPoolExecutor(min(len(bare), _MOST_REQUESTS)) as requests:
+            for _ in range(_MOST_ROUNDS):
+                list(requests.map(lambda each: self._call("DELETE", topic, f"{each}?force=true"), bare))
+                made = self._call("PUT", topic, f"{path}/partitions", partitions)
+                if made.status_code != httpx.codes.CONFLICT:
+                    return made
+        # Without the topic a subscription would make one without partitions.
+        raise PublishError(topic, "was deleted, and clients make its partitions again before it can be made")
 
     def _has_partitions(self, topic: str, *, is_known: bool) -> bool:
         """Whether it exists, with partitions if it is known to have had some."""

@@ -319,15 +319,17 @@ class MutationPublisher(Stage):
             return
         self._check_at = now + self._check_s
         place = self._positions.acknowledged_place
-        usable = [
+        # Also those without a connection: a producer of the client may wait for one that never comes, and with nothing to send
+        # nobody replaces it.
+        opened = [
             (topic, None if topic.held_bytes or topic.is_held else place)
             for topic in self._topics.values()
-            if topic.is_usable()
+            if topic.lanes
         ]
         unopened = self._present - self._topics.keys()
 
         def check() -> None:
-            for topic, known in usable:
+            for topic, known in opened:
                 try:
                     self._producers.check(topic.name, known)
                 except (PartitionsChangedError, TopicLostError) as error:

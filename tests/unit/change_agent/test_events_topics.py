@@ -32,6 +32,8 @@ class _Server(ThreadingHTTPServer):
         self.answers: dict[tuple[str, str], tuple[int, object]] = {}
         self.requests: list[tuple[str, str, object]] = []
         self.authorization: str | None = None
+        self.conflicts = 0
+        """So many times it refuses to make a topic, which does not exist before."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -51,6 +53,9 @@ class _Handler(BaseHTTPRequestHandler):
         server.requests.append((method, self.path, json.loads(body) if body else None))
         server.authorization = self.headers.get("Authorization")
         status, content = server.answers.get((method, self.path), (404, {"reason": "not found"}))
+        if server.conflicts and self.path.endswith("/partitions"):
+            status, content = (409 if method == "PUT" else 404), {"reason": "bare partitions exist"}
+            server.conflicts -= method == "PUT"
         data = json.dumps(content).encode()
         self.send_response(status)
         if status != 204:
@@ -335,21 +340,43 @@ def test_an_owner_that_is_away_is_named() -> None:
         _topics(first).ensure(_TOPIC)
 
 
+_REFUSED_BARE = {
+    ("PUT", f"{_PATH}/partitions"): (409, {"reason": "This topic already exists"}),
+    ("GET", f"{_PATH}/partitions"): (200, {"partitions": 0}),
+    ("DELETE", f"{_PATH}?force=true"): (204, None),
+    ("DELETE", f"{_PATH}-partition-0?force=true"): (204, None),
+}
+
+
 def test_what_clients_made_of_a_deleted_topic_gives_way_to_the_topic(server: _Server) -> None:
     """One without partitions stands in its place, and bare partitions: nothing is subscribed before they are gone."""
-    server.answers = {
-        ("PUT", f"{_PATH}/partitions"): (409, {"reason": "This topic already exists"}),
-        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 0}),
-        ("DELETE", f"{_PATH}?force=true"): (204, None),
-        ("DELETE", f"{_PATH}-partition-0?force=true"): (204, None),
-    }
+    server.answers = dict(_REFUSED_BARE)
     with pytest.raises(PublishError, match="was deleted, and clients make its partitions again"):
         _topics(server).ensure(_TOPIC, known=2)
-    assert [(method, path) for method, path, _ in server.requests] == [
-        ("PUT", f"{_PATH}/partitions"),
-        ("GET", f"{_PATH}/partitions"),
-        ("DELETE", f"{_PATH}?force=true"),
-        ("DELETE", f"{_PATH}-partition-0?force=true"),
-        ("DELETE", f"{_PATH}-partition-1?force=true"),
-        ("PUT", f"{_PATH}/partitions"),
-    ]
+    asked = [(method, path) for method, path, _ in server.requests]
+    assert asked[:2] == [("PUT", f"{_PATH}/partitions"), ("GET", f"{_PATH}/partitions")]
+    rounds = [asked[start : start + 4] for start in range(2, len(asked), 4)]
+    assert len(rounds) == 20
+    for each in rounds:
+        # The deletions are sent at the same time.
+        assert sorted(each[:3]) == [
+            ("DELETE", f"{_PATH}-partition-0?force=true"),
+            ("DELETE", f"{_PATH}-partition-1?force=true"),
+            ("DELETE", f"{_PATH}?force=true"),
+        ]
+        assert each[3] == ("PUT", f"{_PATH}/partitions")
+
+
+def test_a_topic_whose_partitions_come_back_is_made_in_a_later_round(server: _Server) -> None:
+    """A client was quicker than the first rounds."""
+    server.conflicts = 4
+    server.answers = {
+        **_REFUSED_BARE,
+        ("PUT", f"{_PATH}/partitions"): (204, None),
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 2}),
+        ("PUT", f"{_PATH}/subscription/sub"): (204, None),
+        ("GET", _STATS): _stats(2, "sub"),
+    }
+    assert _topics(server).ensure(_TOPIC, known=2).partitions == 2
+    made = [body for method, path, body in server.requests if (method, path) == ("PUT", f"{_PATH}/partitions")]
+    assert made == [2] * 5

@@ -208,3 +208,22 @@ def test_a_topic_that_is_gone_is_held_and_opened_again(broker: MemoryBroker, tmp
     broker.refused_topics.clear()
     wait_until(lambda: broker.positions(TOPIC_A) == [1, 3], "it is made again")
     line.publisher.stop()
+
+
+def test_a_topic_that_is_gone_is_noticed_without_a_connection_and_without_events(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """A quiet table's producer that does not come back must not hide it."""
+    line = PublisherLine(broker, tmp_path, check_s=0.1)
+    line.publisher.start()
+    line.publish("a", 1)
+    wait_until(lambda: line.acknowledged() == 1, "it is in use")
+    broker.connected = False
+    broker.refused_topics.add(TOPIC_A)
+    broker.lost_topics.add(TOPIC_A)
+    wait_until(lambda: line.metrics.topics_held == 1, "it is seen")
+    broker.connected = True
+    broker.lost_topics.clear()
+    broker.refused_topics.clear()
+    wait_until(lambda: line.publisher.statuses["ks.a"].is_usable, "it is made again")
+    line.publisher.stop()

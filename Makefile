@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+# Many unit tests wait for a thread or a process: one more than there are cores keeps all of them busy.
+WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # DataStax's agent (jar) and connector (NAR), to measure them beside ours; without, nothing is compared.
 RIVAL_AGENT ?=
 RIVAL := $(if $(RIVAL_AGENT),--rival-agent $(RIVAL_AGENT))
@@ -31,7 +33,7 @@ demo: compile ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, e
 test: $(VENV)/.ready ## Everything that CI runs: linters, unit tests, integration tests on real servers, a fault plan
 	@$(MAKE) --no-print-directory -j3 --output-sync=target lint compile spark35
 ifeq ($(PYTEST_ARGS),)
-	@$(BIN)/pytest -n auto --dist worksteal -m "not integration"
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not integration"
 	@$(MAKE) --no-print-directory -j3 --output-sync=target test-spark-jobs test-agent test-spark-reading test-connector
 	@$(BIN)/pytest tests/faults --fault-plan -k short -s
 else
@@ -43,7 +45,7 @@ test-all: ## `make test` with its extended tests, then the full fault plan: befo
 	@$(MAKE) --no-print-directory test-faults
 
 test-fast: compile ## Unit tests, no servers, and not those that try every cut and every flipped bit
-	@$(BIN)/pytest -n 3 --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)
 
 test-servers: test-agent test-connector ## Integration tests without Spark
 

@@ -26,7 +26,7 @@ from source_connector.events.pulsar_access import PulsarOptions, new_client
 __all__ = ["RESEND_SUBSCRIPTION", "DeadLetter", "dead_letters", "new_producer", "resend", "subscribe"]
 
 _LATEST_SCHEMA: Final = -1
-_RECEIVE_TIMEOUT_MS: Final = 10_000
+_RECEIVE_TIMEOUT_MS: Final = 5_000
 # One reader at a time: lists are short, and the connector holds the subscription for a moment when it writes its first letter.
 _LONGEST_TURN_S: Final = 10.0
 _BUSY_PAUSE_S: Final = 0.2
@@ -213,14 +213,24 @@ class _Reading:
         last = self._consumer.get_last_message_id()
         end = last.ledger_id(), last.entry_id()
         while end[1] >= 0:
-            try:
-                message = self._consumer.receive(timeout_millis=_RECEIVE_TIMEOUT_MS)
-            except pulsar.Timeout:  # what lies before the end was acknowledged already
+            message = self._next(self._consumer)
+            if message is None:
                 return
             yield message
             at = message.message_id()
             if (at.ledger_id(), at.entry_id()) >= end:
                 return
+
+    @staticmethod
+    def _next(consumer: pulsar.Consumer) -> pulsar.Message | None:
+        """None when what lies before the end was acknowledged already. Raises pulsar.PulsarException when the broker pauses."""
+        for _ in range(2):
+            try:
+                return consumer.receive(timeout_millis=_RECEIVE_TIMEOUT_MS)
+            except pulsar.Timeout:
+                # A broker that answers this has had the time to send a message.
+                consumer.get_last_message_id()
+        return None
 
     def acknowledge(self, message: pulsar.Message) -> None:
         """The letter is not needed any more."""

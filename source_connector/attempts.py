@@ -199,7 +199,7 @@ class Attempts:
             return
         stages = self._stages
         has_room = stages.fetcher.has_bytes and stages.outbox.has_room(task.owner)
-        if task.unanswered or not has_room or not self._table.is_ready:
+        if task.unanswered or not has_room or not task.owner.may_read_waiting:
             stages.timers.after(stages.limits.backoff_s, partial(self._start_again, task))
             return
         task.become(_WORKING)

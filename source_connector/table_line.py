@@ -86,6 +86,9 @@ class TableLine:
             pause_s=STALE_AFTER_S if stages.is_shared else 0.0,
         )
         self._reads = 0
+        self._steps_planned = 0
+        self._lacking_expiries: set[Task] = set()
+        """Done but for their expiries, which are not stored yet."""
         self._attempts = Attempts(stages, self._table, self._life, notices, partial(self.settle, proven=()))
         self._expiries = ExpirySchedule(stages.expiries, expiry_topic, stages.metrics, notices, self.settle)
 
@@ -148,9 +151,8 @@ class TableLine:
     def _may_start(self) -> bool:
         stages = self._stages
         return (
-            self._table.is_ready
+            self.may_read_waiting
             and self._life.may_publish
-            and not self._clearings.holds
             and stages.fetcher.has_room
             and stages.outbox.has_room(self)
         )
@@ -201,14 +203,21 @@ class TableLine:
         """Take this step of the attempt after the delay."""
         if counted_as:
             self._stages.metrics.counters[counted_as] += 1
-        self._stages.timers.after(delay_s, partial(self._attempts.step, task, task.attempts, step))
+        self._steps_planned += 1
+        self._stages.timers.after(delay_s, partial(self._take_planned, task, task.attempts, step))
+
+    def _take_planned(self, task: Task, attempt: int, step: Callable[[], None]) -> None:
+        self._steps_planned -= 1
+        self._attempts.step(task, attempt, step)
 
     def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
         """Remember what is proven, acknowledge the events, let the next ones of the key start."""
+        self._lacking_expiries.discard(task)
         if self._life.dismisses(task):
             return
         if task.unstored:
             task.settles_with = proven
+            self._lacking_expiries.add(task)
             return
         for pending in proven:
             # Of expiries there is one for each second and no copy of a replica: a later one of the key must not be taken for it.
@@ -231,11 +240,16 @@ class TableLine:
     # The conditions that a truncation waits for, and its effects.
 
     def _is_quiet(self) -> bool:
-        """No row is being read, and the broker has answered for all records."""
-        return not self._reads and not self._stages.outbox.tasks_of(self)
+        """No row is being read, nor will one be by a task under way, and the broker has answered for all records.
+
+        A task whose attempt failed is no longer under way: it begins again behind the truncation.
+        """
+        return not self._reads and not self._steps_planned and not self._stages.outbox.tasks_of(self)
 
     def _forget_published(self, table_id: UUID) -> None:
         self._stages.cache.forget(table_id.bytes)
+        for task in self._lacking_expiries:  # what it has published stands before the truncation
+            task.settles_with = ()
         if self._stages.last_rows is not None:
             self._stages.last_rows.forget()
 
@@ -255,6 +269,11 @@ class TableLine:
     def epoch(self) -> int:
         """The number of the table's life."""
         return self._life.epoch
+
+    @property
+    def may_read_waiting(self) -> bool:
+        """False while a truncation is told, or the table's definition may be old: events that wait are not read then."""
+        return self._table.is_ready and not self._clearings.holds
 
     @property
     def reading(self) -> Reading:

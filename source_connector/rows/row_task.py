@@ -177,7 +177,7 @@ class RowTask(Task):
 
     def _read_with_what_waits(self) -> None:
         """A deletion that came since may be why the event's write is not to be seen."""
-        if self.work.lanes is not None:
+        if self.work.lanes is not None and self.owner.may_read_waiting:
             self.work.lanes.take_behind(self.work)
         self._read_higher()
 

@@ -126,6 +126,10 @@ class TaskOwner(Protocol):
     def epoch(self) -> int:
         """The number of the table's life. It grows when the table is created again."""
 
+    @property
+    def may_read_waiting(self) -> bool:
+        """False while a truncation is told, or the table's definition may be old: events that wait are not read then."""
+
     def read(self, task: Task, request: ReadRequest) -> None:
         """Answered by `task.on_rows`, once, unless the task began again meanwhile."""
 

@@ -53,6 +53,7 @@ class TaskOwner:
         self.projection = projection
         self.schema_id = 1
         self.epoch = 0
+        self.may_read_waiting = True
         self.reads: list[ReadRequest] = []
         self.records: list[SourceRecord] = []
         self.settled: list[Sequence[PendingEvent]] = []

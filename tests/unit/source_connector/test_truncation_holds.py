@@ -1,0 +1,105 @@
+"""A truncation waits for tasks under way, and tasks that would read what waits, wait for the truncation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from schemas.mutation_event import MutationEvent
+from schemas.truncation import Truncation
+from source_connector.errors import FetchError
+from tests.unit.source_connector.events import event
+from tests.unit.source_connector.table_line_case import GOOD, Case
+from tests.unit.source_connector.test_table_clearings import _NOTED, _OTHER, _stored, _tell
+from tests.unit.source_connector.test_table_line import EXPIRING
+
+_NOT_YET = Truncation(3, 1, 5)
+
+
+@pytest.fixture
+def case(monkeypatch: pytest.MonkeyPatch) -> Case:
+    """A table of two nodes, the second of which has not truncated it yet."""
+    made = Case(monkeypatch, publishes_expiry=True)
+    monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: made.now)
+    made.around.noted = {_OTHER: _NOT_YET}
+    return made
+
+
+def _pass(case: Case, seconds: float = 1) -> None:
+    case.now += seconds
+    case.timers.run_due()
+    case.line.work()
+
+
+def _truncated_everywhere(case: Case) -> None:
+    case.around.noted = {_OTHER: Truncation(3, 9, _NOTED.time_ms)}
+    _pass(case)
+    _pass(case)
+
+
+def _digests(events: Sequence[MutationEvent]) -> list[int]:
+    return [each.digest[-1] for each in events]
+
+
+def _read(case: Case) -> list[int]:
+    """The digests of the events that the last read is for."""
+    return _digests([each.event for each in case.around.reads[-1].task.work.events])
+
+
+def test_a_failed_read_is_tried_again_behind_the_truncation_with_what_survived_it(case: Case) -> None:
+    """Published before the positions, the surviving row would be removed by readers, and no event would be left of it."""
+    case.receive(event(1, digest=1))
+    case.answer(FetchError("ks.t", "timeout", is_outage=True))
+    _tell(case)
+    case.receive(event(1, digest=2))
+    for _ in range(3):
+        _pass(case)
+    assert (case.around.reads, case.around.settled, case.around.clearings) == ([], [], [])
+    _truncated_everywhere(case)
+    assert (case.around.reads, len(case.around.clearings)) == ([], 1)  # what was tried again holds up no truncation
+    _stored(case)
+    _pass(case)
+    assert _read(case) == [1, 2]
+    case.answer(GOOD)
+    case.taken(1)
+    assert case.around.settled == [1, 1, 1]
+
+
+def test_a_read_that_came_too_early_is_repeated_before_the_truncation_without_what_survived_it(case: Case) -> None:
+    """The truncation waits for the task, and the task does not take the events behind the truncation."""
+    now_us = time.time_ns() // 1000
+    case.receive(event(1, digest=1, writetime_us=now_us, live_us=now_us))
+    case.answer(None)
+    case.answer(None)  # of all replicas
+    assert case.counters["reads_too_early"] == 1
+    _tell(case)
+    case.receive(event(1, digest=2, writetime_us=now_us, live_us=now_us))
+    case.around.noted = {_OTHER: _NOTED}
+    case.now += 0.001  # the pause is not over
+    case.timers.run_due()
+    case.line.work()
+    assert case.around.clearings == []
+    _pass(case)
+    assert _read(case) == [1]
+    case.answer((GOOD[0], now_us.to_bytes(8, "big"), None))
+    assert case.around.clearings == []
+    case.taken(1)
+    _pass(case)
+    _stored(case)
+    assert _read(case) == [2]
+
+
+def test_an_expiry_that_is_stored_behind_the_truncation_makes_no_event_known(case: Case) -> None:
+    """The record stands before the positions. A replica's copy behind them may be of a row that survived there."""
+    case.receive(event(1, digest=1))
+    case.answer(EXPIRING)
+    case.taken(1)
+    _tell(case)
+    _truncated_everywhere(case)
+    _stored(case)
+    case.around.stored.pop()()
+    assert case.around.settled == [1, 1]
+    case.receive(event(1, digest=1))
+    assert _read(case) == [1]

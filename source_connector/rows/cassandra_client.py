@@ -44,6 +44,8 @@ __all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead", "reason_
 # gain, metadata that follows an ALTER, is not needed: every statement names its columns.
 _PROTOCOL_VERSION: Final = 4
 _SYSTEM_PROFILE: Final = "system"
+# Their rows are decoded. Users can make keyspaces whose names begin with "system".
+_SYSTEM_KEYSPACES: Final = frozenset({"system", "system_schema"})
 _SIZE: Final = struct.Struct(">i")
 # Everything waits for these few small queries; a node that hangs must not hold it up for long.
 _SYSTEM_TIMEOUT_S: Final = 5.0
@@ -101,7 +103,7 @@ class _RawResultMessage(ResultMessage):  # type: ignore[misc]  # the driver has 
         start = f.tell()
         self.recv_results_metadata(f, user_type_map)
         columns: Sequence[tuple[str, ...]] = self.column_metadata or result_metadata
-        if columns and columns[0][0].startswith("system"):
+        if columns and columns[0][0] in _SYSTEM_KEYSPACES:
             f.seek(start)
             super().recv_results_rows(f, protocol_version, user_type_map, result_metadata, policy)
             return

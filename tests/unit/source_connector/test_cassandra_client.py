@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import io
+import struct
 import time
 import weakref
 import zipfile
@@ -15,12 +17,13 @@ from uuid import UUID
 import pytest
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster
+from cassandra.cqltypes import Int32Type
 from cassandra.protocol import ServerError, SyntaxException
 
 from source_connector.assembly import cassandra_options
 from source_connector.configuration.config import SourceConfig
 from source_connector.errors import DeploymentError, FetchError
-from source_connector.rows.cassandra_client import CassandraClient, _Connection
+from source_connector.rows.cassandra_client import CassandraClient, RawPage, _Connection, _RawResultMessage
 from source_connector.rows.timeouts import Timeouts
 
 _LOGIN = {"auth.provider": "PLAIN", "auth.username": "u", "auth.password": "p"}
@@ -169,3 +172,18 @@ def test_the_schema_versions_of_all_nodes_are_those_that_one_node_knows(monkeypa
     monkeypatch.setattr(asking, "_open_session", Session)
     monkeypatch.setattr(asking, "_cluster", nobody)
     assert (asking.schema_versions(), asked) == ({own, other}, [None, "node 1"])
+
+
+@pytest.mark.parametrize("keyspace", ["shop", "systems", "system_orders", "system", "system_schema"])
+def test_rows_of_a_users_keyspace_stay_bytes_whatever_its_name_begins_with(keyspace: str) -> None:
+    """Only rows of Cassandra's own keyspaces are decoded by the driver."""
+    no_metadata, columns, rows = 0x0004, 1, 1
+    value = struct.pack(">ii", 4, 7)
+    answer = _RawResultMessage(2)
+    content = io.BytesIO(struct.pack(">iii", no_metadata, columns, rows) + value)
+    answer.recv_results_rows(content, 4, {}, [(keyspace, "t", "v", Int32Type)], None)
+    if keyspace in ("system", "system_schema"):
+        assert answer.parsed_rows == [(7,)]
+    else:
+        assert isinstance(answer.parsed_rows, RawPage)
+        assert answer.parsed_rows.coordinator is None

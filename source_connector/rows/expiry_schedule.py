@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from runtime.notices import Notices
-from schemas.mutation_event import MutationEvent, MutationKind
+from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationKind
 from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import PendingEvent
 from source_connector.events.expiry_topics import ExpiryTopics
@@ -54,7 +54,7 @@ class ExpirySchedule:
             )
             return
         due = _event_of(pending.event, clustering, expiry, projection)
-        if expiries.is_stored(message.table_id, due):
+        if expiries.is_stored(message.table_id, due) and not _has_come(task, due):
             return
         task.unstored += 1
         of = message.node_id, message.table_id, *message.header
@@ -66,6 +66,14 @@ class ExpirySchedule:
         if not task.unstored and task.settles_with is not None:
             proven, task.settles_with = task.settles_with, None
             self._settle(task, proven)
+
+
+def _has_come(task: Task, due: MutationEvent) -> bool:
+    """True when what is stored of this second is settled with the task, whose read was too early to show its effect."""
+    return any(
+        each.message.segment_id == EXPIRY_SEGMENT_ID and each.event.expiry_time_s == due.expiry_time_s
+        for each in task.work.events
+    )
 
 
 def _event_of(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, final
 
-from schemas.mutation_event import MutationKind
+from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationKind
 from source_connector.events.events_message import PendingEvent
 
 __all__ = ["PartitionLanes", "Work"]
@@ -144,10 +144,13 @@ class PartitionLanes:
         return found
 
     def has_behind(self, work: Work) -> bool:
-        """True when another change of the same row waits for the work; one of its partition may not read the row."""
+        """True when another change of the same row waits for the work; one of its partition may not read the row.
+
+        An expiry is no change: its task may end without a record.
+        """
         digests = {pending.event.digest for pending in work.events}
         behind = self._lanes[work.partition_key].behind[work.key]
-        return any(each.event.digest not in digests for each in behind)
+        return any(each.event.digest not in digests and each.message.segment_id != EXPIRY_SEGMENT_ID for each in behind)
 
     def take_behind(self, work: Work) -> None:
         """What waits for the work to be done becomes part of it, unless those events are of another kind of agent.

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from schemas.mutation_event import MutationEvent, MutationKind, RangeBounds
+from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationKind, RangeBounds
 from schemas.table_metadata import TableMetadata
 from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import PendingEvent
@@ -275,6 +275,19 @@ def test_a_later_change_of_the_row_makes_that_second_read() -> None:
     case.lanes.add(pending(told._replace(digest=b"2"))[0])
     case.go_on()
     assert case.owner.settled == [[]]
+
+
+def test_an_expiry_is_no_such_read() -> None:
+    """Its task may find that the row was written anew, and publish nothing."""
+    now_us = _now_us()
+    told = event(writetime_us=now_us, live_us=now_us, columns=("tags",), digest=1)
+    case = _Case(told, of=_TEXTS)
+    case.answer((int32(4), None, None))
+    expiry = event(writetime_us=None, live_us=None, expiry_time_s=605, digest=2)
+    case.lanes.add(pending(expiry, segment_id=EXPIRY_SEGMENT_ID)[0])
+    case.task.on_all_acknowledged()
+    case.go_on()
+    assert (case.owner.settled, len(case.owner.steps)) == ([], 1)
 
 
 def test_a_change_of_the_static_row_is_no_such_read() -> None:

@@ -375,6 +375,29 @@ def test_a_second_that_is_stored_is_not_stored_for_each_change_of_its_row(monkey
     assert (len(case.around.expiries), case.around.settled) == (1, [1, 1])
 
 
+def test_a_second_that_has_come_is_stored_again_when_its_column_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change is read with the expiry, from a node whose clock is behind: the next look at the key finds the column gone."""
+    case = Case(monkeypatch, publishes_expiry=True)
+    case.receive(event(1, digest=1))
+    case.answer(EXPIRING)
+    (due,) = case.around.expiries
+    case.around.stored.pop()()
+    case.taken(1)
+    case.receive(event(1, digest=2))
+    case.receive(due, segment_id=EXPIRY_SEGMENT_ID)
+    case.receive(event(1, digest=3))
+    for number in (2, 3):
+        case.answer((*EXPIRING[:2], int32(1), read_at(604)))
+        case.taken(number)
+    assert case.around.expiries == [due, due]
+    case.around.stored.pop()()
+    assert case.around.settled == [1, 1, 1, 1]
+    case.receive(due, segment_id=EXPIRY_SEGMENT_ID)
+    case.answer(None)
+    case.taken(4)
+    assert (case.counters["records_published"], len(case.around.settled)) == (4, 5)
+
+
 def test_one_expiry_is_never_taken_for_a_copy_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key whose columns go one after the other: both looks are made."""
     case = Case(monkeypatch, publishes_expiry=True)

@@ -31,7 +31,15 @@ from typing import BinaryIO, Final
 
 from change_agent.positions.offsets import sync_directory
 from change_agent.private_files import make_private_folder, open_private
-from change_agent.publishing.held_frames import HEADER_BYTES, SCHEMA_MARK, FrameScan, frame_of, read_frame, scan_frames
+from change_agent.publishing.held_frames import (
+    HEADER_BYTES,
+    SCHEMA_MARK,
+    FrameScan,
+    frame_of,
+    next_frame,
+    read_frame,
+    scan_frames,
+)
 from schemas.mutation_event import (
     FIRST_MUTATION_EVENTS_SCHEMA,
     MUTATION_EVENTS_SCHEMA_TEXT,
@@ -179,12 +187,19 @@ class HeldEvents:
                 continue
             payload = read_frame(file, start, self._end)
             if payload is None:
-                return
+                self._note_damage(file, start)
+                continue
             self._read_position += HEADER_BYTES + len(payload)
             if payload.startswith(SCHEMA_MARK):
                 self._read_schema = _schema_of(payload)
             else:
                 yield payload, start
+
+    def _note_damage(self, file: BinaryIO, start: int) -> None:
+        """The frame at `start` was whole when it was written or scanned: what is behind it can be read still."""
+        known = min((each for each in self._damaged if each > start), default=self._end)
+        behind = next_frame(file, start + 1, known)
+        self._damaged[start] = known if behind is None else behind
 
     def _scan(self) -> FrameScan:
         if not self.path.exists():

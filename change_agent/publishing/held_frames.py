@@ -12,7 +12,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
-__all__ = ["HEADER_BYTES", "SCHEMA_MARK", "FrameScan", "frame_of", "read_frame", "scan_frames"]
+__all__ = ["HEADER_BYTES", "SCHEMA_MARK", "FrameScan", "frame_of", "next_frame", "read_frame", "scan_frames"]
 
 _HEADER: Final = struct.Struct(">II")
 HEADER_BYTES: Final = _HEADER.size
@@ -52,7 +52,7 @@ def scan_frames(file: BinaryIO, size: int) -> FrameScan:
     while at < size:
         payload = read_frame(file, at, size)
         if payload is None:
-            behind = _next_frame(file, at + 1, size)
+            behind = next_frame(file, at + 1, size)
             if behind is None and not 0 < _header(file, at)[0] <= size - at - HEADER_BYTES:
                 break
             found.damaged[at] = at = behind or size
@@ -73,7 +73,7 @@ def _header(file: BinaryIO, start: int) -> tuple[int, int]:
     return _HEADER.unpack(header) if len(header) == HEADER_BYTES else (0, 0)
 
 
-def _next_frame(file: BinaryIO, start: int, size: int) -> int | None:
+def next_frame(file: BinaryIO, start: int, size: int) -> int | None:
     """Where the first whole frame at `start` or behind begins."""
     at = start + HEADER_BYTES
     while at < size:

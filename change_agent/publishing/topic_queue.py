@@ -395,7 +395,7 @@ class TopicQueue:
             if self._acknowledged_at is None:
                 # One message is enough to see whether the broker acknowledges.
                 return
-        if self._events_in_lanes == 0:
+        if self._events_in_lanes == 0 and self._files.held.is_read:
             if self.held_bytes:
                 self._files.held.remove()
                 _log.info("%s: everything that was held is published", self.name)

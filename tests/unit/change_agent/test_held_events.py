@@ -212,3 +212,48 @@ def test_damage_anywhere_loses_that_place_only(tmp_path: Path) -> None:
         # A last frame that has lost its length cannot be told from one that was never written to its end.
         assert _read_all(found) == expected, position
         assert found.take_damage() > 0 or (hit == 3 and not in_schema), position
+
+
+def test_a_message_that_goes_bad_while_the_agent_runs_is_left_out_and_told(tmp_path: Path) -> None:
+    """Bytes all over the file, damaged behind the scan of the start: the other messages come, and the file is kept."""
+    path, kept = tmp_path / "ks.t.events", tmp_path / "ks.t.events.damaged"
+    ends = _file_of(path, 1, 2, 3)
+    schema_end = ends[0] - len(frame_of(_message(1)))
+    for position in [*range(0, schema_end, 251), *range(schema_end, ends[-1], 5)]:
+        path.unlink(missing_ok=True)
+        _file_of(path, 1, 2, 3)
+        held = HeldEvents(path)
+        _flip(path, position)
+        hit = next(number for number, end in enumerate(ends, start=1) if position < end)
+        expected = [1, 2, 3] if position < schema_end else [each for each in (1, 2, 3) if each != hit]
+        assert _read_all(held) == expected, position
+        assert held.is_read and 0 < held.take_damage() < ends[0], position
+        held.remove()
+        assert (path.exists(), kept.exists()) == (False, True), position
+        kept.unlink()
+
+
+def test_bytes_that_go_bad_beside_known_damage_count_once(tmp_path: Path) -> None:
+    """The second frame was damaged at the start; then the first one is, and a rewind reads both again."""
+    path = tmp_path / "ks.t.events"
+    ends = _file_of(path, 1, 2, 3, 4)
+    _flip(path, ends[1] - 1)
+    held = HeldEvents(path)
+    assert (_read_all(held), held.take_damage()) == ([1, 3, 4], ends[1] - ends[0])
+    _flip(path, ends[0] - 1)
+    held.rewind()
+    assert (_read_all(held), held.take_damage()) == ([3, 4], len(frame_of(_message(1))))
+    held.append([_message(5)])
+    assert (_read_all(held), held.take_damage()) == ([5], 0)
+
+
+def test_what_is_appended_behind_bytes_that_went_bad_is_read_also_after_a_restart(tmp_path: Path) -> None:
+    """The last message lost bytes while the process ran: the next one does not take their place."""
+    path = tmp_path / "ks.t.events"
+    held = HeldEvents(path)
+    held.append([_message(1), _message(2)])
+    path.write_bytes(path.read_bytes()[:-20])
+    assert (_read_all(held), held.take_damage()) == ([1], len(frame_of(_message(2))))
+    held.append([_message(3)])
+    assert _read_all(held) == [3]
+    assert _read_all(HeldEvents(path)) == [1, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -189,6 +190,28 @@ def test_held_events_that_were_damaged_on_disk_are_told_and_the_others_are_publi
     )
     kept = [each.relative_to(tmp_path).as_posix() for each in sorted(tmp_path.rglob("*.damaged"))]
     assert kept == ["ks.a.events.damaged", "too-large/ks.a.events.damaged"]
+
+
+def test_held_events_that_go_bad_while_the_agent_runs_cost_no_others(broker: MemoryBroker, tmp_path: Path) -> None:
+    """The file was whole when it was written: what is behind the damage is sent, and the file is kept and reported."""
+    broker.refused_topics.add(TOPIC_A)
+    line = PublisherLine(broker, tmp_path, hold_events=5, max_events=1)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", *range(2, 12))
+    wait_until(lambda: line.acknowledged() == 11, "a is held")
+    path = tmp_path / "ks.a.events"
+    content = bytearray(path.read_bytes())
+    # Of the message of position 5.
+    content[[each.start() for each in re.finditer(rb"H[0-]{35}1", content)][3] + 20] ^= 1
+    path.write_bytes(content)
+    broker.refused_topics.clear()
+    wait_until(lambda: not holds_events(tmp_path), "all that can be read is published")
+    line.publisher.stop()
+    assert broker.positions(TOPIC_A) == [2, 3, 4, *range(6, 12)]
+    assert _held(tmp_path) == ["ks.a.events.damaged"]
+    assert [table for table, _ in line.damage] == ["ks.a"]
+    assert "were damaged and cannot be published" in (line.publisher.stopped("ks", "a") or "")
 
 
 def test_a_topic_that_is_gone_is_held_and_opened_again(broker: MemoryBroker, tmp_path: Path) -> None:

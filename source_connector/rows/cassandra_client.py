@@ -203,10 +203,15 @@ class CassandraClient:
         except _FAILURES as error:
             raise FetchError("system_schema", reason_of(error)) from error
 
-    def schema_version(self) -> UUID:
-        """A value that changes with every change of the cluster's schema, at most a second old. Raises FetchError."""
-        if self._version is None or time.monotonic() - self._version[0] > _VERSION_FOR_S:
-            self._version = time.monotonic(), self._read_local()
+    def schema_version(self, asked_after: float | None = None) -> UUID:
+        """A value that changes with every change of the cluster's schema, at most a second old. Raises FetchError.
+
+        With `asked_after`, a value of `time.monotonic`, Cassandra was asked for it at that time or later.
+        """
+        now = time.monotonic()
+        oldest = now - _VERSION_FOR_S if asked_after is None else asked_after
+        if self._version is None or self._version[0] < oldest:
+            self._version = now, self._read_local()
         return self._version[1]
 
     def _read_local(self) -> UUID:

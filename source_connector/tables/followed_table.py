@@ -10,6 +10,7 @@ outdated, and when the cluster's schema changes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -107,7 +108,7 @@ class FollowedTable:
             schema.keyspace, schema.table, stages.columns, stages.data_format, self._use_projection, stages.hidden
         )
         self._registration = SchemaRegistration(stages.send, stages.check_schema, timers, notices)
-        self._guessed = GuessedEvents(self._tracker, partial(stages.queries.ask, schema.version), timers, notices)
+        self._guessed = GuessedEvents(self._tracker, self._ask_version, timers, notices)
         self.schema_id = 0
         """Of the projection's schemas."""
 
@@ -193,6 +194,10 @@ class FollowedTable:
         if standing is Standing.CURRENT:
             tracker.meet_columns(message.column_names())
         self._user.place(message, standing)
+
+    def _ask_version(self, then: Callable[[UUID | CdcError], None]) -> None:
+        """The version that the schema has now or later."""
+        self.ask(partial(self._schema.version_since, time.monotonic()), then)
 
     def _plan_read(self, delay_s: float = 0) -> None:
         if not self._is_planned:

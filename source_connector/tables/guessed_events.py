@@ -1,18 +1,18 @@
 """Events of DataStax's agents: held until the schema was checked, and the kinds that remain a guess.
 
 These events name no table id and no columns, so the table's metadata must be as new as they are. The schema is
-checked once for all events that have arrived, before any of them is processed.
+checked once for all events that have arrived, before any of them is processed, and by an answer that was requested after
+they had arrived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
 from runtime.notices import Notices
 from schemas.cql_type import NativeType
-from schemas.errors import CdcError
 from schemas.mutation_event import MalformedEventsError, MutationEvent, MutationKind, RangeBounds
 from source_connector.encoding.projection import Projection
 from source_connector.events.datastax_events import as_mutation_events
@@ -23,41 +23,39 @@ from source_connector.rows.row_task import RowTask
 from source_connector.rows.scope_task import ScopeTask
 from source_connector.rows.task import Task, TaskOwner
 from source_connector.tables.table_tracker import TableTracker
+from source_connector.tables.version_checks import AskVersion, VersionChecks
 from source_connector.timers import Timers
 
 __all__ = ["GuessedEvents", "GuessedRowTask", "GuessedStaticTask", "microsecond_bounds", "task_for"]
 
 _MICROSECOND_NS: Final = 1000
-_PAUSE_S: Final = 1.0
+# Each costs a query; so long do events wait at most when they come one after the other.
+_BETWEEN_CHECKS_S: Final = 0.05
 
 
 class GuessedEvents:
     """Messages that wait for the table's metadata. `ask_version` asks for that of the cluster's schema."""
 
-    def __init__(
-        self,
-        table: TableTracker,
-        ask_version: Callable[[Callable[[UUID | CdcError], None]], None],
-        timers: Timers,
-        notices: Notices,
-    ) -> None:
+    def __init__(self, table: TableTracker, ask_version: AskVersion, timers: Timers, notices: Notices) -> None:
         self._table = table
-        self._ask_version = ask_version
-        self._timers = timers
-        self._notices = notices
-        self._waiting: list[DataStaxMessage] = []
-        self._is_looking = False
+        self._checks = VersionChecks[DataStaxMessage](
+            ask_version,
+            self._on_version,
+            timers,
+            notices,
+            who="events of DataStax's agents",
+            pause_s=_BETWEEN_CHECKS_S,
+        )
         self._checking: list[DataStaxMessage] = []
         """Messages that came before the last read."""
 
     def add(self, message: DataStaxMessage) -> None:
         """A message as it was received."""
-        self._waiting.append(message)
+        self._checks.add(message)
 
     def understood(self) -> Iterator[EventsMessage | UnreadableMessage]:
         """The events that can be processed, or set aside, now; none while the metadata may be too old."""
-        if self._waiting and not self._is_looking:
-            self._ask()
+        self._checks.work()
         if self._table.is_stale:
             return
         checked, self._checking = self._checking, []
@@ -69,21 +67,9 @@ class GuessedEvents:
             else:
                 yield message.understood(content)
 
-    def _ask(self) -> None:
-        self._is_looking = True
-        came = len(self._waiting)
-        self._ask_version(lambda version: self._on_version(version, came))
-
-    def _on_version(self, version: UUID | CdcError, came: int) -> None:
-        if isinstance(version, CdcError):
-            text = f"events of DataStax's agents wait until the schema can be read: {version}"
-            self._notices.say("schema", text)
-            self._timers.after(_PAUSE_S, self._ask)
-            return
-        self._is_looking = False
+    def _on_version(self, version: UUID, messages: list[DataStaxMessage]) -> None:
         self._table.meet_version(version)
-        self._checking += self._waiting[:came]
-        del self._waiting[:came]
+        self._checking += messages
 
 
 def task_for(work: Work, owner: TaskOwner) -> Task:

@@ -84,3 +84,7 @@ class TableSchemaReader:
     def version(self) -> UUID:
         """A value that changes with every change of the cluster's schema. Raises FetchError."""
         return self._client.schema_version()
+
+    def version_since(self, asked_after: float) -> UUID:
+        """The version that a node had at this time, of `time.monotonic`, or later. Raises FetchError."""
+        return self._client.schema_version(asked_after)

@@ -187,3 +187,20 @@ def test_rows_of_a_users_keyspace_stay_bytes_whatever_its_name_begins_with(keysp
     else:
         assert isinstance(answer.parsed_rows, RawPage)
         assert answer.parsed_rows.coordinator is None
+
+
+def test_the_schemas_version_is_asked_for_anew_unless_the_known_one_is_as_new_as_it_must_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tables share an answer of the last second; who needs a later one gets one, and the others have it, too."""
+    now, versions = [10.0], iter(map(UUID, map("{:032x}".format, range(9))))
+    monkeypatch.setattr("source_connector.rows.cassandra_client.time.monotonic", lambda: now[0])
+    asking = client(contactPoints="somewhere", loadBalancing__localDc="dc1")
+    monkeypatch.setattr(asking, "_read_local", lambda: next(versions))
+    assert (asking.schema_version().int, asking.schema_version().int) == (0, 0)
+    now[0] = 10.5
+    assert (asking.schema_version(10.0).int, asking.schema_version().int) == (0, 0)
+    assert (asking.schema_version(10.2).int, asking.schema_version().int) == (1, 1)
+    assert asking.schema_version(10.5).int == 1
+    now[0] = 11.6
+    assert asking.schema_version().int == 2

@@ -52,8 +52,10 @@ class Case:
         return [message.message_id for message in self.guessed.understood()]
 
 
-def test_a_message_that_comes_during_a_look_waits_for_the_next_one() -> None:
-    """The schema may have changed behind the question and before the message."""
+def test_a_message_that_comes_during_a_look_waits_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schema may have changed behind the question and before the message. The next question follows a moment later."""
+    now = [0.0]
+    monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: now[0])
     case = Case()
     case.add("first")
     assert case.understood() == []
@@ -62,6 +64,9 @@ def test_a_message_that_comes_during_a_look_waits_for_the_next_one() -> None:
     look(VERSION)
     assert case.understood() == ["first"]
     assert case.understood() == []
+    assert len(case.looks) == 1
+    now[0] = 0.05
+    case.timers.run_due()
     case.looks[1](LATER)
     assert case.understood() == []
     case.find(LATER)

@@ -1,0 +1,79 @@
+"""VersionChecks: messages that wait until the cluster's schema is known to be as new as they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+from uuid import UUID
+
+from runtime.notices import Notices
+from schemas.errors import CdcError
+from source_connector.timers import Timers
+
+__all__ = ["AskVersion", "VersionChecks"]
+
+_M = TypeVar("_M")
+
+AskVersion = Callable[[Callable[[UUID | CdcError], None]], None]
+"""Asks for the version of the cluster's schema that a node has at the time of the question or later."""
+
+_RETRY_S: Final = 1.0
+
+
+class VersionChecks(Generic[_M]):
+    """Messages that wait for a version of the schema that was asked for after they came; `then` gets both.
+
+    There is one question at a time, for all that wait, and the next one follows `pause_s` after it at the earliest: many
+    messages may come. `who` names the messages in the log when Cassandra does not answer; they wait then.
+    """
+
+    def __init__(
+        self,
+        ask_version: AskVersion,
+        then: Callable[[UUID, list[_M]], None],
+        timers: Timers,
+        notices: Notices,
+        *,
+        who: str,
+        pause_s: float,
+    ) -> None:
+        self._ask_version = ask_version
+        self._then = then
+        self._timers = timers
+        self._notices = notices
+        self._who = who
+        self._pause_s = pause_s
+        self._waiting: list[_M] = []
+        self._is_asking = False
+        self._not_before = float("-inf")
+
+    def add(self, message: _M) -> None:
+        """A message that has just come."""
+        self._waiting.append(message)
+
+    def work(self) -> None:
+        """Ask, if messages wait and no question is asked or planned."""
+        if not self._waiting or self._is_asking:
+            return
+        self._is_asking = True
+        pause_s = self._not_before - time.monotonic()
+        if pause_s > 0:
+            self._timers.after(pause_s, self._ask)
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._not_before = time.monotonic() + self._pause_s
+        came = len(self._waiting)
+        self._ask_version(lambda version: self._on_version(version, came))
+
+    def _on_version(self, version: UUID | CdcError, came: int) -> None:
+        if isinstance(version, CdcError):
+            self._notices.say("schema", f"{self._who} wait until the schema can be read: {version}")
+            self._timers.after(_RETRY_S, self._ask)
+            return
+        self._is_asking = False
+        checked = self._waiting[:came]
+        del self._waiting[:came]
+        self._then(version, checked)

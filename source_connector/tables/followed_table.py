@@ -36,6 +36,7 @@ from source_connector.tables.schema_registration import SchemaRegistration
 from source_connector.tables.table_definition import definition_of
 from source_connector.tables.table_schema import TableSchemaReader, VersionedTable
 from source_connector.tables.table_tracker import Standing, TableTracker
+from source_connector.tables.version_checks import VersionChecks
 from source_connector.timers import Timers
 
 __all__ = ["FollowedTable", "SchemaStages", "TableUser"]
@@ -43,6 +44,8 @@ __all__ = ["FollowedTable", "SchemaStages", "TableUser"]
 _T = TypeVar("_T")
 
 _LONGEST_PAUSE_S: Final = 5.0
+# A late event of a column that was dropped may come thousands of times.
+_BETWEEN_COLUMN_CHECKS_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,14 @@ class FollowedTable:
         )
         self._registration = SchemaRegistration(stages.send, stages.check_schema, timers, notices)
         self._guessed = GuessedEvents(self._tracker, self._ask_version, timers, notices)
+        self._of_absent_columns = VersionChecks[EventsMessage](
+            self._ask_version,
+            self._place_checked,
+            timers,
+            notices,
+            who="events that name a column that was not found",
+            pause_s=_BETWEEN_COLUMN_CHECKS_S,
+        )
         self.schema_id = 0
         """Of the projection's schemas."""
 
@@ -160,6 +171,7 @@ class FollowedTable:
 
     def understood(self) -> Iterator[UnreadableMessage]:
         """Place the events of DataStax's agents that are understood now; what is no event is returned."""
+        self._of_absent_columns.work()
         for message in self._guessed.understood():
             if isinstance(message, EventsMessage):
                 self._place(message, None)
@@ -184,16 +196,22 @@ class FollowedTable:
         """Announce the schema once more: the answer shows whether the data topic takes anything now."""
         self._registration.ask_again()
 
-    def _place(self, message: EventsMessage, asked: int | None) -> None:
-        """Find out whose events these are; `asked` as in `TableTracker.standing`."""
+    def _place(self, message: EventsMessage, asked: int | None, *, is_checked: bool = False) -> None:
+        """Find out whose events these are; `asked` as in `TableTracker.standing`. `is_checked`: no column was added since."""
         tracker = self._tracker
         standing = tracker.standing(message.table_id, asked)
         if standing is Standing.UNKNOWN:
             self._of_unknown_tables.append((message, tracker.stale_marks if asked is None else asked))
             return
-        if standing is Standing.CURRENT:
-            tracker.meet_columns(message.column_names())
+        if standing is Standing.CURRENT and tracker.meet_columns(message.column_names()) and not is_checked:
+            self._of_absent_columns.add(message)
+            return
         self._user.place(message, standing)
+
+    def _place_checked(self, version: UUID, messages: list[EventsMessage]) -> None:
+        self._tracker.meet_version(version)
+        for message in messages:
+            self._place(message, None, is_checked=True)
 
     def _ask_version(self, then: Callable[[UUID | CdcError], None]) -> None:
         """The version that the schema has now or later."""

@@ -22,7 +22,7 @@ _LISTS = ("tables", "columns", "types", "dropped_columns")
 class VersionedTable(NamedTuple):
     """A table, and the version of the cluster's schema by which, or by a later one, it was read.
 
-    `is_agreed`: all nodes had that version before and behind it.
+    `is_agreed`: all nodes had that version before and behind it. Otherwise the table may be that of an earlier version.
     """
 
     version: UUID
@@ -42,7 +42,9 @@ class TableSchemaReader:
         """The table with the schema's version. Raises as `read` does."""
         version, before = self.version(), self._client.schema_versions()
         table = self.read()
-        return VersionedTable(version, table, is_agreed=before == self._client.schema_versions() and len(before) == 1)
+        is_agreed = before == self._client.schema_versions() and len(before) == 1
+        # Another node may have told `version`: one that is ahead of those that gave the table.
+        return VersionedTable(next(iter(before)) if is_agreed else version, table, is_agreed)
 
     def read(self) -> TableMetadata:
         """The table as it is now. Raises TableNotFoundError (also where it is dropped, or created, just now), FetchError,

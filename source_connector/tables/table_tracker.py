@@ -13,7 +13,7 @@ from schemas.hidden_columns import HiddenColumns
 from schemas.table_metadata import TableMetadata, is_earlier, is_earlier_life
 from source_connector.data_format import DataFormat
 from source_connector.encoding.projection import Projection
-from source_connector.errors import TableNotFoundError
+from source_connector.errors import FetchError, TableNotFoundError
 from source_connector.tables.table_schema import VersionedTable
 
 __all__ = ["Standing", "TableTracker"]
@@ -60,7 +60,12 @@ class TableTracker:
         self._on_projection = on_projection
         self._projection: Projection | None = None
         self._version: UUID | None = None
-        self._missing_columns: set[str] = set()
+        self._sought_columns: dict[str, int] = {}
+        """Columns that events named, with the number of `stale_marks` from which on a read says whether they are there."""
+        self._absent_columns: set[str] = set()
+        """Columns that events named, and that the table of the known version does not have."""
+        self._disagreements = 0
+        """Reads in a row during which the nodes disagreed about the schema."""
         self._past_ids: set[UUID] = set()
         self._foreign_ids: set[UUID] = set()
         self._asked_ids: dict[UUID, int] = {}
@@ -94,8 +99,9 @@ class TableTracker:
         """Use the result of this schema check from now on. `stale_marks` is their number when the check began.
 
         Raises the error of the check. Raises TableNotFoundError also if a later table is known than Cassandra shows:
-        from events, or, while the nodes disagree, from an earlier check that another node answered. Raises
-        DeploymentError if nothing of the table is to be replicated.
+        from events, or, while the nodes disagree, from an earlier check that another node answered. Raises FetchError while
+        the nodes disagree and a column that an event names is not found. Raises DeploymentError if nothing of the table is
+        to be replicated.
         """
         if isinstance(found, CdcError):
             self.is_there &= not isinstance(found, TableNotFoundError)
@@ -115,7 +121,9 @@ class TableTracker:
             if projection.hidden:
                 told = ", ".join(f"{each.value} {name}" for name, each in sorted(projection.hidden.items()))
                 _log.info("%s: not published as they are: %s", table.full_name, told)
-        self._version = version
+        self._disagreements = 0 if is_agreed else self._disagreements + 1
+        # While the nodes disagree, the version may be newer than the table: the next check reads again.
+        self._version = version if self._is_believed else None
         self._read_marks = stale_marks
         self._agreed = stale_marks if is_agreed else self._agreed
         for of_others in (self._past_ids, self._foreign_ids):
@@ -129,6 +137,7 @@ class TableTracker:
                 del self._asked_ids[table_id]
         if self._asked_ids:
             raise TableNotFoundError(f"{table.full_name} with id {min(self._asked_ids)}")
+        self._look_for_columns(stale_marks)
         self._known = stale_marks
 
     @property
@@ -153,23 +162,47 @@ class TableTracker:
             self.mark_stale()
         return Standing.UNKNOWN
 
-    def meet_columns(self, names: Collection[str]) -> None:
+    def meet_columns(self, names: Collection[str]) -> bool:
         """Columns that an event names: one that is not known was added since, or dropped since.
 
-        Either makes the tracker stale, but once: asking again does not bring a dropped column back.
+        Either makes the tracker stale, until a read has not found it. Later events of that column get True: whether it was
+        added since is to be asked by `meet_version`, with a version that was requested after the event came.
         """
         if self.projection.column_names.issuperset(names):
-            return
-        missing = set(names) - self.projection.column_names - self._missing_columns
-        if missing:
-            self._missing_columns |= missing
-            self.mark_stale()
+            return False
+        missing = set(names) - self.projection.column_names
+        if missing <= self._absent_columns:
+            return True
+        self.mark_stale()
+        for name in missing:
+            self._sought_columns.setdefault(name, self.stale_marks)
+        return False
 
     def meet_version(self, version: UUID) -> None:
         """Become stale when any schema of the cluster has changed since the table was read last."""
         if version != self._version:
-            self._missing_columns.clear()
+            self._absent_columns.clear()
             self.mark_stale()
+
+    @property
+    def _is_believed(self) -> bool:
+        """False while the last read may have come from a node that lags. A disagreement that stays is none of a node that lags."""
+        return not self._disagreements or self._disagreements >= _PATIENCE
+
+    def _look_for_columns(self, stale_marks: int) -> None:
+        """Of the columns that events named before the read began: those that are not there now were dropped, or a node lags."""
+        known = self.projection.column_names
+        self._absent_columns -= known
+        self._sought_columns = {name: mark for name, mark in self._sought_columns.items() if name not in known}
+        absent = [name for name, mark in self._sought_columns.items() if mark <= stale_marks]
+        if absent and not self._is_believed:
+            reason = (
+                f"an event names its column {min(absent)}, which is not found while the nodes disagree about the schema"
+            )
+            raise FetchError(self.projection.table.full_name, reason)
+        for name in absent:
+            self._absent_columns.add(name)
+            del self._sought_columns[name]
 
     def _expect_no_earlier(self, table: TableMetadata, is_agreed: bool) -> None:
         """A node that lags shows the table as it was before it was dropped and created again. It gets the time of some reads.

@@ -76,3 +76,24 @@ def test_a_table_that_stays_is_read() -> None:
     """As it was before or after the change of another one."""
     assert read((None, ""), (NEW, "kw"), 0) == (NEW, "kw")
     assert read((OLD, "kv"), (NEW, "kw"), 6) == (OLD, "kv")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"), [({2}, {2}, (2, True)), ({2}, {3}, (1, False)), ({2, 3}, {2, 3}, (1, False))]
+)
+def test_the_version_of_a_table_is_the_one_that_all_nodes_had(
+    before: set[int], after: set[int], found: tuple[int, bool]
+) -> None:
+    """Another node may have told a version of which those that gave the table know nothing yet."""
+    versions = iter([before, after])
+
+    class Nodes(Server):
+        def schema_version(self) -> UUID:
+            return UUID(int=1)
+
+        def schema_versions(self) -> set[UUID]:
+            return {UUID(int=each) for each in next(versions)}
+
+    server = cast("CassandraClient", Nodes((NEW, "kw"), (NEW, "kw"), 9))
+    read = TableSchemaReader(server, "ks", "t").read_versioned()
+    assert (read.version.int, read.is_agreed) == found

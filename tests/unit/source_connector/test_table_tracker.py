@@ -68,6 +68,70 @@ def test_a_column_that_an_event_names_makes_the_schema_stale_once() -> None:
     assert not tracked.tracker.is_stale
 
 
+def test_a_column_that_a_node_does_not_show_yet_is_waited_for() -> None:
+    """The version may be of a node that is ahead, and the columns of one that lags: no row is read meanwhile."""
+    tracked = Tracked()
+    tracker = tracked.tracker
+    tracker.meet_columns(["v", "new"])
+    tracked.schema.number += 1
+    for _ in range(3):
+        with pytest.raises(
+            FetchError, match=r"ks\.t: an event names its column new, which is not found while the nodes disagree"
+        ):
+            tracked.refresh(is_agreed=False)
+        tracker.meet_version(tracked.schema.version)
+        assert tracker.is_stale
+    tracked.schema.current = table(columns=("v", "new"), table_id=NOW)
+    tracked.refresh(is_agreed=False)
+    assert (tracker.is_stale, tracker.schema_id) == (False, 2)
+
+
+def test_a_column_is_not_waited_for_where_the_nodes_go_on_disagreeing() -> None:
+    """It was dropped, and some node has another version for hours, as during an upgrade."""
+    tracked = Tracked()
+    tracker = tracked.tracker
+    tracker.meet_columns(["dropped"])
+    for _ in range(9):
+        with pytest.raises(FetchError):
+            tracked.refresh(is_agreed=False)
+    tracked.refresh(is_agreed=False)
+    assert not tracker.is_stale
+    tracker.meet_columns(["other"])
+    tracked.refresh(is_agreed=False)
+    assert not tracker.is_stale
+
+
+def test_a_table_that_was_read_while_the_nodes_disagreed_is_read_again_at_the_next_check() -> None:
+    """The version of that read says nothing about the table that it found."""
+    tracked = Tracked()
+    tracked.schema.number += 1
+    tracked.tracker.meet_version(tracked.schema.version)
+    tracked.refresh(is_agreed=False)
+    assert not tracked.tracker.is_stale
+    tracked.tracker.meet_version(tracked.schema.version)
+    assert tracked.tracker.is_stale
+    tracked.refresh()
+    tracked.tracker.meet_version(tracked.schema.version)
+    assert not tracked.tracker.is_stale
+
+
+def test_an_event_of_a_column_that_was_not_there_asks_whether_it_was_added_since() -> None:
+    """Dropped and added again: the version tells."""
+    tracked = Tracked()
+    tracker = tracked.tracker
+    assert not tracker.meet_columns(["x"])
+    tracked.refresh()
+    assert tracker.meet_columns(["v", "x"])
+    tracker.meet_version(tracked.schema.version)
+    assert (tracker.is_stale, tracker.meet_columns(["x"])) == (False, True)
+    tracked.schema.change(table(columns=("v", "x"), table_id=NOW))
+    tracker.meet_version(tracked.schema.version)
+    assert (tracker.is_stale, tracker.meet_columns(["x"])) == (True, False)
+    tracked.refresh()
+    assert tracker.is_stale is False
+    assert not tracker.meet_columns(["x"])
+
+
 def test_a_change_that_leaves_records_as_they_are_keeps_the_schema() -> None:
     """Statements are prepared anew, but the data topic gets no other version."""
     tracked = Tracked()

@@ -176,9 +176,13 @@ class RowTask(Task):
             self._read_higher()
 
     def _read_with_what_waits(self) -> None:
-        """A deletion that came since may be why the event's write is not to be seen."""
-        if self.work.lanes is not None and self.owner.may_read_waiting:
-            self.work.lanes.take_behind(self.work)
+        """A deletion that came since may be why the event's write is not to be seen.
+
+        A change that came since may be of a column that this read does not ask for: it waits for a read of the new definition.
+        """
+        owner, lanes = self.owner, self.work.lanes
+        if lanes is not None and owner.may_read_waiting and owner.projection is self._projection:
+            lanes.take_behind(self.work)
         self._read_higher()
 
     def _read_higher(self) -> None:

@@ -182,6 +182,26 @@ def test_a_deletion_that_comes_meanwhile_explains_what_is_not_there() -> None:
     assert [len(each) for each in case.owner.settled] == [2]
 
 
+def test_a_change_that_came_with_a_new_column_waits_for_a_read_that_has_it() -> None:
+    """While the definition may be old, and when it is new: this task reads by the one that it began with."""
+    now_us = _now_us()
+    case = _Case(event(writetime_us=now_us, live_us=now_us, digest=1))
+    case.answer(None, "LOCAL_QUORUM")
+    case.answer(None)
+    (behind,) = pending(event(writetime_us=now_us + 5, live_us=now_us + 5, columns=("v", "x"), digest=2))
+    case.lanes.add(behind)
+    case.owner.may_read_waiting = False
+    case.go_on()
+    case.answer(None)
+    case.owner.may_read_waiting, case.owner.projection = True, Projection(table(columns=("v", "x")))
+    case.go_on()
+    case.answer(_cell(5, now_us + 5))
+    case.task.on_all_acknowledged()
+    assert (case.task.work.events, case.owner.settled) == (case.events, [case.events])
+    case.lanes.finished(case.task.work)
+    assert case.lanes.next_startable().events == [behind]
+
+
 def test_a_row_that_was_deleted_and_is_there_still_is_read_again() -> None:
     """Its cells are older than the deletion, so the deletion has not reached them."""
     now_us = _now_us()

@@ -125,7 +125,7 @@ class MutationInterpreter:
 
     @property
     def published_tables(self) -> list[TableMetadata]:
-        """Tables whose changes are published, dropped ones first."""
+        """Tables whose changes are published, dropped ones first: of tables with one name, the last is the present one."""
         return [table for table_id, table in self._tables.items() if table_id.bytes not in self._left_out]
 
     def confirm_schema(self) -> bool:
@@ -377,11 +377,12 @@ class MutationInterpreter:
         self._moments.use(known)
         if known.tables != self._tables:
             self._use_tables(known)
+        # Equal tables may be in another order: one was dropped and made again.
+        self._tables = known.tables
         self._filter = self._wanted_filter
         self._leave_out()
 
     def _use_tables(self, known: KnownTables) -> None:
-        self._tables = known.tables
         self._decoder = MutationDecoder(known.tables)
         tables = known.tables.values()
         self._schema_ids = frozenset(each.table_id.bytes for each in tables if each.keyspace == SCHEMA_KEYSPACE)

@@ -46,7 +46,9 @@ class NodeSchema:
 class SchemaHistory:
     """Keeps definitions. Its owner sees to it that one thread at a time calls.
 
-    `tables` are the newest definitions by id; `versions` all of them, of tables where it matters which one is used.
+    `tables` are the newest definitions by id, those that the node has last, and of two others the one that was made later:
+    of tables with one name, the last is the present one. `versions` are all definitions, of tables where it matters which
+    one is used.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -318,7 +320,13 @@ class SchemaHistory:
             versions.pop(table_id, None)
             if made.differ:
                 versions[table_id] = made
-        self.tables, self.versions = tables, versions
+        self.tables = {each: tables[each] for each in sorted(tables, key=self._life)}
+        self.versions = versions
+
+    def _life(self, table_id: UUID) -> tuple[bool, int]:
+        """Whether the node has the table, and since when its newest definition is there: tables rise by both."""
+        definitions = self._definitions[table_id]
+        return any(each.present for each in definitions), max(each.since_us for each in definitions)
 
     def _version(self, definition: Definition) -> TableVersion:
         confirmed_us = None if definition.present else definition.confirmed_ms * 1000

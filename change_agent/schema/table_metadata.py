@@ -38,7 +38,7 @@ _BACKOFF: Final = Backoff(0.5, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTables:
-    """All tables by id, dropped ones included, by their newest definition. A changed schema has another `version`.
+    """All tables by id, dropped ones included and first, by their newest definition. A changed schema has another `version`.
 
     `versions` has the definitions of tables where it matters which one is used; `places` where the log begins them;
     `confirmed_at_ms` is when the node was last asked.

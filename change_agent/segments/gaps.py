@@ -53,7 +53,10 @@ def gap_records(
     node_id: UUID,
     tables: Iterable[TableMetadata],
 ) -> list[GapRecord]:
-    """A record for each table; a table that was made anew under its old name has one."""
+    """A record for each table; a table that was made anew under its old name has one, with its new id.
+
+    So dropped tables must come first in `tables`.
+    """
     by_name = {(table.keyspace, table.name): table for table in tables}
     return [
         GapRecord(

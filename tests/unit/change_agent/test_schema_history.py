@@ -94,6 +94,30 @@ def test_a_table_that_was_dropped_and_made_again_is_known_under_both_ids(history
     assert _key_types(history) == {_OLD: "address", _NEW: "bigint", _OTHER: "bigint"}
 
 
+@pytest.mark.parametrize("ids", [(_OLD, _NEW), (_NEW, _OLD)], ids=["a greater id", "a smaller id"])
+def test_a_table_that_was_made_again_stands_behind_the_dropped_one(
+    history: SchemaHistory, tmp_path: Path, ids: tuple[UUID, UUID]
+) -> None:
+    """Of two with the same name the last one counts, for the next process too: the id of a gap is the present table's."""
+    dropped, present = ids
+    history.add(_schema(_table(dropped, "t", written_us=9 * _S), _table(_OTHER, "o", written_us=_S)))
+    # the clock of the node that made it again was behind
+    history.add(_schema(_table(present, "t", written_us=8 * _S), _table(_OTHER, "o", written_us=_S)))
+    orders = [list(history.tables)]
+    history.close()
+    again = _reopened(tmp_path)
+    orders.append(list(again.tables))
+    again.close()
+    assert orders == [[dropped, _OTHER, present]] * 2
+
+
+def test_a_dropped_table_that_only_the_log_tells_of_stands_before_its_successor(history: SchemaHistory) -> None:
+    """The agent was down when the table was made, dropped and made again: the node tells of the last one first."""
+    history.add(_schema(_table(_NEW, "t", written_us=9 * _S)))
+    history.note(_change(_OLD, 5 * _S, cdc=True, columns=[_column("t", "k", "int", "partition_key")]), 11, 300)
+    assert list(history.tables) == [_OLD, _NEW]
+
+
 def test_half_a_table_takes_nothing_from_what_was_known(history: SchemaHistory) -> None:
     """A node that was killed in a DROP TABLE may keep the table without its columns, and has no table by that."""
     whole = _schema(_table(_OLD, "t"))

@@ -215,11 +215,13 @@ class TableMetadataProvider(Stage):
         if truncations != self.truncations:
             self.truncations = truncations
         with self._changed:
+            if read is not None:
+                # It counts as confirmed only when it is durable: before, what is known is older.
+                self._history.add(read)
+                self.present = frozenset(UUID(str(row["id"])) for row in read.schema["tables"])
+                self.refreshes += 1
             self._confirmed_at_ms = max(self._confirmed_at_ms, asked_at_ms)
             if read is not None:
-                self.present = frozenset(UUID(str(row["id"])) for row in read.schema["tables"])
-                self._history.add(read)
-                self.refreshes += 1
                 self._publish()
             self._history.confirm(asked_at_ms)
             if self._known is not None:

@@ -1,0 +1,95 @@
+"""TableMetadataProvider: what counts as confirmed by the node, and when. The node's answers are in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from change_agent.schema.node_connection import LocalState, Node, NodeConnection
+from change_agent.schema.schema_history import NodeSchema, SchemaHistory
+from change_agent.schema.table_metadata import KnownTables, TableMetadataProvider
+from tests.topics.events_topic import wait_until
+
+_TABLE = UUID(int=1)
+
+
+class _Answers(NodeConnection):
+    """A node with one table; `alter` captures its changes, and gives it many columns."""
+
+    def __init__(self) -> None:
+        super().__init__(contact_points=[], port=0, username=None, password=None)
+        self._altered = False
+
+    def alter(self) -> None:
+        self._altered = True
+
+    def local(self) -> LocalState:
+        return LocalState(UUID(int=self._altered), {})
+
+    def read_schema(self) -> NodeSchema:
+        name = {"keyspace_name": "ks", "table_name": "t"}
+        column = {**name, "clustering_order": "none", "type": "int"}
+        columns = [{**column, "column_name": "k", "kind": "partition_key", "position": 0}]
+        columns += [
+            {**column, "column_name": f"c{each}", "kind": "regular", "position": -1}
+            for each in range(500 * self._altered)
+        ]
+        table = {
+            **name,
+            "id": str(_TABLE),
+            "flags": ["compound"],
+            "cdc": self._altered,
+            "written_us": 1 + self._altered,
+        }
+        lists = {"keyspaces": [{"keyspace_name": "ks"}], "tables": [table], "columns": columns}
+        return NodeSchema(node_id=UUID(int=9), schema={**lists, "types": [], "views": [], "dropped_columns": []})
+
+    def nodes(self) -> list[Node]:
+        return []
+
+
+@pytest.fixture
+def node() -> _Answers:
+    """A node that answers."""
+    return _Answers()
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> SchemaHistory:
+    """The history of an empty working directory."""
+    return SchemaHistory(tmp_path)
+
+
+@pytest.fixture
+def provider(node: _Answers, history: SchemaHistory) -> Iterator[TableMetadataProvider]:
+    """A running provider."""
+    made = TableMetadataProvider(node, history, 10.0)
+    made.start()
+    yield made
+    made.stop()
+
+
+def _now(provider: TableMetadataProvider) -> KnownTables | None:
+    return provider.as_of(time.time_ns() // 1_000_000 + 1, 5.0)
+
+
+def test_what_cannot_be_stored_is_not_confirmed(
+    provider: TableMetadataProvider, node: _Answers, history: SchemaHistory
+) -> None:
+    """ALTER TABLE ... WITH cdc = true while the disk is full: nobody may take the definition of before for today's."""
+    before = _now(provider)
+    assert before is not None and not before.tables[_TABLE].cdc
+    database = history._opened()._database
+    database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0]}")
+    node.alter()
+    assert _now(provider) is None
+    assert provider.known == before
+    assert "cannot be written" in str(provider.problem)
+    database.execute("PRAGMA max_page_count = 10000")
+    wait_until(lambda: _now(provider) is not None, "there is room again", 10)
+    after = provider.known
+    assert after is not None and after.tables[_TABLE].cdc

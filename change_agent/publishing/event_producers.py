@@ -18,7 +18,7 @@ from change_agent.positions.copy_topic import CopyTopic
 from change_agent.positions.inflight import Place
 from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.partition_counts import PartitionCounts
-from change_agent.publishing.topic_checks import LostTopic, TopicChecks
+from change_agent.publishing.topic_checks import LostTopic, TopicChecks, TopicState
 from change_agent.publishing.topic_policies import TopicPolicies
 from clients.topic_policies import PolicyQuestions
 from schemas.mutation_event import CLEARING_SCHEMA_TEXT, MUTATION_EVENTS_SCHEMA_TEXT
@@ -234,16 +234,25 @@ class EventProducers:
             found = self._topics.ensure(topic, self._counts.known(topic))
             self._counts.check(topic, found.partitions)
             if lost is not None:
-                since = self._checks.renew(topic, found)
-                self._on_lost(
-                    LostTopic(
-                        topic=topic, reason=lost, since=since, on_reported=lambda: self._checks.note_reported(topic)
-                    )
-                )
+                self._report_lost(topic, lost, found)
             else:
                 self._checks.note(topic, found, None)
             self._checks.save()
         return found.partitions
+
+    def _report_lost(self, topic: str, reason: str, found: TopicState) -> None:
+        """The topic was made again, and looks whole: what was lost with it must be reported all the same."""
+        since = self._checks.renew(topic, found)
+        try:
+            self._on_lost(
+                LostTopic(
+                    topic=topic, reason=reason, since=since, on_reported=lambda: self._checks.note_reported(topic)
+                )
+            )
+        except PublishError:
+            # The next attempt to open the topic reports it.
+            self._checks.note_lost(topic, reason)
+            raise
 
     def _why_lost(self, topic: str) -> str | None:
         """The reason why a topic that was complete is not any more; it is made again then."""

@@ -13,8 +13,11 @@ import pytest
 
 from change_agent.configuration.pulsar_auth import PulsarAuth
 from change_agent.errors import PublishError, TopicLostError
+from change_agent.positions.inflight import Place
+from change_agent.publishing.event_producers import EventProducers
 from change_agent.publishing.events_topics import EventsTopics
-from change_agent.publishing.topic_checks import TopicState
+from change_agent.publishing.partition_counts import PartitionCounts
+from change_agent.publishing.topic_checks import LostTopic, TopicChecks, TopicState
 from schemas.errors import ConfigError
 from tests.servers.http_brokers import Request, broker, owner_of_all, redirects_to
 from tests.servers.token_issuer import OAUTH2_PLUGIN, key_file, token_issuer
@@ -380,3 +383,37 @@ def test_a_topic_whose_partitions_come_back_is_made_in_a_later_round(server: _Se
     assert _topics(server).ensure(_TOPIC, known=2).partitions == 2
     made = [body for method, path, body in server.requests if (method, path) == ("PUT", f"{_PATH}/partitions")]
     assert made == [2] * 5
+
+
+def test_a_loss_that_cannot_be_reported_now_is_reported_when_the_topic_is_opened_again(
+    server: _Server, tmp_path: Path
+) -> None:
+    """Cassandra has not answered yet, or the disk is full: the topic that was made again must not hide it."""
+    server.answers = {
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}),
+        ("GET", _STATS): _stats(1, "sub", mark="new"),
+    }
+    checks, lost = TopicChecks(tmp_path), list[LostTopic]()
+    checks.note(_TOPIC, TopicState(partitions=1, mark="old", ends=((1, 5),)), Place(7, 100, 1000))
+
+    def refuse(each: LostTopic) -> None:
+        lost.append(each)
+        raise PublishError(each.topic, "its loss cannot be reported")
+
+    producers = EventProducers(
+        _topics(server, create=False),
+        PartitionCounts(tmp_path),
+        checks,
+        on_lost=refuse,
+        service_url="pulsar://127.0.0.1:1",
+        auth=None,
+        trust_certificates=None,
+        allow_insecure=False,
+        verify_hostname=False,
+    )
+    for _ in range(2):
+        with pytest.raises(PublishError, match="its loss cannot be reported"):
+            producers.open_partition(_TOPIC, 0)
+    producers.close()
+    assert [each.since for each in lost] == [Place(7, 100, 1000)] * 2
+    assert lost[0].reason == lost[1].reason

@@ -287,11 +287,14 @@ class ChangeAgent:
         )
 
     def _note_lost(self, lost: LostTopic) -> None:
-        """On a thread that opens the topic again: report which events may be lost with it."""
+        """On a thread that opens the topic again: report which events may be lost with it.
+
+        Raises PublishError when that cannot be done now. When the gap is reported, an agent after this one does not know of
+        the loss any more: so its checkpoints must be gone before.
+        """
         known = self._provider.known
         if known is None:
             raise PublishError(lost.topic, "its table is not known before Cassandra answers")
-        self.metrics.topics_lost += 1
         table = lost.topic.removeprefix(full_topic_name(self._config.topic_prefix))
         record = lost_topic_record(
             lost, full_topic_name(self._config.topic_prefix), known, self._positions.read_place, int(time.time() * 1000)
@@ -300,6 +303,7 @@ class ChangeAgent:
         self._stops.note(table, reason, [record])
         if self._progress is not None:
             self._progress.forget(*table.split(".", 1))
+        self.metrics.topics_lost += 1
         _log.error("%s", lost_topic_message(lost.topic, record))
         self._gaps.report(Gap(records=[record], on_reported=lost.on_reported))
 

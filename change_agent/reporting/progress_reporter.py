@@ -91,15 +91,21 @@ class ProgressReporter(Stage):
         }
         # By table: the newest time of the checkpoints that count no more. Entries are set by any thread.
         self._forgotten: Final[dict[tuple[str, str], int]] = {}
+        # Of the file, and of the record that it has.
+        self._file_lock: Final = threading.Lock()
+        self._stored: ProgressRecord | None = stored
         self.record: ProgressRecord | None = None
 
     def forget(self, keyspace: str, table: str) -> None:
         """Publish none of the table's checkpoints so far: they are of an events topic that is lost. For any thread.
 
         Positions of the new topic are higher. So its subscription seems to have passed the old ones, whether their events were
-        read or not.
+        read or not. When this returns, an agent after this one does not have them either. Raises PublishError.
         """
-        self._forgotten[keyspace, table] = time.time_ns() // 1_000_000
+        with self._file_lock:
+            self._forgotten[keyspace, table] = time.time_ns() // 1_000_000
+            if self._stored is not None:
+                self._write(self._stored)
 
     def ages_s(self) -> dict[str, float]:
         """By table: seconds since the time before which the events topic has everything; for any thread."""
@@ -183,10 +189,10 @@ class ProgressReporter(Stage):
         )
 
     def _publish(self, record: ProgressRecord) -> None:
-        payload = encode_progress(record)
-        self._store(payload)
         if self._producer is None:
             self._producer = self._open_producer()
+        with self._file_lock:
+            payload = self._write(record)
         results: SimpleQueue[str | None] = SimpleQueue()
         if not self._producer.send(payload, str(record.node_id), results.put):
             raise PublishError(
@@ -199,8 +205,13 @@ class ProgressReporter(Stage):
         if problem is not None:
             raise PublishError("the progress topic", problem)
 
-    def _store(self, payload: bytes) -> None:
-        """Before it is published: an agent after this one publishes nothing older. It need not survive a power loss."""
+    def _write(self, record: ProgressRecord) -> bytes:
+        """Before it is published: an agent after this one publishes nothing older. It need not survive a power loss.
+
+        Returns what was written: a table may have been forgotten since the record was made.
+        """
+        kept = replace(record, tables=tuple(map(self._without_forgotten, record.tables)))
+        payload = encode_progress(kept)
         temporary = self._path.with_suffix(".tmp")
         try:
             with open_private(temporary, "wb") as file:
@@ -208,6 +219,12 @@ class ProgressReporter(Stage):
             temporary.replace(self._path)
         except OSError as error:
             raise PublishError("the progress topic", f"{self._path} cannot be written ({error.strerror})") from error
+        self._stored = kept
+        return payload
+
+    def _without_forgotten(self, table: TableProgress) -> TableProgress:
+        forgotten_ms = self._forgotten.get((table.keyspace, table.table), -1)
+        return replace(table, checkpoints=tuple(each for each in table.checkpoints if each.resolved_ms > forgotten_ms))
 
     def _close(self) -> None:
         if self._producer is not None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from change_agent.errors import PublishError
 from change_agent.positions.stops import EVERY_TABLE, Stops, read_stops, remove_stops
 from change_agent.publishing.event_producers import OnResult
 from change_agent.reporting.checkpoints import with_newest
@@ -114,6 +115,58 @@ def test_checkpoints_of_a_lost_topic_are_taken_back(tmp_path: Path) -> None:
     wait_until(lambda: len(line.sent) == 3, "the third record is sent")
     reporter.stop()
     assert [each.resolved_ms for each in line.sent[-1][1].tables[0].checkpoints] == [later_ms]
+
+
+def test_checkpoints_of_a_lost_topic_do_not_come_back_with_a_restart(tmp_path: Path) -> None:
+    """The process ends before the next record: an agent after it does not know of the loss, and the topic is whole."""
+    line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5), ("ks", "b"): Checkpoint(1000, _LEDGER_5)})
+    reporter = _reporter(line, tmp_path)
+    reporter.start()
+    wait_until(lambda: len(line.sent) == 1, "a record is sent")
+    reporter.stop()
+    reporter.forget("ks", "a")
+    line.checkpoints.clear()
+    after = _reporter(line, tmp_path)
+    after.start()
+    wait_until(lambda: len(line.sent) == 2, "another record is sent")
+    after.stop()
+    assert [len(each.checkpoints) for each in line.sent[-1][1].tables] == [0, 1]
+
+
+class _LosingLine(_Line):
+    """The topic of table a is lost when a record has its checkpoints; the agent stops before it makes another one."""
+
+    reporter: ProgressReporter
+
+    def checkpoint(self, keyspace: str, table: str) -> Checkpoint | None:
+        if table == "b":
+            self.reporter.forget("ks", "a")
+            self.reporter.stopping.set()
+        return super().checkpoint(keyspace, table)
+
+
+def test_a_record_that_was_made_before_the_loss_does_not_bring_its_checkpoints_back(tmp_path: Path) -> None:
+    """It is stored and sent when the loss was noticed, and is the last one of the process."""
+    line = _LosingLine({("ks", "a"): Checkpoint(1000, _LEDGER_5), ("ks", "b"): Checkpoint(1000, _LEDGER_5)})
+    line.reporter = _reporter(line, tmp_path)
+    line.reporter.run()
+    for record in (line.sent[-1][1], _stored(tmp_path)):
+        assert [len(each.checkpoints) for each in record.tables] == [0, 1]
+
+
+def test_checkpoints_that_cannot_be_taken_from_the_disk_are_told(tmp_path: Path) -> None:
+    """Then the loss must not be reported yet; they are taken back when it is tried again."""
+    line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5)})
+    reporter = _reporter(line, tmp_path)
+    reporter.start()
+    wait_until(lambda: len(line.sent) == 1, "a record is sent")
+    reporter.stop()
+    (tmp_path / "progress.tmp").mkdir()
+    with pytest.raises(PublishError, match=r"progress\.avro cannot be written"):
+        reporter.forget("ks", "a")
+    (tmp_path / "progress.tmp").rmdir()
+    reporter.forget("ks", "a")
+    assert _stored(tmp_path).tables[0].checkpoints == ()
 
 
 def _stored(folder: Path) -> ProgressRecord:

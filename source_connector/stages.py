@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from source_connector.rows.outbox import Outbox
 from source_connector.rows.read_request import ReadRequest
 from source_connector.rows.row_fetcher import Answer, ReadOver
 from source_connector.rows.task import Reading, Task
+from source_connector.rows.write_times import WriteTimes
 from source_connector.tables.followed_table import SchemaStages
 from source_connector.timers import Timers
 
@@ -80,6 +81,7 @@ class Stages:
     dead_letters: DeadLetterWriter
     metrics: Metrics
     last_rows: LastRows | None
+    write_times: WriteTimes = field(default_factory=WriteTimes)
     expiries: ExpiryTopics | None = None
     """None where expiries are not to be published."""
     limits: Limits

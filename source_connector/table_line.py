@@ -31,6 +31,7 @@ from source_connector.rows.read_request import OF_MANY_ROWS, ReadRequest, Rows
 from source_connector.rows.row_expiry import NextExpiry
 from source_connector.rows.table_life import TableLife
 from source_connector.rows.task import Reading, Task, TaskState
+from source_connector.rows.write_times import WriteTimes
 from source_connector.stages import Stages
 from source_connector.tables.data_partitions import PartitionsAdded
 from source_connector.tables.followed_table import FollowedTable
@@ -223,6 +224,8 @@ class TableLine:
             # Of expiries there is one for each second and no copy of a replica: a later one of the key must not be taken for it.
             if pending.message.segment_id != EXPIRY_SEGMENT_ID:
                 self._stages.cache.remember(pending.cache_key, pending.event.digest)
+        for pending in task.work.events:
+            self._stages.write_times.remember(pending.cache_key, pending.event)
         _settle_all(task.work.events)
         writetime_us = task.work.newest.event.writetime_us
         if writetime_us is not None:
@@ -284,6 +287,11 @@ class TableLine:
     def last_rows(self) -> LastRows | None:
         """The rows that were published last, if unchanged rows are suppressed."""
         return self._stages.last_rows
+
+    @property
+    def write_times(self) -> WriteTimes:
+        """Of the changes that were settled last."""
+        return self._stages.write_times
 
     def knows(self, node: UUID) -> bool:
         """True when the node is part of the cluster."""

@@ -7,6 +7,8 @@ A read is *proven* for an event when it cannot be older than the event. One of t
   replace an earlier one);
 - all replicas were asked, among them the event's own node.
 
+Write times prove nothing of two changes that have the same one (`source_connector.rows.write_times`).
+
 What the first level cannot prove is read once more at the higher level, and published whatever the result is. Only
 what is proven is remembered. So a record that may not hold the change never suppresses another replica's copy.
 
@@ -59,6 +61,7 @@ class RowTask(Task):
         self._early_reads = self._expiry_reads = 0
         self._is_unsure = self._is_second_read = self._was_late = False
         self._proven: list[PendingEvent] = []
+        self._tied: Sequence[PendingEvent] = ()
         self._published: SourceRecord | None = None
 
     def start(self) -> None:
@@ -72,8 +75,9 @@ class RowTask(Task):
         if not self._selection.value_columns:  # a static row, none of whose columns is wanted
             owner.settle(self, ())
             return
-        provable = not self._reading.proves or all(
-            is_provable(pending.event, self._selection) for pending in self.work.events
+        self._tied = owner.write_times.tied(self.work.events)
+        provable = not self._reading.proves or (
+            not self._tied and all(is_provable(pending.event, self._selection) for pending in self.work.events)
         )
         self._read(_FIRST if provable else _HIGHER)
 
@@ -183,6 +187,7 @@ class RowTask(Task):
         owner, lanes = self.owner, self.work.lanes
         if lanes is not None and owner.may_read_waiting and owner.projection is self._projection:
             lanes.take_behind(self.work)
+            self._tied = owner.write_times.tied(self.work.events)
         self._read_higher()
 
     def _read_higher(self) -> None:
@@ -196,7 +201,8 @@ class RowTask(Task):
             return Outcome.POSSIBLE
         events = self.work.events
         later = (each.event for each in events[events.index(pending) + 1 :])
-        return outcome_of(pending.event, later, self._selection, row, now_s)
+        outcome = outcome_of(pending.event, later, self._selection, row, now_s)
+        return Outcome.UNKNOWN if outcome is Outcome.POSSIBLE and pending in self._tied else outcome
 
     def _value(self, row: RawRow) -> bytes:
         newest = self.work.newest.event
@@ -220,7 +226,7 @@ class RowTask(Task):
         if not reading.proves:
             return True
         event = pending.event
-        if row is not None and event.live_cell_writetime_us is not None:
+        if row is not None and event.live_cell_writetime_us is not None and pending not in self._tied:
             times = self._selection.writetimes_us
             if _has_its_write_time(event, self._selection, row):
                 return True

@@ -31,6 +31,7 @@ from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.read_request import ReadRequest, Rows
 from source_connector.rows.row_expiry import NextExpiry
+from source_connector.rows.write_times import WriteTimes
 
 __all__ = ["Reading", "Task", "TaskOwner", "TaskState"]
 
@@ -160,6 +161,10 @@ class TaskOwner(Protocol):
     @property
     def last_rows(self) -> LastRows | None:
         """The rows that were published last, if they matter."""
+
+    @property
+    def write_times(self) -> WriteTimes:
+        """Of the changes that were settled last."""
 
     def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
         """A read of this attempt is over."""

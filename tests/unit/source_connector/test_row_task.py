@@ -21,6 +21,7 @@ from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, R
 from source_connector.rows.row_expiry import NextExpiry
 from source_connector.rows.row_task import RowTask, holds_change
 from source_connector.rows.task import Reading, Task
+from source_connector.rows.write_times import WriteTimes
 from tests.unit.source_connector.events import NODE, column, event, int32, pending, read_at, table
 
 
@@ -59,6 +60,7 @@ class TaskOwner:
         self.settled: list[Sequence[PendingEvent]] = []
         self.reading = Reading()
         self.last_rows: LastRows | None = None
+        self.write_times = WriteTimes()
         self.steps: list[tuple[float, Callable[[], None]]] = []
         self.expiries: list[tuple[tuple[bytes | None, ...], NextExpiry]] = []
         self._known = known

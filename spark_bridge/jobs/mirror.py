@@ -26,7 +26,7 @@ from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.completeness import Completeness
 from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_batch import MirrorBatch, MirrorSettings
-from spark_bridge.jobs.mirror_state import MirrorTables
+from spark_bridge.jobs.mirror_state import Applied, MirrorTables, refuse_lost_records
 from spark_bridge.jobs.resync import Outcome, resync
 from spark_bridge.reading.folders import HadoopFolder
 from spark_bridge.reading.micro_batch import has_batches, is_to_be_repeated, logged_end
@@ -38,7 +38,7 @@ from spark_bridge.topics.options import BridgeOptions, option_texts
 from spark_bridge.topics.positions import BEGINNING, Position
 from spark_bridge.topics.resolved import table_of
 
-__all__ = ["JobSettings", "MirrorSummary", "changelog", "history", "mirror"]
+__all__ = ["JobSettings", "MirrorSummary", "changelog", "given_from", "history", "mirror"]
 
 Options = Mapping[str, str | int | bool]
 OnBatch = Callable[[Mapping[str, int]], None]
@@ -203,7 +203,7 @@ def _run(
 ) -> MirrorSummary:
     checkpoint = given["checkpointLocation"]
     started = time.monotonic()
-    _prepare(spark, steps.tables(spark), checkpoint, rebuild=rebuild)
+    given = given_from(_prepare(spark, steps.tables(spark), checkpoint, steps.options, rebuild=rebuild), given)
     steps = steps.begun(spark)
     # Taken before the end is looked up: records of writes before the timestamp are before the end.
     steps.completeness.ask()
@@ -250,17 +250,35 @@ def _run(
     )
 
 
-def _prepare(spark: SparkSession, tables: MirrorTables, checkpoint: str, *, rebuild: bool) -> None:
-    """Begin anew if this run was asked to, or an earlier one that was killed first. Else give up an epoch that cannot be repeated."""
+def _prepare(
+    spark: SparkSession, tables: MirrorTables, checkpoint: str, options: BridgeOptions, *, rebuild: bool
+) -> Applied:
+    """Begin anew if this run was asked to, or an earlier one that was killed first. Else give up an epoch that cannot be repeated.
+
+    The state from which the run goes on.
+    """
     if rebuild:
         tables.ask_for_rebuild()
-    if tables.applied().is_to_begin_anew:
+    applied, folder_of = tables.applied(), partial(HadoopFolder, spark)
+    if applied.is_to_begin_anew:
         # in this order: an old checkpoint would continue with an empty mirror
         HadoopFolder(spark, checkpoint).delete_all()
         tables.begin_anew()
-    elif not has_batches(checkpoint, partial(HadoopFolder, spark)):
-        # an earlier checkpoint may have been lost after a run that failed
+    elif not has_batches(checkpoint, folder_of):
+        # an earlier checkpoint may have been lost, maybe after a run that failed
+        refuse_lost_records(applied, options)
         tables.give_up_epoch()
+    elif applied.begun is not None and not is_to_be_repeated(checkpoint, folder_of):
+        # the checkpoint is an older copy
+        tables.give_up_epoch()
+    return tables.applied()
+
+
+def given_from(applied: Applied, given: Mapping[str, str]) -> Mapping[str, str]:
+    """The options of the stream: `startingOffsets` is for the first records of a new mirror."""
+    if not (applied.positions or applied.begins_anew):
+        return given
+    return {name: each for name, each in given.items() if name.lower() != "startingoffsets"}
 
 
 def _ends(options: BridgeOptions) -> dict[str, Position]:

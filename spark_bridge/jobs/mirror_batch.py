@@ -45,7 +45,7 @@ from spark_bridge.jobs.mirror_rows import (
     renamed_columns,
     whole,
 )
-from spark_bridge.jobs.mirror_state import Applied, MirrorTables, known_creations, not_applied
+from spark_bridge.jobs.mirror_state import Applied, BegunEpoch, MirrorTables, known_creations, not_applied
 from spark_bridge.jobs.small_merge import (
     soonest_expiry,
 )
@@ -170,6 +170,8 @@ class MirrorBatch:
     def is_due(self) -> bool:
         """Whether `settle` has something to do."""
         applied = self._tables.applied()
+        if applied.begun is not None:
+            return False
         if applied.may_expire(int(time.time())) or applied.clearing:
             return True
         return bool(self._pending(applied).reached(applied))
@@ -184,7 +186,7 @@ class MirrorBatch:
     def _finish(self, batch: DataFrame) -> Mapping[str, int]:
         """Finishes what a failed run has begun."""
         applied = self._tables.applied()
-        self._may_be_begun |= applied.is_expiring or bool(applied.clearing)
+        self._may_be_begun |= applied.is_expiring or bool(applied.clearing) or applied.begun is not None
         if applied.is_expiring:
             return self.expire(batch)
         return self._sweep(batch) if applied.clearing else {}
@@ -193,7 +195,7 @@ class MirrorBatch:
         """Apply what the tables have reached; one after the other where change log and history are to have each of them."""
         counts = Counter[str]()
         applied = self._tables.applied()
-        while reached := pending.reached(applied):
+        while applied.begun is None and (reached := pending.reached(applied)):
             now = reached[:1] if self._keeps_more else reached
             self._tables.save_applied(replace(applied, clearing=tuple(now), cleared=pending.still_known(applied)))
             counts.update(self._sweep(batch))
@@ -242,6 +244,8 @@ class MirrorBatch:
             assert isinstance(histories, list)
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
+            if self._keeps_more:
+                applied, histories = self._begun(applied, content, without, histories)
             fit_session(session, content.records, kept_bytes)
             is_new_table = applied.begins_anew or bool(
                 applied.life and content.life and content.life.begins_behind(applied.life)
@@ -258,13 +262,35 @@ class MirrorBatch:
             )
             return {"records": content.records, **done}
 
+    def _begun(
+        self,
+        applied: Applied,
+        content: BatchContent,
+        without: Sequence[TableClearing],
+        histories: Sequence[LakeTable],
+    ) -> tuple[Applied, Sequence[LakeTable]]:
+        """The state with a note of this content, and the histories that do not have its epoch.
+
+        An epoch that a failed run has begun with other content is given up: with another limit, without its checkpoint or with an
+        older copy of it, or where a truncation is known by now, no run has the same content again.
+        """
+        begun = BegunEpoch(content.positions, tuple(each.name for each in without))
+        if applied.begun == begun:
+            return applied, histories
+        if applied.begun is not None:
+            self._tables.give_up_epoch()
+            applied, histories = self._tables.applied(), self._histories
+        applied = replace(applied, begun=begun)
+        self._tables.save_applied(applied)
+        return applied, histories
+
     def expire(self, batch: DataFrame) -> Mapping[str, int]:
         """Take away the rows whose time is over, whatever `batch` holds. Counts as `apply`'s.
 
         What a failed run has begun goes by its clock.
         """
         applied, now_s = self._tables.applied(), int(time.time())
-        if not applied.may_expire(now_s):
+        if applied.begun is not None or not applied.may_expire(now_s):
             return {}
         if not applied.is_expiring:
             applied = replace(applied, clock_s=now_s, is_expiring=True)
@@ -376,7 +402,7 @@ class MirrorBatch:
             forgotten=applied.forgotten,
             replaced_runs=applied.replaced_without(runs),
             cleared=(*applied.cleared, *[each.name for each in applied.clearing]),
-            repeats_records=applied.repeats_records and not content.records,
+            repeated_until=applied.still_repeated(positions) if content.records else applied.repeated_until,
         )
         self._tables.save_applied(done)
         return counts

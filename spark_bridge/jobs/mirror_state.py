@@ -32,7 +32,7 @@ from spark_bridge.jobs.lake_table import LakeTable, TableFormat
 from spark_bridge.jobs.state_file import StateFile, newest_state
 from spark_bridge.jobs.unfinished_epoch import Unfinished, take_back
 from spark_bridge.reading.folders import FsspecFolder, HadoopFolder
-from spark_bridge.reading.planning import is_of_topic, last_of
+from spark_bridge.reading.planning import is_of_topic, last_of, refuse_gap
 from spark_bridge.rows.record_places import record_place
 from spark_bridge.rows.table_lives import TableLife
 from spark_bridge.spark_line import iceberg_jar
@@ -43,11 +43,14 @@ from spark_bridge.topics.table_clearing import TableClearing, clearing_from_stat
 
 __all__ = [
     "Applied",
+    "BegunEpoch",
     "MirrorTables",
     "RecordPosition",
+    "applied_from_state",
     "known_creations",
     "known_format",
     "not_applied",
+    "refuse_lost_records",
 ]
 
 _log: Final = logging.getLogger(__name__)
@@ -57,6 +60,18 @@ _READ_FOR_S: Final = 3_600
 
 RecordPosition = tuple[int, int, int]
 """Ledger, entry, batch index (-1 without one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunEpoch:
+    """The content of an epoch whose change log and history may be written: the records up to these positions.
+
+    `without`: names of the truncations and drops whose rows are left out of it. The same content goes on with the epoch. Any
+    other would be taken for what is written already.
+    """
+
+    positions: Mapping[str, RecordPosition]
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +88,8 @@ class Applied:
     have every write that Cassandra acknowledged before (None: not known). `runs`: what is kept of the records, the oldest first
     (None: an earlier version keeps it in a table), and `forgotten`, which of that counts no more; `replaced_runs` may still
     be read. `cleared`: names of the truncations and drops that were applied. `clearing`: those that the next epoch applies, and part of
-    that may be written. `repeats_records`: the rows, change log and history have some of the next epoch's records already.
+    that may be written. `begun`: the records that the next epoch applies, and part of that may be written. `repeated_until`: rows,
+    change log and history have the records up to these positions already (empty: those of the next epoch).
     """
 
     epoch: int = 0
@@ -96,7 +112,8 @@ class Applied:
     replaced_runs: tuple[ReplacedRun, ...] = ()
     cleared: tuple[str, ...] = ()
     clearing: tuple[TableClearing, ...] = ()
-    repeats_records: bool = False
+    begun: BegunEpoch | None = None
+    repeated_until: Mapping[str, RecordPosition] | None = None
 
     @property
     def life(self) -> TableLife | None:
@@ -107,6 +124,15 @@ class Applied:
         """Whether rows are over at that time, or a failed run has begun to take away what was."""
         is_passed = self.next_expiry_s is not None and self.next_expiry_s <= now_s
         return (self.is_expiring or is_passed) and not self.begins_anew
+
+    def still_repeated(self, positions: Mapping[str, RecordPosition]) -> Mapping[str, RecordPosition] | None:
+        """`repeated_until` of a mirror that has come to these positions by records."""
+        behind = {
+            topic: at
+            for topic, at in (self.repeated_until or {}).items()
+            if topic not in positions or positions[topic] < at
+        }
+        return behind or None
 
     def replaced_without(self, runs: Sequence[Run]) -> tuple[ReplacedRun, ...]:
         """The runs that may still be read besides these, which count from now on."""
@@ -151,22 +177,7 @@ class MirrorTables:
     def applied(self) -> Applied:
         """How far the mirror has come; a new one starts at epoch 0."""
         stored = self._applied.read()
-        if stored is None:
-            return Applied()
-        found = json.loads(stored)
-        positions = {topic: (at[0], at[1], at[2]) for topic, at in found.pop("positions").items()}
-        statics = tuple(found.pop("static_columns"))
-        runs, forgotten = found.pop("runs", None), found.pop("forgotten", NOTHING_FORGOTTEN)
-        return Applied(
-            positions=positions,
-            static_columns=statics,
-            runs=None if runs is None else tuple(Run(*each) for each in runs),
-            forgotten=Forgotten(*forgotten),
-            replaced_runs=tuple(ReplacedRun(*each) for each in found.pop("replaced_runs", ())),
-            cleared=tuple(found.pop("cleared", ())),
-            clearing=tuple(clearing_from_state(each) for each in found.pop("clearing", ())),
-            **found,
-        )
+        return Applied() if stored is None else applied_from_state(stored)
 
     def save_applied(self, applied: Applied) -> None:
         """The last step of a micro-batch."""
@@ -202,18 +213,23 @@ class MirrorTables:
         )
 
     def give_up_epoch(self) -> None:
-        """The next epoch is not the one that a failed run may have begun: without its checkpoint, that one cannot be repeated.
+        """The next epoch is not the one that a failed run may have begun: nothing reads the same records again.
 
         Expired rows and truncations that were noted go on under their number, for they do not depend on what is read.
         """
         known = self.applied()
-        is_new = all(each.read() is None for each in (self.rows, self.changes, self.history))
-        if is_new or known.is_expiring or known.clearing:
+        if known.is_expiring or known.clearing:
+            return
+        if all(each.read() is None for each in (self.rows, self.changes, self.history)):
+            self.save_applied(replace(known, begun=None))
             return
         found = self._take_back(known.epoch + 1)
+        repeated = known.repeated_until
+        if found is Unfinished.ALL:
+            ends = {} if known.begun is None else known.begun.positions
+            repeated = {topic: max(ends.get(topic, at), at) for topic, at in {**ends, **(repeated or {})}.items()}
         # whatever was found: Delta may know the number of an epoch that changed nothing
-        repeats = known.repeats_records or found is Unfinished.ALL
-        self.save_applied(replace(known, epoch=known.epoch + 1, repeats_records=repeats))
+        self.save_applied(replace(known, epoch=known.epoch + 1, begun=None, repeated_until=repeated))
 
     def _take_back(self, epoch: int) -> Unfinished:
         found = take_back(self.rows, self.changes, self.history, epoch)
@@ -269,6 +285,32 @@ def known_format(target: str) -> TableFormat | None:
     return found
 
 
+def applied_from_state(stored: str) -> Applied:
+    """The state that this version or an earlier one has stored as JSON."""
+    found = json.loads(stored)
+    statics = tuple(found.pop("static_columns"))
+    runs, forgotten = found.pop("runs", None), found.pop("forgotten", NOTHING_FORGOTTEN)
+    begun, repeated = found.pop("begun", None), found.pop("repeated_until", None)
+    if found.pop("repeats_records", False):  # of an earlier version
+        repeated = {}
+    return Applied(
+        positions=_positions(found.pop("positions")),
+        begun=None if begun is None else BegunEpoch(_positions(begun["positions"]), tuple(begun["without"])),
+        repeated_until=None if repeated is None else _positions(repeated),
+        static_columns=statics,
+        runs=None if runs is None else tuple(Run(*each) for each in runs),
+        forgotten=Forgotten(*forgotten),
+        replaced_runs=tuple(ReplacedRun(*each) for each in found.pop("replaced_runs", ())),
+        cleared=tuple(found.pop("cleared", ())),
+        clearing=tuple(clearing_from_state(each) for each in found.pop("clearing", ())),
+        **found,
+    )
+
+
+def _positions(stored: Mapping[str, Sequence[int]]) -> dict[str, RecordPosition]:
+    return {topic: (at[0], at[1], at[2]) for topic, at in stored.items()}
+
+
 def not_applied(applied: Applied) -> Column:
     """True for raw rows that a mirror has not seen: everything behind its position in the topic partition."""
     is_new = F.lit(True)
@@ -303,3 +345,18 @@ def known_creations(applied: Applied, options: BridgeOptions) -> dict[str, str]:
             if not is_of_topic(read, ledgers, [each for each in (now, before) if each is not None]):
                 raise OtherTopicError(topic, str(read), str(last_of(ledgers)))
     return found
+
+
+def refuse_lost_records(applied: Applied, options: BridgeOptions) -> None:
+    """Notice for a mirror whose checkpoint is lost what its query would have noticed: records behind its position were deleted.
+
+    Raises DataLossError, PulsarUnreachableError, TopicError.
+    """
+    if not options.fail_on_data_loss:
+        return
+    with PulsarAdmin(options) as admin:
+        for topic in admin.topic_partitions():
+            if topic in applied.positions:
+                ledgers, cursors = admin.storage(topic)
+                read = Position(*applied.positions[topic][:2])
+                refuse_gap(topic, read, last_of(ledgers), ledgers, cursors.get(options.subscription or ""))

@@ -129,7 +129,7 @@ class TouchedRows:
         if before is not None:
             images = images.union(row_images(before, SaidKind.BEFORE, columns, F.lit(None).cast("bigint")))
         # Where records are read once more that were changes before, what differs from the rows is all that changes now.
-        if not (self._plan.applied.begins_anew or self._plan.applied.repeats_records):
+        if not (self._plan.applied.begins_anew or self._plan.applied.repeated_until is not None):
             images = images.union(record_images(raw, self._plan.schemas, self._options.numbers, columns))
         rules = ChainRules(
             has_clustering=bool(KeyColumns.of(self._plan.schemas).clustering),

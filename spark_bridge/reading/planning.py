@@ -31,6 +31,7 @@ __all__ = [
     "last_of",
     "plan_batch",
     "plan_ranges",
+    "refuse_gap",
     "refuse_other_records",
     "starting_positions",
 ]
@@ -107,7 +108,7 @@ def plan_ranges(
             start = BEGINNING
             end = min(end, last_of(ledgers))
         if options.fail_on_data_loss:
-            _refuse_gap(partition_topic, start, end, ledgers, cursors.get(options.subscription or ""))
+            refuse_gap(partition_topic, start, end, ledgers, cursors.get(options.subscription or ""))
         if start >= end:
             continue
         topic, partition = topic_of(partition_topic)
@@ -153,12 +154,13 @@ def last_of(ledgers: Sequence[Ledger]) -> Position:
     return Position(filled[-1].ledger, filled[-1].entries - 1) if filled else BEGINNING
 
 
-def _refuse_gap(
+def refuse_gap(
     topic: str, start: Position, end: Position, ledgers: Sequence[Ledger], acknowledged: Position | None
 ) -> None:
     """Pulsar drops whole ledgers from the front: a start in a dropped one has lost what followed it there.
 
     Whether anything followed, Pulsar no longer knows. Our subscription does: it holds everything that was not read.
+    Raises DataLossError.
     """
     if start.entry < 0:
         return  # nothing of that ledger was read: `earliest` takes what there is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -41,8 +42,8 @@ def test_a_batch_that_failed_midway_is_applied_once(
 ) -> None:
     """Stopped after the rows were made, after the history, or all but the last table, was written; run again, every table is right.
 
-    The run that finishes the first micro-batch fails in the second one, which fails twice. So it is when a checkpoint is lost after
-    a failure and the whole topic is read again, with more records, after markers and tombstones were forgotten, and when many files
+    The run that finishes the first micro-batch fails in the second one, which fails twice. So it is when a checkpoint is restored from
+    an older copy after a failure, or lost and the whole topic is read again, with more records, after markers and tombstones were forgotten, and when many files
     become few.
     """
     topic = data_topic(*WIDE)
@@ -64,14 +65,17 @@ def test_a_batch_that_failed_midway_is_applied_once(
     rows = kept.rows()
     assert [json.loads(each)["v"] for each in rows] == [100, 101, 1, 1]
     assert kept.replayed() == kept.open_versions() == rows == kept.wanted()
+    checkpoint = kept.folder / "checkpoint"
+    shutil.copytree(checkpoint, kept.folder / "older copy")
     topic.write(row("p", 0, "x", 7), row("s", 1, "z", 1))
     with stopped_after("history", kind):
         kept.run()
-    (kept.folder / "checkpoint").rename(kept.folder / "lost")
+    checkpoint.rename(kept.folder / "newer one")
+    (kept.folder / "older copy").rename(checkpoint)
     topic.write(row("p", 0, "x", 8), row("s", 1, "z", 2), row("s", 2, "z", 1))
     with stopped_after("kept", kind):
         kept.run()
-    (kept.folder / "checkpoint").rename(kept.folder / "lost too")
+    checkpoint.rename(kept.folder / "lost")
     summary = kept.run()
     assert (summary.records, summary.inserted, summary.updated, summary.deleted) == (5, 0, 0, 0)
     assert kept.replayed() == kept.open_versions() == kept.rows() == kept.wanted()

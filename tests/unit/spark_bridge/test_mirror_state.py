@@ -1,0 +1,85 @@
+"""The stored state of a mirror: what this version writes, and what earlier versions have written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Final
+
+import pytest
+
+from spark_bridge.errors import DataLossError
+from spark_bridge.jobs.mirror import given_from
+from spark_bridge.jobs.mirror_state import Applied, BegunEpoch, RecordPosition, applied_from_state, refuse_lost_records
+from tests.unit.spark_bridge.test_admin import AnsweringServer, options, server
+from tests.unit.spark_bridge.test_mirror_clearings import NO_PARTITIONS, TOPIC, ledgers
+
+__all__ = ["server"]
+
+_OTHER: Final = f"{TOPIC}-2"
+
+
+def test_what_an_epoch_was_begun_with_is_stored() -> None:
+    """The same content is to be known again, and so is what rows, change log and history have already."""
+    begun = BegunEpoch({TOPIC: (7, 3, -1)}, ("a truncation",))
+    applied = Applied(epoch=4, positions={TOPIC: (7, 2, 0)}, begun=begun, repeated_until={TOPIC: (7, 3, -1)})
+    assert applied_from_state(json.dumps(asdict(applied))) == applied
+
+
+@pytest.mark.parametrize(("repeats", "until"), [(True, {}), (False, None)])
+def test_a_state_of_an_earlier_version_says_whether_records_are_repeated(
+    repeats: bool, until: Mapping[str, RecordPosition] | None
+) -> None:
+    stored = asdict(Applied(epoch=4, positions={TOPIC: (7, 2, 0)}))
+    del stored["begun"], stored["repeated_until"]
+    found = applied_from_state(json.dumps({**stored, "repeats_records": repeats}))
+    assert (found.repeated_until, found.begun) == (until, None)
+
+
+@pytest.mark.parametrize(
+    ("until", "reached", "left"),
+    [
+        ({TOPIC: (7, 3, -1)}, {TOPIC: (7, 2, -1)}, {TOPIC: (7, 3, -1)}),
+        ({TOPIC: (7, 3, -1)}, {TOPIC: (7, 3, -1)}, None),
+        ({TOPIC: (7, 3, -1), _OTHER: (1, 0, 0)}, {TOPIC: (9, 0, 0)}, {_OTHER: (1, 0, 0)}),
+        ({}, {TOPIC: (7, 2, -1)}, None),
+        (None, {TOPIC: (7, 2, -1)}, None),
+    ],
+)
+def test_records_are_repeated_until_all_of_the_lost_epoch_were_read(
+    until: Mapping[str, RecordPosition] | None,
+    reached: Mapping[str, RecordPosition],
+    left: Mapping[str, RecordPosition] | None,
+) -> None:
+    """A limit may cut the lost epoch's records in two: the second part is repeated, too."""
+    assert Applied(repeated_until=until).still_repeated(reached) == left
+
+
+@pytest.mark.parametrize("server", [[NO_PARTITIONS, ledgers((9, 1))]], indirect=True)
+def test_without_a_checkpoint_records_that_were_deleted_unread_are_noticed(server: AnsweringServer) -> None:
+    """The query would begin with what is left, and the mirror would call itself complete."""
+    applied = Applied(epoch=4, positions={TOPIC: (7, 2, -1)})
+    with pytest.raises(DataLossError, match="records after position 7:2 and before 9:0 were deleted"):
+        refuse_lost_records(applied, options(server))
+
+
+@pytest.mark.parametrize("server", [[NO_PARTITIONS, ledgers((7, 4), (9, 1))]], indirect=True)
+def test_without_a_checkpoint_a_mirror_whose_ledger_is_there_reads_on(server: AnsweringServer) -> None:
+    refuse_lost_records(Applied(epoch=4, positions={TOPIC: (7, 2, -1)}), options(server))
+
+
+@pytest.mark.parametrize("server", [[]], indirect=True)
+def test_a_user_may_go_on_without_records_that_are_lost(server: AnsweringServer) -> None:
+    """Nothing is asked: the server has no answer."""
+    given = options(server).model_copy(update={"fail_on_data_loss": False})
+    refuse_lost_records(Applied(epoch=4, positions={TOPIC: (7, 2, -1)}), given)
+
+
+def test_a_mirror_begins_at_the_starting_offsets_once() -> None:
+    """With them again, a run that has lost its checkpoint, or a rebuild, would pass over records."""
+    given = {"topic": "t", "STARTINGOFFSETS": "latest"}
+    without = {"topic": "t"}
+    assert given_from(Applied(), given) == given
+    assert given_from(Applied(positions={TOPIC: (7, 2, -1)}), given) == without
+    assert given_from(Applied(begins_anew=True), given) == without

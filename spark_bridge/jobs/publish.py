@@ -2,7 +2,7 @@
 
 `rows-<keyspace>.<table>`: the row of a key, or null, with the data topic's schemas. `changes-<keyspace>.<table>`: every change
 with both images. Each change stands once in a topic, in order per key, whatever is killed: records are numbered by the mirror's
-epoch and their place in it, the broker knows the highest number that it has stored, and the change log does not change.
+epoch and their place in it, the broker knows the highest number that it has taken, and the change log does not change.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from spark_bridge.errors import PublishError
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.publish_envelope import envelope_schema
 from spark_bridge.jobs.publish_records import ChangeRecords
-from spark_bridge.jobs.publish_sender import RecordSender, producer_name
+from spark_bridge.jobs.publish_sender import RecordSender, epoch_of, producer_name
 from spark_bridge.jobs.publish_state import Kind, Published, PublishedFile
 from spark_bridge.reading.readers import raw_batch
 from spark_bridge.rows.record_places import RECORD_SOURCE, record_place
-from spark_bridge.topics.keyed_producer import KeyValueSchema, register_schema
+from spark_bridge.topics.keyed_producer import KeyedProducer, KeyValueSchema, register_schema
 from spark_bridge.topics.options import BridgeOptions, option_texts
 from spark_bridge.topics.publish_admin import PublishAdmin
 from spark_bridge.topics.topic_schemas import SchemaVersion, TopicSchemas
@@ -118,6 +118,7 @@ class _Topic:
         self._on_note = on_note
         self._file = PublishedFile(spark, target, kind)
         self._is_begun = False
+        self._is_checked = False
         self._reached: int | None = None
 
     def run(self, *, rebuild: bool) -> tuple[int, int]:
@@ -147,6 +148,9 @@ class _Topic:
             self._reached = epoch
             return 0, epoch
         reached = epoch if published.whole_epoch is None else published.whole_epoch
+        self._check_numbers(published, partitions, self._schema(schemas.newest))
+        published = replace(published, sent_until=reached)
+        self._file.write(published)
         records = self._records(log, published, reached, ChangeRecords(schemas, len(partitions)))
         if published.whole_epoch is not None and self.kind == "rows":
             self._publish_nulls(published.producer, partitions, schemas, _state(log, reached))
@@ -230,6 +234,21 @@ class _Topic:
                 f"it has all changes up to epoch {published.epoch}, but the mirror below {self._target} is at {epoch}: the mirror was "
                 "made anew; publish the whole table anew with --rebuild",
             )
+
+    def _check_numbers(self, published: Published, partitions: Sequence[str], schema: KeyValueSchema) -> None:
+        """The broker drops records with numbers that it knows: those of a mirror's copy would be others. Once a job."""
+        if self._is_checked:
+            return
+        self._is_checked = True
+        for part, partition in enumerate(partitions):
+            with KeyedProducer(self._options, partition, producer_name(published.producer, part), schema) as producer:
+                epoch = epoch_of(producer.last_number)
+            if published.is_of_later_run(epoch):
+                raise PublishError(
+                    self.topic,
+                    f"it has changes of epoch {epoch}, but by its own state the mirror below {self._target} has sent none behind epoch "
+                    f"{published.sent_until}: the mirror was restored from a copy; publish the whole table anew with --rebuild",
+                )
 
     def _with_schemas(self, published: Published, schemas: TopicSchemas, partition: str) -> Published:
         """Every version that the data topic has had, in its order."""

@@ -12,10 +12,12 @@ from pyspark.sql import DataFrame
 from spark_bridge.topics.keyed_producer import KeyedProducer, KeyedRecord, KeyValueSchema
 from spark_bridge.topics.options import BridgeOptions
 
-__all__ = ["SENT", "RecordSender", "producer_name"]
+__all__ = ["SENT", "RecordSender", "epoch_of", "producer_name"]
 
 SENT: Final = "part int, sent bigint"
 """The rows that a task returns."""
+_EPOCH_BITS: Final = 32
+"""Where the mirror's epoch begins in a record's number; below it stands the record's place in the epoch."""
 _COLUMNS: Final = ("part", "epoch", "step", "id", "key", "value", "writetime", "op")
 
 
@@ -58,7 +60,9 @@ class RecordSender:
                     epoch, index = of_epoch, index + 1 if of_epoch == epoch else 0
                     properties = {} if writetime is None else {"writetime": str(writetime)}
                     time_ms = None if writetime is None or writetime < 0 else writetime // 1000
-                    producer.send(KeyedRecord(epoch << 32 | index, key, value, time_ms, {**properties, "op": op}))
+                    producer.send(
+                        KeyedRecord(epoch << _EPOCH_BITS | index, key, value, time_ms, {**properties, "op": op})
+                    )
             if producer is not None:
                 yield _finished(producer, part)
                 producer = None
@@ -70,6 +74,11 @@ class RecordSender:
 def producer_name(job: str, part: int) -> str:
     """Of one topic partition."""
     return f"{job}-{part}"
+
+
+def epoch_of(number: int) -> int:
+    """The mirror's epoch of a record's number; -1 for the number -1, which means none."""
+    return number >> _EPOCH_BITS
 
 
 def _finished(producer: KeyedProducer, part: int) -> pa.RecordBatch:

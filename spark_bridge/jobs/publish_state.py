@@ -25,7 +25,8 @@ class Published:
 
     `whole_epoch`: the rows that there were in this epoch are published now, as such (None: changes are). `creations`: of each of the
     topic's partitions, when Pulsar made it (None: it had no records, or Pulsar does not tell). `schemas`: how many of the data topic's schema versions the topic has.
-    `before`: the last position of each partition when this life began: records up to it may be of any producer.
+    `before`: the last position of each partition when this life began: records up to it may be of any producer. `sent_until`: the
+    last epoch of which a run has begun to send changes (None: stored before this was noted).
     """
 
     topic: str
@@ -35,11 +36,17 @@ class Published:
     creations: Mapping[str, str | None] = field(default_factory=dict)
     schemas: int = 0
     before: Mapping[str, str] = field(default_factory=dict)
+    sent_until: int | None = None
 
     @classmethod
     def anew(cls, topic: str, whole_epoch: int | None) -> Published:
         """Nothing is published."""
-        return cls(topic=topic, producer=f"cassandra-cdc-publish-{uuid.uuid4().hex[:12]}", whole_epoch=whole_epoch)
+        producer = f"cassandra-cdc-publish-{uuid.uuid4().hex[:12]}"
+        return cls(topic=topic, producer=producer, whole_epoch=whole_epoch, sent_until=-1)
+
+    def is_of_later_run(self, epoch: int) -> bool:
+        """Whether changes of this epoch, which the broker has of this life, were sent by a run that this state does not know."""
+        return self.sent_until is not None and epoch > self.sent_until
 
     def has_other_writer(self, partition: str, writer: str | None, last_position: Callable[[str], str]) -> bool:
         """Whether another producer has written to a partition since this life began.
@@ -65,5 +72,5 @@ class PublishedFile:
         return None if stored is None else Published(**json.loads(stored))
 
     def write(self, published: Published) -> None:
-        """Before the first record of a life, and after each micro-batch."""
+        """Before the first record of a life, and before and after each micro-batch."""
         self._file.write(json.dumps(asdict(published)))

@@ -1,7 +1,7 @@
 """Publishes records with an Avro key and an Avro value (KEY_VALUE, SEPARATED) to one topic partition, each once.
 
 A record has a number, which grows within the partition. The broker remembers the highest of each producer name and sends it to
-a producer that connects: what is at or below it is stored and is not sent again. So a batch need not be the same after a
+a producer that connects: what is at or below it was taken before and is not sent again. So a batch need not be the same after a
 restart. This needs the topic's de-duplication; without it the broker sends -1, and records may come twice.
 
 The producer is the only one of its topic partition (exclusive access).
@@ -124,7 +124,7 @@ class KeyedProducer:
         self._pending: deque[_Batch] = deque()
         self.sent = 0
         self.last_number = self._patiently(self._connect)
-        """The highest number that was stored before; -1: none, or the topic has no de-duplication."""
+        """The highest number that the broker took before; -1: none, or the topic has no de-duplication."""
 
     def __enter__(self) -> Self:
         return self
@@ -178,7 +178,11 @@ class KeyedProducer:
         self._patiently(go_on)
 
     def _connect(self) -> int:
-        """Answers the highest number that is stored; what is pending behind it is sent again."""
+        """Answers the highest number that the broker has taken. All that is pending is sent again.
+
+        The broker may have taken a batch and not stored it yet, and may fail to. So each batch waits for a receipt: of one that it
+        has stored the broker sends it at once, and of one that is on its way to the bookies it sends an error that passes.
+        """
         connection = connection_of_topic(self._options, self._topic)
         try:
             answer = connection.ask(
@@ -188,15 +192,8 @@ class KeyedProducer:
             stored = first_int(answer, 3, -1)
             self._schema_version = first_bytes(answer, 4)
             self._connection = connection
-            left = [[each for each in batch.records if each.number > stored] for batch in self._pending]
-            self._pending.clear()
-            for records in left:
-                if records:
-                    batch = _Batch()
-                    for each in records:
-                        batch.add(each)
-                    self._pending.append(batch)
-                    self._write(batch)
+            for batch in self._pending:
+                self._write(batch)
         except BaseException:
             self._connection = None
             connection.close()

@@ -20,6 +20,14 @@ def test_a_partition_to_which_a_rebuild_has_nothing_to_write_ends_with_a_record_
     assert not stored.has_other_writer(PARTITION, None, lambda _: "-1:-1")
 
 
+def test_changes_that_a_copy_of_the_mirror_does_not_know_are_of_a_later_run() -> None:
+    """The broker would drop what the copy has under these numbers."""
+    stored = replace(Published.anew("rows-shop.t", None), sent_until=7)
+    assert [stored.is_of_later_run(each) for each in (-1, 7, 8)] == [False, False, True]
+    assert not Published.anew("rows-shop.t", None).is_of_later_run(-1)
+    assert not replace(stored, sent_until=None).is_of_later_run(8), "an earlier version did not note it"
+
+
 def test_a_later_record_of_another_producer_is_of_others() -> None:
     rebuilt = replace(Published.anew("rows-shop.t", 7), before={PARTITION: "12:3"})
     assert rebuilt.has_other_writer(PARTITION, "standalone-1-7", lambda _: "12:4")

@@ -43,7 +43,8 @@ class ReadableSegment:
     """One segment to be read.
 
     `limit` never goes back. `log_exists` is False when there is an index and the segment itself is gone. `index_time_ms`
-    (since the epoch) is when the index, or a segment without one, was last written. `has_index` says which.
+    (since the epoch) is when the index, or a segment without one, was last written. `has_index` says which. `is_spilled`: it
+    was moved out of `cdc_raw` before it was read.
     """
 
     key: SegmentKey
@@ -53,6 +54,7 @@ class ReadableSegment:
     log_exists: bool
     index_time_ms: int
     has_index: bool
+    is_spilled: bool = False
 
     @property
     def segment_id(self) -> int:
@@ -157,7 +159,8 @@ class SegmentListing:
             if (moved := self._list(folder)) is None:
                 return None  # what is in it would count as gone
             self._settled[folder] = {log.path.name: log for log in moved.logs.values()}
-            found |= {segment.key: segment for segment in map(_readable, moved.logs.values())}
+            spilled = (replace(_readable(log), is_spilled=True) for log in moved.logs.values())
+            found |= {segment.key: segment for segment in spilled}
         again = self._again_folder
         if again is not None and again.exists() and (wanted := self._list(again)) is not None:
             readings = (

@@ -55,8 +55,11 @@ class FinishedSegmentFiles:
         return self._follower.listed.keys()
 
     def _is_kept_elsewhere(self, segment: ReadableSegment) -> bool:
-        """True when an archive has it, or none wants it: what is read again on request came from there."""
-        if self._archiving is None or segment.is_read_again:
+        """True when an archive has it, or none wants it: what is read again on request came from there.
+
+        A spilled segment that is read again may have been reported as a gap before, so the archive may miss it.
+        """
+        if self._archiving is None or (segment.is_read_again and not segment.is_spilled):
             return True
         archived = self._archiving.is_archived(segment.path)
         self._metrics.segments_archived += archived

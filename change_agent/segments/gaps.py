@@ -81,7 +81,7 @@ def gap_message(segment_ids: Sequence[int], from_ms: int | None, to_ms: int) -> 
     return (
         f"{len(segment_ids)} segments ({segment_ids[0]} to {segment_ids[-1]}) went from cdc_raw before they were read to"
         f" their end: changes written from {_utc(from_ms)} to {_utc(to_ms)} are lost; is cdc_block_writes false, and Pulsar"
-        " away?"
+        " away? Or is the disk of spillDir not mounted?"
     )
 
 

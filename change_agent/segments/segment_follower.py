@@ -11,11 +11,12 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from change_agent.cdc_raw.listing import ReadableSegment
-from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again, segment_id_of
+from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again, key_of_reading_again, segment_id_of
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import EntriesTaker, SegmentReader
@@ -36,6 +37,7 @@ from change_agent.metrics import AgentMetrics
 from change_agent.native_core import EncodedEntries
 from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.offsets import StoredPositions
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import EVERY_TABLE, Stops
 from change_agent.publishing.event_batch import EventBatch, Publisher
 from change_agent.segments.clearings import Clearings
@@ -65,7 +67,8 @@ _NOT_FOR_US: Final = (UnsupportedVersionError, UnsupportedEncodingError, Segment
 class SegmentFollower:
     """Owns the open segments. `run` is a thread's body; `stop` may be called by any thread.
 
-    Segments that are stored as finished are not read again, though they may come back when Cassandra replays.
+    Segments that are stored as finished are not read again, though they may come back when Cassandra replays. Only spilled
+    ones are: see `_spilled_again`.
     """
 
     def __init__(
@@ -104,6 +107,8 @@ class SegmentFollower:
         self._followed: Final[dict[SegmentKey, FollowedSegment]] = {}
         # Segments with nothing more to do here.
         self._ended = stored.finished
+        # Those of them that this process has read to their end.
+        self._read_here = SegmentIds()
         # Those of them that were read again: when they are gone, they may be wanted once more.
         self._read_again = set(stored.finished.read_again())
         self._detector: Final = GapDetector(stored.segments)
@@ -212,6 +217,7 @@ class SegmentFollower:
         self._metrics.ignored_files = self._watcher.ignored_files
         if segments is None:
             return
+        segments = self._spilled_again(segments)
         self.listed = {each.key: each for each in segments}
         if self._detector.misses(self.listed):
             # A moment knows only what is listed: it would be passed without the changes of that segment.
@@ -222,6 +228,25 @@ class SegmentFollower:
         if self._moments is not None:
             self._moments.settle(self)
         self._publish_clearings()
+
+    def _spilled_again(self, segments: Sequence[ReadableSegment]) -> list[ReadableSegment]:
+        """The same segments; those that are spilled, finished, and not read by this process are to be read once more.
+
+        A segment counts as finished when it was reported as a gap, too. If the disk of the spilled ones was only not there
+        for a while, they come back unread. Those that an earlier process has read and not deleted are published twice.
+        """
+        keys, found = {each.key for each in segments}, []
+        for segment in segments:
+            if not segment.is_spilled or segment.key not in self._ended or segment.key in self._read_here:
+                found.append(segment)
+                continue
+            again = replace(segment, key=key_of_reading_again(segment.segment_id))
+            if again.key in keys:
+                continue  # somebody has queued it, too: one after the other
+            if again.key not in self.listed:
+                _log.warning("%s counts as finished, but may be unread: it is read before it is deleted", segment.path)
+            found.append(again)
+        return sorted(found, key=lambda each: each.key)
 
     def _read_new(self, segments: list[ReadableSegment], now_ms: int) -> None:
         self._ended = self._ended.removing(self._read_again - self.listed.keys())
@@ -590,6 +615,7 @@ class SegmentFollower:
 
     def _end(self, segment: ReadableSegment) -> None:
         self._ended = self._ended.adding([segment.key], self.listed)
+        self._read_here = self._read_here.adding([segment.key], self.listed)
         if segment.is_read_again:
             self._read_again.add(segment.key)
         self._detector.finished(segment.key)

@@ -106,6 +106,34 @@ def test_a_segment_that_went_while_the_agent_was_down_is_a_gap(tmp_path: Path) -
     assert last.gaps == []
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["same process", "after a restart"])
+def test_spilled_segments_whose_disk_was_away_are_read_when_it_is_there_again(tmp_path: Path, restarted: bool) -> None:
+    """The agent starts before the disk is mounted: the segments are reported as a gap, and must not be deleted unread."""
+    first = _agent(tmp_path)
+    first.acknowledges = False
+    (first.spill / f"CommitLog-7-{_ID}.log").write_bytes(segment_bytes(_ID, [payloads(3)]))
+    first.start()
+    wait_until(lambda: _ID in first.stored_now().segments, "the segment is known")
+    first.stop()
+    first.spill.rename(tmp_path / "disk")
+    agent = _agent(tmp_path)
+    agent.start()
+    wait_until(lambda: len(agent.gaps) == 1, "the gap is found")
+    agent.gaps[0].on_reported()
+    wait_until(lambda: _ID in agent.stored_now().finished, "it counts as finished")
+    if restarted:
+        agent.stop()
+        agent = _agent(tmp_path)
+        agent.start()
+    agent.spill.rmdir()
+    (tmp_path / "disk").rename(agent.spill)
+    wait_until(lambda: list(agent.spill.iterdir()) == [], "the segment is deleted")
+    wait_until(lambda: not any(agent.stored_now().finished.read_again()), "its second account is forgotten")
+    agent.stop()
+    assert len(set(agent.places())) == len(agent.published) == 3
+    assert {each.header.segment_id for each in agent.published} == {_ID}
+
+
 def test_no_time_is_promised_before_a_segment_is_missed_that_went_while_the_agent_was_down(tmp_path: Path) -> None:
     """All that is listed at the start is read at once, and only the second look finds the gap."""
     _lose_a_segment(tmp_path)

@@ -14,7 +14,10 @@ its messages are acknowledged.
 What is stored does not wake the thread: it takes all of it every 0.2 s, for two threads that wake each other for every key
 cost more than the key.
 
-The module has some more than 500 lines, because one thread owns the states between which a key moves: stored, waiting, held.
+What has to wait for a broker has a thread of its own: topics are opened by `TopicOpenings`, and one that nobody serves keeps
+only its own keys waiting.
+
+The module has some more than 600 lines, because one thread owns the states between which a key moves: stored, waiting, held.
 """
 
 from __future__ import annotations
@@ -25,9 +28,10 @@ import heapq
 import itertools
 import logging
 import queue
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
@@ -44,6 +48,7 @@ from schemas.mutation_event import (
 from source_connector.errors import DeploymentError
 from source_connector.events.expiry_message import encode_expiries
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions, new_client, schema_of_bytes
+from source_connector.events.topic_openings import TopicOpenings
 
 if TYPE_CHECKING:
     import pulsar
@@ -69,7 +74,10 @@ _OUT_OF_ORDER_S: Final = 30
 _TOO_EARLY_S: Final = 60
 _PROBE_S: Final = 180
 _SEARCH_S: Final = 10.0
+_HINT_S: Final = 30.0
 _MOST_HELD: Final = 200
+# A producer of the client lets wait whoever sends one of more than 1000.
+_MOST_IN_FLIGHT: Final = 900
 _BACKOFF: Final = Backoff(0.5, 30.0)
 _RECEIVER_QUEUE: Final = 50
 _SECOND, _DELIVER_AT, _TARGET, _KEYS, _PROBE = "second", "deliver_at", "target", "keys", "probe"
@@ -182,19 +190,25 @@ class ExpiryTopics(Stage):
         # By target, second and table.
         self._waiting: dict[tuple[str, int, int], _Packed] = {}
         self._held: list[tuple[float, int, _Held]] = []
+        # Of each expiry topic: a table whose events topic takes nothing stops no other one.
+        self._held_of: Counter[str] = Counter()
+        self._paused: dict[str, pulsar.Consumer] = {}
         self._numbers = itertools.count()
-        self._under_way = 0
-        self._paused: set[str] = set()
         self._topics: set[str] = set()
-        self._consumers: dict[str, pulsar.Consumer] = {}
-        self._producers: dict[str, pulsar.Producer] = {}
+        self._unprobed: set[str] = set()
+        self._consumers = TopicOpenings(self._subscribe, self._steps.put, self._cannot_store)
+        # Producers of the expiry topics, and of the partitions of the events topics.
+        self._stores = TopicOpenings(self._open_store, self._steps.put, self._cannot_store)
+        self._targets = TopicOpenings(self._open_target, self._steps.put, self._cannot_forward)
+        self._in_flight: Counter[str] = Counter()
         self._last_stored: dict[str, int] = {}
         # By expiry topic: how many messages were stored, and the latest time that one of them was asked for.
         self._delayed: dict[str, tuple[int, int]] = {}
-        self._open_again_at = 0.0
-        self._open_failures = 0
         self._next_search = 0.0
+        self._is_searching = False
         self._notices = Notices(_log)
+        self._next_hint = 0.0
+        self._last_hint = ""
 
     # Called by the source's thread.
 
@@ -202,7 +216,7 @@ class ExpiryTopics(Stage):
         """Deliver what an expiry topic holds."""
         if not self.is_started:
             self.start()
-        self._steps.put(functools.partial(self._topics.add, topic))
+        self._steps.put(functools.partial(self._follow, topic))
 
     def is_stored(self, table_id: UUID, event: MutationEvent) -> bool:
         """True when the same was stored, or is to be stored, for an event that came before of the same key."""
@@ -257,43 +271,81 @@ class ExpiryTopics(Stage):
             wait_s = min(wait_s, max(0.0, self._held[0][0] - self._time_s()))
         return wait_s
 
+    def _follow(self, topic: str) -> None:
+        if topic not in self._topics:
+            self._topics.add(topic)
+            self._unprobed.add(topic)
+
     def _open_topics(self) -> None:
         """Subscribe before anything is stored, for what no subscription holds is trimmed."""
+        for topic in self._topics - self._consumers.opened.keys():
+            self._consumers.get(topic)
+        for topic in self._unprobed & self._consumers.opened.keys():
+            producer = self._ready(self._stores, topic)
+            if producer is not None:
+                self._probe(producer)
+                self._unprobed.discard(topic)
+
+    def _subscribe(self, topic: str) -> pulsar.Consumer:
+        """In a thread of its own, as the next two."""
         import pulsar
 
-        now = time.monotonic()
-        if now < self._open_again_at:
-            return
-        for topic in self._topics - self._consumers.keys():
-            try:
-                self._consumers[topic] = self._connection.client().subscribe(
-                    topic,
-                    EXPIRY_SUBSCRIPTION,
-                    consumer_type=pulsar.ConsumerType.Shared,
-                    initial_position=pulsar.InitialPosition.Earliest,
-                    receiver_queue_size=_RECEIVER_QUEUE,
-                    message_listener=functools.partial(self._received, topic),
-                )
-                self._probe(topic)
-                self._open_failures = 0
-            except pulsar.PulsarException as error:
-                opened = self._consumers.pop(topic, None)
-                if opened is not None:
-                    with contextlib.suppress(pulsar.PulsarException):
-                        opened.close()
-                self._open_failures += 1
-                self._open_again_at = now + _BACKOFF.pause_s(self._open_failures)
-                what = f"{topic}: expiries cannot be stored, so events of rows that expire wait: {error}"
-                if isinstance(error, pulsar.ConsumerBusy):
-                    what += f"; its subscription {EXPIRY_SUBSCRIPTION} has to be of the type Shared, the only one that delays"
-                self._notices.say(topic, what, self._connection.hint)
-                return
+        return self._connection.client().subscribe(
+            topic,
+            EXPIRY_SUBSCRIPTION,
+            consumer_type=pulsar.ConsumerType.Shared,
+            initial_position=pulsar.InitialPosition.Earliest,
+            receiver_queue_size=_RECEIVER_QUEUE,
+            message_listener=functools.partial(self._received, topic),
+        )
 
-    def _probe(self, topic: str) -> None:
+    def _open_store(self, topic: str) -> pulsar.Producer:
+        return self._connection.client().create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+
+    def _open_target(self, topic: str) -> pulsar.Producer:
+        schema = schema_of_bytes("AVRO", "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
+        return self._connection.client().create_producer(
+            topic, schema=schema, batching_enabled=False, block_if_queue_full=True
+        )
+
+    def _ready(self, producers: TopicOpenings[pulsar.Producer], topic: str) -> pulsar.Producer | None:
+        """None while it cannot be used without waiting for it: the client waits where too much is in flight."""
+        return None if self._in_flight[topic] >= _MOST_IN_FLIGHT else producers.get(topic)
+
+    def _cannot_store(self, topic: str, error: Exception) -> None:
+        import pulsar
+
+        what = f"{topic}: expiries cannot be stored, so events of rows that expire wait: {error}"
+        if isinstance(error, pulsar.ConsumerBusy):
+            what += f"; its subscription {EXPIRY_SUBSCRIPTION} has to be of the type Shared, the only one that delays"
+        self._cannot_open(topic, what, error)
+
+    def _cannot_forward(self, topic: str, error: Exception) -> None:
+        what = f"{topic}: does not take the events of rows that expired, which are tried again: {error}"
+        self._cannot_open(topic, what, error)
+
+    def _cannot_open(self, topic: str, what: str, error: Exception) -> None:
+        import pulsar
+
+        if not isinstance(error, pulsar.PulsarException):
+            raise error
+        self._notices.say(topic, what, self._hint)
+
+    def _hint(self) -> str:
+        """One for all topics, because it may take seconds to find."""
+        if time.monotonic() >= self._next_hint:
+            self._last_hint = self._connection.hint()
+            self._next_hint = time.monotonic() + _HINT_S
+        return self._last_hint
+
+    def _probe(self, producer: pulsar.Producer) -> None:
         """A message that holds nothing: where delayed delivery is off, it comes at once, and that is reported at the start."""
+        import pulsar
+
         deliver_at = int(self._time_s()) + _PROBE_S
         properties = {_PROBE: "true", _SECOND: str(deliver_at), _DELIVER_AT: str(deliver_at), _KEYS: "0"}
-        self._producer(topic).send_async(b"", _ignore, properties=properties, deliver_at=deliver_at * 1000)
+        with contextlib.suppress(pulsar.PulsarException):
+            producer.send_async(b"", _ignore, properties=properties, deliver_at=deliver_at * 1000)
 
     def _pack(self) -> None:
         """Take all keys that have arrived."""
@@ -313,16 +365,23 @@ class ExpiryTopics(Stage):
 
     def _send_packed(self) -> None:
         now = time.monotonic()
-        due = [each for each in self._waiting.values() if each.due_at <= now and each.place.topic in self._consumers]
+        subscribed = self._consumers.opened
+        due = [each for each in self._waiting.values() if each.due_at <= now and each.place.topic in subscribed]
+        not_ready: set[str] = set()
         for packed in due:
+            topic = packed.place.topic
+            producer = None if topic in not_ready else self._ready(self._stores, topic)
+            if producer is None:
+                not_ready.add(topic)
+                continue
             del self._waiting[packed.place.key]
             parts = packed.parts()
             # What the client refuses for one part, it refuses for all.
-            sent = next((number for number, part in enumerate(parts) if not self._send(part)), len(parts))
+            sent = next((number for number, part in enumerate(parts) if not self._send(producer, part)), len(parts))
             for part in parts[sent + 1 :]:
                 self._wait_again(part)
 
-    def _send(self, packed: _Packed) -> bool:
+    def _send(self, producer: pulsar.Producer, packed: _Packed) -> bool:
         """False when the client did not take it; it waits again then."""
         import pulsar
 
@@ -337,8 +396,10 @@ class ExpiryTopics(Stage):
             events=tuple(packed.events),
         )
         properties = {_SECOND: str(place.second), _TARGET: place.target, _KEYS: str(len(packed.events))}
+        self._in_flight[place.topic] += 1
         try:
-            self._delay(place.topic, encode_expiries(content), properties, functools.partial(self._sent, packed))
+            then = functools.partial(self._sent, packed, producer)
+            self._delay(producer, place.topic, encode_expiries(content), properties, then)
         except pulsar.PulsarException as error:
             self._not_stored(packed, str(error))
             return False
@@ -346,6 +407,7 @@ class ExpiryTopics(Stage):
 
     def _delay(
         self,
+        producer: pulsar.Producer,
         topic: str,
         data: bytes,
         properties: dict[str, str],
@@ -355,7 +417,7 @@ class ExpiryTopics(Stage):
         deliver_at = min(max(int(properties[_SECOND]) - _EARLIER_S, now_s), now_s + _LONGEST_DELAY_S)
         deliver_at = self._out_of_order(topic, deliver_at, now_s)
         sent = properties | {_DELIVER_AT: str(deliver_at)}
-        self._producer(topic).send_async(data, then, properties=sent, deliver_at=deliver_at * 1000)
+        producer.send_async(data, then, properties=sent, deliver_at=deliver_at * 1000)
 
     def _out_of_order(self, topic: str, deliver_at: int, now_s: int) -> int:
         """When to request a message: one of many before the latest time of the others. It is held here until it is due."""
@@ -365,8 +427,10 @@ class ExpiryTopics(Stage):
             return deliver_at
         return max(now_s, min(deliver_at, latest - _OUT_OF_ORDER_S))
 
-    def _sent(self, packed: _Packed, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
-        """In the client's thread."""
+    def _sent(
+        self, packed: _Packed, producer: pulsar.Producer, result: pulsar.Result, message_id: pulsar.MessageId
+    ) -> None:
+        """In the client's thread. It gets the producer, for one that is freed gives no answer about what is in flight."""
         import pulsar
 
         if result == pulsar.Result.Ok:
@@ -375,17 +439,19 @@ class ExpiryTopics(Stage):
             self._steps.put(functools.partial(self._not_stored, packed, str(result)))
 
     def _stored(self, packed: _Packed, ledger_id: int) -> None:
+        self._in_flight[packed.place.topic] -= 1
         self._last_stored[packed.place.topic] = ledger_id
         self._post(ExpiriesStored(then=tuple(packed.then)))
 
     def _not_stored(self, packed: _Packed, reason: str) -> None:
         packed.failures += 1
         topic = packed.place.topic
+        self._in_flight[topic] -= 1
         text = (
             f"{topic}: does not take {len(packed.events)} expiries, which are tried again; their events wait: {reason}"
         )
-        self._notices.say(topic, text, self._connection.hint)
-        self._producers.pop(topic, None)
+        self._notices.say(topic, text, self._hint)
+        self._stores.drop(topic)
         packed.due_at = time.monotonic() + _BACKOFF.pause_s(packed.failures)
         self._wait_again(packed)
 
@@ -397,15 +463,6 @@ class ExpiryTopics(Stage):
             packed.failures = max(packed.failures, waiting.failures)
             packed.due_at = max(packed.due_at, waiting.due_at)
         self._waiting[packed.place.key] = packed
-
-    def _producer(self, topic: str, *, of_events: bool = False) -> pulsar.Producer:
-        producer = self._producers.get(topic)
-        if producer is None:
-            settings: dict[str, object] = {"batching_enabled": False, "block_if_queue_full": True}
-            if of_events:
-                settings["schema"] = schema_of_bytes("AVRO", "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
-            producer = self._producers[topic] = self._connection.client().create_producer(topic, **settings)
-        return producer
 
     # From the expiry topics to the events topics.
 
@@ -447,79 +504,112 @@ class ExpiryTopics(Stage):
 
     def _hold_until(self, held: _Held, at_s: float) -> None:
         heapq.heappush(self._held, (at_s, next(self._numbers), held))
-        if len(self._held) > _MOST_HELD and held.topic not in self._paused:
-            self._paused.add(held.topic)
+        self._held_of[held.topic] += 1
+        if self._held_of[held.topic] > _MOST_HELD and held.topic not in self._paused:
+            self._paused[held.topic] = held.consumer
             held.consumer.pause_message_listener()
 
     def _forward_due(self) -> None:
         now_s = self._time_s()
         while self._held and self._held[0][0] <= now_s:
             _, _, held = heapq.heappop(self._held)
+            self._held_of[held.topic] -= 1
             self._forward(held, now_s)
-        if self._paused and len(self._held) < _MOST_HELD // 2:
-            for topic in self._paused & self._consumers.keys():
-                self._consumers[topic].resume_message_listener()
-            self._paused.clear()
+        for topic, consumer in list(self._paused.items()):
+            if self._held_of[topic] < _MOST_HELD // 2:
+                del self._paused[topic]
+                consumer.resume_message_listener()
 
     def _forward(self, held: _Held, now_s: float) -> None:
+        """To the events topic; what is due much later, to the expiry topic once more."""
         import pulsar
 
-        then = functools.partial(self._forwarded, held)
+        is_early = held.second - now_s > _TOO_EARLY_S
+        producers, to = (self._stores, held.topic) if is_early else (self._targets, held.properties[_TARGET])
+        producer = self._ready(producers, to)
+        if producer is None:
+            self._hold_until(held, now_s + producers.wait_s(to))
+            return
+        self._in_flight[to] += 1
+        then = functools.partial(self._forwarded, held, producers, producer, to)
         try:
-            if held.second - now_s > _TOO_EARLY_S:
+            if is_early:
                 own = {name: held.properties[name] for name in (_SECOND, _TARGET, _KEYS)}
-                self._delay(held.topic, held.message.data(), own, then)
+                self._delay(producer, to, held.message.data(), own, then)
             else:
-                target = held.properties[_TARGET]
-                self._producer(target, of_events=True).send_async(held.message.data(), then)
+                producer.send_async(held.message.data(), then)
         except pulsar.PulsarException as error:
-            self._not_forwarded(held, str(error))
+            self._not_forwarded(held, producers, to, str(error))
 
-    def _forwarded(self, held: _Held, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
-        """In the client's thread."""
+    def _forwarded(
+        self,
+        held: _Held,
+        producers: TopicOpenings[pulsar.Producer],
+        producer: pulsar.Producer,
+        to: str,
+        result: pulsar.Result,
+        message_id: pulsar.MessageId,
+    ) -> None:
+        """In the client's thread, as `_sent`."""
         import pulsar
 
         if result == pulsar.Result.Ok:
-            self._steps.put(functools.partial(_acknowledge, held.consumer, held.message))
+            self._steps.put(functools.partial(self._taken, held, to))
         else:
-            self._steps.put(functools.partial(self._not_forwarded, held, str(result)))
+            self._steps.put(functools.partial(self._not_forwarded, held, producers, to, str(result)))
 
-    def _not_forwarded(self, held: _Held, reason: str) -> None:
+    def _taken(self, held: _Held, to: str) -> None:
+        self._in_flight[to] -= 1
+        _acknowledge(held.consumer, held.message)
+
+    def _not_forwarded(self, held: _Held, producers: TopicOpenings[pulsar.Producer], to: str, reason: str) -> None:
+        self._in_flight[to] -= 1
         held.failures += 1
-        target = held.properties[_TARGET]
-        text = f"{target}: does not take the events of {held.properties[_KEYS]} rows that expired, which are tried again: {reason}"
-        self._notices.say(target, text, self._connection.hint)
-        self._producers.pop(target, None)
+        text = f"{to}: does not take the events of {held.properties[_KEYS]} rows that expired, which are tried again: {reason}"
+        self._notices.say(to, text, self._hint)
+        producers.drop(to)
         self._hold_until(held, self._time_s() + _BACKOFF.pause_s(held.failures))
 
     def _find_topics(self) -> None:
         """A topic that was deleted comes back empty, and what waited there is gone."""
+        now = time.monotonic()
+        if now < self._next_search or self._is_searching:
+            return
+        self._next_search, self._is_searching = now + _SEARCH_S, True
+        stored = [
+            (topic, consumer, self._last_stored[topic])
+            for topic, consumer in self._consumers.opened.items()
+            if topic in self._last_stored
+        ]
+        threading.Thread(target=self._search, args=(stored,), name="seeker of expiry topics", daemon=True).start()
+
+    def _search(self, topics: Sequence[tuple[str, pulsar.Consumer, int]]) -> None:
+        """In a thread of its own, because a topic that nobody serves takes half a minute."""
         import pulsar
 
-        now = time.monotonic()
-        if now < self._next_search:
-            return
-        self._next_search = now + _SEARCH_S
-        for topic, consumer in self._consumers.items():
-            stored = self._last_stored.get(topic)
-            if stored is None:
-                continue
-            try:
-                last = consumer.get_last_message_id().ledger_id()
-            except (
-                pulsar.PulsarException
-            ):  # the broker is away, which is reported by whoever stores, or the topic has partitions
-                continue
-            if last < stored:
-                del self._last_stored[topic]
-                self._is_emptied = True
-                table = topic.rpartition("expiry-")[2]
-                _log.error(
-                    "%s was deleted or emptied: rows whose expiry waited there are not published when they go; "
-                    "`cdc spark backfill --table %s` lets all of them wait again",
-                    topic,
-                    table,
-                )
+        try:
+            for topic, consumer, stored in topics:
+                # The broker may be away, which is reported by whoever stores, or the topic has partitions.
+                with contextlib.suppress(pulsar.PulsarException):
+                    if consumer.get_last_message_id().ledger_id() < stored:
+                        self._steps.put(functools.partial(self._is_gone, topic, stored))
+        finally:
+            self._steps.put(self._search_is_over)
+
+    def _search_is_over(self) -> None:
+        self._is_searching = False
+
+    def _is_gone(self, topic: str, stored: int) -> None:
+        if self._last_stored.get(topic) == stored:
+            del self._last_stored[topic]
+        self._is_emptied = True
+        table = topic.rpartition("expiry-")[2]
+        _log.error(
+            "%s was deleted or emptied: rows whose expiry waited there are not published when they go; "
+            "`cdc spark backfill --table %s` lets all of them wait again",
+            topic,
+            table,
+        )
 
 
 def _acknowledge(consumer: pulsar.Consumer, message: pulsar.Message) -> None:

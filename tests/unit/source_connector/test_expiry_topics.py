@@ -1,0 +1,169 @@
+"""The keeper of expiries where one topic takes nothing: the others go on. Pulsar's client is there, a broker is not."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+from uuid import UUID
+
+import _pulsar
+import pulsar
+import pytest
+
+from schemas.mutation_event import MutationEvent, MutationKind
+from source_connector.events.expiry_topics import ExpiriesStored, ExpiryTopics
+from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
+
+NOW_S = 1_000
+_OF = UUID(int=2), UUID(int=1), "ks", "t", '"bytes"'
+
+
+class Consumer:
+    """Of an expiry topic."""
+
+    is_paused = False
+
+    def __init__(self) -> None:
+        self.acknowledged = 0
+
+    def pause_message_listener(self) -> None:
+        self.is_paused = True
+
+    def resume_message_listener(self) -> None:
+        self.is_paused = False
+
+    def acknowledge(self, message: pulsar.Message) -> None:
+        self.acknowledged += 1
+
+
+class Producer:
+    """Of a topic that takes everything, or nothing (`is_stuck`), or refuses it."""
+
+    def __init__(self, result: pulsar.Result = pulsar.Result.Ok, *, is_stuck: bool = False) -> None:
+        self._result, self._is_stuck = result, is_stuck
+        self.sent = 0
+
+    def send_async(self, data: bytes, callback: Callable[..., None], **settings: object) -> None:
+        self.sent += 1
+        if not self._is_stuck:
+            callback(self._result, pulsar.MessageId(0, 7, 0, 0))
+
+
+class Keeper:
+    """A keeper whose steps a test takes; its broker accepts connections and never answers."""
+
+    def __init__(self) -> None:
+        self._silent = socket.create_server(("127.0.0.1", 0))
+        options = PulsarOptions(service_url=f"pulsar://127.0.0.1:{self._silent.getsockname()[1]}")
+        self._connection = PulsarConnection(options)
+        self.posted: list[ExpiriesStored | Exception] = []
+        self.now_s = float(NOW_S)
+        self.topics = ExpiryTopics(self._connection, 100, lambda: self.now_s, self.posted.append)
+        self.consumers = {"a": Consumer(), "b": Consumer()}
+        self.topics._consumers.opened.update(cast("dict[str, Any]", self.consumers))
+
+    def produces(self, topic: str, producer: Producer) -> None:
+        """Its producer, which is open."""
+        openings = self.topics._targets if topic.startswith("events") else self.topics._stores
+        openings.opened[topic] = cast("Any", producer)
+
+    def hold(self, table: str, count: int, second: int = NOW_S - 1) -> None:
+        """So many messages of the table's expiry topic come, which are due at this second."""
+        properties = {"second": second, "deliver_at": second - 1, "target": f"events-{table}", "keys": 1}
+        for _ in range(count):
+            builder = _pulsar.MessageBuilder().content(b"")
+            for name, value in properties.items():
+                builder.property(name, str(value))
+            self.topics._hold(table, cast("Any", self.consumers[table]), pulsar.Message._wrap(builder.build()))
+
+    def store(self, table: str, second: int) -> None:
+        event = MutationEvent(
+            position=0, ordinal=0, kind=MutationKind.ROW, key=b"k", partition_key=b"k", digest=bytes(16),
+            expiry_time_s=second, columns=("v",),
+        )  # fmt: skip
+        self.topics.store(lambda: None, table, f"events-{table}", event, _OF)
+
+    def turn(self) -> None:
+        """What the keeper's thread does in one turn, which takes no time whatever the broker does."""
+        began = time.monotonic()
+        while not self.topics._steps.empty():
+            self.topics._steps.get()()
+        self.topics._pack_at = 0.0
+        self.topics._pack()
+        self.topics._send_packed()
+        self.topics._forward_due()
+        while not self.topics._steps.empty():
+            self.topics._steps.get()()
+        assert time.monotonic() - began < 1
+
+    def close(self) -> None:
+        self._silent.close()
+        self._connection.close()
+
+
+@pytest.fixture
+def keeper() -> Iterator[Keeper]:
+    opened = Keeper()
+    yield opened
+    opened.close()
+
+
+def test_an_events_topic_that_takes_no_producer_keeps_only_its_own_table_waiting(keeper: Keeper) -> None:
+    """Its messages wait, and its expiry topic rests; those of another table go on, and are stored, too."""
+    events, store = Producer(), Producer()
+    keeper.produces("events-b", events)
+    keeper.produces("b", store)
+    keeper.hold("a", 201)
+    keeper.turn()
+    assert (keeper.consumers["a"].is_paused, keeper.consumers["b"].is_paused) == (True, False)
+    keeper.hold("b", 3)
+    keeper.store("b", NOW_S + 50)
+    for _ in range(3):
+        keeper.now_s += 31
+        keeper.turn()
+    assert (events.sent, keeper.consumers["b"].acknowledged, store.sent) == (3, 3, 1)
+    assert [type(each) for each in keeper.posted] == [ExpiriesStored]
+    assert (keeper.consumers["a"].is_paused, keeper.consumers["a"].acknowledged) == (True, 0)
+    keeper.produces("events-a", Producer())
+    keeper.now_s += 31
+    keeper.turn()
+    assert (keeper.consumers["a"].is_paused, keeper.consumers["a"].acknowledged) == (False, 201)
+
+
+def test_an_expiry_topic_that_takes_no_producer_keeps_only_its_own_keys_waiting(keeper: Keeper) -> None:
+    """They are stored when it does."""
+    keeper.produces("b", Producer())
+    for second in range(50):
+        keeper.store("a", NOW_S + second)
+    keeper.store("b", NOW_S)
+    keeper.turn()
+    assert len(keeper.posted) == 1
+    keeper.produces("a", Producer())
+    keeper.turn()
+    assert len(keeper.posted) == 51
+
+
+def test_a_producer_is_given_no_more_than_it_takes_without_waiting(keeper: Keeper) -> None:
+    """Else the client would let the keeper wait for the broker's answers, and with it all tables."""
+    stuck = Producer(is_stuck=True)
+    keeper.produces("events-a", stuck)
+    keeper.hold("a", 1_500)
+    keeper.turn()
+    assert stuck.sent == 900
+    assert keeper.consumers["a"].is_paused
+
+
+def test_events_that_are_refused_are_tried_again_with_a_new_producer(keeper: Keeper) -> None:
+    """After a pause; nothing of them is acknowledged before."""
+    refusing = Producer(pulsar.Result.Timeout)
+    keeper.produces("events-a", refusing)
+    keeper.hold("a", 5)
+    for _ in range(3):
+        keeper.turn()
+    assert (refusing.sent, keeper.consumers["a"].acknowledged) == (5, 0)
+    keeper.produces("events-a", Producer())
+    keeper.now_s += 31
+    keeper.turn()
+    assert keeper.consumers["a"].acknowledged == 5

@@ -24,9 +24,9 @@ class CopyTopic:
     """Used by one thread at a time. The constructor connects; it raises PublishError while that cannot be done."""
 
     def __init__(self, client: pulsar.Client, topic: str) -> None:
+        self._client: Final = client
         self._topic: Final = topic
         self._newest: _pulsar.MessageId | None = None
-        self._payload: bytes | None = None
         try:
             self._consumer: Final = client.subscribe(
                 topic,
@@ -49,13 +49,22 @@ class CopyTopic:
     def read(self) -> bytes | None:
         """The newest copy; None when there is none. Before the first store. Raises PublishError."""
         try:
-            last = self._consumer.get_last_message_id()
-            while last.entry_id() >= 0 and (self._newest is None or self._newest < last):
-                message = self._consumer.receive(timeout_millis=_TIMEOUT_MS)
-                self._newest, self._payload = message.message_id(), bytes(message.data())
+            message = self._last_message()
         except pulsar.PulsarException as error:
             raise PublishError(self._topic, f"the copy of positions cannot be read: {error}") from error
-        return self._payload
+        if message is None:
+            return None
+        self._newest = message.message_id()
+        return bytes(message.data())
+
+    def _last_message(self) -> pulsar.Message | None:
+        """Of the topic, not of the subscription: that one has no copy any more after a message TTL or a cleared backlog, and the
+        topic may have it still."""
+        reader = self._client.create_reader(self._topic, pulsar.MessageId.latest, start_message_id_inclusive=True)
+        try:
+            return reader.read_next(timeout_millis=_TIMEOUT_MS) if reader.has_message_available() else None
+        finally:
+            reader.close()
 
     def store(self, payload: bytes) -> None:
         """When this returns, the broker has this copy. Raises PublishError."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from change_agent.cdc_raw.cdc_index import index_name
+from change_agent.cdc_raw.segment_key import SegmentKey, segment_id_of
 from change_agent.private_files import make_private_folder, narrow, open_private, write_private_text
 
 __all__ = ["REASON_SUFFIX", "SegmentArchiver", "move_file"]
@@ -64,9 +65,9 @@ class SegmentArchiver:
             _log.error("%s is in %s: %s", log.name, self._error_directory, reason)
         return moved
 
-    def is_set_aside(self, segment_id: int) -> bool:
-        """True when the folder for errors holds this segment."""
-        return any(self._error_directory.glob(f"CommitLog-*-{segment_id}.log"))
+    def is_set_aside(self, key: SegmentKey) -> bool:
+        """True when the folder for errors holds this segment, whether it was read for the first time or once more."""
+        return any(self._error_directory.glob(f"CommitLog-*-{segment_id_of(key)}.log"))
 
     def _report(self, log: Path, message: str) -> None:
         if log.name not in self._reported:

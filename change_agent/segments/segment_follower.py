@@ -249,8 +249,7 @@ class SegmentFollower:
         return sorted(found, key=lambda each: each.key)
 
     def _read_new(self, segments: list[ReadableSegment], now_ms: int) -> None:
-        self._ended = self._ended.removing(self._read_again - self.listed.keys())
-        self._read_again &= self.listed.keys()
+        self._forget_read_again()
         self._check_gaps(now_ms)
         unread = [each for each in segments if each.key not in self._ended]
         if unread:
@@ -273,6 +272,18 @@ class SegmentFollower:
             if now_ms - segment.index_time_ms < _OPEN_REST_MS:
                 # Cassandra completes a segment before it syncs the next.
                 break
+
+    def _forget_read_again(self) -> None:
+        """What was read once more on request and is gone may be wanted again, and is read from its beginning then.
+
+        So is one with a stored fault: it may have been set aside, mended and queued again before its end was stored.
+        """
+        self._ended = self._ended.removing(self._read_again - self.listed.keys())
+        self._read_again &= self.listed.keys()
+        places = self._stored.segments
+        old = {key for key, each in places.items() if is_read_again(key) and (each.fault or key not in self.listed)}
+        if old:
+            self._stored = replace(self._stored, segments={key: places[key] for key in places.keys() - old})
 
     def _find_clearings(self) -> None:
         if self._clearings is not None:

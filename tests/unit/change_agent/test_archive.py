@@ -18,6 +18,9 @@ from click.testing import CliRunner
 from cdc.main import cli
 from change_agent.archive.archiving import Archiving
 from change_agent.archive.segment_archive import ArchiveError, SegmentArchive, archive_problem, fetch_segment
+from change_agent.cdc_raw.archiver import SegmentArchiver
+from change_agent.cdc_raw.segment_key import SegmentKey, key_of_reading_again
+from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
 from change_agent.schema.schema_history import SchemaHistory
 from schemas.archived_schema import ArchivedDefinition, ArchivedPlace, ArchivedSchema
 from tests.agent.segment_writer import segment_bytes
@@ -210,6 +213,63 @@ def test_a_segment_that_is_still_damaged_is_set_aside_again(tmp_path: Path) -> N
     assert len(agent.published) == 2
     assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").read_bytes() == bytes(bad)
     assert json.loads((agent.work / "error" / f"CommitLog-7-{_ID}.log.reason.json").read_text())["segment"]
+
+
+def _stop_while_read_again(folder: Path, stored: StoredSegment) -> None:
+    """An agent was killed when this was stored of a segment that was read once more on request."""
+    store = OffsetStore(folder / "work")
+    store.store(StoredPositions(segments={key_of_reading_again(_ID): stored}))
+    store.close()
+    (folder / "work" / "reprocess").mkdir()
+
+
+def _queue(agent: StagedAgent) -> None:
+    waiting = agent.work / "reprocess" / f"CommitLog-7-{_ID}.log"
+    waiting.with_suffix(".tmp").write_bytes(segment_bytes(_ID, [payloads(3)]))
+    waiting.with_suffix(".tmp").rename(waiting)
+
+
+def test_a_segment_is_reprocessed_from_its_beginning_after_one_that_a_restart_interrupted(tmp_path: Path) -> None:
+    """The interrupted turn goes on where it was. The next one is of all of the segment."""
+    _stop_while_read_again(tmp_path, StoredSegment(position=len(segment_bytes(_ID, [payloads(2)]))))
+    agent = _agent(tmp_path)
+    _queue(agent)
+    agent.start()
+    wait_until(lambda: len(agent.published) == 1, "the rest is read")
+    wait_until(lambda: agent.stored_now().segments == {}, "its account is closed")
+    wait_until(lambda: not any(agent.stored_now().finished.read_again()), "it is forgotten")
+    _queue(agent)
+    wait_until(lambda: not list((agent.work / "reprocess").iterdir()), "it is deleted again")
+    agent.stop()
+    assert len(agent.published) == 1 + 3
+
+
+@pytest.mark.parametrize("queued", ["before the start", "after the start"])
+def test_a_segment_that_was_set_aside_before_a_kill_is_reprocessed_from_its_beginning(
+    tmp_path: Path, queued: str
+) -> None:
+    """Its end and its fault were stored, it was moved to error/, and that was not stored any more."""
+    end = len(segment_bytes(_ID, [payloads(3)]))
+    _stop_while_read_again(tmp_path, StoredSegment(position=end, fault="a checksum is wrong"))
+    agent = _agent(tmp_path)
+    if queued == "before the start":
+        _queue(agent)
+    agent.start()
+    if queued == "after the start":
+        wait_until(lambda: bool(agent.passed) or agent.moments.has_checked, "the folders are listed")
+        _queue(agent)
+    wait_until(lambda: not list((agent.work / "reprocess").iterdir()), "it is deleted")
+    agent.stop()
+    assert len(agent.published) == 3
+    assert agent.metrics.segments_set_aside == 0
+
+
+def test_a_reprocessed_segment_is_found_in_the_folder_for_errors(tmp_path: Path) -> None:
+    """Under its own id, whatever the key of its account is."""
+    (tmp_path / f"CommitLog-7-{_ID}.log").touch()
+    archiver = SegmentArchiver(tmp_path)
+    keys = [SegmentKey(_ID), key_of_reading_again(_ID), key_of_reading_again(_ID + 1)]
+    assert [archiver.is_set_aside(each) for each in keys] == [True, True, False]
 
 
 def test_archived_segments_are_decoded_and_reprocessed_from_where_they_are(tmp_path: Path) -> None:

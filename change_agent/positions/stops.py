@@ -4,19 +4,22 @@
 
 Stops survive a restart of the agent. If reported gaps cover all changes of a stop, it ends when records on the gaps topic
 close them (`cdc spark resync`). Any other stop ends when `cdc agent resume-progress` removes it from the file: only an
-operator knows that the table was verified or backfilled.
+operator knows that the table was verified or backfilled. A lock on `stops.lock` keeps a change of the one process from
+undoing one of the other.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from change_agent.private_files import write_private_text
+from change_agent.private_files import give_to_owner_of, open_private, write_private_text
 from schemas.errors import CdcError
 from schemas.gap_record import GapRecord, decode_gap, encode_gap
 
@@ -24,6 +27,7 @@ __all__ = ["EVERY_TABLE", "Stops", "read_stops", "remove_stops"]
 
 EVERY_TABLE: Final = "*"
 _NAME: Final = "stops.json"
+_LOCK: Final = "stops.lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,7 @@ class Stops:
 
         `gaps`: the records that are about to be published, if they cover all changes that may be lost.
         """
-        with self._lock:
+        with self._lock, _lone_writer(self._directory):
             self._refresh()
             known = self._known().get(table)
             noted = _Stop(reason=reason, gaps=tuple(gaps)) if known is None else known.with_gaps(gaps)
@@ -77,7 +81,7 @@ class Stops:
 
     def add(self, table: str, reason: str) -> None:
         """As `note`, for one of few reasons that an operator has to know beside others that the table has already."""
-        with self._lock:
+        with self._lock, _lone_writer(self._directory):
             self._refresh()
             known = self._known().get(table)
             noted = _Stop(reason=reason) if known is None else known.with_reason(reason)
@@ -94,7 +98,7 @@ class Stops:
     def close(self, closings: Iterable[GapRecord]) -> list[str]:
         """Apply the closing records of the gaps topic; returns the tables that continue. Raises OSError."""
         records = [each for each in closings if each.is_closing]
-        with self._lock:
+        with self._lock, _lone_writer(self._directory):
             self._refresh()
             known = self._known()
             left = {table: stop for table, each in known.items() if (stop := each.without(records)) is not None}
@@ -108,7 +112,8 @@ class Stops:
         """By table, as the file has them now."""
         with self._lock:
             if self._unwritten:
-                self._write()
+                with _lone_writer(self._directory):
+                    self._write()
             self._refresh()
             return {table: each.reason for table, each in self._known().items()}
 
@@ -142,11 +147,26 @@ def read_stops(directory: Path) -> Mapping[str, str]:
 
 def remove_stops(directory: Path, table: str | None) -> Mapping[str, str]:
     """Remove one table's stop, or all, from the file; the reasons of the removed stops. Raises OSError."""
-    stored = _read(directory)
-    taken = {name: each.reason for name, each in stored.items() if table is None or name == table}
-    if taken:
-        _store(directory, {name: each for name, each in stored.items() if name not in taken})
-    return taken
+    with _lone_writer(directory):
+        stored = _read(directory)
+        taken = {name: each.reason for name, each in stored.items() if table is None or name == table}
+        if taken:
+            _store(directory, {name: each for name, each in stored.items() if name not in taken})
+        return taken
+
+
+@contextmanager
+def _lone_writer(directory: Path) -> Iterator[None]:
+    """Wait until no other process changes the file, and keep others out.
+
+    Where there is no lock (a disk without room for its file, a file system that knows none), the change is made without.
+    """
+    with ExitStack() as held:
+        with suppress(OSError):
+            file = held.enter_context(open_private(directory / _LOCK, "ab"))
+            give_to_owner_of(directory, directory / _LOCK)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _read(directory: Path) -> dict[str, _Stop]:
@@ -176,4 +196,7 @@ def _store(directory: Path, stops: Mapping[str, _Stop]) -> None:
     temporary = path.with_suffix(".tmp")
     written = {table: _as_json(each) for table, each in sorted(stops.items())}
     write_private_text(temporary, json.dumps(written, indent=1) + "\n")
+    with suppress(OSError):
+        # Root may have called the command. A folder that is not its own must not keep a stop from being written.
+        give_to_owner_of(directory, temporary)
     temporary.replace(path)

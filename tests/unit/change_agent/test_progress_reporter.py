@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import os
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
@@ -235,6 +239,48 @@ def test_stops_stay_until_a_person_takes_them_out(tmp_path: Path) -> None:
     assert stops.reasons() == {"ks.a": "first"}
     assert remove_stops(tmp_path, None) == {"ks.a": "first"}
     assert not stops.reasons()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda folder: Stops(folder).note("ks.c", "third"), {"ks.b": "second", "ks.c": "third"}),
+        (lambda folder: Stops(folder).add("ks.b", "more"), {"ks.b": "second; more"}),
+        (lambda folder: remove_stops(folder, "ks.b"), {}),
+        (lambda folder: remove_stops(folder, "ks.a"), {"ks.b": "second"}),
+    ],
+)
+def test_a_change_of_the_stops_waits_for_the_one_of_another_process(
+    tmp_path: Path, change: Callable[[Path], object], expected: dict[str, str]
+) -> None:
+    """Agent and command may change the file at the same time: neither undoes what the other one did."""
+    Stops(tmp_path).note("ks.a", "first")
+    with (tmp_path / "stops.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        changing = threading.Thread(target=change, args=(tmp_path,))
+        changing.start()
+        changing.join(0.1)
+        assert read_stops(tmp_path) == {"ks.a": "first"}
+        (tmp_path / "stops.json").write_text('{"ks.b": "second"}')
+    changing.join()
+    assert read_stops(tmp_path) == expected
+
+
+def test_stops_are_changed_where_there_can_be_no_lock(tmp_path: Path) -> None:
+    """A stop that is not written would be worse than two changes at the same time."""
+    (tmp_path / "stops.lock").mkdir()
+    Stops(tmp_path).note("ks.a", "first")
+    assert remove_stops(tmp_path, None) == {"ks.a": "first"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change a file's owner")
+def test_stops_that_root_removed_can_be_read_by_the_agent(tmp_path: Path) -> None:
+    """They belong to the agent's user, whoever calls the command: else the file would stop every table."""
+    Stops(tmp_path).note("ks.a", "first")
+    Stops(tmp_path).note("ks.b", "second")
+    os.chown(tmp_path, 4_242, 4_242)
+    remove_stops(tmp_path, "ks.a")
+    assert {each.name: each.stat().st_uid for each in tmp_path.iterdir()} == {"stops.json": 4_242, "stops.lock": 4_242}
 
 
 _GAP = GapRecord(

@@ -33,6 +33,7 @@ class FinishedSegmentFiles:
         self._parked: Final = parked
         self._metrics: Final = metrics
         self._archiving: Final = archiving
+        follower.ask_for_set_aside(archiver.is_set_aside)
 
     def let_go(self, finished: SegmentIds, faulty: Mapping[SegmentKey, str]) -> frozenset[SegmentKey]:
         """Delete what is listed of `finished`, set `faulty` (with what is wrong) aside; those of them that are.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -111,6 +111,7 @@ class SegmentFollower:
         self._read_here = SegmentIds()
         # Those of them that were read again: when they are gone, they may be wanted once more.
         self._read_again = set(stored.finished.read_again())
+        self._is_set_aside: Callable[[SegmentKey], bool] = lambda _: False
         self._detector: Final = GapDetector(stored.segments)
         self._batch: Final = EventBatch(positions, publisher, metrics, stopping)
         # Replaced as a whole, for other threads: file name and limit of every segment with an index.
@@ -120,6 +121,10 @@ class SegmentFollower:
         """Go on from these positions in place of those of the constructor; before `run`."""
         self._stored, self._ended = stored, stored.finished
         self._detector.know(stored.segments)
+
+    def ask_for_set_aside(self, is_set_aside: Callable[[SegmentKey], bool]) -> None:
+        """Ask this whether the folder for errors holds a segment that is gone; before `run`."""
+        self._is_set_aside = is_set_aside
 
     def run(self) -> None:
         """Follow until `stopping` is set."""
@@ -606,7 +611,8 @@ class SegmentFollower:
         stored = self._stored.segments.get(key)
         self._open_position(key, 0 if stored is None else stored.position)
         self._ended = self._ended.adding([key], self.listed)
-        safe = stored is not None and stored.fault is not None
+        # An earlier process read it to its end, moved it there, and did not live to store that.
+        safe = stored is not None and stored.fault is not None and self._is_set_aside(key)
         followed = self._followed.get(key)
         if followed is not None and followed.reader is not None:
             # An open file outlives its name.

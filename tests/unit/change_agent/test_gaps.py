@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from change_agent.cdc_raw.listing import SegmentListing
+from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError
 from change_agent.positions.stops import Stops
 from change_agent.publishing.event_producers import EventProducer, OnResult
@@ -104,6 +105,35 @@ def test_a_segment_that_went_while_the_agent_was_down_is_a_gap(tmp_path: Path) -
     wait_until(lambda: last.files() == [], "another segment is finished")
     last.stop()
     assert last.gaps == []
+
+
+@pytest.mark.parametrize("set_aside", [False, True], ids=["deleted unread", "set aside"])
+def test_a_segment_with_a_fault_that_went_while_the_agent_was_down_is_safe_only_in_the_folder_for_errors(
+    tmp_path: Path, set_aside: bool
+) -> None:
+    """A fault in its first part says nothing about the rest, which Cassandra may have removed unread."""
+    content = bytearray(segment_bytes(_ID, [payloads(2), payloads(4)]))
+    content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
+    first = _agent(tmp_path)
+    log = first.segment(_ID, bytes(content), str(len(segment_bytes(_ID, [payloads(2)]))))
+    first.start()
+    wait_until(lambda: first.metrics.corrupt_entries == 1, "the bad entry is met")
+    first.stop()
+    if set_aside:
+        (first.work / "error").mkdir()
+        log.rename(first.work / "error" / log.name)
+        (first.cdc_raw / f"CommitLog-7-{_ID}_cdc.idx").unlink()
+    else:
+        _remove(first, _ID)
+    agent = _agent(tmp_path)
+    assert agent.stored.segments[SegmentKey(_ID)].fault is not None
+    agent.start()
+    if set_aside:
+        wait_until(lambda: agent.positions.progress() == {} and _ID in agent.stored_now().finished, "it is finished")
+    else:
+        wait_until(lambda: len(agent.gaps) == 1, "the gap is found")
+    agent.stop()
+    assert len(agent.gaps) == agent.metrics.segments_gone_unread == (not set_aside)
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["same process", "after a restart"])

@@ -44,7 +44,7 @@ class FinishedSegmentFiles:
         set_aside = {each for each in faulty.keys() - self._follower.listed.keys() if self._archiver.is_set_aside(each)}
         for key, segment in self._follower.listed.items():
             if key in finished:
-                if key not in self._parked.segment_ids and self._is_kept_elsewhere(segment):
+                if not self._is_parked(segment) and self._is_kept_elsewhere(segment):
                     self._metrics.segments_deleted += self._archiver.delete(segment.path)
             elif key in faulty and self._archiver.set_aside(segment.path, faulty[key]):
                 self._metrics.segments_set_aside += 1
@@ -54,6 +54,11 @@ class FinishedSegmentFiles:
     def present(self) -> Collection[SegmentKey]:
         """Keys of the segments whose files are there."""
         return self._follower.listed.keys()
+
+    def _is_parked(self, segment: ReadableSegment) -> bool:
+        """Whether the file is the only one that has the segment's parked mutations, should their store be damaged."""
+        first_file = segment.is_spilled or not segment.is_read_again
+        return first_file and segment.segment_id in self._parked.segment_ids
 
     def _is_kept_elsewhere(self, segment: ReadableSegment) -> bool:
         """True when an archive has it, or none wants it: what is read again on request came from there.

@@ -68,6 +68,30 @@ def test_parked_mutations_need_no_further_change_to_be_published(agent: StagedAg
     wait_until(lambda: agent.files() == [], "the segment goes")
 
 
+def test_a_spilled_segment_stays_while_its_mutations_are_parked_also_after_a_restart(
+    tables: MemoryTables, tmp_path: Path
+) -> None:
+    """The next agent reads it once more, for it does not know that it was read, and parks nothing twice."""
+    unknown = UUID(bytes=ENTRIES[0].payload[1:17])
+    known = {table_id: table for table_id, table in GOLDEN.tables().items() if table_id != unknown}
+    first = StagedAgent(tmp_path, MemoryTables(known))
+    content = segment_bytes(_ID, [[each.payload for each in ENTRIES]])
+    (first.spill / f"CommitLog-7-{_ID}.log").write_bytes(content)
+    first.start()
+    wait_until(lambda: first.metrics.parked == 5 and _ID in first.stored_now().finished, "five are parked")
+    first.stop()
+    second = StagedAgent(tmp_path, MemoryTables(known))
+    second.start()
+    wait_until(lambda: -_ID in second.stored_now().finished, "it is read once more")
+    time.sleep(0.1)
+    assert len(list(second.spill.iterdir())) == 1 and len(list(read_parked(second.work))) == 5
+    second._tables.tables = tables.tables
+    second._tables.known = tables.as_of(0, 0)
+    wait_until(lambda: list(second.spill.iterdir()) == [], "the segment goes")
+    second.stop()
+    assert second.metrics.mutations_unparked == 5
+
+
 def test_when_the_list_of_what_is_parked_is_damaged_the_segments_say_it_again(
     tables: MemoryTables, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -47,6 +47,7 @@ COMPILED_MODULES: Final = tuple(
         "rows.task",
         "rows.table_life",
         "rows.timeouts",
+        "rows.write_times",
         "attempts",
         "source",
         "table_line",

@@ -16,13 +16,15 @@ __all__ = ["WriteTimes"]
 
 _MOST_YOUNG: Final = 10_000
 _SEVERAL: Final = b""
+# Of one key. Most keys have one: a later write of the same columns replaces it.
+_MOST_WRITES: Final = 4
 
 # A write time, the change's digest or `_SEVERAL`, and the columns.
 _Write = tuple[int, bytes, tuple[str, ...]]
 
 
 class WriteTimes:
-    """Remembers the latest write time of the keys that were settled last, of at least `most_young` keys.
+    """Remembers the latest write times of the keys that were settled last, of at least `most_young` keys.
 
     It is in memory only. After a start or a takeover a change is compared with those that came since.
     """
@@ -30,22 +32,17 @@ class WriteTimes:
     def __init__(self, most_young: int = _MOST_YOUNG) -> None:
         self._most_young = most_young
         # In two generations: what was not settled during one is forgotten.
-        self._young: dict[bytes, _Write] = {}
-        self._old: dict[bytes, _Write] = {}
+        self._young: dict[bytes, tuple[_Write, ...]] = {}
+        self._old: dict[bytes, tuple[_Write, ...]] = {}
 
     def remember(self, key: bytes, event: MutationEvent) -> None:
         """The event of this key is settled."""
         live, columns = event.live_cell_writetime_us, event.columns
         if live is None:
             return
-        digest = event.digest
+        write = live, event.digest, columns
         known = self._known(key)
-        if known is not None:
-            if known[0] > live:
-                return
-            if known[0] == live and known[1] != digest:
-                digest, columns = _SEVERAL, tuple(dict.fromkeys((*known[2], *columns)))
-        self._young[key] = live, digest, columns
+        self._young[key] = (write,) if known is None else _with_write(known, write)
         if len(self._young) > self._most_young:
             self._young, self._old = {}, self._young
 
@@ -59,8 +56,8 @@ class WriteTimes:
             event = pending.event
             if event.live_cell_writetime_us is not None:
                 writes[event.live_cell_writetime_us, event.digest] = event.columns
-        if known is not None:
-            writes.setdefault(known[:2], known[2])
+        for live, digest, columns in known or ():
+            writes.setdefault((live, digest), columns)
         if len({live for live, _ in writes}) == len(writes):
             return ()
         shared = _shared_places(writes)
@@ -70,8 +67,27 @@ class WriteTimes:
             if any((pending.event.live_cell_writetime_us, name) in shared for name in pending.event.columns)
         ]
 
-    def _known(self, key: bytes) -> _Write | None:
+    def _known(self, key: bytes) -> tuple[_Write, ...] | None:
         return self._young.get(key) or self._old.get(key)
+
+
+def _with_write(known: tuple[_Write, ...], write: _Write) -> tuple[_Write, ...]:
+    """A key's writes, and this one: those that no later one has replaced in all columns, the last few of them."""
+    kept: list[_Write] = []
+    for each in known:
+        if each[0] == write[0]:
+            if each[1] != write[1]:
+                write = write[0], _SEVERAL, tuple(dict.fromkeys((*each[2], *write[2])))
+        elif _replaces(each, write):
+            return known
+        elif not _replaces(write, each):
+            kept.append(each)
+    kept.append(write)
+    return tuple(kept[-_MOST_WRITES:])
+
+
+def _replaces(later: _Write, earlier: _Write) -> bool:
+    return later[0] > earlier[0] and (later[2] == earlier[2] or set(later[2]).issuperset(earlier[2]))
 
 
 def _shared_places(writes: dict[tuple[int, bytes], tuple[str, ...]]) -> set[tuple[int | None, str]]:

@@ -15,6 +15,11 @@ from tests.unit.source_connector.table_line_case import OLD, Case
 from tests.unit.source_connector.test_row_task import Case as TaskCase
 from tests.unit.source_connector.test_row_task import row
 
+# Of five columns, each with a time of its own.
+FIVE = [event(digest=each, live_us=9 + each, columns=(f"v{each}",)) for each in range(1, 6)]
+# Other changes with these times.
+FIVE_OTHERS = [each._replace(digest=bytes(15) + bytes([each.digest[-1] + 10])) for each in FIVE]
+
 
 @pytest.mark.parametrize(
     ("settled", "now", "tied"),
@@ -37,6 +42,17 @@ from tests.unit.source_connector.test_row_task import row
         ([event(digest=1), event(digest=2, columns=("w",))], [event(digest=3)], [3]),
         ([event(digest=1), event(digest=2, live_us=9)], [event(digest=3)], [3]),  # an earlier one came late
         ([event(digest=1), event(digest=2, live_us=None)], [event(digest=3)], [3]),
+        ([event(digest=1), event(digest=2, live_us=11, columns=("w",))], [event(digest=3)], [3]),
+        ([event(digest=2, live_us=11, columns=("w",)), event(digest=1)], [event(digest=3)], [3]),
+        ([event(digest=1), event(digest=2, live_us=11, columns=("w",))], [event(digest=1)], []),
+        (
+            [event(digest=1), event(digest=2, live_us=11, columns=("w",))],
+            [event(digest=3), event(digest=4, live_us=11, columns=("w",))],
+            [3, 4],
+        ),
+        ([event(digest=1), event(digest=2, live_us=11, columns=("w", "v"))], [event(digest=3)], []),  # replaced
+        ([event(digest=2, live_us=11, columns=("w", "v")), event(digest=1)], [event(digest=3)], []),
+        (FIVE, FIVE_OTHERS, [12, 13, 14, 15]),  # the first is forgotten
     ],
 )
 def test_changes_with_one_write_time_and_a_common_column_are_tied(

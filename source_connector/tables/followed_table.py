@@ -44,8 +44,6 @@ __all__ = ["FollowedTable", "SchemaStages", "TableUser"]
 _T = TypeVar("_T")
 
 _LONGEST_PAUSE_S: Final = 5.0
-# A late event of a column that was dropped may come thousands of times.
-_BETWEEN_COLUMN_CHECKS_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +115,8 @@ class FollowedTable:
             self._place_checked,
             timers,
             notices,
+            is_agreed=lambda: self._tracker.is_agreed,
             who="events that name a column that was not found",
-            pause_s=_BETWEEN_COLUMN_CHECKS_S,
         )
         self.schema_id = 0
         """Of the projection's schemas."""

@@ -2,7 +2,8 @@
 
 These events name no table id and no columns, so the table's metadata must be as new as they are. The schema is
 checked once for all events that have arrived, before any of them is processed, and by an answer that was requested after
-they had arrived.
+they had arrived. While the nodes disagree about the schema, the metadata may be those of a node that lags: the events wait
+for agreement, or until the disagreement has lasted for so long that no node lags.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ from source_connector.timers import Timers
 __all__ = ["GuessedEvents", "GuessedRowTask", "GuessedStaticTask", "microsecond_bounds", "task_for"]
 
 _MICROSECOND_NS: Final = 1000
-# Each costs a query; so long do events wait at most when they come one after the other.
-_BETWEEN_CHECKS_S: Final = 0.05
 
 
 class GuessedEvents:
@@ -43,8 +42,8 @@ class GuessedEvents:
             self._on_version,
             timers,
             notices,
+            is_agreed=lambda: table.is_agreed,
             who="events of DataStax's agents",
-            pause_s=_BETWEEN_CHECKS_S,
         )
         self._checking: list[DataStaxMessage] = []
         """Messages that came before the last read."""
@@ -59,6 +58,10 @@ class GuessedEvents:
         if self._table.is_stale:
             return
         checked, self._checking = self._checking, []
+        if not self._table.is_believed:
+            self._checks.add_again(checked)
+            self._checks.work()
+            return
         for message in checked:
             try:
                 content = as_mutation_events(message.event, self._table.projection)

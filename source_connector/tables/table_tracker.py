@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Final
@@ -23,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 # Refreshes, some seconds apart.
 _PATIENCE: Final = 10
+# A node that lags for longer is down, or its version stays another one, as during an upgrade.
+_BELIEVED_AFTER_S: Final = 50.0
 
 
 class Standing(Enum):
@@ -64,8 +67,8 @@ class TableTracker:
         """Columns that events named, with the number of `stale_marks` from which on a read says whether they are there."""
         self._absent_columns: set[str] = set()
         """Columns that events named, and that the table of the known version does not have."""
-        self._disagreements = 0
-        """Reads in a row during which the nodes disagreed about the schema."""
+        self._disagreeing_since: float | None = None
+        """When the first of the reads in a row ended during which the nodes disagreed about the schema."""
         self._past_ids: set[UUID] = set()
         self._foreign_ids: set[UUID] = set()
         self._asked_ids: dict[UUID, int] = {}
@@ -75,6 +78,8 @@ class TableTracker:
         self._known = 0
         self.stale_marks = 1
         """Grows with each reason to read again; a read settles those from before it began."""
+        self.is_believed = True
+        """False while the last read may have come from a node that lags. A disagreement that stays is none of a node that lags."""
         self.is_there = False
         """False when Cassandra had no such table at the last answered read."""
         self.schema_id = 0
@@ -121,9 +126,7 @@ class TableTracker:
             if projection.hidden:
                 told = ", ".join(f"{each.value} {name}" for name, each in sorted(projection.hidden.items()))
                 _log.info("%s: not published as they are: %s", table.full_name, told)
-        self._disagreements = 0 if is_agreed else self._disagreements + 1
-        # While the nodes disagree, the version may be newer than the table: the next check reads again.
-        self._version = version if self._is_believed else None
+        self._note_agreement(version, is_agreed)
         self._read_marks = stale_marks
         self._agreed = stale_marks if is_agreed else self._agreed
         for of_others in (self._past_ids, self._foreign_ids):
@@ -139,6 +142,11 @@ class TableTracker:
             raise TableNotFoundError(f"{table.full_name} with id {min(self._asked_ids)}")
         self._look_for_columns(stale_marks)
         self._known = stale_marks
+
+    @property
+    def is_agreed(self) -> bool:
+        """False when the nodes disagreed about the schema during the last read."""
+        return self._disagreeing_since is None
 
     @property
     def is_waiting(self) -> bool:
@@ -184,10 +192,16 @@ class TableTracker:
             self._absent_columns.clear()
             self.mark_stale()
 
-    @property
-    def _is_believed(self) -> bool:
-        """False while the last read may have come from a node that lags. A disagreement that stays is none of a node that lags."""
-        return not self._disagreements or self._disagreements >= _PATIENCE
+    def _note_agreement(self, version: UUID, is_agreed: bool) -> None:
+        """While the nodes disagree, the version may be newer than the table, however long that lasts: each check reads again."""
+        now = time.monotonic()
+        if is_agreed:
+            self._disagreeing_since = None
+        elif self._disagreeing_since is None:
+            self._disagreeing_since = now
+        self._version = version if is_agreed else None
+        since = self._disagreeing_since
+        self.is_believed = since is None or now - since >= _BELIEVED_AFTER_S
 
     def _look_for_columns(self, stale_marks: int) -> None:
         """Of the columns that events named before the read began: those that are not there now were dropped, or a node lags."""
@@ -195,7 +209,7 @@ class TableTracker:
         self._absent_columns -= known
         self._sought_columns = {name: mark for name, mark in self._sought_columns.items() if name not in known}
         absent = [name for name, mark in self._sought_columns.items() if mark <= stale_marks]
-        if absent and not self._is_believed:
+        if absent and not self.is_believed:
             reason = (
                 f"an event names its column {min(absent)}, which is not found while the nodes disagree about the schema"
             )

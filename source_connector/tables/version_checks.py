@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
@@ -19,13 +19,18 @@ AskVersion = Callable[[Callable[[UUID | CdcError], None]], None]
 """Asks for the version of the cluster's schema that a node has at the time of the question or later."""
 
 _RETRY_S: Final = 1.0
+# Each costs a query; so long do messages wait at most when they come one after the other.
+_BETWEEN_S: Final = 0.05
+# Each is followed by a read of the table then.
+_BETWEEN_IN_DISAGREEMENT_S: Final = 1.0
 
 
 class VersionChecks(Generic[_M]):
     """Messages that wait for a version of the schema that was asked for after they came; `then` gets both.
 
-    There is one question at a time, for all that wait, and the next one follows `pause_s` after it at the earliest: many
-    messages may come. `who` names the messages in the log when Cassandra does not answer; they wait then.
+    There is one question at a time, for all that wait, and the next one follows a moment after it at the earliest: many
+    messages may come. `is_agreed` is False while the nodes disagree about the schema. `who` names the messages in the log
+    when Cassandra does not answer; they wait then.
     """
 
     def __init__(
@@ -35,36 +40,41 @@ class VersionChecks(Generic[_M]):
         timers: Timers,
         notices: Notices,
         *,
+        is_agreed: Callable[[], bool],
         who: str,
-        pause_s: float,
     ) -> None:
         self._ask_version = ask_version
         self._then = then
         self._timers = timers
         self._notices = notices
         self._who = who
-        self._pause_s = pause_s
+        self._is_agreed = is_agreed
         self._waiting: list[_M] = []
         self._is_asking = False
-        self._not_before = float("-inf")
+        self._asked_at = float("-inf")
 
     def add(self, message: _M) -> None:
         """A message that has just come."""
         self._waiting.append(message)
+
+    def add_again(self, messages: Sequence[_M]) -> None:
+        """Messages that came before all that wait, and need one more check."""
+        self._waiting[:0] = messages
 
     def work(self) -> None:
         """Ask, if messages wait and no question is asked or planned."""
         if not self._waiting or self._is_asking:
             return
         self._is_asking = True
-        pause_s = self._not_before - time.monotonic()
+        between_s = _BETWEEN_S if self._is_agreed() else _BETWEEN_IN_DISAGREEMENT_S
+        pause_s = self._asked_at + between_s - time.monotonic()
         if pause_s > 0:
             self._timers.after(pause_s, self._ask)
         else:
             self._ask()
 
     def _ask(self) -> None:
-        self._not_before = time.monotonic() + self._pause_s
+        self._asked_at = time.monotonic()
         came = len(self._waiting)
         self._ask_version(lambda version: self._on_version(version, came))
 

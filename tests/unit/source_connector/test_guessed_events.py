@@ -35,8 +35,18 @@ class Case:
             self.tracker, self.looks.append, self.timers, Notices(logging.getLogger("guessed"))
         )
 
-    def find(self, version: UUID) -> None:
-        self.tracker.refresh(VersionedTable(version, SEM, is_agreed=True), self.tracker.stale_marks)
+    def find(self, version: UUID, *, is_agreed: bool = True) -> None:
+        self.tracker.refresh(VersionedTable(version, SEM, is_agreed), self.tracker.stale_marks)
+
+    def answer(self, version: UUID, *, is_agreed: bool) -> bool:
+        """Answer a look, and the read of the table that follows. False when nobody looks."""
+        self.timers.run_due()
+        if not self.looks:
+            return False
+        self.looks.pop(0)(version)
+        if self.tracker.is_stale:
+            self.find(version, is_agreed=is_agreed)
+        return True
 
     def add(self, name: str) -> None:
         message_id: Any = name
@@ -88,3 +98,45 @@ def test_a_look_that_is_not_answered_is_made_again_after_a_pause(monkeypatch: py
     case.timers.run_due()
     case.looks[1](VERSION)
     assert case.understood() == ["first"]
+
+
+def test_messages_wait_while_a_node_that_lags_may_have_given_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is read once a second, and the messages are understood, in their order, when the nodes agree."""
+    now = [100.0]
+    monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: now[0])
+    case = Case()
+    reads = 0
+    for number in range(100):
+        case.add(f"m{number}")
+        assert case.understood() == []
+        reads += case.answer(LATER, is_agreed=False)
+        assert case.understood() == []
+        now[0] += 0.051
+    assert reads == 5
+    now[0] += 1
+    case.answer(LATER, is_agreed=True)
+    assert case.understood() == [f"m{number}" for number in range(100)]
+    case.add("next")
+    case.understood()
+    now[0] += 0.05
+    case.answer(LATER, is_agreed=True)
+    assert case.understood() == ["next"]
+
+
+def test_messages_wait_for_no_agreement_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node has another version for hours. Each message is read by a table that was read after it came."""
+    now = [100.0]
+    monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: now[0])
+    case = Case()
+    case.add("first")
+    understood = []
+    for _ in range(60):
+        understood += case.understood()
+        case.answer(LATER, is_agreed=False)
+        understood += [(round(now[0]), each) for each in case.understood()]
+        now[0] += 1
+    assert understood == [(150, "first")]
+    case.add("second")
+    assert (case.understood(), case.answer(LATER, is_agreed=False), case.understood()) == ([], True, ["second"])
+    case.add("third")
+    assert (case.understood(), case.answer(LATER, is_agreed=False)) == ([], False)

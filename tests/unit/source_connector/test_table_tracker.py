@@ -86,14 +86,17 @@ def test_a_column_that_a_node_does_not_show_yet_is_waited_for() -> None:
     assert (tracker.is_stale, tracker.schema_id) == (False, 2)
 
 
-def test_a_column_is_not_waited_for_where_the_nodes_go_on_disagreeing() -> None:
+def test_a_column_is_not_waited_for_where_the_nodes_go_on_disagreeing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was dropped, and some node has another version for hours, as during an upgrade."""
+    now = [100.0]
+    monkeypatch.setattr("source_connector.tables.table_tracker.time.monotonic", lambda: now[0])
     tracked = Tracked()
     tracker = tracked.tracker
     tracker.meet_columns(["dropped"])
-    for _ in range(9):
+    for _ in range(20):  # however many reads there are
         with pytest.raises(FetchError):
             tracked.refresh(is_agreed=False)
+        now[0] += 2.5
     tracked.refresh(is_agreed=False)
     assert not tracker.is_stale
     tracker.meet_columns(["other"])
@@ -113,6 +116,32 @@ def test_a_table_that_was_read_while_the_nodes_disagreed_is_read_again_at_the_ne
     tracked.refresh()
     tracked.tracker.meet_version(tracked.schema.version)
     assert not tracked.tracker.is_stale
+
+
+def test_a_table_of_a_long_disagreement_is_read_again_until_the_nodes_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be that of a node that lagged all the time, and no later change of the schema would have it read."""
+    now = [100.0]
+    monkeypatch.setattr("source_connector.tables.table_tracker.time.monotonic", lambda: now[0])
+    tracked = Tracked()
+    tracker = tracked.tracker
+    tracked.schema.number += 1
+    believed = []
+    for _ in range(13):
+        tracker.meet_version(tracked.schema.version)
+        assert tracker.is_stale
+        tracked.refresh(is_agreed=False)
+        believed.append(tracker.is_believed)
+        now[0] += 5
+    assert (believed, tracker.is_agreed) == ([False] * 10 + [True] * 3, False)
+    tracked.schema.current = table(columns=("v", "new"), table_id=NOW)
+    tracker.meet_version(tracked.schema.version)
+    assert tracker.is_stale
+    tracked.refresh()
+    assert (tracker.schema_id, tracker.is_agreed, tracker.is_believed) == (2, True, True)
+    tracker.meet_version(tracked.schema.version)
+    assert not tracker.is_stale
+    tracked.refresh(is_agreed=False)
+    assert not tracker.is_believed
 
 
 def test_an_event_of_a_column_that_was_not_there_asks_whether_it_was_added_since() -> None:

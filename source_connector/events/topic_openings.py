@@ -21,6 +21,8 @@ LATER_S: Final = 0.2
 """When to ask again for what is being opened."""
 _BACKOFF: Final = Backoff(0.5, 30.0)
 _MOST_AT_ONCE: Final = 8
+# Of those whose last attempt failed. Each may take half a minute, and must not keep the others from beginning.
+_MOST_AGAIN: Final = _MOST_AT_ONCE // 2
 
 
 class TopicOpenings(Generic[_T]):
@@ -28,6 +30,8 @@ class TopicOpenings(Generic[_T]):
 
     Each attempt has a thread of its own. `post` takes the step that follows, for the owner's thread; `on_failure` is told
     there of an attempt that failed. A topic is tried again after a pause that grows, when it is asked for.
+
+    There are some attempts at once, and the topics take turns in the order in which they were asked for.
     """
 
     def __init__(
@@ -41,20 +45,33 @@ class TopicOpenings(Generic[_T]):
         self._on_failure = on_failure
         self.opened: Final[dict[str, _T]] = {}
         self._under_way: set[str] = set()
+        # Dicts as ordered sets.
+        self._wanted: dict[str, None] = {}
+        self._wanted_again: dict[str, None] = {}
+        self._refused: set[str] = set()
+        """Whose last attempt failed."""
         self._failures: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
 
     def get(self, topic: str) -> _T | None:
         """None while it cannot be used: it is being opened, or the pause after a failure is not over."""
         found = self.opened.get(topic)
-        if found is None and self._may_begin(topic):
-            self._under_way.add(topic)
-            threading.Thread(target=self._open, args=(topic,), name=f"opener of {topic}", daemon=True).start()
+        if found is None and topic not in self._under_way and self._not_before.get(topic, 0.0) <= time.monotonic():
+            wanted = self._wanted_again if topic in self._refused else self._wanted
+            wanted[topic] = None
+            self._begin_wanted()
         return found
 
-    def _may_begin(self, topic: str) -> bool:
-        is_free = topic not in self._under_way and len(self._under_way) < _MOST_AT_ONCE
-        return is_free and self._not_before.get(topic, 0.0) <= time.monotonic()
+    def _begin_wanted(self) -> None:
+        while len(self._under_way) < _MOST_AT_ONCE:
+            may_try_again = len(self._under_way & self._refused) < _MOST_AGAIN
+            wanted = self._wanted or (self._wanted_again if may_try_again else None)
+            if not wanted:
+                return
+            topic = next(iter(wanted))
+            del wanted[topic]
+            self._under_way.add(topic)
+            threading.Thread(target=self._open, args=(topic,), name=f"opener of {topic}", daemon=True).start()
 
     def wait_s(self, topic: str) -> float:
         """When to ask again for what `get` does not have, in seconds from now."""
@@ -76,11 +93,13 @@ class TopicOpenings(Generic[_T]):
 
     def _opened(self, topic: str, found: _T) -> None:
         self._under_way.discard(topic)
+        self._refused.discard(topic)
         self._failures.pop(topic, None)
         self.opened[topic] = found
 
     def _failed(self, topic: str, error: Exception) -> None:
         self._under_way.discard(topic)
+        self._refused.add(topic)
         self._pause(topic)
         self._on_failure(topic, error)
 

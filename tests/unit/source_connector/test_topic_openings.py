@@ -80,6 +80,60 @@ def test_many_topics_that_nobody_serves_have_some_threads_at_once() -> None:
     assert len(opening.openings.opened) == 12
 
 
+class Refused:
+    """Openings of some topics that nobody serves: each was tried, and may be tried again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, topics: str) -> None:
+        self.now = 100.0
+        monkeypatch.setattr("source_connector.events.topic_openings.time.monotonic", lambda: self.now)
+        self.topics = topics
+        self.opening = Opening()
+        self.opening.error = ConnectionError("nobody serves it")
+        self.opening.go_on.set()
+        for topic in topics:
+            self.opening.openings.get(topic)
+            self.opening.step()
+        self.opening.attempts.clear()
+        self.now += 31
+
+    def ask(self) -> None:
+        for topic in self.topics:
+            self.opening.openings.get(topic)
+
+
+def test_topics_that_nobody_serves_keep_no_other_one_from_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, and although they are asked for first. One that was open is none of them."""
+    refused = Refused(monkeypatch, "abcdefghijklmnopqrst")
+    opening = refused.opening
+    opening.error = None
+    opening.openings.get("was open")
+    opening.step()
+    opening.openings.drop("was open")
+    refused.now += 31
+    opening.go_on.clear()
+    refused.ask()
+    opening.openings.get("good")
+    opening.openings.get("was open")
+    opening.go_on.set()
+    for _ in range(6):
+        opening.step()
+    assert opening.openings.opened.keys() == {*"abcd", "good", "was open"}
+
+
+def test_topics_that_nobody_serves_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one of them that is served again would never be opened."""
+    refused = Refused(monkeypatch, "abcdefghijkl")
+    opening = refused.opening
+    for _ in range(6):
+        opening.go_on.clear()
+        refused.ask()
+        opening.go_on.set()
+        for _ in range(4):
+            opening.step()
+        refused.now += 31
+    assert sorted(opening.attempts) == sorted("abcdefghijkl" * 2)
+
+
 def test_what_failed_while_it_was_used_is_opened_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many of its messages failed at once."""
     now = [100.0]

@@ -190,7 +190,7 @@ class ExpiryTopics(Stage):
         # By target, second and table.
         self._waiting: dict[tuple[str, int, int], _Packed] = {}
         self._held: list[tuple[float, int, _Held]] = []
-        # Of each expiry topic: a table whose events topic takes nothing stops no other one.
+        # Messages of each expiry topic that are not acknowledged: a table whose events topic takes nothing stops no other one.
         self._held_of: Counter[str] = Counter()
         self._paused: dict[str, pulsar.Consumer] = {}
         self._numbers = itertools.count()
@@ -490,6 +490,10 @@ class ExpiryTopics(Stage):
         # Keys that are due later were delivered early so that ledgers can be deleted.
         at_s = now_s if held.second - now_s > _TOO_EARLY_S else held.second + _BEHIND_S
         self._hold_until(held, at_s)
+        self._held_of[topic] += 1
+        if self._held_of[topic] > _MOST_HELD and topic not in self._paused:
+            self._paused[topic] = consumer
+            consumer.pause_message_listener()
 
     def _cannot_wait(self, topic: str) -> None:
         """Nothing waits there, so nothing is to be acknowledged: the messages stay for a broker that delays."""
@@ -504,21 +508,12 @@ class ExpiryTopics(Stage):
 
     def _hold_until(self, held: _Held, at_s: float) -> None:
         heapq.heappush(self._held, (at_s, next(self._numbers), held))
-        self._held_of[held.topic] += 1
-        if self._held_of[held.topic] > _MOST_HELD and held.topic not in self._paused:
-            self._paused[held.topic] = held.consumer
-            held.consumer.pause_message_listener()
 
     def _forward_due(self) -> None:
         now_s = self._time_s()
         while self._held and self._held[0][0] <= now_s:
             _, _, held = heapq.heappop(self._held)
-            self._held_of[held.topic] -= 1
             self._forward(held, now_s)
-        for topic, consumer in list(self._paused.items()):
-            if self._held_of[topic] < _MOST_HELD // 2:
-                del self._paused[topic]
-                consumer.resume_message_listener()
 
     def _forward(self, held: _Held, now_s: float) -> None:
         """To the events topic; what is due much later, to the expiry topic once more."""
@@ -561,6 +556,9 @@ class ExpiryTopics(Stage):
     def _taken(self, held: _Held, to: str) -> None:
         self._in_flight[to] -= 1
         _acknowledge(held.consumer, held.message)
+        self._held_of[held.topic] -= 1
+        if held.topic in self._paused and self._held_of[held.topic] < _MOST_HELD // 2:
+            self._paused.pop(held.topic).resume_message_listener()
 
     def _not_forwarded(self, held: _Held, producers: TopicOpenings[pulsar.Producer], to: str, reason: str) -> None:
         self._in_flight[to] -= 1

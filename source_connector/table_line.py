@@ -200,16 +200,27 @@ class TableLine:
         self._life.record_answered(task)
         self._attempts.record_answered(task, refused=refused)
 
-    def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
-        """Take this step of the attempt after the delay."""
+    def later(
+        self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "", is_long: bool = False
+    ) -> None:
+        """Take this step of the attempt after the delay; one that `is_long`, behind a truncation that is told then."""
         if counted_as:
             self._stages.metrics.counters[counted_as] += 1
+        if is_long:
+            self._stages.timers.after(delay_s, partial(self._take_long, task, task.attempts, step))
+            return
         self._steps_planned += 1
         self._stages.timers.after(delay_s, partial(self._take_planned, task, task.attempts, step))
 
     def _take_planned(self, task: Task, attempt: int, step: Callable[[], None]) -> None:
         self._steps_planned -= 1
         self._attempts.step(task, attempt, step)
+
+    def _take_long(self, task: Task, attempt: int, step: Callable[[], None]) -> None:
+        if self.may_read_waiting or self._life.dismisses(task):
+            self._attempts.step(task, attempt, step)
+        else:
+            self._stages.timers.after(self._stages.limits.backoff_s, partial(self._take_long, task, attempt, step))
 
     def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
         """Remember what is proven, acknowledge the events, let the next ones of the key start."""
@@ -245,7 +256,8 @@ class TableLine:
     def _is_quiet(self) -> bool:
         """No row is being read, nor will one be by a task under way, and the broker has answered for all records.
 
-        A task whose attempt failed is no longer under way: it begins again behind the truncation.
+        A task whose attempt failed is no longer under way, nor is one that waits for a column to expire: they go on behind the
+        truncation.
         """
         return not self._reads and not self._steps_planned and not self._stages.outbox.tasks_of(self)
 

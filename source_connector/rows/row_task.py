@@ -130,7 +130,9 @@ class RowTask(Task):
             return True
         self._expiry_reads += 1
         if wait_s > 0.0 and self._expiry_reads < _EXPIRY_READS:
-            self.owner.later(self, wait_s, self._read_with_what_waits, counted_as="expiries_looked_at_again")
+            self._published = None  # behind a truncation the same row is to be published again
+            step = self._read_with_what_waits
+            self.owner.later(self, wait_s, step, counted_as="expiries_looked_at_again", is_long=True)
         else:
             self._settle()
         return False

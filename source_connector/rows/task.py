@@ -151,8 +151,13 @@ class TaskOwner(Protocol):
     def cluster_time_s(self) -> float:
         """Seconds since the epoch, by Cassandra's clock."""
 
-    def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
-        """Take this step of the attempt after the delay. `counted_as` names a metric that counts it."""
+    def later(
+        self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "", is_long: bool = False
+    ) -> None:
+        """Take this step of the attempt after the delay. `counted_as` names a metric that counts it.
+
+        A truncation does not wait for a step that `is_long`: the step waits for the truncation.
+        """
 
     @property
     def reading(self) -> Reading:

@@ -92,7 +92,9 @@ class TaskOwner:
     def cluster_time_s(self) -> float:
         return time.time()
 
-    def later(self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "") -> None:
+    def later(
+        self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "", is_long: bool = False
+    ) -> None:
         self.steps.append((delay_s, step))
 
     def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None: ...

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from schemas.mutation_event import MutationEvent
+from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent
 from schemas.truncation import Truncation
 from source_connector.errors import FetchError
-from tests.unit.source_connector.events import event
+from tests.unit.source_connector.events import event, read_at
 from tests.unit.source_connector.table_line_case import GOOD, Case
 from tests.unit.source_connector.test_table_clearings import _NOTED, _OTHER, _stored, _tell
 from tests.unit.source_connector.test_table_line import EXPIRING
@@ -103,3 +103,24 @@ def test_an_expiry_that_is_stored_behind_the_truncation_makes_no_event_known(cas
     assert case.around.settled == [1, 1]
     case.receive(event(1, digest=1))
     assert _read(case) == [1]
+
+
+def test_a_column_that_is_about_to_expire_holds_up_no_truncation(case: Case) -> None:
+    """Its next read comes seconds later, and then behind the truncation, with what survived that."""
+    due = event(1, digest=1, writetime_us=None, live_us=None, expiry_time_s=605)
+    case.receive(due, segment_id=EXPIRY_SEGMENT_ID)
+    case.answer((*EXPIRING[:2], (4).to_bytes(4, "big"), read_at(601)))
+    assert case.counters["expiries_looked_at_again"] == 1
+    _tell(case)
+    case.receive(event(1, digest=2))
+    _truncated_everywhere(case)
+    assert len(case.around.clearings) == 1
+    for _ in range(5):
+        _pass(case)
+    assert case.around.reads == []
+    _stored(case)
+    _pass(case)
+    assert _read(case) == [1, 2]
+    case.answer(GOOD)
+    case.taken(1)
+    assert case.around.settled == [1, 1, 1]

@@ -250,8 +250,9 @@ class EventProducers:
                 )
             )
         except PublishError:
-            # The next attempt to open the topic reports it.
+            # The next attempt to open the topic reports it, also that of an agent after this one.
             self._checks.note_lost(topic, reason)
+            self._checks.save()
             raise
 
     def _why_lost(self, topic: str) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,9 +29,9 @@ _TIMEOUT_S: Final = 15.0
 _DONE: Final = frozenset({200, 204, 409})
 # Of new messages, before a topic is compacted.
 _COMPACTION_BYTES: Final = 1024 * 1024
-# Deletions at the same time, and how often they are tried before others of the agent's threads have their turn.
+# Deletions at the same time, and how long they are repeated before others of the agent's threads have their turn.
 _MOST_REQUESTS: Final = 16
-_MOST_ROUNDS: Final = 20
+_MAKING_S: Final = 5.0
 _STATS: Final = "stats?getPreciseBacklog=true"
 _MARK: Final = "cdc-subscription"
 """Property of a subscription. One that was removed and made again does not have the mark of the one that was there."""
@@ -147,26 +148,31 @@ class EventsTopics(AdminClient[httpx.Response]):
             return
         made = self._call("PUT", topic, f"{path}/partitions", partitions)
         if made.status_code == httpx.codes.CONFLICT and not self._has_partitions(topic, is_known=is_known):
-            made = self._make_again(topic, path, partitions)
+            made = self._make_again(topic, path, partitions, is_known=is_known)
         if made.status_code == httpx.codes.NO_CONTENT:
             self._made.add(topic)
             _log.info("created events topic %s with %d partitions", topic, partitions)
 
-    def _make_again(self, topic: str, path: str, partitions: int) -> httpx.Response:
+    def _make_again(self, topic: str, path: str, partitions: int, *, is_known: bool) -> httpx.Response:
         """Make a topic of which clients have made bare partitions since it was deleted, or one without partitions.
 
         The broker refuses it while one of these exists, and a client makes its partition again a tenth of a second after it was
-        deleted. So they are deleted all at the same time, and again at once: a client that meets a deletion waits longer.
+        deleted. So they are deleted all at the same time, and again at once: a client that meets a deletion waits longer. Another
+        agent may have made the topic meanwhile: then it stays.
         """
+        ends_at = time.monotonic() + _MAKING_S
         bare = [path, *(f"{path}-partition-{index}" for index in range(partitions))]
         with ThreadPoolExecutor(min(len(bare), _MOST_REQUESTS)) as requests:
-            for _ in range(_MOST_ROUNDS):
+            while True:
                 list(requests.map(lambda each: self._call("DELETE", topic, f"{each}?force=true"), bare))
                 made = self._call("PUT", topic, f"{path}/partitions", partitions)
-                if made.status_code != httpx.codes.CONFLICT:
+                if made.status_code != httpx.codes.CONFLICT or self._has_partitions(topic, is_known=is_known):
                     return made
-        # Without the topic a subscription would make one without partitions.
-        raise PublishError(topic, "was deleted, and clients make its partitions again before it can be made")
+                if time.monotonic() >= ends_at:
+                    # Without the topic a subscription would make one without partitions.
+                    raise PublishError(
+                        topic, "was deleted, and clients make its partitions again before it can be made"
+                    )
 
     def _has_partitions(self, topic: str, *, is_known: bool) -> bool:
         """Whether it exists, with partitions if it is known to have had some."""

@@ -104,8 +104,13 @@ class ProgressReporter(Stage):
         """
         with self._file_lock:
             self._forgotten[keyspace, table] = time.time_ns() // 1_000_000
-            if self._stored is not None:
+            if self._stored is None:
+                return
+            try:
                 self._write(self._stored)
+            except PublishError:
+                # The disk may be full of events that are held for this topic, which is not opened before this has returned.
+                self._remove_file()
 
     def ages_s(self) -> dict[str, float]:
         """By table: seconds since the time before which the events topic has everything; for any thread."""
@@ -221,6 +226,14 @@ class ProgressReporter(Stage):
             raise PublishError("the progress topic", f"{self._path} cannot be written ({error.strerror})") from error
         self._stored = kept
         return payload
+
+    def _remove_file(self) -> None:
+        """An agent after this one begins with the times of its own records."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise PublishError("the progress topic", f"{self._path} cannot be removed ({error.strerror})") from error
+        self._stored = None
 
     def _without_forgotten(self, table: TableProgress) -> TableProgress:
         forgotten_ms = self._forgotten.get((table.keyspace, table.table), -1)

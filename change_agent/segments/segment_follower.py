@@ -241,6 +241,9 @@ class SegmentFollower:
         for a while, they come back unread. Those that an earlier process has read and not deleted are published twice.
         """
         keys, found = {each.key for each in segments}, []
+        # The guard moves those that wait for something else than to be read.
+        moved = [each.key for each in segments if each.is_spilled and self._was_in_cdc_raw(each.key)]
+        self._read_here = self._read_here.adding(moved, self.listed)
         for segment in segments:
             if not segment.is_spilled or segment.key not in self._ended or segment.key in self._read_here:
                 found.append(segment)
@@ -252,6 +255,10 @@ class SegmentFollower:
                 _log.warning("%s counts as finished, but may be unread: it is read before it is deleted", segment.path)
             found.append(again)
         return sorted(found, key=lambda each: each.key)
+
+    def _was_in_cdc_raw(self, key: SegmentKey) -> bool:
+        before = self.listed.get(key)
+        return before is not None and not before.is_spilled and key in self._ended
 
     def _read_new(self, segments: list[ReadableSegment], now_ms: int) -> None:
         self._forget_read_again()
@@ -283,8 +290,15 @@ class SegmentFollower:
 
         So is one with a stored fault: it may have been set aside, mended and queued again before its end was stored.
         """
-        self._ended = self._ended.removing(self._read_again - self.listed.keys())
-        self._read_again &= self.listed.keys()
+        progress = self._positions.progress()
+        # One whose events are not all acknowledged is still in work: its folder was only away for a moment.
+        gone = {
+            each
+            for each in self._read_again - self.listed.keys()
+            if each not in progress or progress[each].fault is not None
+        }
+        self._ended = self._ended.removing(gone)
+        self._read_again -= gone
         places = self._stored.segments
         old = {key for key, each in places.items() if is_read_again(key) and (each.fault or key not in self.listed)}
         if old:

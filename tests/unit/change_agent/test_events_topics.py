@@ -14,6 +14,7 @@ import pytest
 from change_agent.configuration.pulsar_auth import PulsarAuth
 from change_agent.errors import PublishError, TopicLostError
 from change_agent.positions.inflight import Place
+from change_agent.publishing import events_topics
 from change_agent.publishing.event_producers import EventProducers
 from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.partition_counts import PartitionCounts
@@ -35,8 +36,23 @@ class _Server(ThreadingHTTPServer):
         self.answers: dict[tuple[str, str], tuple[int, object]] = {}
         self.requests: list[tuple[str, str, object]] = []
         self.authorization: str | None = None
-        self.conflicts = 0
-        """So many times it refuses to make a topic, which does not exist before."""
+        self.conflicts: int | None = None
+        """So many times it refuses to make a topic, which does not exist before it is made (None: as `answers` say)."""
+        self.is_made = False
+        """Whether the topic is there; after the last refusal, if somebody else has made it."""
+        self.made_by_others = False
+
+    def makes(self, method: str) -> tuple[int, object] | None:
+        """The answer to a request for the topic's partitions while it does not exist; None when it does."""
+        if self.conflicts is None or self.is_made:
+            return None
+        if method == "PUT" and not self.conflicts:
+            self.is_made = True
+            return None
+        if method == "PUT":
+            self.conflicts -= 1
+            self.is_made = self.made_by_others and not self.conflicts
+        return (409 if method == "PUT" else 404), {"reason": "bare partitions exist"}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -56,9 +72,8 @@ class _Handler(BaseHTTPRequestHandler):
         server.requests.append((method, self.path, json.loads(body) if body else None))
         server.authorization = self.headers.get("Authorization")
         status, content = server.answers.get((method, self.path), (404, {"reason": "not found"}))
-        if server.conflicts and self.path.endswith("/partitions"):
-            status, content = (409 if method == "PUT" else 404), {"reason": "bare partitions exist"}
-            server.conflicts -= method == "PUT"
+        if self.path.endswith("/partitions"):
+            status, content = server.makes(method) or (status, content)
         data = json.dumps(content).encode()
         self.send_response(status)
         if status != 204:
@@ -351,15 +366,18 @@ _REFUSED_BARE = {
 }
 
 
-def test_what_clients_made_of_a_deleted_topic_gives_way_to_the_topic(server: _Server) -> None:
+def test_what_clients_made_of_a_deleted_topic_gives_way_to_the_topic(
+    server: _Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One without partitions stands in its place, and bare partitions: nothing is subscribed before they are gone."""
+    monkeypatch.setattr(events_topics, "_MAKING_S", 0.2)
     server.answers = dict(_REFUSED_BARE)
     with pytest.raises(PublishError, match="was deleted, and clients make its partitions again"):
         _topics(server).ensure(_TOPIC, known=2)
     asked = [(method, path) for method, path, _ in server.requests]
     assert asked[:2] == [("PUT", f"{_PATH}/partitions"), ("GET", f"{_PATH}/partitions")]
-    rounds = [asked[start : start + 4] for start in range(2, len(asked), 4)]
-    assert len(rounds) == 20
+    rounds = [asked[start : start + 5] for start in range(2, len(asked), 5)]
+    assert len(rounds) > 1
     for each in rounds:
         # The deletions are sent at the same time.
         assert sorted(each[:3]) == [
@@ -367,7 +385,21 @@ def test_what_clients_made_of_a_deleted_topic_gives_way_to_the_topic(server: _Se
             ("DELETE", f"{_PATH}-partition-1?force=true"),
             ("DELETE", f"{_PATH}?force=true"),
         ]
-        assert each[3] == ("PUT", f"{_PATH}/partitions")
+        assert each[3:] == [("PUT", f"{_PATH}/partitions"), ("GET", f"{_PATH}/partitions")]
+
+
+def test_a_topic_that_another_agent_has_made_meanwhile_stays(server: _Server) -> None:
+    """All agents of a cluster find its loss at the same time; its partitions hold acknowledged events by now."""
+    server.conflicts, server.made_by_others = 2, True
+    server.answers = {
+        **_REFUSED_BARE,
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 2}),
+        ("PUT", f"{_PATH}/subscription/sub"): (409, {"reason": "it exists"}),
+        ("GET", _STATS): _stats(2, "sub"),
+    }
+    assert _topics(server).ensure(_TOPIC, known=2).partitions == 2
+    deleted = [path for method, path, _ in server.requests if method == "DELETE"]
+    assert len(deleted) == len(set(deleted)) == 3, "one round, before the other agent had made it"
 
 
 def test_a_topic_whose_partitions_come_back_is_made_in_a_later_round(server: _Server) -> None:

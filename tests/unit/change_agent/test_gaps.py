@@ -13,6 +13,8 @@ import pytest
 from change_agent.cdc_raw.listing import SegmentListing
 from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError
+from change_agent.positions.offsets import OffsetStore, StoredPositions
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import Stops
 from change_agent.publishing.event_producers import EventProducer, OnResult
 from change_agent.segments.gap_detector import GapDetector
@@ -162,6 +164,61 @@ def test_spilled_segments_whose_disk_was_away_are_read_when_it_is_there_again(tm
     agent.stop()
     assert len(set(agent.places())) == len(agent.published) == 3
     assert {each.header.segment_id for each in agent.published} == {_ID}
+
+
+def _finished(folder: Path, archive: object = None) -> StagedAgent:
+    """An agent whose stored positions call the segment finished."""
+    store = OffsetStore(folder / "work")
+    store.store(StoredPositions(segments={}, finished=SegmentIds.of([_ID])))
+    store.close()
+    return StagedAgent(folder, MemoryTables(GOLDEN.tables()), archiving=archive)
+
+
+def test_a_spilled_segment_that_is_read_once_more_is_not_read_again_when_its_disk_is_away_for_a_moment(
+    tmp_path: Path,
+) -> None:
+    """Its events wait for the broker: acknowledgements of the first reading would end the account of a second one."""
+    (tmp_path / "work").mkdir()
+    agent = _finished(tmp_path)
+    agent.acknowledges = False
+    log = agent.spill / f"CommitLog-7-{_ID}.log"
+    log.write_bytes(segment_bytes(_ID, [payloads(3)]))
+    agent.start()
+    wait_until(lambda: len(agent.published) == 3, "it is read")
+    agent.spill.rename(tmp_path / "disk")
+    wait_until(lambda: not agent.follower.listed, "its disk is away")
+    (tmp_path / "disk").rename(agent.spill)
+    wait_until(lambda: bool(agent.follower.listed), "its disk is there again")
+    agent.positions.acknowledge(tracked_entries(list(agent.published)), 3, 0)
+    wait_until(lambda: not log.exists(), "it is deleted")
+    agent.stop()
+    assert len(agent.published) == 3
+
+
+def test_a_finished_segment_that_the_guard_moves_is_not_read_once_more(tmp_path: Path) -> None:
+    """It was in cdc_raw all the time, and waited for the archive."""
+
+    class Archive:
+        failures = 0
+        is_there = False
+
+        def is_archived(self, log: Path) -> bool:
+            return self.is_there
+
+    (tmp_path / "work").mkdir()
+    archive = Archive()
+    agent = _finished(tmp_path, archive)
+    content = segment_bytes(_ID, [payloads(3)])
+    log = agent.segment(_ID, content, f"{len(content)}\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: _ID in agent.follower.listed, "it is listed")
+    log.rename(agent.spill / log.name)
+    (agent.cdc_raw / f"CommitLog-7-{_ID}_cdc.idx").unlink()
+    wait_until(lambda: any(each.is_spilled for each in agent.follower.listed.values()), "it is found where it is now")
+    archive.is_there = True
+    wait_until(lambda: list(agent.spill.iterdir()) == [], "it is deleted")
+    agent.stop()
+    assert agent.published == []
 
 
 def test_no_time_is_promised_before_a_segment_is_missed_that_went_while_the_agent_was_down(tmp_path: Path) -> None:

@@ -158,6 +158,19 @@ def test_a_record_that_was_made_before_the_loss_does_not_bring_its_checkpoints_b
         assert [len(each.checkpoints) for each in record.tables] == [0, 1]
 
 
+def test_on_a_full_disk_the_file_with_checkpoints_of_a_lost_topic_goes(tmp_path: Path) -> None:
+    """Its topic must be opened, for only that makes room."""
+    line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5)})
+    reporter = _reporter(line, tmp_path)
+    reporter.start()
+    wait_until(lambda: len(line.sent) == 1, "a record is sent")
+    reporter.stop()
+    (tmp_path / "progress.tmp").mkdir()
+    reporter.forget("ks", "a")
+    assert stored_progress(tmp_path) is None
+    reporter.forget("ks", "a")
+
+
 def test_checkpoints_that_cannot_be_taken_from_the_disk_are_told(tmp_path: Path) -> None:
     """Then the loss must not be reported yet; they are taken back when it is tried again."""
     line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5)})
@@ -166,9 +179,12 @@ def test_checkpoints_that_cannot_be_taken_from_the_disk_are_told(tmp_path: Path)
     wait_until(lambda: len(line.sent) == 1, "a record is sent")
     reporter.stop()
     (tmp_path / "progress.tmp").mkdir()
-    with pytest.raises(PublishError, match=r"progress\.avro cannot be written"):
+    (tmp_path / "progress.avro").rename(tmp_path / "kept")
+    (tmp_path / "progress.avro").mkdir()
+    with pytest.raises(PublishError, match=r"progress\.avro cannot be removed"):
         reporter.forget("ks", "a")
     (tmp_path / "progress.tmp").rmdir()
+    (tmp_path / "progress.avro").rmdir()
     reporter.forget("ks", "a")
     assert _stored(tmp_path).tables[0].checkpoints == ()
 

@@ -26,7 +26,7 @@ from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.completeness import Completeness
 from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_batch import MirrorBatch, MirrorSettings
-from spark_bridge.jobs.mirror_state import Applied, MirrorTables, refuse_lost_records
+from spark_bridge.jobs.mirror_state import Applied, MirrorTables, known_creations, refuse_lost_records
 from spark_bridge.jobs.resync import Outcome, resync
 from spark_bridge.reading.folders import HadoopFolder
 from spark_bridge.reading.micro_batch import has_batches, is_to_be_repeated, logged_end
@@ -266,6 +266,7 @@ def _prepare(
         tables.begin_anew()
     elif not has_batches(checkpoint, folder_of):
         # an earlier checkpoint may have been lost, maybe after a run that failed
+        known_creations(applied, options)
         refuse_lost_records(applied, options)
         tables.give_up_epoch()
     elif applied.begun is not None and not is_to_be_repeated(checkpoint, folder_of):
@@ -276,7 +277,7 @@ def _prepare(
 
 def given_from(applied: Applied, given: Mapping[str, str]) -> Mapping[str, str]:
     """The options of the stream: `startingOffsets` is for the first records of a new mirror."""
-    if not (applied.positions or applied.begins_anew):
+    if not (applied.positions or applied.begins_anew or applied.epoch):
         return given
     return {name: each for name, each in given.items() if name.lower() != "startingoffsets"}
 

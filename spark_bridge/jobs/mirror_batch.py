@@ -158,6 +158,10 @@ class MirrorBatch:
         for part in [*parts, batch]:
             counts.update(self._apply_records(part, () if is_divided else left, is_whole=not left))
             counts.update(self._clear(batch, pending))
+        if self._tables.applied().begun is not None:
+            # The micro-batch has none of the records that the epoch was begun with: they are not read again.
+            self._tables.give_up_epoch()
+            counts.update(self.settle(batch))
         return counts
 
     def settle(self, batch: DataFrame) -> Mapping[str, int]:

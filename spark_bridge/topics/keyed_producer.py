@@ -137,7 +137,7 @@ class KeyedProducer:
             self.close()
 
     def send(self, record: KeyedRecord) -> None:
-        """In the order of their numbers; what is stored already is not sent again."""
+        """In the order of their numbers; what the broker took before is not sent again."""
         if record.number <= self.last_number:
             return
         if self._batch.records and (

@@ -83,3 +83,4 @@ def test_a_mirror_begins_at_the_starting_offsets_once() -> None:
     assert given_from(Applied(), given) == given
     assert given_from(Applied(positions={TOPIC: (7, 2, -1)}), given) == without
     assert given_from(Applied(begins_anew=True), given) == without
+    assert given_from(Applied(epoch=1, repeated_until={}), given) == without, "its first micro-batch was given up"

@@ -131,11 +131,16 @@ class RowTask(Task):
         self._expiry_reads += 1
         if wait_s > 0.0 and self._expiry_reads < _EXPIRY_READS:
             self._published = None  # behind a truncation the same row is to be published again
-            step = self._read_with_what_waits
+            step = self._look_at_expiry_again
             self.owner.later(self, wait_s, step, counted_as="expiries_looked_at_again", is_long=True)
         else:
             self._settle()
         return False
+
+    def _look_at_expiry_again(self) -> None:
+        """A change that waits may have come a moment ago, so that a replica does not show it yet: the task counts as just begun."""
+        self._started_at, self._early_reads = time.monotonic(), 0
+        self._read_with_what_waits()
 
     def _asks_again(self, rows: Rows, row: RawRow | None) -> bool:
         """Of a read that leaves an event unproven: whether there is one more to come, of more replicas or later."""

@@ -37,6 +37,7 @@ class GuessedEvents:
 
     def __init__(self, table: TableTracker, ask_version: AskVersion, timers: Timers, notices: Notices) -> None:
         self._table = table
+        self._notices = notices
         self._checks = VersionChecks[DataStaxMessage](
             ask_version,
             self._on_version,
@@ -59,6 +60,11 @@ class GuessedEvents:
             return
         checked, self._checking = self._checking, []
         if not self._table.is_believed:
+            if checked:
+                name = self._table.projection.table.full_name
+                self._notices.say(
+                    name, f"{name}: events of DataStax's agents wait while the nodes disagree about the schema"
+                )
             self._checks.add_again(checked)
             self._checks.work()
             return

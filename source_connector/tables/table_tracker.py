@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 _PATIENCE: Final = 10
 # A node that lags for longer is down, or its version stays another one, as during an upgrade.
 _BELIEVED_AFTER_S: Final = 50.0
+# Of a disagreement that no read has met for longer, nobody knows whether it is still the same.
+_UNSEEN_S: Final = 15.0
 
 
 class Standing(Enum):
@@ -69,6 +71,8 @@ class TableTracker:
         """Columns that events named, and that the table of the known version does not have."""
         self._disagreeing_since: float | None = None
         """When the first of the reads in a row ended during which the nodes disagreed about the schema."""
+        self._disagreed_at = 0.0
+        """When the last read ended."""
         self._past_ids: set[UUID] = set()
         self._foreign_ids: set[UUID] = set()
         self._asked_ids: dict[UUID, int] = {}
@@ -197,8 +201,9 @@ class TableTracker:
         now = time.monotonic()
         if is_agreed:
             self._disagreeing_since = None
-        elif self._disagreeing_since is None:
+        elif self._disagreeing_since is None or now - self._disagreed_at > _UNSEEN_S:
             self._disagreeing_since = now
+        self._disagreed_at = now
         self._version = version if is_agreed else None
         since = self._disagreeing_since
         self.is_believed = since is None or now - since >= _BELIEVED_AFTER_S

@@ -144,6 +144,17 @@ def test_a_table_of_a_long_disagreement_is_read_again_until_the_nodes_agree(monk
     assert not tracker.is_believed
 
 
+def test_a_disagreement_that_nobody_has_seen_for_long_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table was dropped for an hour: the node that is asked first after CREATE and ALTER may lag."""
+    now = [100.0]
+    monkeypatch.setattr("source_connector.tables.table_tracker.time.monotonic", lambda: now[0])
+    tracked = Tracked()
+    tracked.refresh(is_agreed=False)
+    now[0] += 3_600
+    tracked.refresh(is_agreed=False)
+    assert not tracked.tracker.is_believed
+
+
 def test_an_event_of_a_column_that_was_not_there_asks_whether_it_was_added_since() -> None:
     """Dropped and added again: the version tells."""
     tracked = Tracked()

@@ -105,6 +105,26 @@ def test_an_expiry_that_is_stored_behind_the_truncation_makes_no_event_known(cas
     assert _read(case) == [1]
 
 
+def test_a_change_that_comes_during_the_hold_of_an_expiry_is_read_again_when_no_replica_shows_it_yet(
+    case: Case,
+) -> None:
+    """It is in the commit log and not yet in the table: what is read then must not count as its row."""
+    due = event(1, digest=1, writetime_us=None, live_us=None, expiry_time_s=605)
+    case.receive(due, segment_id=EXPIRY_SEGMENT_ID)
+    case.answer((*EXPIRING[:2], (4).to_bytes(4, "big"), read_at(601)))
+    _tell(case)
+    for _ in range(5):
+        _pass(case)
+    now_us = time.time_ns() // 1_000
+    case.receive(event(1, digest=2, writetime_us=now_us, live_us=now_us))
+    _truncated_everywhere(case)
+    _stored(case)
+    _pass(case)
+    assert _read(case) == [1, 2]
+    case.answer(None)
+    assert (case.counters["reads_too_early"], case.counters["records_published"]) == (1, 0)
+
+
 def test_a_column_that_is_about_to_expire_holds_up_no_truncation(case: Case) -> None:
     """Its next read comes seconds later, and then behind the truncation, with what survived that."""
     due = event(1, digest=1, writetime_us=None, live_us=None, expiry_time_s=605)

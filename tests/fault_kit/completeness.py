@@ -62,6 +62,15 @@ class CompletenessOptions:
     kinds: Sequence[FaultKind] = KINDS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Missing:
+    """What a check did not find."""
+
+    row: int
+    value: int
+    text: str
+
+
 @dataclass(slots=True, kw_only=True)
 class CompletenessReport:
     """`wrong` has a line for each row that was missing. `moved`: how many checks found a new timestamp. `sensitive`: how many
@@ -77,6 +86,7 @@ class CompletenessReport:
     answered: int = 0
     failed: int = 0
     ages_s: list[float] = field(default_factory=list)
+    lost: int = 0
     wrong: list[str] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
     settled: bool = False
@@ -95,7 +105,7 @@ class CompletenessReport:
         late = ages[len(ages) * 99 // 100] if ages else float("nan")
         return [
             f"seed {self.seed}: {self.checks} checks, {len(self.wrong)} wrong; {self.faults} faults;"
-            f" {self.answered} writes answered, {self.failed} not",
+            f" {self.answered} writes answered, {self.failed} not, {self.lost} lost by their node",
             f"{self.sensitive} checks would have found a timestamp that comes a second too early",
             f"a new timestamp in {self.moved} checks, none in {self.unknown}; Pulsar away in {self.unreachable};"
             f" its age p50 {middle:.2f} s, p99 {late:.2f} s; everything resolved at the end: {self.settled}",
@@ -158,6 +168,7 @@ def _check_while_struck(
     striking = threading.Thread(target=_strike, args=(line, options, report, say), daemon=True)
     striking.start()
     moments = random.Random(options.seed)
+    missing: list[_Missing] = []
     last_ms, told_at = 0, time.monotonic()
     timestamps: ResolvedTimestamps | None = None
     reader = TickReader(line.sandbox.pulsar.service_url, f"persistent://public/default/data-{_NAME}")
@@ -187,10 +198,11 @@ def _check_while_struck(
         last_ms = found.resolved_ms
         for row, value in ticks.last_before(found.resolved_ms).items():
             if values.get(row, 0) < value:
-                report.wrong.append(
+                text = (
                     f"check {report.checks}: resolved {found.resolved_ms}: row {row} was answered as {value}, and the data"
                     f" topic has {values.get(row)}; {found.nodes}"
                 )
+                missing.append(_Missing(row=row, value=value, text=text))
         early = ticks.last_before(found.resolved_ms + _EARLY_MS)
         report.sensitive += any(values.get(row, 0) < value for row, value in early.items())
         if moments.random() < 0.01:
@@ -199,11 +211,16 @@ def _check_while_struck(
         if time.monotonic() > told_at + 15:
             told_at = time.monotonic()
             say(
-                f"{report.checks} checks, {len(report.wrong)} wrong, {report.moved} new timestamps, age {report.ages_s[-1]:.1f} s"
+                f"{report.checks} checks, {len(missing)} rows missing, {report.moved} new timestamps, age {report.ages_s[-1]:.1f} s"
             )
     _close(timestamps)
     reader.close()
     striking.join()
+    # What the node itself has lost is not promised; the client finds that out only when the node is there again.
+    if missing:
+        wait_for(lambda: ticks.is_sure, "the client knows what its node has lost", _SETTLE_S)
+    report.wrong += [each.text for each in missing if (each.row, each.value) not in ticks.lost]
+    report.lost = len(ticks.lost)
 
 
 def _close(timestamps: ResolvedTimestamps | None) -> None:

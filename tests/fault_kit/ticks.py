@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from cassandra import ConsistencyLevel
-from cassandra.cluster import ExecutionProfile, NoHostAvailable
+from cassandra.cluster import ExecutionProfile, NoHostAvailable, Session
 from cassandra.policies import FallthroughRetryPolicy, WhiteListRoundRobinPolicy
 
 from tests.fault_kit.contact import Contact
@@ -50,6 +50,10 @@ class Ticks:
         ]
         self.answered = 0
         self.failed = 0
+        self.is_sure = True
+        """False from a failure of the only node until its client knows what was lost."""
+        self.lost: Final[set[tuple[int, int]]] = set()
+        """Rows and values of writes that the only replica answered and lost: killed, it lacks what it had not synced."""
 
     def __enter__(self) -> Self:
         for each in self._threads:
@@ -86,6 +90,9 @@ class Ticks:
             insert = session.prepare(f"INSERT INTO {_KEYSPACE}.{TABLE} (pk, tick) VALUES (?, ?)")
             count = 0
             while not self._stop.is_set():
+                if not self.is_sure:
+                    self.is_sure = self._looks_back(session)
+                    continue
                 row = rows[count % _ROWS]
                 count += 1
                 value = time.time_ns()
@@ -93,6 +100,7 @@ class Ticks:
                     session.execute(insert, (row, value))
                 except Exception:  # noqa: BLE001  # the driver raises its connections' own errors, too
                     self.failed += 1
+                    self.is_sure = len(self._contact.addresses) > 1
                     self._stop.wait(0.2)
                     continue
                 times, values = self._answered.setdefault(row, ([], []))
@@ -100,3 +108,14 @@ class Ticks:
                 times.append(time.time_ns())
                 self.answered += 1
                 self._stop.wait(self._pause_s)
+
+    def _looks_back(self, session: Session) -> bool:
+        """Find what the node has lost, before the rows are written again; False while it does not answer."""
+        try:
+            there = {row.pk: row.tick for row in session.execute(f"SELECT pk, tick FROM {_KEYSPACE}.{TABLE}")}
+        except Exception:  # noqa: BLE001  # as above
+            self._stop.wait(0.2)
+            return False
+        for row, (_, values) in self._answered.items():
+            self.lost.update((row, value) for value in values if value > there.get(row, 0))
+        return True

@@ -42,11 +42,9 @@ def test_nothing_is_lost_whatever_is_broken(wanted: Mapping[FaultKind, int]) -> 
     # What may meet nothing that it could break must have met something; the report says which strikes did not.
     assert report.broken(FaultKind.NETWORK_CUT) >= wanted[FaultKind.NETWORK_CUT]
     assert report.broken(FaultKind.BUNDLE_UNLOADED) >= wanted[FaultKind.BUNDLE_UNLOADED]
-    # These need a connector that is at work, which kills let come late on a busy machine: all three strikes of the short plan at
-    # levels may fall between restarts.
-    assert report.broken(FaultKind.PARTITIONS_ADDED) >= 1
-    if wanted is FULL_COUNTS:
-        assert report.broken(FaultKind.LEVEL_DISALLOWED) >= 1
+    # These need a connector that is at work, which kills let come late on a busy machine.
+    for kind in (FaultKind.PARTITIONS_ADDED, FaultKind.LEVEL_DISALLOWED):
+        assert report.broken(kind) >= 1, kind
     if report.spill_is_on_another_disk:
         assert report.broken(FaultKind.DISK_SPILL) >= wanted[FaultKind.DISK_SPILL]
     # A machine that others use may let one or the other strike come late.

@@ -2,7 +2,7 @@
 
 It never deletes anything. It is one module above 500 lines because its steps share one state: the open segments, the
 batch, and what has ended. What needs less than that has modules of its own (FollowedSegment, Moments, GapDetector,
-Clearings, UnsyncedReading).
+Clearings, SecondReadings, UnsyncedReading).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from uuid import UUID
 
 from change_agent.cdc_raw.listing import ReadableSegment
-from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again, key_of_reading_again, segment_id_of
+from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again, segment_id_of
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import EntriesTaker, SegmentReader
@@ -37,7 +37,6 @@ from change_agent.metrics import AgentMetrics
 from change_agent.native_core import EncodedEntries
 from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.offsets import StoredPositions
-from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import EVERY_TABLE, Stops
 from change_agent.publishing.event_batch import EventBatch, Publisher
 from change_agent.segments.clearings import Clearings
@@ -46,6 +45,7 @@ from change_agent.segments.gap_detector import GapDetector, GoneSegments
 from change_agent.segments.gaps import Gap, Gaps, gap_message, gap_records
 from change_agent.segments.moments import Moments
 from change_agent.segments.read_again import ReadAgain, ReadPart
+from change_agent.segments.second_readings import SecondReadings
 from change_agent.segments.unparking import Unparker
 from change_agent.segments.unsynced import UnsyncedReading
 from schemas.gap_record import GapRecord
@@ -68,7 +68,7 @@ class SegmentFollower:
     """Owns the open segments. `run` is a thread's body; `stop` may be called by any thread.
 
     Segments that are stored as finished are not read again, though they may come back when Cassandra replays. Only spilled
-    ones are: see `_spilled_again`.
+    ones may be: see SecondReadings.
     """
 
     def __init__(
@@ -107,10 +107,7 @@ class SegmentFollower:
         self._followed: Final[dict[SegmentKey, FollowedSegment]] = {}
         # Segments with nothing more to do here.
         self._ended = stored.finished
-        # Those of them that this process has read to their end.
-        self._read_here = SegmentIds()
-        # Those of them that were read again: when they are gone, they may be wanted once more.
-        self._read_again = set(stored.finished.read_again())
+        self._second_readings: Final = SecondReadings(stored.finished)
         self._is_set_aside: Callable[[SegmentKey], bool] = lambda _: False
         self._detector: Final = GapDetector(stored.segments)
         self._batch: Final = EventBatch(positions, publisher, metrics, stopping)
@@ -222,7 +219,7 @@ class SegmentFollower:
         self._metrics.ignored_files = self._watcher.ignored_files
         if segments is None:
             return
-        segments = self._spilled_again(segments)
+        segments = self._second_readings.listed(segments, self.listed, self._ended)
         self.listed = {each.key: each for each in segments}
         if self._detector.misses(self.listed):
             # A moment knows only what is listed: it would be passed without the changes of that segment.
@@ -234,34 +231,8 @@ class SegmentFollower:
             self._moments.settle(self)
         self._publish_clearings()
 
-    def _spilled_again(self, segments: Sequence[ReadableSegment]) -> list[ReadableSegment]:
-        """The same segments; those that are spilled, finished, and not read by this process are to be read once more.
-
-        A segment counts as finished when it was reported as a gap, too. If the disk of the spilled ones was only not there
-        for a while, they come back unread. Those that an earlier process has read and not deleted are published twice.
-        """
-        keys, found = {each.key for each in segments}, []
-        # The guard moves those that wait for something else than to be read.
-        moved = [each.key for each in segments if each.is_spilled and self._was_in_cdc_raw(each.key)]
-        self._read_here = self._read_here.adding(moved, self.listed)
-        for segment in segments:
-            if not segment.is_spilled or segment.key not in self._ended or segment.key in self._read_here:
-                found.append(segment)
-                continue
-            again = replace(segment, key=key_of_reading_again(segment.segment_id))
-            if again.key in keys:
-                continue  # somebody has queued it, too: one after the other
-            if again.key not in self.listed:
-                _log.warning("%s counts as finished, but may be unread: it is read before it is deleted", segment.path)
-            found.append(again)
-        return sorted(found, key=lambda each: each.key)
-
-    def _was_in_cdc_raw(self, key: SegmentKey) -> bool:
-        before = self.listed.get(key)
-        return before is not None and not before.is_spilled and key in self._ended
-
     def _read_new(self, segments: list[ReadableSegment], now_ms: int) -> None:
-        self._forget_read_again()
+        self._forget_second_readings()
         self._check_gaps(now_ms)
         unread = [each for each in segments if each.key not in self._ended]
         if unread:
@@ -285,20 +256,9 @@ class SegmentFollower:
                 # Cassandra completes a segment before it syncs the next.
                 break
 
-    def _forget_read_again(self) -> None:
-        """What was read once more on request and is gone may be wanted again, and is read from its beginning then.
-
-        So is one with a stored fault: it may have been set aside, mended and queued again before its end was stored.
-        """
-        progress = self._positions.progress()
-        # One whose events are not all acknowledged is still in work: its folder was only away for a moment.
-        gone = {
-            each
-            for each in self._read_again - self.listed.keys()
-            if each not in progress or progress[each].fault is not None
-        }
-        self._ended = self._ended.removing(gone)
-        self._read_again -= gone
+    def _forget_second_readings(self) -> None:
+        """What was read a second time and is gone may be wanted once more; so may one with a stored place or fault."""
+        self._ended = self._ended.removing(self._second_readings.take_gone(self.listed, self._positions.progress()))
         places = self._stored.segments
         old = {key for key, each in places.items() if is_read_again(key) and (each.fault or key not in self.listed)}
         if old:
@@ -646,9 +606,7 @@ class SegmentFollower:
 
     def _end(self, segment: ReadableSegment) -> None:
         self._ended = self._ended.adding([segment.key], self.listed)
-        self._read_here = self._read_here.adding([segment.key], self.listed)
-        if segment.is_read_again:
-            self._read_again.add(segment.key)
+        self._second_readings.note_end(segment, self.listed)
         self._detector.finished(segment.key)
         followed = self._followed.pop(segment.key, None)
         if followed is not None:

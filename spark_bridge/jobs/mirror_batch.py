@@ -19,7 +19,6 @@ from typing import cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
-from pyspark.sql.types import StructType
 
 from spark_bridge.jobs.batch_content import (
     MOST_HERE,
@@ -32,7 +31,7 @@ from spark_bridge.jobs.completeness import tag_commits
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import add_versions, has_epoch
 from spark_bridge.jobs.kept_records import Run
-from spark_bridge.jobs.lake_table import LakeTable, quoted
+from spark_bridge.jobs.lake_table import LakeTable
 from spark_bridge.jobs.mirror_clearings import PendingClearings, report_clearings
 from spark_bridge.jobs.mirror_rows import (
     EXPIRES_AT,
@@ -41,17 +40,17 @@ from spark_bridge.jobs.mirror_rows import (
     OWNER,
     WRITETIME,
     counts_and_soonest,
+    in_newest_schema,
     merge_rows,
     renamed_columns,
     whole,
 )
-from spark_bridge.jobs.mirror_state import Applied, BegunEpoch, MirrorTables, known_creations, not_applied
+from spark_bridge.jobs.mirror_state import Applied, MirrorTables, known_creations, not_applied
 from spark_bridge.jobs.small_merge import (
     soonest_expiry,
 )
 from spark_bridge.jobs.touched_rows import TouchedRows
 from spark_bridge.rows.cleared import of_life
-from spark_bridge.rows.conformed import conformed
 from spark_bridge.rows.folding import all_records, shown_rows
 from spark_bridge.rows.record_places import RECORD_SOURCE, stands_before
 from spark_bridge.rows.table_lives import is_of_life, newest_life
@@ -159,7 +158,7 @@ class MirrorBatch:
             counts.update(self._apply_records(part, () if is_divided else left, is_whole=not left))
             counts.update(self._clear(batch, pending))
         if self._tables.applied().begun is not None:
-            # The micro-batch has none of the records that the epoch was begun with: they are not read again.
+            # The micro-batch has none of the records with which the epoch was begun, and no later one will have them.
             self._tables.give_up_epoch()
             counts.update(self.settle(batch))
         return counts
@@ -249,7 +248,9 @@ class MirrorBatch:
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
             if self._keeps_more:
-                applied, histories = self._begun(applied, content, without, histories)
+                known_epoch = applied.epoch
+                applied = self._tables.begin_epoch(content.positions, [each.name for each in without])
+                histories = histories if applied.epoch == known_epoch else self._histories
             fit_session(session, content.records, kept_bytes)
             is_new_table = applied.begins_anew or bool(
                 applied.life and content.life and content.life.begins_behind(applied.life)
@@ -265,28 +266,6 @@ class MirrorBatch:
                 histories=histories,
             )
             return {"records": content.records, **done}
-
-    def _begun(
-        self,
-        applied: Applied,
-        content: BatchContent,
-        without: Sequence[TableClearing],
-        histories: Sequence[LakeTable],
-    ) -> tuple[Applied, Sequence[LakeTable]]:
-        """The state with a note of this content, and the histories that do not have its epoch.
-
-        An epoch that a failed run has begun with other content is given up: with another limit, without its checkpoint or with an
-        older copy of it, or where a truncation is known by now, no run has the same content again.
-        """
-        begun = BegunEpoch(content.positions, tuple(each.name for each in without))
-        if applied.begun == begun:
-            return applied, histories
-        if applied.begun is not None:
-            self._tables.give_up_epoch()
-            applied, histories = self._tables.applied(), self._histories
-        applied = replace(applied, begun=begun)
-        self._tables.save_applied(applied)
-        return applied, histories
 
     def expire(self, batch: DataFrame) -> Mapping[str, int]:
         """Take away the rows whose time is over, whatever `batch` holds. Counts as `apply`'s.
@@ -335,21 +314,7 @@ class MirrorBatch:
         if rows is None or is_new_table:
             return after
         others = rows.join(touched.select(F.col("owner").alias(OWNER)), OWNER, "left_anti")
-        return after.unionByName(self._in_newest_schema(others, after.schema, plan))
-
-    @staticmethod
-    def _in_newest_schema(rows: DataFrame, wanted: StructType, plan: EpochPlan) -> DataFrame:
-        """Rows of the mirror as a table that follows the newest schema has them."""
-        schema = StructType([each for each in rows.schema if each.name not in OWN])
-        renamed = zip(renamed_columns(schema.names, plan.schemas), schema.names, strict=True)
-        names = {new: old for new, old in renamed if new not in plan.gone_columns}
-        types = {each.name: each.dataType for each in schema}
-        return rows.select(*[
-            conformed(F.col(quoted(names[each.name])), types[names[each.name]], each.dataType).alias(each.name)
-            if each.name in names
-            else F.lit(None).cast(each.dataType).alias(each.name)
-            for each in wanted
-        ])  # fmt: skip
+        return after.unionByName(in_newest_schema(others, after.schema, plan.schemas, plan.gone_columns))
 
     def _apply(
         self,

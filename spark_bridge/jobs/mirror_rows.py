@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.types import StructType
 
 from spark_bridge.jobs.lake_table import LakeTable, key_is_listed, quoted, same_key, update_and_insert
+from spark_bridge.rows.conformed import conformed
 from spark_bridge.rows.folding import shown_rows
 from spark_bridge.rows.key_columns import KeyColumns
 from spark_bridge.rows.row_chain import STATIC_ID
@@ -18,7 +20,7 @@ from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = [
     "EXPIRES_AT", "ID", "OWN", "OWNER", "WRITETIME", "change_op", "content_text", "counts_and_soonest", "counts_of",
-    "identified", "merge_rows", "renamed_columns", "whole",
+    "identified", "in_newest_schema", "merge_rows", "renamed_columns", "whole",
 ]  # fmt: skip
 
 ID: Final = "_cdc_id"
@@ -80,6 +82,22 @@ def renamed_columns(names: Sequence[str], schemas: TopicSchemas) -> list[str]:
     keys = KeyColumns.of(schemas)
     width = len(keys.partition) + len(keys.clustering)
     return [*table_columns(schemas)[:width], *names[width:]]
+
+
+def in_newest_schema(
+    rows: DataFrame, wanted: StructType, schemas: TopicSchemas, gone_columns: Collection[str]
+) -> DataFrame:
+    """Rows of a mirror with the columns and types of a table that follows the newest schema; `gone_columns` are null."""
+    schema = StructType([each for each in rows.schema if each.name not in OWN])
+    renamed = zip(renamed_columns(schema.names, schemas), schema.names, strict=True)
+    names = {new: old for new, old in renamed if new not in gone_columns}
+    types = {each.name: each.dataType for each in schema}
+    return rows.select(*[
+        conformed(F.col(quoted(names[each.name])), types[names[each.name]], each.dataType).alias(each.name)
+        if each.name in names
+        else F.lit(None).cast(each.dataType).alias(each.name)
+        for each in wanted
+    ])  # fmt: skip
 
 
 def whole(columns: Sequence[str]) -> Column:

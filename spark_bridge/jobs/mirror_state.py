@@ -66,8 +66,8 @@ RecordPosition = tuple[int, int, int]
 class BegunEpoch:
     """The content of an epoch whose change log and history may be written: the records up to these positions.
 
-    `without`: names of the truncations and drops whose rows are left out of it. The same content goes on with the epoch. Any
-    other would be taken for what is written already.
+    `without`: names of the truncations and drops whose rows are left out of it. Only a run with the same content may finish the
+    epoch: other changes under its number would be taken for those that are written already.
     """
 
     positions: Mapping[str, RecordPosition]
@@ -211,6 +211,23 @@ class MirrorTables:
                 replaced_runs=known.replaced_runs,
             )
         )
+
+    def begin_epoch(self, positions: Mapping[str, RecordPosition], without: Sequence[str]) -> Applied:
+        """Note what the next epoch has, before change log or history get any of it; see BegunEpoch. The state is returned.
+
+        An epoch that a failed run has begun with something else is given up: no run has the same records again after another
+        limit, with an older copy of the checkpoint or without one, or where a truncation is known by now.
+        """
+        begun = BegunEpoch(positions, tuple(without))
+        known = self.applied()
+        if known.begun == begun:
+            return known
+        if known.begun is not None:
+            self.give_up_epoch()
+            known = self.applied()
+        noted = replace(known, begun=begun)
+        self.save_applied(noted)
+        return noted
 
     def give_up_epoch(self) -> None:
         """The next epoch is not the one that a failed run may have begun: nothing reads the same records again.

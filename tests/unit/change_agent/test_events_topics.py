@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -370,14 +372,15 @@ def test_what_clients_made_of_a_deleted_topic_gives_way_to_the_topic(
     server: _Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One without partitions stands in its place, and bare partitions: nothing is subscribed before they are gone."""
-    monkeypatch.setattr(events_topics, "_MAKING_S", 0.2)
+    now = itertools.count(100.0, 2.0)
+    monkeypatch.setattr(events_topics, "time", SimpleNamespace(monotonic=lambda: next(now)))
     server.answers = dict(_REFUSED_BARE)
     with pytest.raises(PublishError, match="was deleted, and clients make its partitions again"):
         _topics(server).ensure(_TOPIC, known=2)
     asked = [(method, path) for method, path, _ in server.requests]
     assert asked[:2] == [("PUT", f"{_PATH}/partitions"), ("GET", f"{_PATH}/partitions")]
     rounds = [asked[start : start + 5] for start in range(2, len(asked), 5)]
-    assert len(rounds) > 1
+    assert len(rounds) == 3, "rounds of two seconds, until five are over"
     for each in rounds:
         # The deletions are sent at the same time.
         assert sorted(each[:3]) == [

@@ -121,14 +121,19 @@ def test_checkpoints_of_a_lost_topic_are_taken_back(tmp_path: Path) -> None:
     assert [each.resolved_ms for each in line.sent[-1][1].tables[0].checkpoints] == [later_ms]
 
 
-def test_checkpoints_of_a_lost_topic_do_not_come_back_with_a_restart(tmp_path: Path) -> None:
-    """The process ends before the next record: an agent after it does not know of the loss, and the topic is whole."""
-    line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5), ("ks", "b"): Checkpoint(1000, _LEDGER_5)})
-    reporter = _reporter(line, tmp_path)
+def _after_a_record(line: _Line, folder: Path) -> ProgressReporter:
+    """A reporter that has stopped after its first record."""
+    reporter = _reporter(line, folder)
     reporter.start()
     wait_until(lambda: len(line.sent) == 1, "a record is sent")
     reporter.stop()
-    reporter.forget("ks", "a")
+    return reporter
+
+
+def test_checkpoints_of_a_lost_topic_do_not_come_back_with_a_restart(tmp_path: Path) -> None:
+    """The process ends before the next record: an agent after it does not know of the loss, and the topic is whole."""
+    line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5), ("ks", "b"): Checkpoint(1000, _LEDGER_5)})
+    _after_a_record(line, tmp_path).forget("ks", "a")
     line.checkpoints.clear()
     after = _reporter(line, tmp_path)
     after.start()
@@ -160,11 +165,7 @@ def test_a_record_that_was_made_before_the_loss_does_not_bring_its_checkpoints_b
 
 def test_on_a_full_disk_the_file_with_checkpoints_of_a_lost_topic_goes(tmp_path: Path) -> None:
     """Its topic must be opened, for only that makes room."""
-    line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5)})
-    reporter = _reporter(line, tmp_path)
-    reporter.start()
-    wait_until(lambda: len(line.sent) == 1, "a record is sent")
-    reporter.stop()
+    reporter = _after_a_record(_Line({("ks", "a"): Checkpoint(1000, _LEDGER_5)}), tmp_path)
     (tmp_path / "progress.tmp").mkdir()
     reporter.forget("ks", "a")
     assert stored_progress(tmp_path) is None
@@ -173,11 +174,7 @@ def test_on_a_full_disk_the_file_with_checkpoints_of_a_lost_topic_goes(tmp_path:
 
 def test_checkpoints_that_cannot_be_taken_from_the_disk_are_told(tmp_path: Path) -> None:
     """Then the loss must not be reported yet; they are taken back when it is tried again."""
-    line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5)})
-    reporter = _reporter(line, tmp_path)
-    reporter.start()
-    wait_until(lambda: len(line.sent) == 1, "a record is sent")
-    reporter.stop()
+    reporter = _after_a_record(_Line({("ks", "a"): Checkpoint(1000, _LEDGER_5)}), tmp_path)
     (tmp_path / "progress.tmp").mkdir()
     (tmp_path / "progress.avro").rename(tmp_path / "kept")
     (tmp_path / "progress.avro").mkdir()
@@ -198,10 +195,7 @@ def _stored(folder: Path) -> ProgressRecord:
 def test_an_agent_after_it_tells_nothing_older(tmp_path: Path) -> None:
     """It knows what was told, and keeps the older times."""
     line = _Line({("ks", "a"): Checkpoint(5000, (TopicPosition(5, 1),))})
-    first = _reporter(line, tmp_path)
-    first.start()
-    wait_until(lambda: len(line.sent) == 1, "a record is sent")
-    first.stop()
+    _after_a_record(line, tmp_path)
     assert newest_published_ms(stored_progress(tmp_path)) == 5000
     line.checkpoints = {("ks", "a"): Checkpoint(4000)}
     second = _reporter(line, tmp_path)

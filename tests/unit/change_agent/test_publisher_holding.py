@@ -28,6 +28,17 @@ def _line_without_a_disk(broker: MemoryBroker, held: Path) -> PublisherLine:
     return line
 
 
+def _line_with_held_events(broker: MemoryBroker, folder: Path, **limits: int) -> PublisherLine:
+    """Table a is refused, and ten of its events are held; one event of table b is published."""
+    broker.refused_topics.add(TOPIC_A)
+    line = PublisherLine(broker, folder, hold_events=5, **limits)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", *range(2, 12))
+    wait_until(lambda: line.acknowledged() == 11, "a is held")
+    return line
+
+
 def test_a_table_that_cannot_be_published_is_held_on_disk_so_that_others_find_room(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
@@ -140,12 +151,7 @@ def test_when_no_topic_can_be_used_nothing_is_held(broker: MemoryBroker, tmp_pat
 
 def test_when_the_disk_has_its_share_nothing_more_is_held(broker: MemoryBroker, tmp_path: Path) -> None:
     """Then the events wait in memory, and in the end the reader does."""
-    broker.refused_topics.add(TOPIC_A)
-    line = PublisherLine(broker, tmp_path, hold_events=5, max_held_bytes=100)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", *range(2, 12))
-    wait_until(lambda: line.acknowledged() == 11, "a is held")
+    line = _line_with_held_events(broker, tmp_path, max_held_bytes=100)
     line.publish("a", 12)
     time.sleep(0.3)
     assert line.acknowledged() == 11
@@ -194,12 +200,7 @@ def test_held_events_that_were_damaged_on_disk_are_told_and_the_others_are_publi
 
 def test_held_events_that_go_bad_while_the_agent_runs_cost_no_others(broker: MemoryBroker, tmp_path: Path) -> None:
     """The file was whole when it was written: what is behind the damage is sent, and the file is kept and reported."""
-    broker.refused_topics.add(TOPIC_A)
-    line = PublisherLine(broker, tmp_path, hold_events=5, max_events=1)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", *range(2, 12))
-    wait_until(lambda: line.acknowledged() == 11, "a is held")
+    line = _line_with_held_events(broker, tmp_path, max_events=1)
     path = tmp_path / "ks.a.events"
     content = bytearray(path.read_bytes())
     # Of the message of position 5.

@@ -33,6 +33,23 @@ def _pass(case: Case, seconds: float = 1) -> None:
     case.line.work()
 
 
+def _wait_for_expiry(case: Case) -> None:
+    """The expiry of a column that is still there for four seconds: it is looked at again then."""
+    due = event(1, digest=1, writetime_us=None, live_us=None, expiry_time_s=605)
+    case.receive(due, segment_id=EXPIRY_SEGMENT_ID)
+    case.answer((*EXPIRING[:2], (4).to_bytes(4, "big"), read_at(601)))
+
+
+def _expect_both_behind_the_truncation(case: Case) -> None:
+    """Its record is stored; then the first event and the one that waits are read and settled together."""
+    _stored(case)
+    _pass(case)
+    assert _read(case) == [1, 2]
+    case.answer(GOOD)
+    case.taken(1)
+    assert case.around.settled == [1, 1, 1]
+
+
 def _truncated_everywhere(case: Case) -> None:
     case.around.noted = {_OTHER: Truncation(3, 9, _NOTED.time_ms)}
     _pass(case)
@@ -59,12 +76,7 @@ def test_a_failed_read_is_tried_again_behind_the_truncation_with_what_survived_i
     assert (case.around.reads, case.around.settled, case.around.clearings) == ([], [], [])
     _truncated_everywhere(case)
     assert (case.around.reads, len(case.around.clearings)) == ([], 1)  # what was tried again holds up no truncation
-    _stored(case)
-    _pass(case)
-    assert _read(case) == [1, 2]
-    case.answer(GOOD)
-    case.taken(1)
-    assert case.around.settled == [1, 1, 1]
+    _expect_both_behind_the_truncation(case)
 
 
 def test_a_read_that_came_too_early_is_repeated_before_the_truncation_without_what_survived_it(case: Case) -> None:
@@ -109,9 +121,7 @@ def test_a_change_that_comes_during_the_hold_of_an_expiry_is_read_again_when_no_
     case: Case,
 ) -> None:
     """It is in the commit log and not yet in the table: what is read then must not count as its row."""
-    due = event(1, digest=1, writetime_us=None, live_us=None, expiry_time_s=605)
-    case.receive(due, segment_id=EXPIRY_SEGMENT_ID)
-    case.answer((*EXPIRING[:2], (4).to_bytes(4, "big"), read_at(601)))
+    _wait_for_expiry(case)
     _tell(case)
     for _ in range(5):
         _pass(case)
@@ -127,9 +137,7 @@ def test_a_change_that_comes_during_the_hold_of_an_expiry_is_read_again_when_no_
 
 def test_a_column_that_is_about_to_expire_holds_up_no_truncation(case: Case) -> None:
     """Its next read comes seconds later, and then behind the truncation, with what survived that."""
-    due = event(1, digest=1, writetime_us=None, live_us=None, expiry_time_s=605)
-    case.receive(due, segment_id=EXPIRY_SEGMENT_ID)
-    case.answer((*EXPIRING[:2], (4).to_bytes(4, "big"), read_at(601)))
+    _wait_for_expiry(case)
     assert case.counters["expiries_looked_at_again"] == 1
     _tell(case)
     case.receive(event(1, digest=2))
@@ -138,9 +146,4 @@ def test_a_column_that_is_about_to_expire_holds_up_no_truncation(case: Case) -> 
     for _ in range(5):
         _pass(case)
     assert case.around.reads == []
-    _stored(case)
-    _pass(case)
-    assert _read(case) == [1, 2]
-    case.answer(GOOD)
-    case.taken(1)
-    assert case.around.settled == [1, 1, 1]
+    _expect_both_behind_the_truncation(case)

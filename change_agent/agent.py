@@ -287,11 +287,7 @@ class ChangeAgent:
         )
 
     def _note_lost(self, lost: LostTopic) -> None:
-        """On a thread that opens the topic again: report which events may be lost with it.
-
-        Raises PublishError when that cannot be done now. When the gap is reported, an agent after this one does not know of
-        the loss any more: so its checkpoints must be gone before.
-        """
+        """On a thread that opens the topic again: report which events may be lost with it. Raises PublishError to be retried."""
         known = self._provider.known
         if known is None:
             raise PublishError(lost.topic, "its table is not known before Cassandra answers")
@@ -302,6 +298,7 @@ class ChangeAgent:
         reason = f"the events topic {lost.reason.partition(';')[0]}: run cdc spark resync, or verify the table"
         self._stops.note(table, reason, [record])
         if self._progress is not None:
+            # Before the report: behind it, an agent after this one does not know of the loss.
             self._progress.forget(*table.split(".", 1))
         self.metrics.topics_lost += 1
         _log.error("%s", lost_topic_message(lost.topic, record))

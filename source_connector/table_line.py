@@ -203,7 +203,7 @@ class TableLine:
     def later(
         self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "", is_long: bool = False
     ) -> None:
-        """Take this step of the attempt after the delay; one that `is_long`, behind a truncation that is told then."""
+        """Take this step of the attempt after the delay. A step that `is_long` also waits for the record of a truncation."""
         if counted_as:
             self._stages.metrics.counters[counted_as] += 1
         if is_long:
@@ -256,8 +256,8 @@ class TableLine:
     def _is_quiet(self) -> bool:
         """No row is being read, nor will one be by a task under way, and the broker has answered for all records.
 
-        A task whose attempt failed is no longer under way, nor is one that waits for a column to expire: they go on behind the
-        truncation.
+        Tasks whose attempt failed, and tasks that wait for a column to expire, are not waited for. They continue after the
+        truncation's record.
         """
         return not self._reads and not self._steps_planned and not self._stages.outbox.tasks_of(self)
 
@@ -287,7 +287,7 @@ class TableLine:
 
     @property
     def may_read_waiting(self) -> bool:
-        """False while a truncation is told, or the table's definition may be old: events that wait are not read then."""
+        """False while a truncation is recorded, or the table's definition may be old. Events that wait are not read then."""
         return self._table.is_ready and not self._clearings.holds
 
     @property

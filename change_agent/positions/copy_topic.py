@@ -58,8 +58,7 @@ class CopyTopic:
         return bytes(message.data())
 
     def _last_message(self) -> pulsar.Message | None:
-        """Of the topic, not of the subscription: that one has no copy any more after a message TTL or a cleared backlog, and the
-        topic may have it still."""
+        """The last message of the topic. A message TTL or a cleared backlog may have taken it from the subscription."""
         reader = self._client.create_reader(self._topic, pulsar.MessageId.latest, start_message_id_inclusive=True)
         try:
             return reader.read_next(timeout_millis=_TIMEOUT_MS) if reader.has_message_available() else None

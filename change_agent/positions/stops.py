@@ -4,8 +4,8 @@
 
 Stops survive a restart of the agent. If reported gaps cover all changes of a stop, it ends when records on the gaps topic
 close them (`cdc spark resync`). Any other stop ends when `cdc agent resume-progress` removes it from the file: only an
-operator knows that the table was verified or backfilled. A lock on `stops.lock` keeps a change of the one process from
-undoing one of the other.
+operator knows that the table was verified or backfilled. Both lock `stops.lock` while they change the
+file, so that neither undoes a change of the other.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _TIMEOUT_S: Final = 15.0
 _DONE: Final = frozenset({200, 204, 409})
 # Of new messages, before a topic is compacted.
 _COMPACTION_BYTES: Final = 1024 * 1024
-# Deletions at the same time, and how long they are repeated before others of the agent's threads have their turn.
+# How many partitions are deleted at the same time, and for how long this is repeated before the caller retries later.
 _MOST_REQUESTS: Final = 16
 _MAKING_S: Final = 5.0
 _STATS: Final = "stats?getPreciseBacklog=true"
@@ -154,11 +154,11 @@ class EventsTopics(AdminClient[httpx.Response]):
             _log.info("created events topic %s with %d partitions", topic, partitions)
 
     def _make_again(self, topic: str, path: str, partitions: int, *, is_known: bool) -> httpx.Response:
-        """Make a topic of which clients have made bare partitions since it was deleted, or one without partitions.
+        """Make a deleted topic again. Since its deletion, clients have made some of its partitions, or a topic without partitions.
 
-        The broker refuses it while one of these exists, and a client makes its partition again a tenth of a second after it was
-        deleted. So they are deleted all at the same time, and again at once: a client that meets a deletion waits longer. Another
-        agent may have made the topic meanwhile: then it stays.
+        The broker refuses to make the topic while one of these exists, and a client makes its partition again a tenth of a second
+        after its deletion. So all are deleted at the same time, and at once again: a client that meets a deletion waits longer.
+        A topic that another agent has made meanwhile stays.
         """
         ends_at = time.monotonic() + _MAKING_S
         bare = [path, *(f"{path}-partition-{index}" for index in range(partitions))]

@@ -196,7 +196,7 @@ class HeldEvents:
                 yield payload, start
 
     def _note_damage(self, file: BinaryIO, start: int) -> None:
-        """The frame at `start` was whole when it was written or scanned: what is behind it can be read still."""
+        """The frame at `start` went bad after it was written or scanned. The frames behind it can still be read."""
         known = min((each for each in self._damaged if each > start), default=self._end)
         behind = next_frame(file, start + 1, known)
         self._damaged[start] = known if behind is None else behind

@@ -319,8 +319,7 @@ class MutationPublisher(Stage):
             return
         self._check_at = now + self._check_s
         place = self._positions.acknowledged_place
-        # Also those without a connection: a producer of the client may wait for one that never comes, and with nothing to send
-        # nobody replaces it.
+        # Also those without a connection: while there is nothing to send, nobody replaces a producer that does not connect again.
         opened = [
             (topic, None if topic.held_bytes or topic.is_held else place)
             for topic in self._topics.values()

@@ -109,7 +109,7 @@ class ProgressReporter(Stage):
             try:
                 self._write(self._stored)
             except PublishError:
-                # The disk may be full of events that are held for this topic, which is not opened before this has returned.
+                # The disk may be full of events that are held for this topic, and the topic is opened only when this returns.
                 self._remove_file()
 
     def ages_s(self) -> dict[str, float]:

@@ -324,7 +324,7 @@ class SchemaHistory:
         self.versions = versions
 
     def _life(self, table_id: UUID) -> tuple[bool, int]:
-        """Whether the node has the table, and since when its newest definition is there: tables rise by both."""
+        """By what tables are sorted: whether the node has the table, then since when its newest definition is there."""
         definitions = self._definitions[table_id]
         return any(each.present for each in definitions), max(each.since_us for each in definitions)
 

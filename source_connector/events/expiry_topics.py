@@ -14,8 +14,8 @@ its messages are acknowledged.
 What is stored does not wake the thread: it takes all of it every 0.2 s, for two threads that wake each other for every key
 cost more than the key.
 
-What has to wait for a broker has a thread of its own: topics are opened by `TopicOpenings`, and one that nobody serves keeps
-only its own keys waiting.
+Calls that wait for a broker run in threads of their own (`TopicOpenings`). So a topic that no broker serves delays only its own
+keys.
 
 The module has some more than 600 lines, because one thread owns the states between which a key moves: stored, waiting, held.
 """
@@ -76,7 +76,7 @@ _PROBE_S: Final = 180
 _SEARCH_S: Final = 10.0
 _HINT_S: Final = 30.0
 _MOST_HELD: Final = 200
-# A producer of the client lets wait whoever sends one of more than 1000.
+# The client blocks a send while 1000 messages of the producer have no answer.
 _MOST_IN_FLIGHT: Final = 900
 _BACKOFF: Final = Backoff(0.5, 30.0)
 _RECEIVER_QUEUE: Final = 50
@@ -190,7 +190,7 @@ class ExpiryTopics(Stage):
         # By target, second and table.
         self._waiting: dict[tuple[str, int, int], _Packed] = {}
         self._held: list[tuple[float, int, _Held]] = []
-        # Messages of each expiry topic that are not acknowledged: a table whose events topic takes nothing stops no other one.
+        # By expiry topic, the messages that are not acknowledged: a limit for each, so that no table delays another one.
         self._held_of: Counter[str] = Counter()
         self._paused: dict[str, pulsar.Consumer] = {}
         self._numbers = itertools.count()
@@ -430,7 +430,7 @@ class ExpiryTopics(Stage):
     def _sent(
         self, packed: _Packed, producer: pulsar.Producer, result: pulsar.Result, message_id: pulsar.MessageId
     ) -> None:
-        """In the client's thread. It gets the producer, for one that is freed gives no answer about what is in flight."""
+        """In the client's thread. It holds the producer: when a producer is freed, its messages in flight get no answer."""
         import pulsar
 
         if result == pulsar.Result.Ok:

@@ -1,6 +1,6 @@
 """TopicOpenings: producers, or consumers, that one thread uses and does not wait for.
 
-To open one at a topic that nobody serves takes half a minute, and then fails. The other topics go on meanwhile.
+If no broker serves a topic, opening it takes half a minute and fails. The other topics are used meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LATER_S: Final = 0.2
 """When to ask again for what is being opened."""
 _BACKOFF: Final = Backoff(0.5, 30.0)
 _MOST_AT_ONCE: Final = 8
-# Of those whose last attempt failed. Each may take half a minute, and must not keep the others from beginning.
+# Of these, attempts for topics whose last attempt failed: they must not delay the first attempts of other topics.
 _MOST_AGAIN: Final = _MOST_AT_ONCE // 2
 
 
@@ -31,7 +31,7 @@ class TopicOpenings(Generic[_T]):
     Each attempt has a thread of its own. `post` takes the step that follows, for the owner's thread; `on_failure` is told
     there of an attempt that failed. A topic is tried again after a pause that grows, when it is asked for.
 
-    There are some attempts at once, and the topics take turns in the order in which they were asked for.
+    Up to 8 attempts run at once. Topics take turns in the order in which they were asked for.
     """
 
     def __init__(

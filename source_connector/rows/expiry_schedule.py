@@ -69,7 +69,7 @@ class ExpirySchedule:
 
 
 def _has_come(task: Task, due: MutationEvent) -> bool:
-    """True when what is stored of this second is settled with the task, whose read was too early to show its effect."""
+    """True when the task settles an expiry of this second: its read came too early to show the effect, so it is stored again."""
     return any(
         each.message.segment_id == EXPIRY_SEGMENT_ID and each.event.expiry_time_s == due.expiry_time_s
         for each in task.work.events

@@ -138,7 +138,7 @@ class RowTask(Task):
         return False
 
     def _look_at_expiry_again(self) -> None:
-        """A change that waits may have come a moment ago, so that a replica does not show it yet: the task counts as just begun."""
+        """A change that waits may have come a moment ago, and a replica may not show it yet. So the task counts as just begun."""
         self._started_at, self._early_reads = time.monotonic(), 0
         self._read_with_what_waits()
 

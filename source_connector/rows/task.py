@@ -129,7 +129,7 @@ class TaskOwner(Protocol):
 
     @property
     def may_read_waiting(self) -> bool:
-        """False while a truncation is told, or the table's definition may be old: events that wait are not read then."""
+        """False while a truncation is recorded, or the table's definition may be old. Events that wait are not read then."""
 
     def read(self, task: Task, request: ReadRequest) -> None:
         """Answered by `task.on_rows`, once, unless the task began again meanwhile."""
@@ -156,7 +156,7 @@ class TaskOwner(Protocol):
     ) -> None:
         """Take this step of the attempt after the delay. `counted_as` names a metric that counts it.
 
-        A truncation does not wait for a step that `is_long`: the step waits for the truncation.
+        A truncation does not wait for a step that `is_long`. The step waits for the truncation's record instead.
         """
 
     @property

@@ -5,8 +5,8 @@
       |      truncated the table       and no record is open    │
       └──── a node still says what an earlier record has ───────┘
 
-From `take` to the end no read of the table begins (`holds`): reads that are under way end first, and one that failed is tried
-again behind the end. So every record of before stands at or before the positions of the record, and every record behind them
+From `take` to the end no read of the table begins (`holds`). Reads that are under way end first, and a read that failed is
+retried after the end. So every record of before stands at or before the positions of the record, and every record behind them
 has a row that was read when all nodes had truncated the table. What was known as published is forgotten then: an event behind
 the truncation, whose row is still there, is published again though a replica's copy was before.
 """

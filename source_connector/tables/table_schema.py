@@ -43,7 +43,7 @@ class TableSchemaReader:
         version, before = self.version(), self._client.schema_versions()
         table = self.read()
         is_agreed = before == self._client.schema_versions() and len(before) == 1
-        # Another node may have told `version`: one that is ahead of those that gave the table.
+        # `version` may come from a node that is ahead of those that returned the table.
         return VersionedTable(next(iter(before)) if is_agreed else version, table, is_agreed)
 
     def read(self) -> TableMetadata:

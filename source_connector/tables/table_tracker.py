@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 # Refreshes, some seconds apart.
 _PATIENCE: Final = 10
-# A node that lags for longer is down, or its version stays another one, as during an upgrade.
+# After such a time the nodes disagree for another reason than that one lags: one is down, or is being upgraded.
 _BELIEVED_AFTER_S: Final = 50.0
-# Of a disagreement that no read has met for longer, nobody knows whether it is still the same.
+# If no read has seen the disagreement for longer, the next one counts as new.
 _UNSEEN_S: Final = 15.0
 
 
@@ -83,7 +83,7 @@ class TableTracker:
         self.stale_marks = 1
         """Grows with each reason to read again; a read settles those from before it began."""
         self.is_believed = True
-        """False while the last read may have come from a node that lags. A disagreement that stays is none of a node that lags."""
+        """False while the last read may have come from a node that lags. True again when the disagreement has lasted for long."""
         self.is_there = False
         """False when Cassandra had no such table at the last answered read."""
         self.schema_id = 0

@@ -19,9 +19,9 @@ AskVersion = Callable[[Callable[[UUID | CdcError], None]], None]
 """Asks for the version of the cluster's schema that a node has at the time of the question or later."""
 
 _RETRY_S: Final = 1.0
-# Each costs a query; so long do messages wait at most when they come one after the other.
+# Each question costs a query. Messages wait for up to this time.
 _BETWEEN_S: Final = 0.05
-# Each is followed by a read of the table then.
+# While the nodes disagree, a read of the table follows each question.
 _BETWEEN_IN_DISAGREEMENT_S: Final = 1.0
 
 

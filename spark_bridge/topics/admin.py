@@ -171,7 +171,11 @@ class PulsarAdmin(AdminClient[httpx.Response]):
         return None if created is None else str(created)
 
     def keep_subscription(self, topic: str, subscription: str, position: Position) -> None:
-        """Move a durable subscription to behind a position, made before if it is not there: older data may go."""
+        """Move a durable subscription to a position that was read, made before if it is not there: older data may go.
+
+        The entry of the position stays unacknowledged, and its ledger with it. Pulsar would delete a ledger of which all is
+        acknowledged, and move the subscription to the next one: it looks the same when a message TTL took what nobody had read.
+        """
         self.make_subscription(topic, subscription)
         if position == BEGINNING:
             return
@@ -179,7 +183,6 @@ class PulsarAdmin(AdminClient[httpx.Response]):
             "ledgerId": position.ledger,
             "entryId": position.entry,
             "partitionIndex": topic_of(topic)[1],
-            "isExcluded": True,
         }
         self._call("POST", topic, f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}/resetcursor", body)
 

@@ -14,8 +14,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_bridge.reading.planning import refuse_gap
+from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import Position
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
 from tests.spark.streams import run_to_its_end, started
+from tests.topics.events_topic import wait_until
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 MakeTopic = Callable[..., DataTopic]
@@ -80,6 +85,7 @@ def drop_what_was_acknowledged(topic: DataTopic, ledgers: int) -> None:
     path = f"/{topic.name.replace('://', '/')}"
     nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     topic.admin.post(f"{path}/retention", json=nothing).raise_for_status()
+    wait_until(lambda: topic.admin.get(f"{path}/retention?applied=true").json() == nothing, "no retention")
     topic.admin.put(f"{path}/unload").raise_for_status()
     deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
@@ -300,6 +306,20 @@ def test_a_durable_subscription_holds_what_was_not_read(batches: Callable[..., B
     drop_what_was_acknowledged(topic, 2)
     topic.write(*numbered(9, 9))
     assert query.run() == [rows(9, 9)]
+
+
+def test_the_last_ledger_of_a_silent_topic_stays_though_all_of_it_was_read(data_topic: MakeTopic) -> None:
+    """Without it nobody could tell whether more had followed there, and the query would end with a DataLossError."""
+    topic = data_topic(*KEY_AND_VALUE)
+    (*_, last) = topic.write(*numbered(1, 2))
+    read = Position.parse(":".join(last.split(":")[:2]))
+    with PulsarAdmin(BridgeOptions.from_mapping(topic.options)) as admin:
+        for _ in range(2):  # in the ledger that is written, and in one that is closed
+            admin.keep_subscription(topic.name, "spark", read)
+            drop_what_was_acknowledged(topic, 2)
+        ledgers, cursors = admin.storage(topic.name)
+        refuse_gap(topic.name, read, read, ledgers, cursors["spark"])
+    assert ledgers[0].ledger == read.ledger
 
 
 def test_the_progress_of_a_query_tells_its_offsets(spark: SparkSession, data_topic: MakeTopic, tmp_path: Path) -> None:

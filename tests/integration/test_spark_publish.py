@@ -7,11 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
+import pulsar as pulsar_client
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -24,10 +27,13 @@ from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.publish import PublishSummary, publish, topic_beside
 from spark_bridge.jobs.publish_state import Kind
 from spark_bridge.spark_line import LINE
-from spark_bridge.topics.keyed_producer import KeyedProducer, KeyValueSchema
+from spark_bridge.topics.keyed_producer import KeyedProducer, KeyedRecord, KeyValueSchema
 from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.publish_admin import publish_admin
+from tests.fault_kit.proxy import Proxy
 from tests.fixtures.mirror import Mirror, MirrorOf
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, killed_driver
+from tests.servers.interface import PulsarServer
 from tests.spark.environment import line_jars
 from tests.topics.events_topic import wait_until
 from tests.topics.table_records import (
@@ -47,6 +53,7 @@ pytestmark = [
     pytest.mark.spark_line(">=4.1"),
 ]
 BOTH: Mapping[Kind, None] = {"rows": None, "changes": None}
+_MANY_RECORDS = 4_500
 NODE = "01234567-89ab-4cde-8f01-23456789abcd"
 
 
@@ -306,6 +313,73 @@ def test_a_mirror_without_a_change_log_and_a_held_topic_are_told_in_one_line(
         ),
     ):
         KeyedProducer(second, topic.name, "second", schema)
+
+
+def test_what_a_lost_connection_leaves_open_is_sent_again_and_stands_once(
+    data_topic: MakeTopic, pulsar: PulsarServer
+) -> None:
+    """Connections are cut within frames, and before the broker's receipts have come: each record stands once, in order."""
+    topic = data_topic(*PLAIN)
+    where = urlsplit(pulsar.service_url)
+    assert where.hostname is not None and where.port is not None
+    beside = where.hostname[:-1] + str((int(where.hostname[-1]) + 1) % 10)  # frames keep their sizes
+    both = tuple(f"{host}:{where.port}".encode() for host in (where.hostname, beside))
+    options = BridgeOptions.from_mapping({**topic.options, "serviceUrl": f"pulsar://{beside}:{where.port}"})
+    with publish_admin(options, topic.name) as admin:
+        assert admin.deduplicate(topic.name, [topic.name]) is None
+    schema = KeyValueSchema.of(*map(cast_schema, PLAIN))
+    with (
+        Proxy((beside, where.port), (where.hostname, where.port), (both[0], both[1])) as proxy,
+        KeyedProducer(options, topic.name, "job-0", schema) as producer,
+    ):
+        for number in range(_MANY_RECORDS):
+            if number % 1_000 == 10:  # a few are on their way when the connection is lost
+                with (cut_once if number % 2_000 == 10 else lose_receipts)(proxy):
+                    producer.flush()
+            producer.send(KeyedRecord(number, b"k", b"v", None, {"n": str(number)}))
+        producer.flush()
+        assert producer.sent == _MANY_RECORDS
+    client = pulsar_client.Client(pulsar.service_url)
+    try:
+        reader = client.create_reader(topic.name, pulsar_client.MessageId.earliest)
+        found = []
+        while reader.has_message_available():
+            found.append(int(reader.read_next(60_000).properties()["n"]))
+    finally:
+        client.close()
+    assert found == list(range(_MANY_RECORDS))
+
+
+@contextmanager
+def cut_once(proxy: Proxy) -> Iterator[None]:
+    """The next connection that says anything is cut; the ones after it are not."""
+    before = proxy.connections_cut
+
+    def heal() -> None:
+        wait_until(lambda: proxy.connections_cut > before, "a connection is cut")
+        proxy.heal()
+
+    with ThreadPoolExecutor(1) as pool:
+        proxy.cut()
+        healed = pool.submit(heal)
+        yield
+        healed.result()
+
+
+@contextmanager
+def lose_receipts(proxy: Proxy) -> Iterator[None]:
+    """What is sent reaches the broker, and the connection is lost before the broker's answer has come back."""
+
+    def lose() -> None:
+        time.sleep(1.5)
+        proxy.go_away()
+        proxy.heal()
+
+    with ThreadPoolExecutor(1) as pool:
+        proxy.delay(1.0)
+        lost = pool.submit(lose)
+        yield
+        lost.result()
 
 
 def cast_schema(schema: AvroSchema) -> Mapping[str, object]:

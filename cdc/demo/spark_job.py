@@ -42,7 +42,10 @@ def local_session(jars: Sequence[Path]) -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "4")
+        # as a mirror's small micro-batches have it: what Spark prepares costs more than the work
+        .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.shuffle.partitions", "1")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

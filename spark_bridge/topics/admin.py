@@ -171,10 +171,10 @@ class PulsarAdmin(AdminClient[httpx.Response]):
         return None if created is None else str(created)
 
     def keep_subscription(self, topic: str, subscription: str, position: Position) -> None:
-        """Move a durable subscription to a position that was read, made before if it is not there: older data may go.
+        """Acknowledge what stands before a position that was read; the subscription is made if it is not there.
 
-        The entry of the position stays unacknowledged, and its ledger with it. Pulsar would delete a ledger of which all is
-        acknowledged, and move the subscription to the next one: it looks the same when a message TTL took what nobody had read.
+        The position's own entry stays unacknowledged, so that Pulsar keeps its ledger. Pulsar deletes a closed ledger when all of
+        it is acknowledged, and moves the subscription to the next one. A message TTL leaves the same state, but with a loss.
         """
         self.make_subscription(topic, subscription)
         if position == BEGINNING:

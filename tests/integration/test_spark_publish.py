@@ -156,7 +156,7 @@ def test_rows_folded_and_changes_replayed_are_the_table(
 ) -> None:
     """Rows, and what takes them: a row, a range, a partition, time; statics; more than one change of a row in a micro-batch.
 
-    In the end the state of the first run comes back from a copy: the broker would drop what is sent by numbers that it knows.
+    A state that was restored from a copy is refused: the broker would drop new records that have numbers of earlier ones.
     """
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)

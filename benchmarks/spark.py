@@ -5,8 +5,8 @@
 `read` times the same records, each by a full scan into nothing: the raw read, raw read plus typed decode, and both by the
 pulsar-spark connector on PySpark 3.5, which is what Spark's users have without us. A tenth of the records are deletions. `bounds` is what is left of
 a read without a broker: the same rows out of Python's memory, and `from_avro` over bytes that Spark has cached. `backfill` reads a
-table's keys from a real Cassandra and sends its events. `growth` runs read and mirror for each size, then micro-batches of 1,000
-records of rows all over the mirror. `small` runs a mirror of 20,000 records and micro-batches of 1,000 beside the job that a user would
+table's keys from a real Cassandra and sends its events. `changes` runs, for each size, a mirror, then micro-batches of 1,000 records of rows
+all over it, with what Spark reads and writes for them; `growth` the same behind the reads. `small` runs a mirror of 20,000 records and micro-batches of 1,000 beside the job that a user would
 write by hand (benchmarks/spark_small.py). Memory is the largest PSS of the driver (this process, Spark's JVM and its Python workers
 together). All figures are of this machine, busy with the servers, too: the load average stands beside them.
 """
@@ -30,7 +30,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 from pyspark.sql import SparkSession
 
 from benchmarks.spark_bounds import COLUMNS, CONNECTOR_RAW, CONNECTOR_TYPED, connector_scans, from_memory
-from benchmarks.spark_meter import Measured, scan, timed
+from benchmarks.spark_meter import Measured, Traffic, scan, timed
 from benchmarks.spark_small import small_stage
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions, artifacts
@@ -156,17 +156,12 @@ def changes_stage(
     yield timed("mirror of a backlog", rows, lambda: mirror(spark, options, target))
     for _ in range(_CHANGES):
         topics.more(options, _CHANGED_ROWS, rows)
-        measured = timed(f"micro-batch, {rows:,} rows mirrored", _CHANGED_ROWS, lambda: mirror(spark, options, target))
-        yield replace(measured, written_bytes=_last_commit_bytes(spark, target))
-
-
-def _last_commit_bytes(spark: SparkSession, target: str) -> int:
-    """What the last commits of the mirror's two tables wrote, by Delta's own metrics."""
-    total = 0
-    for table in ("rows", "records"):
-        (last,) = spark.sql(f"DESCRIBE HISTORY delta.`{target}/{table}` LIMIT 1").collect()
-        total += int(last.operationMetrics.get("numTargetBytesAdded", 0))
-    return total
+        with Traffic(spark) as traffic:
+            stage = f"micro-batch, {rows:,} rows mirrored"
+            measured = timed(stage, _CHANGED_ROWS, lambda: mirror(spark, options, target))
+        yield replace(
+            measured, read_bytes=traffic.read_bytes, read_rows=traffic.read_rows, written_bytes=traffic.written_bytes
+        )
 
 
 def backfill_stage(spark: SparkSession, sandbox: Sandbox, rows: int) -> Iterator[Measured]:
@@ -221,9 +216,12 @@ def _ratios(measured: Sequence[Measured]) -> dict[str, float]:
 @click.command()
 @click.option("--rows", default=1_000_000, show_default=True, type=click.IntRange(1000), help="Records of each stage.")
 @click.option(
-    "--stages", default="read,mirror,backfill", show_default=True, help="With commas; bounds, growth and small, too."
+    "--stages",
+    default="read,mirror,backfill",
+    show_default=True,
+    help="With commas; bounds, growth, changes and small, too.",
 )
-@click.option("--growth", default="100000,1000000,10000000", show_default=True, help="Sizes of the stage growth.")
+@click.option("--growth", default="100000,1000000,10000000", show_default=True, help="Sizes of growth and changes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def main(*, rows: int, stages: str, growth: str, as_json: bool) -> None:
     """Print a line for each thing measured, and what the reads are beside those of the pulsar-spark connector."""
@@ -243,7 +241,7 @@ def main(*, rows: int, stages: str, growth: str, as_json: bool) -> None:
             for each in small_stage(spark, topics.of, topics.more, _SMALL_ROWS, Path(name)):
                 tell([each])
         sizes = [rows] if {"read", "bounds", "mirror"} & set(chosen) else []
-        sizes += [int(each) for each in growth.split(",")] if "growth" in chosen else []
+        sizes += [int(each) for each in growth.split(",")] if {"growth", "changes"} & set(chosen) else []
         for size in sizes:
             options = topics.of(size)
             if "read" in chosen or "growth" in chosen:
@@ -258,7 +256,7 @@ def main(*, rows: int, stages: str, growth: str, as_json: bool) -> None:
                     )
             if "bounds" in chosen:
                 tell(list(bounds_stage(spark, options, size, Path(name))))
-            if "growth" in chosen:
+            if {"growth", "changes"} & set(chosen):
                 for each in changes_stage(spark, topics, options, size, Path(name)):
                     tell([each])
             elif "mirror" in chosen:

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import psutil
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Measured", "scan", "timed"]
+__all__ = ["Measured", "Traffic", "scan", "timed"]
 
 _LOOK_S: Final = 0.5
 
@@ -46,8 +46,10 @@ class Measured:
     load_average_1_min: float
     spark_jobs: int | None = None
     """How many jobs it was for Spark, where that was counted."""
+    read_bytes: int | None = None
+    read_rows: int | None = None
     written_bytes: int | None = None
-    """Of the tables' files, where that was counted."""
+    """Of files, by Spark's own metrics, where that was counted."""
 
     @property
     def line(self) -> str:
@@ -56,8 +58,35 @@ class Measured:
             f"{self.stage:<34}{self.rows:>11,} rows{self.seconds:>8.1f} s{self.rows / self.seconds:>10,.0f} rows/s"
             f"{self.cpu_us_per_row:>8.1f} us CPU each{self.peak_pss_bytes / 2**20:>7,.0f} MiB PSS   load {self.load_average_1_min:.1f}"
             + ("" if self.spark_jobs is None else f"{self.spark_jobs:>5} jobs")
+            + ("" if self.read_bytes is None else f"{self.read_bytes / 1e6:>9.1f} MB and {self.read_rows:,} rows read")
             + ("" if self.written_bytes is None else f"{self.written_bytes / 1e6:>9.1f} MB written")
         )
+
+
+class Traffic:
+    """What Spark's stages read from files and wrote to files while a `with` block ran."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self.read_bytes = self.read_rows = self.written_bytes = 0
+
+    def __enter__(self) -> Self:
+        self._last = max((each.stageId() for each in self._stages()), default=-1)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        new = [each for each in self._stages() if each.stageId() > self._last]
+        self.read_bytes = sum(each.inputBytes() for each in new)
+        self.read_rows = sum(each.inputRecords() for each in new)
+        self.written_bytes = sum(each.outputBytes() for each in new)
+
+    def _stages(self) -> list[Any]:
+        context = self._spark.sparkContext
+        assert context._gateway is not None and context._jvm is not None  # noqa: SLF001  (PySpark shows the numbers of tasks only)
+        store = context._jsc.sc().statusStore()  # noqa: SLF001
+        quantiles = context._gateway.new_array(context._jvm.double, 0)  # noqa: SLF001
+        found = store.stageList(None, False, False, quantiles, None)
+        return [found.apply(at) for at in range(found.size())]
 
 
 class Meter:

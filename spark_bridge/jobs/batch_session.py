@@ -9,14 +9,48 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_bridge.jobs.lake_table import LISTED_AT_ONCE
 from spark_bridge.session import SMALL_RUNS
 
-__all__ = ["FEW_RECORDS", "at_once", "fit_session", "in_few_tasks", "is_large", "own_session", "session_of_its_own"]
+__all__ = [
+    "FEW_RECORDS",
+    "PAGE_ROWS",
+    "at_once",
+    "fit_session",
+    "in_few_tasks",
+    "is_large",
+    "is_sparse",
+    "own_session",
+    "session_of_its_own",
+]
 
 FEW_RECORDS: Final = 100_000
 """Below it a micro-batch is work for one core, and what Spark prepares costs more than the work."""
 
 _LARGE_BYTES: Final = 24 << 20
+_SPARSE_BYTES: Final = 128 << 10
+"""Keys are looked up in tables that have at least so many bytes for each. A key costs a page of each column: as much as to read
+some thousand rows."""
+
+_SMALL_FILE_BYTES: Final = 16 << 20
+"""Smaller files are compacted: larger ones would be written again each time."""
+
+PAGE_ROWS: Final = 500
+"""So many rows are read for a key that is looked up: a page of a file is read as a whole."""
+
+_PINNED: Final = {
+    # in the literals of our SQL
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.variable.substitute": "false",
+    # in what is stored, or compared as text
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.jsonGenerator.ignoreNullFields": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+}
+"""Settings that change what a mirror stores, or whether it finds it again. The user's session may have others."""
 
 _TASK_RECORDS: Final = 25_000
 _TASK_BYTES: Final = 16 << 20
@@ -28,14 +62,29 @@ def is_large(kept_bytes: int) -> bool:
     return kept_bytes >= _LARGE_BYTES
 
 
-def fit_session(session: SparkSession, records: int, kept_bytes: int) -> None:
-    """Set up a session of one's own, as a micro-batch has, for so many records, and tables of so many bytes beside them."""
+def is_sparse(keys: int, kept_bytes: int) -> bool:
+    """Whether to look up so many keys in tables of so many bytes costs less than to read the tables."""
+    return is_large(kept_bytes) and keys * _SPARSE_BYTES <= kept_bytes
+
+
+def fit_session(session: SparkSession, records: int, kept_bytes: int, *, is_local: bool = False) -> None:
+    """Set up a session of one's own, as a micro-batch has, for so many records, and tables of so many bytes beside them.
+
+    `is_local`: the tables are on a local file system.
+    """
+    for name, value in _PINNED.items():
+        session.conf.set(name, value)
     for name, value in SMALL_RUNS.items():
         if session.conf.get(name, None) is None:
             session.conf.set(name, value)
     # The sources of our merges are checkpoints: they need not be copied to stay what they are.
     session.conf.set("spark.databricks.delta.merge.materializeSource", "none")
     session.conf.set("spark.databricks.delta.merge.deletionVectors.persistent", str(is_large(kept_bytes)).lower())
+    # The mirror compacts its tables itself: Delta does it once in each process, too, whatever there is to compact.
+    session.conf.set("spark.databricks.delta.autoCompact.enabled", "false")
+    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(_SMALL_FILE_BYTES))
+    if records >= FEW_RECORDS or is_large(kept_bytes):
+        _fit_lookups(session, is_local=is_local)
     # Adaptive execution runs a Spark job for each stage, and code for whole stages is compiled before it runs (of wide
     # tables it is too large, which Spark logs as an error): more than the work itself where there is little of it.
     for costly in ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"):
@@ -51,6 +100,15 @@ def fit_session(session: SparkSession, records: int, kept_bytes: int) -> None:
     # so many tasks also where rows come from the driver
     session.conf.set("spark.sql.leafNodeDefaultParallelism", str(tasks))
     session.conf.set("spark.sql.shuffle.partitions", str(tasks))
+
+
+def _fit_lookups(session: SparkSession, *, is_local: bool) -> None:
+    """For tables in which keys are looked up by the statistics of pages: many pages, and conditions that name each key."""
+    session.conf.set("parquet.page.row.count.limit", str(PAGE_ROWS))
+    session.conf.set("spark.sql.parquet.pushdown.inFilterThreshold", str(LISTED_AT_ONCE))
+    if is_local:
+        # Hadoop starts a thread for each piece that it reads of a local file in this way.
+        session.conf.set("parquet.hadoop.vectored.io.enabled", "false")
 
 
 def in_few_tasks(rows: DataFrame) -> DataFrame:

@@ -18,9 +18,8 @@ __all__ = ["DeltaTable"]
 
 _PROPERTIES: Final = {
     "delta.columnMapping.mode": "name",
-    # A merge need not write whole files anew for a few rows in them; the many small files that it leaves become one by themselves.
+    # a merge need not write whole files anew for a few rows in them
     "delta.enableDeletionVectors": "true",
-    "delta.autoOptimize.autoCompact": "true",
 }
 
 

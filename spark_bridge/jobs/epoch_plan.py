@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_bridge.jobs.batch_content import BatchContent
+from spark_bridge.jobs.batch_session import is_large, is_sparse
 from spark_bridge.jobs.lake_table import LakeTable
 from spark_bridge.jobs.mirror_state import Applied
 from spark_bridge.rows.table_lives import TableLife, newest_life
@@ -23,8 +24,8 @@ class EpochPlan:
     applied: Applied
     content: BatchContent
     is_new_table: bool
-    is_large: bool
-    """Whether the tables are so large that they should not be written anew for a few rows."""
+    table_bytes: int
+    """Of the mirror's rows and of what it keeps."""
     clearings: Sequence[TableClearing] = ()
     """Truncations and drops that count for the records."""
     judges_all: bool = False
@@ -35,6 +36,15 @@ class EpochPlan:
     @property
     def epoch(self) -> int:
         return self.applied.epoch + 1
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the tables are so large that they should not be written anew for a few rows."""
+        return is_large(self.table_bytes)
+
+    def is_sparse(self, owners: int) -> bool:
+        """Whether so many Cassandra partitions are looked up in the tables; else the tables are read as a whole."""
+        return is_sparse(owners, self.table_bytes)
 
     @property
     def life(self) -> TableLife | None:

@@ -7,15 +7,32 @@ The table's columns, then `valid_from` and `valid_to` (microseconds, as CQL's `W
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
-from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
+from schemas.errors import ConfigError
+from spark_bridge.jobs.lake_table import LakeTable, is_listed, update_and_insert
 from spark_bridge.rows.row_chain import FIRST_STEP
 
-__all__ = ["add_versions", "has_epoch"]
+__all__ = ["OWN_COLUMNS", "add_versions", "has_epoch", "refuse_own_columns"]
+
+OWN_COLUMNS: Final = ("valid_from", "valid_to", "opened", "closed")
+"""Beside those of the table and `_cdc_id`."""
+
+# of a merge's source
+_CLOSES: Final = "_cdc_closes"
+_CLOSED_US: Final = "_cdc_closed_us"
+
+
+def refuse_own_columns(columns: Collection[str]) -> None:
+    """Raises ConfigError where the table has a column of the history's own; Spark does not tell upper from lower case."""
+    taken = sorted(each for each in columns if each.lower() in OWN_COLUMNS)
+    if taken:
+        reason = f"the table has columns that a history adds itself ({', '.join(taken)}): keep a change log instead"
+        raise ConfigError.of("history", reason)
 
 
 def has_epoch(history: LakeTable, epoch: int) -> bool:
@@ -24,11 +41,14 @@ def has_epoch(history: LakeTable, epoch: int) -> bool:
     return known is not None and not known.where((F.col("opened") >= epoch) | (F.col("closed") >= epoch)).isEmpty()
 
 
-def add_versions(history: LakeTable, steps: DataFrame, columns: Sequence[str], epoch: int) -> None:
+def add_versions(
+    history: LakeTable, steps: DataFrame, columns: Sequence[str], epoch: int, ids: Collection[str] | None = None
+) -> None:
     """Close the versions of changed rows and add their new ones, in one commit. The history does not have the epoch yet.
 
     `steps` as `spark_bridge.jobs.row_steps.RowChanges` has them. A version that a later step of the same epoch replaced is
-    added closed. `valid_to` is never before `valid_from`, whatever write times the clients set.
+    added closed. `ids`: all `_cdc_id` of the steps, where the history should be searched for them instead of being read as a whole.
+    `valid_to` is never before `valid_from`, whatever write times the clients set.
     """
     has_next = F.col("next_us").isNotNull()
     fields = [F.col("after").getField(each).alias(each) for each in columns]
@@ -45,13 +65,14 @@ def add_versions(history: LakeTable, steps: DataFrame, columns: Sequence[str], e
         return
     history.ensure(added)
     closing = steps.where((F.col("step") == FIRST_STEP) & F.col("before").isNotNull()).select(
-        F.col("_cdc_id").alias("closes"), F.col("changed_us").alias("closed_us")
+        F.col("_cdc_id").alias(_CLOSES), F.col("changed_us").alias(_CLOSED_US)
     )
-    source = added.withColumns({"closes": F.lit(None).cast("string"), "closed_us": F.lit(None).cast("bigint")})
+    source = added.withColumns({_CLOSES: F.lit(None).cast("string"), _CLOSED_US: F.lit(None).cast("bigint")})
     _, insert = update_and_insert(added.columns)
+    listed = None if ids is None else is_listed("t._cdc_id", ids, is_sparse=True)
     history.merge(
         source.unionByName(closing, allowMissingColumns=True),
-        "t._cdc_id = s.closes AND t.valid_to IS NULL",
-        f"WHEN MATCHED THEN UPDATE SET t.valid_to = greatest(t.valid_from, s.closed_us), t.closed = {epoch}",
-        f"WHEN NOT MATCHED AND s.closes IS NULL THEN {insert}",
+        f"t._cdc_id = s.{_CLOSES} AND t.valid_to IS NULL" + ("" if listed is None else f" AND {listed}"),
+        f"WHEN MATCHED THEN UPDATE SET t.valid_to = greatest(t.valid_from, s.{_CLOSED_US}), t.closed = {epoch}",
+        f"WHEN NOT MATCHED AND s.{_CLOSES} IS NULL THEN {insert}",
     )

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import LongType, StructField, StructType
 
+from spark_bridge.jobs.batch_session import PAGE_ROWS
+from spark_bridge.jobs.lake_table import is_listed
 from spark_bridge.reading.folders import HadoopFolder
 from spark_bridge.rows.fold import NOTHING, PARTITION, RANGE
 from spark_bridge.rows.fold_batches import KEPT_SCHEMA
@@ -31,9 +33,6 @@ _MOST_RUNS: Final = 8
 """Each is another file to look into."""
 
 _SCHEMA: Final = StructType([*KEPT_SCHEMA, StructField("run", LongType()), StructField("seen_s", LongType())])
-
-_PAGE_ROWS: Final = "1000"
-"""A run is sorted by `owner`: of small pages few are read for a few partitions."""
 
 
 class Run(NamedTuple):
@@ -68,15 +67,24 @@ class KeptRecords:
         self._spark = spark
         self._folder = folder
 
-    def read(self, runs: Sequence[Run], forgotten: Forgotten) -> DataFrame | None:
+    def read(
+        self, runs: Sequence[Run], forgotten: Forgotten, owners: Collection[str] | None = None
+    ) -> DataFrame | None:
         """All rows of these runs: KEPT_SCHEMA, `run`, and `seen_s` (when a record last met it). None: there are no runs.
+
+        `owners`: those of these Cassandra partitions only, if they are few enough to be listed.
 
         A marker that is forgotten has the scope NOTHING: what earlier runs have of its partition must not count again.
         """
         if not runs:
             return None
         paths = [f"{_without_patterns(self._folder)}/{each.name}" for each in runs]
-        found = self._spark.read.schema(_SCHEMA).parquet(*paths)
+        # A file that is lost or damaged must not count as one without records, whatever the session ignores.
+        reader = self._spark.read.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
+        found = reader.schema(_SCHEMA).parquet(*paths)
+        listed = None if owners is None else is_listed("owner", owners, is_sparse=True)
+        if listed is not None:
+            found = found.where(listed)
         if forgotten.up_to_run < 0:
             return found
         is_over = F.col("scope").isin(PARTITION, RANGE) & (F.col("seen_s") < forgotten.before_s)
@@ -124,7 +132,8 @@ class KeptRecords:
     def _written(self, kept: DataFrame, number: int) -> Run:
         name = f"{number:08}-{uuid.uuid4().hex[:12]}"  # a failed micro-batch may have left another one
         place = f"{self._folder}/{name}"
-        kept.write.option("parquet.page.row.count.limit", _PAGE_ROWS).parquet(place)
+        # sorted by `owner`: of small pages few are read for a few partitions
+        kept.write.option("parquet.page.row.count.limit", str(PAGE_ROWS)).parquet(place)
         return Run(number, name, HadoopFolder(self._spark, place).size_bytes())
 
 

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["LakeTable", "TableFormat", "key_is_listed", "quoted", "same_key", "update_and_insert"]
+__all__ = [
+    "LISTED_AT_ONCE",
+    "MERGE_OP",
+    "LakeTable",
+    "TableFormat",
+    "is_listed",
+    "key_is_listed",
+    "quoted",
+    "same_key",
+    "update_and_insert",
+]
 
 # More values in a condition would take longer to plan than they save.
 _MOST_LISTED: Final = 5_000
+
+MERGE_OP: Final = "_cdc_op"
+"""The column of a `MERGE`'s source that says what becomes of a row. A table may have a column `op`."""
+
+LISTED_AT_ONCE: Final = 128
+"""Spark makes a chain of comparisons of a list, to find the pages of a file that may have one of its values. Parquet descends the
+chain by recursion: a thousand values overflow the stack."""
 
 TableFormat = Literal["delta", "iceberg"]
 
@@ -99,21 +116,33 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def same_key(column: str, source: DataFrame, *, is_listed: bool) -> str:
-    """The condition of a `MERGE` by one column of text. `is_listed`: it names the source's values, as far as they are few."""
-    values = [row[0] for row in source.select(column).limit(_MOST_LISTED + 1).collect()] if is_listed else []
-    return key_is_listed(column, values)
+def same_key(column: str, source: DataFrame, *, is_large: bool) -> str:
+    """The condition of a `MERGE` by one column of text. Of a large table, it names the source's values if they are few."""
+    values = [row[0] for row in source.select(column).limit(_MOST_LISTED + 1).collect()] if is_large else []
+    return key_is_listed(column, values, is_sparse=False)
 
 
-def key_is_listed(column: str, values: Sequence[str]) -> str:
+def key_is_listed(column: str, values: Sequence[str], *, is_sparse: bool) -> str:
     """The condition of a `MERGE` by one column of text, which names the source's values where there are some, and few.
 
     With deletion vectors a table's other rows are then only read: what is not listed goes into no join.
     """
     same = f"t.{quoted(column)} = s.{quoted(column)}"
+    listed = is_listed(f"t.{quoted(column)}", values, is_sparse=is_sparse)
+    return same if listed is None else f"{same} AND {listed}"
+
+
+def is_listed(column: str, values: Collection[str], *, is_sparse: bool) -> str | None:
+    """The condition that a column of text has one of these values; None where there are none, or too many.
+
+    `is_sparse`: few of the table's pages have any of them. Then Spark is to find these pages, by lists that are short enough.
+    """
     if not values or len(values) > _MOST_LISTED:
-        return same
-    return f"{same} AND t.{quoted(column)} IN ({', '.join(map(_literal, values))})"
+        return None
+    ordered, size = sorted(values), LISTED_AT_ONCE if is_sparse else _MOST_LISTED
+    parts = [ordered[at : at + size] for at in range(0, len(ordered), size)]
+    lists = [f"{column} IN ({', '.join(map(_literal, part))})" for part in parts]
+    return f"({' OR '.join(lists)})"
 
 
 def _literal(text: str) -> str:

@@ -147,7 +147,8 @@ def mirror(
             "runs at the end of a mirror, and one with follow_interval_s has no end: run cdc spark resync beside it",
         )
     given = option_texts(options)
-    checkpoint = f"{target.rstrip('/')}/checkpoint"
+    # Spark's processes that run the data source do not know the session's default file system.
+    checkpoint = HadoopFolder(spark, f"{target.rstrip('/')}/checkpoint").address()
     given = {name: each for name, each in given.items() if name.lower() != "checkpointlocation"}
     given["checkpointLocation"] = checkpoint
     if "minpartitions" not in {name.lower() for name in given}:
@@ -339,6 +340,8 @@ class _Steps:
             tables.merge_kept()
             if self.compact and number % _COMPACT_EVERY == _COMPACT_EVERY - 1:
                 tables.compact()
+            else:
+                tables.compact_in_turn()
             self.totals.update({**counts, "batches": 1})
         self.on_batch(counts)
 
@@ -359,6 +362,7 @@ class _Steps:
                     *[F.lit(None).cast(each.dataType).alias(each.name) for each in RAW_SCHEMA]
                 )
                 self.totals.update(self._batch(self.tables(own)).settle(nothing))
+                self.tables(own).compact_in_turn()
             self._note_resolved(tables)
             self.completeness.ask()
 
@@ -376,10 +380,11 @@ class _Steps:
         self.expire(spark)
         if self.unfinished.is_set():
             return
-        tables = self.tables(spark)
-        tables.forget(self.retention_s)
+        self.tables(spark).forget(self.retention_s)
         if self.compact:
-            tables.compact()
+            own = session_of_its_own(spark)
+            self._batch(self.tables(own)).fit(own)
+            self.tables(own).compact()
 
     def _batch(self, tables: MirrorTables, *, may_be_begun: bool = True) -> MirrorBatch:
         known = self.completeness.reached, self.clearings.read

@@ -12,24 +12,25 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
+from spark_bridge.errors import TopicError
 from spark_bridge.jobs.batch_content import (
     MOST_HERE,
     NO_CONTENT,
     BatchContent,
     content_of,
 )
-from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, in_few_tasks, is_large
+from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, in_few_tasks
 from spark_bridge.jobs.completeness import tag_commits
 from spark_bridge.jobs.epoch_plan import EpochPlan
-from spark_bridge.jobs.history_table import add_versions, has_epoch
+from spark_bridge.jobs.history_table import OWN_COLUMNS, add_versions, has_epoch, refuse_own_columns
 from spark_bridge.jobs.kept_records import Run
 from spark_bridge.jobs.lake_table import LakeTable
 from spark_bridge.jobs.mirror_clearings import PendingClearings, report_clearings
@@ -46,6 +47,7 @@ from spark_bridge.jobs.mirror_rows import (
     whole,
 )
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables, known_creations, not_applied
+from spark_bridge.jobs.row_steps import RowChanges
 from spark_bridge.jobs.small_merge import (
     soonest_expiry,
 )
@@ -114,6 +116,9 @@ class MirrorBatch:
         """
         applied = self._tables.applied()
         known_creations(applied, self._options)
+        if self._histories:
+            with suppress(TopicError):  # it has no schema yet
+                refuse_own_columns(table_columns(TopicSchemas.fetch(self._options)))
         self._tables.keep_format()
         self._tables.take_over()
         rows = self._tables.rows.read()
@@ -179,6 +184,13 @@ class MirrorBatch:
             return True
         return bool(self._pending(applied).reached(applied))
 
+    def fit(self, session: SparkSession) -> None:
+        """Set up a session of one's own for work on the tables as they are."""
+        self._fit(session, 0, self._kept_bytes(self._tables.applied()))
+
+    def _fit(self, session: SparkSession, records: int, kept_bytes: int) -> None:
+        fit_session(session, records, kept_bytes, is_local=self._tables.is_local)
+
     @property
     def _keeps_more(self) -> bool:
         return bool(self._logs or self._histories)
@@ -214,13 +226,13 @@ class MirrorBatch:
             self._tables.save_applied(replace(applied, clearing=(), cleared=names))
             return {}
         kept_bytes = self._kept_bytes(applied)
-        fit_session(batch.sparkSession, 0, kept_bytes)
+        self._fit(batch.sparkSession, 0, kept_bytes)
         done = self._apply(
             batch.where("false"),
             applied,
             NO_CONTENT,
             is_new_table=False,
-            is_large=is_large(kept_bytes),
+            table_bytes=kept_bytes,
             clearings=clearings,
             is_whole=False,
         )
@@ -233,7 +245,7 @@ class MirrorBatch:
         """Apply raw rows; `without` what these truncations and drops took. `is_whole`: no truncation comes behind them."""
         applied = self._tables.applied()
         session = batch.sparkSession
-        fit_session(session, 0, 0)
+        self._fit(session, 0, 0)
         with _persisted(batch.where(not_applied(applied))) as raw:
             # each of them waits for something else: the topic, and the tables' logs
             content, kept_bytes, histories = at_once(
@@ -251,7 +263,7 @@ class MirrorBatch:
                 known_epoch = applied.epoch
                 applied = self._tables.begin_epoch(content.positions, [each.name for each in without])
                 histories = histories if applied.epoch == known_epoch else self._histories
-            fit_session(session, content.records, kept_bytes)
+            self._fit(session, content.records, kept_bytes)
             is_new_table = applied.begins_anew or bool(
                 applied.life and content.life and content.life.begins_behind(applied.life)
             )
@@ -260,7 +272,7 @@ class MirrorBatch:
                 applied,
                 content,
                 is_new_table,
-                is_large=is_large(kept_bytes),
+                table_bytes=kept_bytes,
                 clearings=without,
                 is_whole=is_whole,
                 histories=histories,
@@ -279,9 +291,9 @@ class MirrorBatch:
             applied = replace(applied, clock_s=now_s, is_expiring=True)
             self._tables.save_applied(applied)
         kept_bytes = self._kept_bytes(applied)
-        fit_session(batch.sparkSession, 0, kept_bytes)
+        self._fit(batch.sparkSession, 0, kept_bytes)
         nothing = batch.where("false")
-        return self._apply(nothing, applied, NO_CONTENT, is_new_table=False, is_large=is_large(kept_bytes))
+        return self._apply(nothing, applied, NO_CONTENT, is_new_table=False, table_bytes=kept_bytes)
 
     def fresh(self, tail: DataFrame, applied: Applied) -> DataFrame:
         """The table at `applied.clock_s` with what the raw rows of `tail` say, which the mirror has not seen. Nothing is written.
@@ -300,12 +312,12 @@ class MirrorBatch:
                 applied,
                 content,
                 is_new_table,
-                is_large=False,
+                table_bytes=0,  # the session is the caller's
                 clearings=pending,
                 judges_all=bool(pending),
             )
             raw = records if plan.life is None else records.where(is_of_life(plan.life))
-            folds = self._touched(plan).folded(all_records(raw, plan.schemas))
+            folds = self._touched(plan).folded(all_records(raw, plan.schemas, applied.time_zone))
             after = table_rows(shown_rows(folds.judged), plan.schemas, self._options.numbers).localCheckpoint()
             touched = folds.owners if folds.here is not None else folds.owners.localCheckpoint()
             if content.records < FEW_RECORDS and not plan.judges_all:
@@ -322,7 +334,7 @@ class MirrorBatch:
         applied: Applied,
         content: BatchContent,
         is_new_table: bool,
-        is_large: bool,
+        table_bytes: int,
         clearings: Sequence[TableClearing] = (),
         *,
         is_whole: bool = True,
@@ -337,7 +349,9 @@ class MirrorBatch:
         )
         assert isinstance(creations, dict)
         assert isinstance(schemas, TopicSchemas)
-        plan = EpochPlan(schemas, applied, content, is_new_table, is_large)
+        if self._histories:
+            refuse_own_columns(table_columns(schemas))
+        plan = EpochPlan(schemas, applied, content, is_new_table, table_bytes)
         plan = replace(
             plan,
             clearings=of_life(clearings, plan.life),
@@ -372,6 +386,9 @@ class MirrorBatch:
             replaced_runs=applied.replaced_without(runs),
             cleared=(*applied.cleared, *[each.name for each in applied.clearing]),
             repeated_until=applied.still_repeated(positions) if content.records else applied.repeated_until,
+            time_zone=applied.time_zone,
+            is_zone_known=applied.is_zone_known,
+            compacted=applied.compacted,
         )
         self._tables.save_applied(done)
         return counts
@@ -380,7 +397,7 @@ class MirrorBatch:
         """Counts of changed rows, when the first row expires, and what is kept."""
         raw = in_few_tasks(raw) if plan.content.records <= MOST_HERE else raw
         touched = self._touched(plan)
-        folded = touched.folded(all_records(raw, plan.schemas))
+        folded = touched.folded(all_records(raw, plan.schemas, plan.applied.time_zone))
         if folded.here is None:
             # Checkpoints and not caches: Delta's MERGE would copy cached rows, once for each table.
             folded = folded._replace(judged=folded.judged.localCheckpoint())
@@ -391,12 +408,14 @@ class MirrorBatch:
         columns = [*table_columns(plan.schemas), *OWN]
         if self._keeps_more:
             told = touched.row_changes(raw, folded)
-            self._write_steps(told.steps, plan)
-            merge = partial(merge_rows, rows, told.merged, columns, told.ids, is_large=plan.is_large)
+            self._write_steps(told, plan)
+            on = None if told.ids is None else touched.merge_condition(folded, told.ids)
+            merge = partial(merge_rows, rows, told.merged, columns, on, is_large=plan.is_large)
             _, run, (counted,) = self._merge_and_keep(folded.judged, plan, merge, told.counts_and_soonest)
         else:
             compared = touched.compared(folded).localCheckpoint()
-            merge = partial(merge_rows, rows, compared.where("op <> 'same'"), columns, is_large=plan.is_large)
+            changed = compared.where("op <> 'same'")
+            merge = partial(merge_rows, rows, changed, columns, None, is_large=plan.is_large)
             _, run, (counted,) = self._merge_and_keep(folded.judged, plan, merge, lambda: counts_and_soonest(compared))
         return *cast("tuple[Mapping[str, int], int | None]", counted), run
 
@@ -431,11 +450,13 @@ class MirrorBatch:
             return cast("int | None", rows.agg(F.min(EXPIRES_AT)).collect()[0][0])
         return min((each for each in (known, new) if each is not None), default=None)
 
-    def _write_steps(self, steps: DataFrame, plan: EpochPlan) -> None:
+    def _write_steps(self, changes: RowChanges, plan: EpochPlan) -> None:
+        steps, names, ids = changes.steps, table_columns(plan.schemas), changes.step_ids
+        ids = ids if ids is not None and plan.is_sparse(len(ids)) else None
         at_once(
             steps.sparkSession,
             *[partial(self._append, each, steps, plan.epoch) for each in self._logs],
-            *[partial(add_versions, each, steps, table_columns(plan.schemas), plan.epoch) for each in plan.histories],
+            *[partial(add_versions, each, steps, names, plan.epoch, ids) for each in plan.histories],
         )
 
     def _append(self, log: LakeTable, steps: DataFrame, epoch: int) -> None:
@@ -455,7 +476,7 @@ class MirrorBatch:
         wanted = table_columns(plan.schemas)
         for table, own in (
             (self._tables.rows, OWN),
-            (self._tables.history, (*OWN, "valid_from", "valid_to", "opened", "closed")),
+            (self._tables.history, (*OWN, *OWN_COLUMNS)),
         ):
             found = table.read()
             if found is None:

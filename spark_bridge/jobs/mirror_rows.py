@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
 
-from spark_bridge.jobs.lake_table import LakeTable, key_is_listed, quoted, same_key, update_and_insert
+from spark_bridge.jobs.lake_table import MERGE_OP, LakeTable, quoted, same_key, update_and_insert
 from spark_bridge.rows.conformed import conformed
 from spark_bridge.rows.folding import shown_rows
 from spark_bridge.rows.key_columns import KeyColumns
@@ -58,22 +58,25 @@ def counts_of(rows: Mapping[str, int]) -> dict[str, int]:
 
 
 def merge_rows(
-    table: LakeTable, changes: DataFrame, columns: Sequence[str], ids: Sequence[str] | None = None, *, is_large: bool
+    table: LakeTable, changes: DataFrame, columns: Sequence[str], on: str | None, *, is_large: bool
 ) -> Mapping[str, int]:
-    """Make the rows of changes (`op`, `_cdc_id`, `after`) the table's, by one `MERGE`; its counts. `ids`: theirs, if known here."""
+    """Make the rows of changes (`op`, `_cdc_id`, `after`) the table's, by one `MERGE`; its counts.
+
+    `on`: the condition of the `MERGE`. None: by identity; of a large table the condition names the identities.
+    """
     fields = [F.col("after").getField(each).alias(each) for each in columns if each != ID]
-    source = changes.select("op", ID, *fields)
+    source = changes.select(F.col("op").alias(MERGE_OP), ID, *fields)
     if table.read() is None:
-        table.create(source.where("op <> 'delete'").select(*columns))
+        table.create(source.where(f"{MERGE_OP} <> 'delete'").select(*map(quoted, columns)))
         return {}
-    table.ensure(source.select(*columns))
+    table.ensure(source.select(*map(quoted, columns)))
     update, insert = update_and_insert(columns)
     return table.merge(
         source,
-        same_key(ID, source, is_listed=is_large) if ids is None else key_is_listed(ID, ids if is_large else ()),
-        "WHEN MATCHED AND s.op = 'delete' THEN DELETE",
+        same_key(ID, source, is_large=is_large) if on is None else on,
+        f"WHEN MATCHED AND s.{MERGE_OP} = 'delete' THEN DELETE",
         f"WHEN MATCHED THEN {update}",
-        f"WHEN NOT MATCHED AND s.op <> 'delete' THEN {insert}",
+        f"WHEN NOT MATCHED AND s.{MERGE_OP} <> 'delete' THEN {insert}",
     )
 
 

@@ -16,15 +16,16 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.errors import ConfigError
-from spark_bridge.errors import OtherTopicError
+from spark_bridge.errors import OtherTopicError, reason_of_spark
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable, has_iceberg
 from spark_bridge.jobs.kept_records import NOTHING_FORGOTTEN, Forgotten, KeptRecords, ReplacedRun, Run
@@ -33,6 +34,7 @@ from spark_bridge.jobs.state_file import StateFile, newest_state
 from spark_bridge.jobs.unfinished_epoch import Unfinished, take_back
 from spark_bridge.reading.folders import FsspecFolder, HadoopFolder
 from spark_bridge.reading.planning import is_of_topic, last_of, refuse_gap
+from spark_bridge.rows.key_columns import OWNER_TIME_ZONE
 from spark_bridge.rows.record_places import record_place
 from spark_bridge.rows.table_lives import TableLife
 from spark_bridge.spark_line import iceberg_jar
@@ -55,6 +57,7 @@ __all__ = [
 
 _log: Final = logging.getLogger(__name__)
 _FORGET_EVERY_S: Final = 3_600
+_COMPACT_EPOCHS: Final = 50
 _READ_FOR_S: Final = 3_600
 """So long may a reader of a mirror take that is written at the same time."""
 
@@ -89,7 +92,9 @@ class Applied:
     (None: an earlier version keeps it in a table), and `forgotten`, which of that counts no more; `replaced_runs` may still
     be read. `cleared`: names of the truncations and drops that were applied. `clearing`: those that the next epoch applies, and part of
     that may be written. `begun`: the records that the next epoch applies, and part of that may be written. `repeated_until`: rows,
-    change log and history have the records up to these positions already (empty: those of the next epoch).
+    change log and history have the records up to these positions already (empty: those of the next epoch). `time_zone`: in which
+    the tables' owners have timestamps. An earlier version wrote them in that of its session, and did not store it: `is_zone_known` is
+    false. `compacted`: the epoch behind which small files became few.
     """
 
     epoch: int = 0
@@ -114,6 +119,9 @@ class Applied:
     clearing: tuple[TableClearing, ...] = ()
     begun: BegunEpoch | None = None
     repeated_until: Mapping[str, RecordPosition] | None = None
+    time_zone: str = OWNER_TIME_ZONE
+    is_zone_known: bool = True
+    compacted: int = 0
 
     @property
     def life(self) -> TableLife | None:
@@ -147,6 +155,7 @@ class MirrorTables:
     def __init__(self, spark: SparkSession, target: str, table_format: TableFormat | None = None) -> None:
         """Raises ConfigError when the tables that are there have another format, or one that the session cannot read."""
         folder = target.rstrip("/")
+        self._spark = spark
         self.target = folder
         self._applied = StateFile(spark, f"{folder}/applied")
         kept = self.applied().table_format
@@ -162,7 +171,7 @@ class MirrorTables:
         made = IcebergTable if self.table_format == "iceberg" else DeltaTable
         self.rows: LakeTable = made(spark, f"{folder}/rows")
         self.kept = KeptRecords(spark, f"{folder}/kept")
-        self._spark = spark
+        self.is_local = HadoopFolder(spark, folder).is_local()
         # where earlier versions keep what is now in `kept`
         self._records: LakeTable = made(spark, f"{folder}/records")
         self.changes: LakeTable = made(spark, f"{folder}/changes")
@@ -174,10 +183,23 @@ class MirrorTables:
             if each.read() is not None:
                 each.compact()
 
+    def compact_in_turn(self) -> None:
+        """Compact Delta's tables each 50 epochs, whichever runs wrote them. A failure is logged, and the next epoch tries again."""
+        applied = self.applied()
+        if self.table_format != "delta" or applied.epoch - applied.compacted < _COMPACT_EPOCHS:
+            return
+        try:
+            self.compact()
+        except PySparkException as error:
+            _log.warning("%s: small files are not compacted yet: %s", self.target, reason_of_spark(str(error)))
+            return
+        self.save_applied(replace(applied, compacted=applied.epoch))
+
     def applied(self) -> Applied:
         """How far the mirror has come; a new one starts at epoch 0."""
         stored = self._applied.read()
-        return Applied() if stored is None else applied_from_state(stored)
+        session_zone = self._spark.conf.get("spark.sql.session.timeZone")
+        return Applied() if stored is None else applied_from_state(stored, str(session_zone))
 
     def save_applied(self, applied: Applied) -> None:
         """The last step of a micro-batch."""
@@ -209,6 +231,9 @@ class MirrorTables:
                 begins_anew=True,
                 runs=known.runs,
                 replaced_runs=known.replaced_runs,
+                time_zone=known.time_zone,
+                is_zone_known=known.is_zone_known,
+                compacted=known.compacted,
             )
         )
 
@@ -254,10 +279,10 @@ class MirrorTables:
             _log.info("%s: changes of the epoch that was interrupted are taken back", self.target)
         return found
 
-    def read_kept(self, applied: Applied) -> DataFrame | None:
+    def read_kept(self, applied: Applied, owners: Collection[str] | None = None) -> DataFrame | None:
         """The kept records; None: there are none. See `KeptRecords.read`."""
         if applied.runs is not None:
-            return self.kept.read(applied.runs, applied.forgotten)
+            return self.kept.read(applied.runs, applied.forgotten, owners)
         of_earlier_version = self._records.read()
         return None if of_earlier_version is None else of_earlier_version.withColumn("run", F.lit(0).cast("bigint"))
 
@@ -302,9 +327,11 @@ def known_format(target: str) -> TableFormat | None:
     return found
 
 
-def applied_from_state(stored: str) -> Applied:
-    """The state that this version or an earlier one has stored as JSON."""
+def applied_from_state(stored: str, session_zone: str = OWNER_TIME_ZONE) -> Applied:
+    """The state that this version or an earlier one has stored as JSON. `session_zone`: for one that has no time zone."""
     found = json.loads(stored)
+    found.setdefault("is_zone_known", "time_zone" in found)
+    found.setdefault("time_zone", session_zone)
     statics = tuple(found.pop("static_columns"))
     runs, forgotten = found.pop("runs", None), found.pop("forgotten", NOTHING_FORGOTTEN)
     begun, repeated = found.pop("begun", None), found.pop("repeated_until", None)

@@ -60,14 +60,15 @@ class RowChanges:
     `steps`: `op` (insert, update, delete), `_cdc_id`, `before`, `after`, `changed_us`, `step` (order within the row, from FIRST_STEP),
     `next_us` (when the row's next step is), `source` (of the record that made the change, RECORD_SOURCE; null where none did: the row
     expired, or was truncated). `merged`: `op`, `_cdc_id`, `after` of the rows that differ from the mirror's; `touch`: by their times
-    only. `results`: `op` and `expires_at` of all rows of the touched Cassandra partitions; `ids`: those of `merged`, where they are
-    in this process.
+    only. `results`: `op` and `expires_at` of all rows of the touched Cassandra partitions; `ids` and `step_ids`: those of `merged`
+    and `steps`, where they are in this process.
     """
 
     steps: DataFrame
     merged: DataFrame
     results: DataFrame | pa.Table
     ids: Sequence[str] | None = None
+    step_ids: Sequence[str] | None = None
 
     def counts_and_soonest(self) -> tuple[dict[str, int], int | None]:
         """Changed rows by `op`, and when the first row expires, of those that a failed run has merged already, too."""
@@ -103,6 +104,7 @@ def _changes_here(session: SparkSession, changes: pa.Table) -> RowChanges:
         merged=local_frame(session, merged.select(_MERGED)),
         results=results,
         ids=merged["_cdc_id"].to_pylist(),
+        step_ids=pc.unique(steps["_cdc_id"]).to_pylist(),
     )
 
 
@@ -140,11 +142,16 @@ def row_images(rows: DataFrame, kind: SaidKind, columns: ImageColumns, changed_u
     return _images(rows, said)
 
 
-def record_images(raw: DataFrame, schemas: TopicSchemas, numbers: Numbers, columns: ImageColumns) -> DataFrame:
-    """What the records of a micro-batch say of rows, of static columns, and of whole Cassandra partitions."""
+def record_images(
+    raw: DataFrame, schemas: TopicSchemas, numbers: Numbers, columns: ImageColumns, time_zone: str
+) -> DataFrame:
+    """What the records of a micro-batch say of rows, of static columns, and of whole Cassandra partitions.
+
+    `time_zone`: of their owners (`spark_bridge.rows.folding.all_records`).
+    """
     key, value = key_decoder(schemas, numbers), value_decoder(schemas, numbers)
     place = message_id_of(F.col("at"))
-    tried = all_records(raw, schemas).withColumns({
+    tried = all_records(raw, schemas, time_zone).withColumns({
         "k": key.try_decode(F.col("key"), F.col("key_version")),
         "v": value.try_decode(F.col("value"), F.col("schema_version")),
     })  # fmt: skip

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_bridge.jobs.lake_table import LakeTable, key_is_listed, quoted, update_and_insert
+from spark_bridge.jobs.lake_table import MERGE_OP, LakeTable, quoted, update_and_insert
 from spark_bridge.rows.row_chain import STATIC_ID
 
 __all__ = [
@@ -46,17 +46,15 @@ def local_frame(session: SparkSession, table: pa.Table) -> DataFrame:
         SparkSession._activeSession = active  # noqa: SLF001
 
 
-def local_owners(session: SparkSession, folded: pa.Table) -> DataFrame:
-    """The Cassandra partitions of all keys that were folded (FOLDED_SCHEMA), in a column `owner`, to be broadcast."""
-    return F.broadcast(local_frame(session, pa.table({"owner": pc.unique(folded["owner"])})))
+def local_owners(session: SparkSession, owners: Sequence[str]) -> DataFrame:
+    """Cassandra partitions in a column `owner`, to be broadcast."""
+    return F.broadcast(local_frame(session, pa.table({"owner": pa.array(owners, pa.string())})))
 
 
-def owners_here(owners: DataFrame) -> DataFrame | None:
-    """The same, read by one Spark job, to be broadcast; None where they are too many for the driver."""
+def owners_here(owners: DataFrame) -> list[str] | None:
+    """Cassandra partitions (`owner`), each once, read by one Spark job; None where they are too many for the driver."""
     found = owners.limit(_MOST_OWNERS_HERE + 1).toArrow()
-    if len(found) > _MOST_OWNERS_HERE:
-        return None
-    return F.broadcast(local_frame(owners.sparkSession, pa.table({"owner": pc.unique(found["owner"])})))
+    return None if len(found) > _MOST_OWNERS_HERE else pc.unique(found["owner"]).to_pylist()
 
 
 def gone_ids(folded: pa.Table, *, has_clustering: bool) -> list[str]:
@@ -90,17 +88,17 @@ def merge_folded(
     identity: str,
     content: Sequence[str],
     times: Sequence[str],
-    listed: Sequence[str],
+    on: str,
 ) -> Mapping[str, int]:
     """Make the table's rows those of `rows` (where IS_ROW), and take away others of these identities and the `gone` ones.
 
-    `content`, `times`: columns that are compared as text, and as numbers. `listed`: identities of all that is merged, where the
-    table is so large that the condition should name them; else nothing. Counts of changed rows: `insert`, `update`, `delete`.
+    `content`, `times`: columns that are compared as text, and as numbers. `on`: the condition of the `MERGE`. Counts of changed rows:
+    `insert`, `update`, `delete`.
     """
     columns = [each for each in rows.columns if each != IS_ROW]
-    source = rows.withColumn("op", F.when(F.col(IS_ROW), "keep").otherwise("delete")).drop(IS_ROW)
+    source = rows.withColumn(MERGE_OP, F.when(F.col(IS_ROW), "keep").otherwise("delete")).drop(IS_ROW)
     if gone:
-        deleted = pa.table({"op": ["delete"] * len(gone), identity: list(gone)})
+        deleted = pa.table({MERGE_OP: ["delete"] * len(gone), identity: list(gone)})
         source = source.unionByName(local_frame(rows.sparkSession, deleted), allowMissingColumns=True)
     table.ensure(source.select(*map(quoted, columns)))
     update, insert = update_and_insert(columns)
@@ -110,8 +108,8 @@ def merge_folded(
     )
     return table.merge(
         source,
-        key_is_listed(identity, listed),
-        "WHEN MATCHED AND s.op = 'delete' THEN DELETE",
+        on,
+        f"WHEN MATCHED AND s.{MERGE_OP} = 'delete' THEN DELETE",
         f"WHEN MATCHED AND NOT ({is_same}) THEN {update}",
-        f"WHEN NOT MATCHED AND s.op <> 'delete' THEN {insert}",
+        f"WHEN NOT MATCHED AND s.{MERGE_OP} <> 'delete' THEN {insert}",
     )

@@ -23,7 +23,7 @@ from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.rows.current_table import shown_records
 from spark_bridge.rows.fold import NOTHING
-from spark_bridge.rows.key_columns import with_owner
+from spark_bridge.rows.key_columns import OWNER_TIME_ZONE, with_owner
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
@@ -33,7 +33,7 @@ __all__ = ["ID", "Differences", "TableComparison"]
 
 _CASSANDRA_VERSION: Final = -1
 """Stands for the table's own schema beside the versions of the topic."""
-_KEY, _PARTS = "_cdc_key", "_cdc_key_parts"
+_KEY, _PARTS, _ANY_KEY = "_cdc_key", "_cdc_key_parts", "_cdc_any_key"
 _ROW_BYTES: Final = 50
 """At least, as a topic or a mirror stores them."""
 
@@ -148,7 +148,9 @@ class TableComparison:
             "static_version": version,
             _PARTS: F.col("key_parts"),
         })  # fmt: skip
-        return self._side(with_owner(rows, self._schemas, F.col("place")), "cassandra")
+        mirrored = None if self._mirror is None else MirrorTables(self._spark, self._mirror).applied()
+        zone = OWNER_TIME_ZONE if mirrored is None else mirrored.time_zone
+        return self._side(with_owner(rows, self._schemas, F.col("place"), zone), "cassandra")
 
     def _other_side(self) -> DataFrame:
         if self._mirror is not None:
@@ -170,8 +172,9 @@ class TableComparison:
             rows = rows.join(self._sample.of(owners), OWNER, "left_semi")
         missing = {name: F.lit(None).cast("string") for name in self._columns if name not in rows.columns}
         is_static = F.startswith(ID, F.lit("static:"))
-        key = F.when(is_static, F.col("key")).otherwise(F.unhex(F.when(~is_static, F.col(ID))))
-        known = rows.join(owners, OWNER, "left").withColumns({**missing, _KEY: key, _PARTS: _no_parts()})
+        key = F.when(is_static, F.col(_ANY_KEY)).otherwise(F.unhex(F.when(~is_static, F.col(ID))))
+        keyed = rows.join(owners.withColumnRenamed("key", _ANY_KEY), OWNER, "left")
+        known = keyed.withColumns({**missing, _KEY: key, _PARTS: _no_parts()})
         return self._compared(known, "topic")
 
     def _side(self, rows: DataFrame, name: str) -> DataFrame:

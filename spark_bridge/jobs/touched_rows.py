@@ -6,17 +6,20 @@ where they are few, else by Spark. With a new table, and where all rows are judg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import DataType
 
 from spark_bridge.jobs.batch_content import MOST_HERE
 from spark_bridge.jobs.batch_session import FEW_RECORDS
 from spark_bridge.jobs.epoch_plan import EpochPlan
+from spark_bridge.jobs.lake_table import is_listed, key_is_listed
 from spark_bridge.jobs.mirror_rows import (
     EXPIRES_AT,
     ID,
@@ -63,6 +66,17 @@ class Folded(NamedTuple):
     here: pa.Table | None
 
 
+class _Touched(NamedTuple):
+    """`owners` to join the tables with, by left_semi: an owner may be there several times. `is_few`: they may be folded here.
+
+    `names`: the owners, each once, where they are known.
+    """
+
+    owners: DataFrame
+    is_few: bool = False
+    names: Sequence[str] | None = None
+
+
 class TouchedRows:
     """Those of one micro-batch. `static_columns`: as the user has named them; None: as records do."""
 
@@ -76,14 +90,15 @@ class TouchedRows:
 
     def folded(self, records: DataFrame) -> Folded:
         """What the rules say of all keys of the partitions that records touch, or whose rows have expired."""
-        owners, is_few = self._touched_owners(records)
+        touched = self._touched_owners(records)
         rules = self._plan.schemas, self._static_columns, self._plan.applied.clock_s, self._plan.clearings
-        kept = self._kept(owners)
-        here = folded_here(records, kept, *rules) if is_few else None
+        looks_up = touched.names is None and self._plan.is_sparse(self._plan.content.records)
+        kept = partial(self._kept_of, records.sparkSession) if looks_up else self._kept(touched)
+        here = folded_here(records, kept, *rules) if touched.is_few else None
         if here is None:
-            return Folded(folded_rows(records, kept, *rules), owners, None)
-        session = records.sparkSession
-        return Folded(local_frame(session, here), local_owners(session, here), here)
+            return Folded(folded_rows(records, self._kept(touched), *rules), touched.owners, None)
+        session, names = records.sparkSession, pc.unique(here["owner"]).to_pylist()
+        return Folded(local_frame(session, here), local_owners(session, names), here)
 
     def merge_here(self, folded: Folded) -> Mapping[str, int]:
         """Merge what is folded in this process into the mirror's rows, which are not read before; their counts."""
@@ -93,15 +108,29 @@ class TouchedRows:
         after = table_rows(identified(judged), self._plan.schemas, self._options.numbers, OWN, shows=IS_ROW)
         if self._options.numbers == "string":
             after = after.localCheckpoint()  # Python functions write numbers out: once, not in each pass of the MERGE
-        listed = [*gone, *shown_ids(here)] if self._plan.is_large else ()
         content, times = table_columns(self._plan.schemas), (WRITETIME, EXPIRES_AT)
-        return merge_folded(self._tables.rows, after, gone, ID, content, times, listed)
+        on = self.merge_condition(folded, [*gone, *shown_ids(here)])
+        return merge_folded(self._tables.rows, after, gone, ID, content, times, on)
+
+    def merge_condition(self, folded: Folded, ids: Sequence[str]) -> str:
+        """The condition of a `MERGE` of these identities into the mirror's rows.
+
+        In large tables it names what it looks for: the identities, and the Cassandra partitions, by which the files are sorted.
+        """
+        if not self._plan.is_large:
+            return key_is_listed(ID, (), is_sparse=False)
+        owners = self._sparse_owners(folded)
+        same = key_is_listed(ID, ids, is_sparse=bool(owners))
+        # Of a table without clustering columns, both are the same. A row with another owner than ours must not be missed.
+        has_owners = KeyColumns.of(self._plan.schemas).clustering and self._plan.applied.is_zone_known
+        by_owner = is_listed(f"t.{OWNER}", owners, is_sparse=True) if has_owners else None
+        return same if by_owner is None else f"{same} AND {by_owner}"
 
     def compared(self, folded: Folded) -> DataFrame:
         """Rows of the touched partitions: `op`, `_cdc_id`, `after` (a struct, of rows that changed), `expires_at`."""
         results = self._results(folded.judged)
         now = results.withColumn("new", content_text("image", table_columns(self._plan.schemas)))
-        before = self._before(folded.owners, results.schema["image"].dataType)
+        before = self._before(folded, results.schema["image"].dataType)
         if before is None:
             nothing = {"before": F.lit(None).cast(results.schema["image"].dataType), "old": F.lit(None).cast("string")}
             compared = now.withColumns(nothing)
@@ -125,12 +154,13 @@ class TouchedRows:
         known_us = F.when(F.col("image").isNull(), removed_us).otherwise(F.col("image").getField(WRITETIME))
         results = self._results(folded.judged)
         images = row_images(results, SaidKind.AFTER, columns, F.coalesce(known_us, F.lit(last_us)))
-        before = self._before(folded.owners, results.schema["image"].dataType)
+        before = self._before(folded, results.schema["image"].dataType)
         if before is not None:
             images = images.union(row_images(before, SaidKind.BEFORE, columns, F.lit(None).cast("bigint")))
         # Where records are read once more that were changes before, what differs from the rows is all that changes now.
         if not (self._plan.applied.begins_anew or self._plan.applied.repeated_until is not None):
-            images = images.union(record_images(raw, self._plan.schemas, self._options.numbers, columns))
+            zone = self._plan.applied.time_zone
+            images = images.union(record_images(raw, self._plan.schemas, self._options.numbers, columns, zone))
         rules = ChainRules(
             has_clustering=bool(KeyColumns.of(self._plan.schemas).clustering),
             covers=RangeScope([(each.version, each.key) for each in self._plan.schemas.versions]),
@@ -139,29 +169,41 @@ class TouchedRows:
         )
         return row_changes(images, rules, columns, here=folded.here is not None)
 
-    def _touched_owners(self, records: DataFrame) -> tuple[DataFrame, bool]:
-        """The owners to join the tables with, by left_semi: an owner may be there several times. Whether they may be folded here."""
+    def _touched_owners(self, records: DataFrame) -> _Touched:
         touched = records.select("owner")
         rows = self._tables.rows.read()
         if self._plan.is_new_table or self._plan.judges_all:
             all_owners = touched if rows is None else touched.union(rows.select(F.col(OWNER).alias("owner")))
-            return all_owners.distinct(), False
+            return _Touched(all_owners.distinct())
         is_few = HAS_DATA_SOURCES and self._plan.content.records <= MOST_HERE
         if rows is not None and self._plan.has_expired:
             passed = rows.where(F.col(EXPIRES_AT) <= self._plan.applied.clock_s)
             touched = touched.union(passed.select(F.col(OWNER).alias("owner")))
-            found = owners_here(touched) if is_few else None
-            return (touched.distinct(), False) if found is None else (found, True)
+            names = owners_here(touched) if is_few else None
+            if names is None:
+                return _Touched(touched.distinct())
+            return _Touched(local_owners(touched.sparkSession, names), is_few=True, names=names)
         if self._plan.content.records < FEW_RECORDS:
-            return F.broadcast(touched), is_few  # else the tables are shuffled, whatever their size
-        return touched.distinct(), False
+            # else the tables are shuffled, whatever their size
+            return _Touched(F.broadcast(touched), is_few=is_few)
+        return _Touched(touched.distinct())
 
-    def _kept(self, owners: DataFrame) -> DataFrame | None:
+    def _kept(self, touched: _Touched) -> DataFrame | None:
         """The kept records of the touched partitions."""
-        kept = None if self._plan.is_new_table else self._tables.read_kept(self._plan.applied)
-        if kept is None:
+        if self._plan.is_new_table:
             return None
-        return kept.join(owners, "owner", "left_semi")
+        is_sparse = touched.names is not None and self._plan.is_sparse(len(touched.names))
+        kept = self._tables.read_kept(self._plan.applied, touched.names if is_sparse else None)
+        return None if kept is None else kept.join(touched.owners, "owner", "left_semi")
+
+    def _kept_of(self, session: SparkSession, owners: Sequence[str]) -> DataFrame | None:
+        """The kept records of these partitions."""
+        return self._kept(_Touched(local_owners(session, owners), names=owners))
+
+    def _sparse_owners(self, folded: Folded) -> list[str]:
+        """The touched partitions, where they are to be looked up in the tables; else none."""
+        names = [] if folded.here is None else pc.unique(folded.here["owner"]).to_pylist()
+        return names if self._plan.is_sparse(len(names)) else []
 
     def _results(self, judged: DataFrame) -> DataFrame:
         """What was judged: `_cdc_id`, `owner`, `image` (a struct of the table's columns and OWN; null: the row is gone), `removed_us`."""
@@ -170,12 +212,14 @@ class TouchedRows:
         gone = judged.where("is_gone").select(F.hex("key").alias(ID), "owner", "removed_us")
         return now.unionByName(gone, allowMissingColumns=True)
 
-    def _before(self, owners: DataFrame, image: DataType) -> DataFrame | None:
+    def _before(self, folded: Folded, image: DataType) -> DataFrame | None:
         """The mirror's rows of the touched partitions: `_cdc_id`, `owner`, `image` in that type."""
         rows = self._tables.rows.read()
         if rows is None:
             return None
-        touched = rows.join(owners.select(F.col("owner").alias(OWNER)), OWNER, "left_semi")
+        listed = is_listed(OWNER, self._sparse_owners(folded), is_sparse=True)
+        rows = rows if listed is None else rows.where(listed)
+        touched = rows.join(folded.owners.select(F.col("owner").alias(OWNER)), OWNER, "left_semi")
         return touched.select(
             ID, F.col(OWNER).alias("owner"), conformed(whole(rows.columns), rows.schema, image).alias("image")
         )

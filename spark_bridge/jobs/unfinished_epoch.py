@@ -16,12 +16,13 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
 
+from spark_bridge.jobs.history_table import OWN_COLUMNS
 from spark_bridge.jobs.lake_table import LakeTable, quoted
 from spark_bridge.jobs.mirror_rows import ID, OWN
 
 __all__ = ["Unfinished", "take_back"]
 
-_OF_VERSIONS: Final = frozenset(["valid_from", "valid_to", "opened", "closed"])
+_OF_VERSIONS: Final = frozenset(OWN_COLUMNS)
 """The history's own columns. In the other tables a column of this name is Cassandra's."""
 
 
@@ -87,4 +88,4 @@ def _agree(rows: LakeTable, touched: Mapping[str, DataFrame]) -> bool:
 def _text(columns: Mapping[str, Column]) -> Column:
     """To be compared, whichever columns two tables have: those that are null are not in it."""
     names = sorted(columns.keys() - set(OWN))
-    return F.to_json(F.struct(*[columns[each].alias(each) for each in names]))
+    return F.to_json(F.struct(*[columns[each].alias(each) for each in names]), {"ignoreNullFields": "true"})

@@ -90,6 +90,16 @@ class HadoopFolder:
             if not self._files.rename(unfinished, self._path(self._folder, name)):
                 raise OSError(f"{name} cannot be put there")
 
+    def address(self) -> str:
+        """The folder with its file system, for programs that do not know Spark's default one; a local path as it is."""
+        with _os_errors():
+            return str(self._folder if self.is_local() else self._files.makeQualified(self._folder))
+
+    def is_local(self) -> bool:
+        """Whether it is on this machine's own file system."""
+        with _os_errors():
+            return str(self._files.getUri().getScheme()) == "file"
+
     def size_bytes(self) -> int:
         """Of all its files. Raises OSError."""
         with _os_errors():

@@ -6,10 +6,11 @@ code (spark_bridge.rows.fold). The values pass through unchanged, as bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
@@ -25,13 +26,16 @@ from spark_bridge.rows.fold_batches import (
     fold_batches,
     folded_table,
 )
-from spark_bridge.rows.key_columns import KeyColumns, with_key, with_owner
+from spark_bridge.rows.key_columns import OWNER_TIME_ZONE, KeyColumns, with_key, with_owner
 from spark_bridge.rows.range_scope import RangeScope
 from spark_bridge.rows.record_places import message_id_of, record_place, record_source
 from spark_bridge.topics.table_clearing import TableClearing
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["all_records", "folded", "folded_here", "shown_rows"]
+
+KeptOf = Callable[[Sequence[str]], DataFrame | None]
+"""All rows that an earlier fold has kept of these Cassandra partitions (`owner`)."""
 
 _SCOPES: Final = {
     "row_deletion": ROW,
@@ -50,10 +54,10 @@ _MOST_BYTES_HERE: Final = 32 << 20
 """What was folded goes back to Spark in a task, which may have 128 MiB."""
 
 
-def all_records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
+def all_records(raw: DataFrame, schemas: TopicSchemas, time_zone: str = OWNER_TIME_ZONE) -> DataFrame:
     """One row a record, with what the rules need: `scope` is `row`, `static`, `partition` or `range`.
 
-    `owner` is the Cassandra partition as text.
+    `owner` is the Cassandra partition as text, with timestamps in `time_zone`.
     """
     columns = KeyColumns.of(schemas)
     scope = F.lit(ROW)
@@ -80,7 +84,7 @@ def all_records(raw: DataFrame, schemas: TopicSchemas) -> DataFrame:
         said[names.STATIC_COLUMNS].alias("static_columns"),
         F.when(said[names.KIND] == "range_deletion", bounds).alias("bounds"),
     )
-    return with_owner(records, schemas, message_id_of(F.col("at")))
+    return with_owner(records, schemas, message_id_of(F.col("at")), time_zone)
 
 
 def folded(
@@ -105,7 +109,7 @@ def folded(
 
 def folded_here(
     records: DataFrame,
-    kept: DataFrame | None,
+    kept: DataFrame | KeptOf | None,
     schemas: TopicSchemas,
     static_names: Sequence[str] | None,
     clock_s: int | None = None,
@@ -113,18 +117,38 @@ def folded_here(
 ) -> pa.Table | None:
     """As `folded`, in this process and at once, in one Spark job: no Python process of Spark starts for a few records.
 
+    `kept` may be a function: it is asked for what is kept of the owners that the records have, which a second job reads.
     None where that would be too much for the driver: 20,000 rows of records and kept ones, 32 MiB, or a value above 16 KiB.
     """
+    if kept is None or isinstance(kept, DataFrame):
+        given = _read_here(_all_rows(records, kept))
+    else:
+        given = _looked_up(records, kept)
+    return None if given is None else folded_table(given, _rules(schemas, static_names, clearings), clock_s)
+
+
+def _looked_up(records: DataFrame, kept_of: KeptOf) -> pa.Table | None:
+    new = _read_here(_all_rows(records, None))
+    if new is None:
+        return None
+    kept = kept_of(pc.unique(new["owner"]).to_pylist())
+    if kept is None:
+        return new
+    known = _read_here(_all_rows(records.where("false"), kept))
+    if known is None or len(new) + len(known) > _MOST_HERE or new.nbytes + known.nbytes > _MOST_BYTES_HERE:
+        return None
+    return pa.concat_tables([new, known], promote_options="default")  # they differ in which columns may be null
+
+
+def _read_here(rows: DataFrame) -> pa.Table | None:
     size = F.coalesce(F.length("value"), F.lit(0)) + F.coalesce(F.length("kept.valued.value"), F.lit(0))
     fits = size <= _LONGEST_HERE
     short = {"value": F.when(fits, F.col("value")), "kept": F.when(fits, F.col("kept")), "fits": fits}
-    given = _all_rows(records, kept).select(
-        *[short.get(name, F.col(name)).alias(name) for name in (*FOLD_COLUMNS, "fits")]
-    )
+    given = rows.select(*[short.get(name, F.col(name)).alias(name) for name in (*FOLD_COLUMNS, "fits")])
     found = given.limit(_MOST_HERE + 1).toArrow()
     if len(found) > _MOST_HERE or found.nbytes > _MOST_BYTES_HERE or not all(found["fits"].to_pylist()):
         return None
-    return folded_table(found, _rules(schemas, static_names, clearings), clock_s)
+    return found
 
 
 def shown_rows(judged: DataFrame) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
@@ -10,7 +11,10 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from spark_bridge.rows.typed import key_decoder
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
-__all__ = ["KeyColumns", "with_key", "with_owner"]
+__all__ = ["OWNER_TIME_ZONE", "KeyColumns", "with_key", "with_owner"]
+
+OWNER_TIME_ZONE: Final = "UTC"
+"""In which timestamps of an owner are written, unless owners that are stored somewhere have another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +42,15 @@ def with_key(rows: DataFrame, name: str, schemas: TopicSchemas, version: Column,
     return tried.withColumn(name, decoder.checked(F.col(name), "key", place, version))
 
 
-def with_owner(rows: DataFrame, schemas: TopicSchemas, place: Column) -> DataFrame:
+def with_owner(rows: DataFrame, schemas: TopicSchemas, place: Column, time_zone: str = OWNER_TIME_ZONE) -> DataFrame:
     """Add `owner`: the Cassandra partition of `key` and `key_version` as text, the same whatever the key's columns are called.
 
-    `place` names a row whose key cannot be decoded, in the query's error.
+    Timestamps are in `time_zone`, and not in the session's: two sessions give the same owner. `place` names a row whose key cannot be decoded, in the query's error.
     """
     columns = KeyColumns.of(schemas)
     if not columns.clustering:
         return rows.withColumn("owner", F.hex("key"))
     keyed = with_key(rows, "owner", schemas, F.col("key_version"), place)
+    options = {"timeZone": time_zone, "ignoreNullFields": "true"}  # whatever the session has
     parts = [F.col("owner").getField(each).alias(str(at)) for at, each in enumerate(columns.partition)]
-    return keyed.withColumn("owner", F.to_json(F.struct(*parts)))
+    return keyed.withColumn("owner", F.to_json(F.struct(*parts), options))

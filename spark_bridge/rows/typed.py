@@ -22,6 +22,8 @@ from spark_bridge.topics.topic_schemas import AvroRecord, TopicSchemas
 __all__ = ["RecordDecoder", "is_corrupt", "key_decoder", "typed_rows", "value_decoder"]
 
 _DECODED: Final = "__cdc_decoded"
+_AS_WRITTEN: Final = {"datetimeRebaseMode": "CORRECTED"}
+"""Dates before 1582 as they are, whatever Spark's session does for files of Spark 2."""
 
 
 class RecordDecoder:
@@ -55,7 +57,7 @@ class RecordDecoder:
         # A field that no writer knows has its default in every record that could be decoded.
         marked = json.dumps({**newest, "fields": [*fields, {"name": _DECODED, "type": "boolean", "default": True}]})
         return self._by_writer(
-            version, lambda writer: from_avro(data, writer, {"mode": "PERMISSIVE", "avroSchema": marked})
+            version, lambda writer: from_avro(data, writer, {**_AS_WRITTEN, "mode": "PERMISSIVE", "avroSchema": marked})
         )
 
     def finish(self, record: Column) -> Column:
@@ -158,7 +160,7 @@ def typed_rows(raw: DataFrame, schemas: TopicSchemas, options: BridgeOptions) ->
 
 
 def _from_avro(data: Column, writer: str, reader: str) -> Column:
-    options = {"mode": "FAILFAST"}
+    options = {**_AS_WRITTEN, "mode": "FAILFAST"}
     return from_avro(data, writer, options if writer == reader else {**options, "avroSchema": reader})
 
 

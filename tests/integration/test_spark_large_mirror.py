@@ -1,10 +1,19 @@
-"""A mirror whose tables are taken for large: a few changes go into deletion vectors, and name their keys."""
+"""A mirror whose tables are taken for large: a few changes go into deletion vectors, and their keys are looked up."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+
+from benchmarks.spark_meter import Traffic
 from spark_bridge.jobs import batch_session
+from spark_bridge.jobs.batch_session import PAGE_ROWS, fit_session, session_of_its_own
+from spark_bridge.jobs.kept_records import NOTHING_FORGOTTEN, KeptRecords
+from spark_bridge.jobs.lake_table import is_listed
+from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from tests.fixtures.mirror import MirrorOf
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
 from tests.topics.table_records import WIDE, partition_deletion, row, row_deletion, static_row
@@ -19,24 +28,58 @@ pytestmark = [
 _NAMES = ("it's", "back\\slash", "both'\\", '"', "plain")
 
 
-@pytest.mark.extended
+@pytest.mark.parametrize("keeps_more", [True, False])
 def test_its_rows_are_those_of_the_topic(
-    mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+    mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, keeps_more: bool
 ) -> None:
     """Updates, deletions, rows that move between one of the partition and one of their own; the tables' files stay."""
     monkeypatch.setattr(batch_session, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(batch_session, "_SPARSE_BYTES", 0)
+    more = {"changelog": keeps_more, "history": keeps_more}
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)
     topic.write(*[row(pk, a, "x", a, s=f"s {pk}") for pk in _NAMES for a in range(4)])
     topic.write(*[static_row(f"static {pk}", s="alone", t=1) for pk in _NAMES])
-    kept.run()
+    kept.run(**more)
     files = set(kept.table("rows").inputFiles())
     topic.write(*[row(pk, 1, "x", 100, s=f"new {pk}") for pk in _NAMES])
     topic.write(row_deletion("it's", 2, "x"), partition_deletion("both'\\"), static_row("static it's", s="again", t=2))
     topic.write(row('static "', 5, "x", 5, s="a row"))
-    kept.run()
-    assert kept.rows() == kept.wanted() == kept.replayed() == kept.open_versions()
+    kept.run(**more)
+    assert kept.rows() == kept.wanted()
+    if keeps_more:
+        assert kept.rows() == kept.replayed() == kept.open_versions()
     assert files & set(kept.table("rows").inputFiles())
     (last,) = kept.spark.sql(f"DESCRIBE HISTORY delta.`{kept.folder}/rows` LIMIT 1").collect()
     assert int(last.operationMetrics["numTargetDeletionVectorsAdded"]) > 0
     assert int(last.operationMetrics["numTargetRowsCopied"]) == 0
+
+
+def test_few_keys_are_looked_up_in_few_pages(spark: SparkSession, tmp_path: Path) -> None:
+    """What is kept of three Cassandra partitions among 20,000: three pages of them are read, and all of their rows found."""
+    folder = f"{tmp_path}/kept"
+    owners = F.hex(F.format_string("%05d", "id"))
+    nulls = [F.lit(None).cast(each.dataType).alias(each.name) for each in KEPT_SCHEMA if each.name != "owner"]
+    session = session_of_its_own(spark)
+    fit_session(session, 0, 1 << 30, is_local=True)
+    judged = session.range(20_000).coalesce(1).sort(owners).select(owners.alias("owner"), *nulls)
+    kept = KeptRecords(session, folder)
+    run = kept.write(judged.withColumn("is_dropped", F.lit(False)), 0, 1)
+    wanted = [f"{number:05}".encode().hex() for number in (3, 7_777, 19_999)]
+    with Traffic(spark) as traffic:
+        found = kept.read([run], NOTHING_FORGOTTEN, wanted)
+        assert found is not None
+        assert sorted(row.owner for row in found.select("owner").collect()) == wanted
+    assert 0 < traffic.read_rows <= 3 * PAGE_ROWS
+
+
+def test_lists_of_keys_are_short_where_they_are_looked_up() -> None:
+    """Long ones would not be compared with each page's statistics; too many keys are not listed at all."""
+    names = [f"it's {number:04}" for number in range(300)]
+    listed = is_listed("owner", [*reversed(names)], is_sparse=True)
+    assert listed is not None
+    assert listed.count(" IN (") == 3
+    assert listed.count("'it\\'s ") == 300
+    assert (is_listed("owner", names, is_sparse=False) or "").count(" IN (") == 1
+    for not_listed in ([], [str(each) for each in range(5_001)]):
+        assert is_listed("owner", not_listed, is_sparse=True) is None

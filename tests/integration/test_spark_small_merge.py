@@ -7,10 +7,11 @@ from decimal import Context, Decimal
 
 import pytest
 
+from schemas.errors import ConfigError
 from spark_bridge.jobs.small_merge import merge_folded
 from spark_bridge.rows.folding import folded_here
 from tests.fixtures.mirror import MirrorOf
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
 from tests.topics.table_records import PLAIN, WIDE, partition_deletion, range_deletion, row, row_deletion, static_row
 
 pytestmark = [
@@ -92,6 +93,49 @@ def test_numbers_as_text_are_merged_alike(data_topic: MakeTopic, mirror_of: Mirr
     assert (summary.inserted, summary.updated, summary.deleted) == (0, 1, 0)
     (row,) = kept.table("rows").collect()
     assert row.price == str(Decimal(int.from_bytes(b"\x7f" * 30, "big")).scaleb(-2, Context(prec=100)))
+
+
+def test_owners_do_not_depend_on_the_session_s_time_zone(data_topic: MakeTopic, mirror_of: MirrorOf) -> None:
+    """A run, and a fresh table, in another time zone find what an earlier run has kept of a partition with a timestamp."""
+    schemas = table_schemas(partition_key={"at": "timestamp"}, clustering={"a": "int"}, regular={"v": "int"})
+    topic = data_topic(*schemas)
+    kept = mirror_of(topic)
+    records = [Record(key={"at": 1_795_000_000_000, "a": a}, value={"v": a}) for a in range(2)]
+    topic.write(*records)
+    kept.run(changelog=False, history=False)
+    zone = kept.spark.conf.get("spark.sql.session.timeZone")
+    kept.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        topic.write(Record(key={"at": 1_795_000_000_000, "a": 0}, value={"v": 7}))
+        assert kept.fresh() == kept.wanted()
+        kept.run(changelog=False, history=False)
+        assert kept.rows() == kept.wanted()
+    finally:
+        kept.spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def test_a_table_may_have_columns_of_any_name(data_topic: MakeTopic, mirror_of: MirrorOf) -> None:
+    """Also such as the job gives its own columns. A history refuses names that users see in it."""
+    regular = dict.fromkeys(["op", "value", "closes", "step", "before", "after", "owner", "source", "scope"], "text")
+    topic = data_topic(*table_schemas(partition_key={"key": "text"}, clustering={"epoch": "int"}, regular=regular))
+    mirrors = [(mirror_of(topic, folder="plain"), False), (mirror_of(topic, folder="more"), True)]
+    for written in ("first", "again"):
+        values = {name: f"{name} {written}" for name in regular}
+        topic.write(
+            *[
+                Record(key={"key": written, "epoch": 1}, value=values),
+                Record(key={"key": "k", "epoch": 1}, value=values),
+            ]
+        )
+        for kept, keeps_more in mirrors:
+            kept.run(changelog=keeps_more, history=keeps_more)
+            assert kept.rows() == kept.wanted()
+    more, _ = mirrors[1]
+    assert more.rows() == more.replayed() == more.open_versions()
+    own = data_topic(*table_schemas(partition_key={"id": "int"}, regular={"Valid_From": "int"}))
+    own.write(Record(key={"id": 1}, value={"Valid_From": 1}))
+    with pytest.raises(ConfigError, match=r"history: the table has columns that a history adds itself \(Valid_From\)"):
+        mirror_of(own, folder="own").run()
 
 
 def _noted(folds: list[str], what: str, done: object) -> object:

@@ -120,7 +120,8 @@ class KeptRecords:
             newest = newest.where(F.col("scope") != NOTHING)  # there is nothing before it
         number = runs[-1].number
         one = newest.withColumn("run", F.lit(number).cast("bigint")).select(*_SCHEMA.names)
-        return (*runs[:first], self._written(one.sortWithinPartitions("owner"), number))
+        sorted_by_owner = one.repartitionByRange("owner").sortWithinPartitions("owner")
+        return (*runs[:first], self._written(sorted_by_owner, number))
 
     def delete_others(self, runs: Sequence[Run | ReplacedRun]) -> None:
         """Delete all runs but these; what failed micro-batches have written, too."""

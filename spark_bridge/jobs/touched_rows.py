@@ -96,7 +96,10 @@ class TouchedRows:
         kept = partial(self._kept_of, records.sparkSession) if looks_up else self._kept(touched)
         here = folded_here(records, kept, *rules) if touched.is_few else None
         if here is None:
-            return Folded(folded_rows(records, self._kept(touched), *rules), touched.owners, None)
+            # A file for each range of owners: one that is looked up later is then in few files.
+            in_ranges = self._plan.content.records >= FEW_RECORDS
+            judged = folded_rows(records, self._kept(touched), *rules, in_ranges=in_ranges)
+            return Folded(judged, touched.owners, None)
         session, names = records.sparkSession, pc.unique(here["owner"]).to_pylist()
         return Folded(local_frame(session, here), local_owners(session, names), here)
 

@@ -94,17 +94,23 @@ def folded(
     static_names: Sequence[str] | None,
     clock_s: int | None = None,
     clearings: Sequence[TableClearing] = (),
+    *,
+    in_ranges: bool = False,
 ) -> DataFrame:
     """One row a key, scope and range, by FOLDED_SCHEMA: `all_records` and what an earlier fold has kept, judged by the rules.
 
     `kept` are all rows of the Cassandra partitions that the records speak of (KEPT_SCHEMA and `run`, of which the highest of a
-    partition counts; what an earlier version did not keep may be missing). `static_names`: of the table's static columns (None: as the records say). `clock_s`: seconds since the epoch
-    (None: when the query runs). `clearings`: truncations and drops that count, of the life that the records are of. The rows of a
-    Cassandra partition are in the memory of one task.
+    partition counts; what an earlier version did not keep may be missing). `static_names`: of the table's static columns (None: as
+    the records say). `clock_s`: seconds since the epoch (None: when the query runs). `clearings`: truncations and drops that count, of
+    the life that the records are of. The rows of a Cassandra partition are in the memory of one task. `in_ranges`: each task has a
+    range of owners, which takes another pass over the records.
     """
+    given = _all_rows(records, kept)
     # divided by Cassandra partitions once, as all that follows needs them
-    divided = _all_rows(records, kept).repartition("owner").sortWithinPartitions("owner")
-    return divided.mapInArrow(fold_batches(_rules(schemas, static_names, clearings), clock_s), FOLDED_SCHEMA)
+    divided = given.repartitionByRange("owner") if in_ranges else given.repartition("owner")
+    return divided.sortWithinPartitions("owner").mapInArrow(
+        fold_batches(_rules(schemas, static_names, clearings), clock_s), FOLDED_SCHEMA
+    )
 
 
 def folded_here(

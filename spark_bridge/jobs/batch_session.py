@@ -29,8 +29,8 @@ FEW_RECORDS: Final = 100_000
 
 _LARGE_BYTES: Final = 24 << 20
 _SPARSE_BYTES: Final = 128 << 10
-"""Keys are looked up in tables that have at least so many bytes for each. A key costs a page of each column: as much as to read
-some thousand rows."""
+"""Tables must have so many bytes for each lookup of a key in a file. It costs a page of each column: as much as to read some
+thousand rows."""
 
 _SMALL_FILE_BYTES: Final = 16 << 20
 """Smaller files are compacted: larger ones would be written again each time."""
@@ -62,9 +62,9 @@ def is_large(kept_bytes: int) -> bool:
     return kept_bytes >= _LARGE_BYTES
 
 
-def is_sparse(keys: int, kept_bytes: int) -> bool:
-    """Whether to look up so many keys in tables of so many bytes costs less than to read the tables."""
-    return is_large(kept_bytes) and keys * _SPARSE_BYTES <= kept_bytes
+def is_sparse(lookups: int, kept_bytes: int) -> bool:
+    """Whether so many lookups, of a key in a file, in tables of so many bytes cost less than to read the tables."""
+    return is_large(kept_bytes) and lookups * _SPARSE_BYTES <= kept_bytes
 
 
 def fit_session(session: SparkSession, records: int, kept_bytes: int, *, is_local: bool = False) -> None:

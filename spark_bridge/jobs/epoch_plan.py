@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from spark_bridge.jobs.batch_content import BatchContent
-from spark_bridge.jobs.batch_session import is_large, is_sparse
+from spark_bridge.jobs.batch_session import FEW_RECORDS, is_large, is_sparse
 from spark_bridge.jobs.lake_table import LakeTable
 from spark_bridge.jobs.mirror_state import Applied
 from spark_bridge.rows.table_lives import TableLife, newest_life
@@ -14,6 +15,10 @@ from spark_bridge.topics.table_clearing import TableClearing
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["EpochPlan"]
+
+
+_EPOCHS_OF_A_LAYER: Final = 400
+"""Of 1,000 rows each: what they write becomes one file, by and by (`MirrorTables.compact_in_turn`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,14 @@ class EpochPlan:
 
     def is_sparse(self, owners: int) -> bool:
         """Whether so many Cassandra partitions are looked up in the tables; else the tables are read as a whole."""
-        return is_sparse(owners, self.table_bytes)
+        layers = self.applied.layers + self.applied.epoch // _EPOCHS_OF_A_LAYER
+        return is_sparse(owners * layers, self.table_bytes)
+
+    def layers(self, files: int) -> int:
+        """In how many files of the mirror's rows a key may be, by their ranges, behind this epoch, which writes so many."""
+        if self.is_new_table or not self.applied.positions:
+            return 1  # files of ranges, or a single one
+        return self.applied.layers + (files if self.content.records >= FEW_RECORDS else 0)
 
     @property
     def life(self) -> TableLife | None:

@@ -389,6 +389,7 @@ class MirrorBatch:
             time_zone=applied.time_zone,
             is_zone_known=applied.is_zone_known,
             compacted=applied.compacted,
+            layers=plan.layers(int(raw.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)),
         )
         self._tables.save_applied(done)
         return counts

@@ -58,6 +58,8 @@ __all__ = [
 _log: Final = logging.getLogger(__name__)
 _FORGET_EVERY_S: Final = 3_600
 _COMPACT_EPOCHS: Final = 50
+_LAYERS_OF_EARLIER: Final = 10
+"""An earlier version wrote a first run of a million rows so: each of its ten tasks had keys from everywhere."""
 _READ_FOR_S: Final = 3_600
 """So long may a reader of a mirror take that is written at the same time."""
 
@@ -94,7 +96,8 @@ class Applied:
     that may be written. `begun`: the records that the next epoch applies, and part of that may be written. `repeated_until`: rows,
     change log and history have the records up to these positions already (empty: those of the next epoch). `time_zone`: in which
     the tables' owners have timestamps. An earlier version wrote them in that of its session, and did not store it: `is_zone_known` is
-    false. `compacted`: the epoch behind which small files became few.
+    false. `compacted`: the epoch behind which small files became few. `layers`: how many files of `rows` a key may be in, by their
+    ranges of keys.
     """
 
     epoch: int = 0
@@ -122,6 +125,7 @@ class Applied:
     time_zone: str = OWNER_TIME_ZONE
     is_zone_known: bool = True
     compacted: int = 0
+    layers: int = 1
 
     @property
     def life(self) -> TableLife | None:
@@ -234,6 +238,7 @@ class MirrorTables:
                 time_zone=known.time_zone,
                 is_zone_known=known.is_zone_known,
                 compacted=known.compacted,
+                layers=known.layers,
             )
         )
 
@@ -332,6 +337,7 @@ def applied_from_state(stored: str, session_zone: str = OWNER_TIME_ZONE) -> Appl
     found = json.loads(stored)
     found.setdefault("is_zone_known", "time_zone" in found)
     found.setdefault("time_zone", session_zone)
+    found.setdefault("layers", _LAYERS_OF_EARLIER)
     statics = tuple(found.pop("static_columns"))
     runs, forgotten = found.pop("runs", None), found.pop("forgotten", NOTHING_FORGOTTEN)
     begun, repeated = found.pop("begun", None), found.pop("repeated_until", None)

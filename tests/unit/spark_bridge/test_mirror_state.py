@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Final
 
 import pytest
 
 from spark_bridge.errors import DataLossError
+from spark_bridge.jobs.batch_content import NO_CONTENT
+from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.mirror import given_from
 from spark_bridge.jobs.mirror_state import Applied, BegunEpoch, RecordPosition, applied_from_state, refuse_lost_records
+from spark_bridge.topics.topic_schemas import TopicSchemas
 from tests.unit.spark_bridge.test_admin import AnsweringServer, options, server
 from tests.unit.spark_bridge.test_mirror_clearings import NO_PARTITIONS, TOPIC, ledgers
 
 __all__ = ["server"]
 
 _OTHER: Final = f"{TOPIC}-2"
+_RUNNING: Final = Applied(epoch=4, positions={TOPIC: (7, 2, 0)}, layers=3)
 
 
 def test_what_an_epoch_was_begun_with_is_stored() -> None:
@@ -35,6 +39,50 @@ def test_a_state_of_an_earlier_version_says_whether_records_are_repeated(
     del stored["begun"], stored["repeated_until"]
     found = applied_from_state(json.dumps({**stored, "repeats_records": repeats}))
     assert (found.repeated_until, found.begun) == (until, None)
+
+
+def test_a_state_of_an_earlier_version_names_neither_its_time_zone_nor_its_files() -> None:
+    """The owners of its tables are then not looked up in `rows`, and its files are taken for those of ten tasks."""
+    stored = asdict(Applied(epoch=4, positions={TOPIC: (7, 2, 0)}))
+    new = applied_from_state(json.dumps(stored), "Asia/Tokyo")
+    assert (new.time_zone, new.is_zone_known, new.layers) == ("UTC", True, 1)
+    for name in ("time_zone", "is_zone_known", "compacted", "layers"):
+        del stored[name]
+    earlier = applied_from_state(json.dumps(stored), "Asia/Tokyo")
+    assert (earlier.time_zone, earlier.is_zone_known, earlier.layers) == ("Asia/Tokyo", False, 10)
+    # once stored, it stays what it was
+    assert applied_from_state(json.dumps(asdict(earlier)), "UTC") == earlier
+
+
+@pytest.mark.parametrize(
+    ("applied", "is_new_table", "records", "layers"),
+    [
+        (Applied(), False, 1_000_000, 1),
+        (_RUNNING, True, 1_000_000, 1),
+        (_RUNNING, False, 99_999, 3),
+        (_RUNNING, False, 100_000, 13),
+    ],
+    ids=["a first run has ranges of keys", "as one after a DROP", "few records", "many, in ten tasks"],
+)
+def test_layers_of_files_grow_with_large_merges(
+    applied: Applied, is_new_table: bool, records: int, layers: int
+) -> None:
+    content = replace(NO_CONTENT, records=records)
+    plan = EpochPlan(TopicSchemas(topic="t", versions=()), applied, content, is_new_table, 0)
+    assert plan.layers(10) == layers
+
+
+def test_keys_are_looked_up_where_that_reads_less() -> None:
+    """In large tables; for fewer keys where each may be in several files, and after many small merges."""
+    schemas, size = TopicSchemas(topic="t", versions=()), 1_000 * (128 << 10)
+
+    def plan(applied: Applied, table_bytes: int = size) -> EpochPlan:
+        return EpochPlan(schemas, applied, NO_CONTENT, False, table_bytes)
+
+    assert [plan(Applied()).is_sparse(keys) for keys in (1_000, 1_001)] == [True, False]
+    assert [plan(Applied(layers=2)).is_sparse(keys) for keys in (500, 501)] == [True, False]
+    assert [plan(Applied(epoch=400)).is_sparse(keys) for keys in (500, 501)] == [True, False]
+    assert not plan(Applied(), (24 << 20) - 1).is_sparse(1)
 
 
 @pytest.mark.parametrize(

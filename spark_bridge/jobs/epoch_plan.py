@@ -52,11 +52,15 @@ class EpochPlan:
         layers = self.applied.layers + self.applied.epoch // _EPOCHS_OF_A_LAYER
         return is_sparse(owners * layers, self.table_bytes)
 
-    def layers(self, files: int) -> int:
-        """In how many files of the mirror's rows a key may be, by their ranges, behind this epoch, which writes so many."""
-        if self.is_new_table or not self.applied.positions:
-            return 1  # files of ranges, or a single one
-        return self.applied.layers + (files if self.content.records >= FEW_RECORDS else 0)
+    def layers(self, files: int, *, in_ranges: bool) -> int:
+        """In how many files of the mirror's rows a key may be, by their ranges, behind this epoch, which writes so many.
+
+        `in_ranges`: if it makes the table, each file gets a range of keys.
+        """
+        is_many = self.content.records >= FEW_RECORDS
+        if self.applied.epoch == 0:
+            return files if is_many and not in_ranges else 1
+        return self.applied.layers + (files if is_many else 0)
 
     @property
     def life(self) -> TableLife | None:

@@ -20,7 +20,7 @@ from tenacity import RetryCallState, retry, retry_if_exception, stop_after_attem
 
 from schemas.errors import ConfigError
 from schemas.hidden_columns import HiddenColumns
-from spark_bridge.errors import SparkBridgeError, reason_of_spark
+from spark_bridge.errors import SparkBridgeError, StateFileError, reason_of_spark
 from spark_bridge.jobs.batch_session import session_of_its_own
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.completeness import Completeness
@@ -147,8 +147,7 @@ def mirror(
             "runs at the end of a mirror, and one with follow_interval_s has no end: run cdc spark resync beside it",
         )
     given = option_texts(options)
-    # Spark's processes that run the data source do not know the session's default file system.
-    checkpoint = HadoopFolder(spark, f"{target.rstrip('/')}/checkpoint").address()
+    checkpoint = _checkpoint_of(spark, target)
     given = {name: each for name, each in given.items() if name.lower() != "checkpointlocation"}
     given["checkpointLocation"] = checkpoint
     if "minpartitions" not in {name.lower() for name in given}:
@@ -168,6 +167,15 @@ def mirror(
     with steps.completeness, steps.clearings:
         following = None if follow_interval_s is None else _Following(follow_interval_s, stopping or threading.Event())
         return _run(spark, steps, parsed, given, following, heal, rebuild=rebuild)
+
+
+def _checkpoint_of(spark: SparkSession, target: str) -> str:
+    """The checkpoint's folder, with its file system: the processes of the data source do not know the session's default one."""
+    folder = target.rstrip("/")
+    try:
+        return HadoopFolder(spark, f"{folder}/checkpoint").address()
+    except OSError as error:
+        raise StateFileError(folder, reason_of_spark(str(error))) from None
 
 
 def _heal(

@@ -389,7 +389,10 @@ class MirrorBatch:
             time_zone=applied.time_zone,
             is_zone_known=applied.is_zone_known,
             compacted=applied.compacted,
-            layers=plan.layers(int(raw.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)),
+            # with a change log or a history, rows come from another shuffle than that of the fold
+            layers=plan.layers(
+                int(raw.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1), in_ranges=not self._keeps_more
+            ),
         )
         self._tables.save_applied(done)
         return counts

@@ -20,6 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
@@ -194,8 +195,10 @@ class MirrorTables:
             return
         try:
             self.compact()
-        except PySparkException as error:
-            _log.warning("%s: small files are not compacted yet: %s", self.target, reason_of_spark(str(error)))
+        except (PySparkException, Py4JError) as error:
+            # PySpark passes on what it does not know, such as Delta's conflict with another writer.
+            reason = reason_of_spark(str(getattr(error, "java_exception", error)))
+            _log.warning("%s: small files are not compacted yet: %s", self.target, reason)
             return
         self.save_applied(replace(applied, compacted=applied.epoch))
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
@@ -20,6 +21,7 @@ from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 from spark_bridge.jobs.state_file import StateFile
+from spark_bridge.reading.folders import HadoopFolder
 from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
 
@@ -153,3 +155,40 @@ def test_what_an_earlier_version_kept_is_the_first_run_and_many_runs_become_one(
     assert kept() == [("b", "row", 1)]
     # those that were replaced are read by who began before, the failed one by nobody
     assert len(list((tmp_path / "kept").iterdir())) == 3
+
+
+@pytest.mark.spark_line(">=4.1")
+def test_small_files_become_one_in_turn_and_a_failure_stops_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """50 epochs after the last time. What PySpark makes no exception of its own is logged, too, and the next epoch tries again."""
+    tables = MirrorTables(spark, f"{tmp_path}/odd [name]")
+    for number in range(2):
+        tables.rows.append(spark.range(number, number + 1).coalesce(1), writer="test", epoch=number)
+
+    def files() -> int:
+        found = MirrorTables(spark, tables.target).rows.read()
+        assert found is not None
+        return len(found.inputFiles())
+
+    tables.save_applied(Applied(epoch=49))
+    tables.compact_in_turn()
+    assert files() == 2
+    tables.save_applied(Applied(epoch=60))
+    with monkeypatch.context() as failing:
+        failing.setattr(DeltaTable, "compact", _conflict)
+        tables.compact_in_turn()
+    assert "small files are not compacted yet: another one compacts" in caplog.text
+    assert (files(), tables.applied().compacted) == (2, 0)
+    tables.compact_in_turn()
+    assert (files(), tables.applied().compacted) == (1, 60)
+
+
+def _conflict(table: DeltaTable) -> None:
+    raise Py4JError(f"another one compacts {table.path}")
+
+
+def test_a_folder_is_named_with_its_file_system_unless_that_is_local(spark: SparkSession, tmp_path: Path) -> None:
+    """A checkpoint's path stays what it was; the processes of the data source know no default file system but the local one."""
+    for path in (f"{tmp_path}/checkpoint", f"file:{tmp_path}/checkpoint"):
+        assert (HadoopFolder(spark, path).address(), HadoopFolder(spark, path).is_local()) == (path, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from benchmarks.spark_meter import Traffic
 from spark_bridge.jobs import batch_session, touched_rows
 from spark_bridge.jobs.batch_session import PAGE_ROWS, fit_session, session_of_its_own
+from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.kept_records import NOTHING_FORGOTTEN, KeptRecords
 from spark_bridge.jobs.lake_table import is_listed
 from spark_bridge.rows.fold_batches import KEPT_SCHEMA
@@ -47,7 +49,15 @@ def test_its_rows_are_those_of_the_topic(
     topic.write(*[row(pk, 1, "x", 100, s=f"new {pk}") for pk in _NAMES])
     topic.write(row_deletion("it's", 2, "x"), partition_deletion("both'\\"), static_row("static it's", s="again", t=2))
     topic.write(row('static "', 5, "x", 5, s="a row"))
-    kept.run(**more)
+    asked = list[object]()
+    read, merge = KeptRecords.read, DeltaTable.merge
+    with monkeypatch.context() as watched:
+        watched.setattr(KeptRecords, "read", lambda self, *args: (asked.extend(args[2:]), read(self, *args))[1])
+        watched.setattr(DeltaTable, "merge", lambda self, *args: (asked.append(args[1]), merge(self, *args))[1])
+        kept.run(**more)
+    owners = {owner for each in asked if isinstance(each, list) for owner in each}
+    assert {json.loads(each)["0"] for each in owners} == {*_NAMES, "static it's", 'static "'}
+    assert any("t._cdc_owner IN ('" in str(each) for each in asked)
     assert kept.rows() == kept.wanted()
     if keeps_more:
         assert kept.rows() == kept.replayed() == kept.open_versions()

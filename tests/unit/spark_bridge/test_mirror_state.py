@@ -55,21 +55,20 @@ def test_a_state_of_an_earlier_version_names_neither_its_time_zone_nor_its_files
 
 
 @pytest.mark.parametrize(
-    ("applied", "is_new_table", "records", "layers"),
+    ("applied", "in_ranges", "records", "layers"),
     [
-        (Applied(), False, 1_000_000, 1),
-        (_RUNNING, True, 1_000_000, 1),
-        (_RUNNING, False, 99_999, 3),
-        (_RUNNING, False, 100_000, 13),
+        (Applied(), True, 1_000_000, 1),
+        (Applied(), False, 1_000_000, 10),
+        (Applied(), False, 99_999, 1),
+        (_RUNNING, True, 99_999, 3),
+        (_RUNNING, True, 100_000, 13),
     ],
-    ids=["a first run has ranges of keys", "as one after a DROP", "few records", "many, in ten tasks"],
+    ids=["first, in ranges", "first, in ten tasks", "first, in one file", "few records", "many, in ten tasks"],
 )
-def test_layers_of_files_grow_with_large_merges(
-    applied: Applied, is_new_table: bool, records: int, layers: int
-) -> None:
+def test_layers_of_files_grow_with_large_merges(applied: Applied, in_ranges: bool, records: int, layers: int) -> None:
     content = replace(NO_CONTENT, records=records)
-    plan = EpochPlan(TopicSchemas(topic="t", versions=()), applied, content, is_new_table, 0)
-    assert plan.layers(10) == layers
+    plan = EpochPlan(TopicSchemas(topic="t", versions=()), applied, content, False, 0)
+    assert plan.layers(10, in_ranges=in_ranges) == layers
 
 
 def test_keys_are_looked_up_where_that_reads_less() -> None:

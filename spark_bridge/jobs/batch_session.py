@@ -29,11 +29,11 @@ FEW_RECORDS: Final = 100_000
 
 _LARGE_BYTES: Final = 24 << 20
 _SPARSE_BYTES: Final = 128 << 10
-"""Tables must have so many bytes for each lookup of a key in a file. It costs a page of each column: as much as to read some
-thousand rows."""
+"""Tables have at least so many bytes for each lookup of a key in a file. A lookup reads a page of each column, which costs as much
+as to read a thousand rows."""
 
 _SMALL_FILE_BYTES: Final = 16 << 20
-"""Smaller files are compacted: larger ones would be written again each time."""
+"""Only smaller files are compacted. Larger ones would be written again each time."""
 
 PAGE_ROWS: Final = 500
 """So many rows are read for a key that is looked up: a page of a file is read as a whole."""
@@ -63,7 +63,7 @@ def is_large(kept_bytes: int) -> bool:
 
 
 def is_sparse(lookups: int, kept_bytes: int) -> bool:
-    """Whether so many lookups, of a key in a file, in tables of so many bytes cost less than to read the tables."""
+    """Whether so many lookups (of a key in a file) cost less than to read tables of so many bytes."""
     return is_large(kept_bytes) and lookups * _SPARSE_BYTES <= kept_bytes
 
 

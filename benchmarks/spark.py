@@ -5,9 +5,9 @@
 `read` times the same records, each by a full scan into nothing: the raw read, raw read plus typed decode, and both by the
 pulsar-spark connector on PySpark 3.5, which is what Spark's users have without us. A tenth of the records are deletions. `bounds` is what is left of
 a read without a broker: the same rows out of Python's memory, and `from_avro` over bytes that Spark has cached. `backfill` reads a
-table's keys from a real Cassandra and sends its events. `changes` runs, for each size, a mirror, then micro-batches of 1,000 records of rows
-all over it, with what Spark reads and writes for them; `growth` the same behind the reads. `small` runs a mirror of 20,000 records and micro-batches of 1,000 beside the job that a user would
-write by hand (benchmarks/spark_small.py). Memory is the largest PSS of the driver (this process, Spark's JVM and its Python workers
+table's keys from a real Cassandra and sends its events. `changes` runs a mirror for each size, then micro-batches of 1,000 records
+of rows all over it, and counts what Spark reads and writes for them; `growth` runs the reads, then the same. `small` runs a mirror
+of 20,000 records and micro-batches of 1,000 beside the job that a user would write by hand (benchmarks/spark_small.py). Memory is the largest PSS of the driver (this process, Spark's JVM and its Python workers
 together). All figures are of this machine, busy with the servers, too: the load average stands beside them.
 """
 

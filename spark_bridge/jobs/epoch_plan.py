@@ -18,7 +18,7 @@ __all__ = ["EpochPlan"]
 
 
 _EPOCHS_OF_A_LAYER: Final = 400
-"""Of 1,000 rows each: what they write becomes one file, by and by (`MirrorTables.compact_in_turn`)."""
+"""After so many micro-batches of 1,000 rows, compaction (`MirrorTables.compact_in_turn`) has made one more file of them."""
 
 
 @dataclass(frozen=True, slots=True)

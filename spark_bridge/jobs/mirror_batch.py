@@ -21,12 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge.errors import TopicError
-from spark_bridge.jobs.batch_content import (
-    MOST_HERE,
-    NO_CONTENT,
-    BatchContent,
-    content_of,
-)
+from spark_bridge.jobs.batch_content import MOST_HERE, NO_CONTENT, BatchContent, content_of
 from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, in_few_tasks
 from spark_bridge.jobs.completeness import tag_commits
 from spark_bridge.jobs.epoch_plan import EpochPlan
@@ -48,9 +43,7 @@ from spark_bridge.jobs.mirror_rows import (
 )
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables, known_creations, not_applied
 from spark_bridge.jobs.row_steps import RowChanges
-from spark_bridge.jobs.small_merge import (
-    soonest_expiry,
-)
+from spark_bridge.jobs.small_merge import soonest_expiry
 from spark_bridge.jobs.touched_rows import TouchedRows
 from spark_bridge.rows.cleared import of_life
 from spark_bridge.rows.folding import all_records, shown_rows

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.errors import ConfigError
 from spark_bridge.jobs import kept_records
+from spark_bridge.jobs.batch_session import session_of_its_own
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.history_table import add_versions, has_epoch
 from spark_bridge.jobs.iceberg_tables import IcebergTable
@@ -161,7 +162,7 @@ def test_what_an_earlier_version_kept_is_the_first_run_and_many_runs_become_one(
 def test_small_files_become_one_in_turn_and_a_failure_stops_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """50 epochs after the last time. What PySpark makes no exception of its own is logged, too, and the next epoch tries again."""
+    """Every 50 epochs. An error of the JVM that PySpark does not convert is logged, too, and the next epoch tries again."""
     tables = MirrorTables(spark, f"{tmp_path}/odd [name]")
     for number in range(2):
         tables.rows.append(spark.range(number, number + 1).coalesce(1), writer="test", epoch=number)
@@ -192,3 +193,7 @@ def test_a_folder_is_named_with_its_file_system_unless_that_is_local(spark: Spar
     """A checkpoint's path stays what it was; the processes of the data source know no default file system but the local one."""
     for path in (f"{tmp_path}/checkpoint", f"file:{tmp_path}/checkpoint"):
         assert (HadoopFolder(spark, path).address(), HadoopFolder(spark, path).is_local()) == (path, True)
+    on_hdfs = session_of_its_own(spark)
+    on_hdfs.conf.set("fs.defaultFS", "hdfs://127.0.0.1:9")  # nothing connects to it
+    folder = HadoopFolder(on_hdfs, "/lake/orders/checkpoint")
+    assert (folder.address(), folder.is_local()) == ("hdfs://127.0.0.1:9/lake/orders/checkpoint", False)

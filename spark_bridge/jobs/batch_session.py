@@ -9,7 +9,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_bridge.jobs.lake_table import LISTED_AT_ONCE
+from spark_bridge.jobs.lake_table import LISTED_AT_ONCE, SMALL_FILE_BYTES
 from spark_bridge.session import SMALL_RUNS
 
 __all__ = [
@@ -31,9 +31,6 @@ _LARGE_BYTES: Final = 24 << 20
 _SPARSE_BYTES: Final = 128 << 10
 """Tables have at least so many bytes for each lookup of a key in a file. A lookup reads a page of each column, which costs as much
 as to read a thousand rows."""
-
-_SMALL_FILE_BYTES: Final = 16 << 20
-"""Only smaller files are compacted. Larger ones would be written again each time."""
 
 PAGE_ROWS: Final = 500
 """So many rows are read for a key that is looked up: a page of a file is read as a whole."""
@@ -82,7 +79,7 @@ def fit_session(session: SparkSession, records: int, kept_bytes: int, *, is_loca
     session.conf.set("spark.databricks.delta.merge.deletionVectors.persistent", str(is_large(kept_bytes)).lower())
     # The mirror compacts its tables itself: Delta does it once in each process, too, whatever there is to compact.
     session.conf.set("spark.databricks.delta.autoCompact.enabled", "false")
-    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(_SMALL_FILE_BYTES))
+    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(SMALL_FILE_BYTES))
     if records >= FEW_RECORDS or is_large(kept_bytes):
         _fit_lookups(session, is_local=is_local)
     # Adaptive execution runs a Spark job for each stage, and code for whole stages is compiled before it runs (of wide

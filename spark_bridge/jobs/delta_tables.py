@@ -26,7 +26,7 @@ _PROPERTIES: Final = {
 class DeltaTable(LakeTable):
     """One table; it need not exist yet."""
 
-    counts_merges: ClassVar[bool] = True
+    finds_pages: ClassVar[bool] = True
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         super().__init__(spark, path, f"delta.{quoted(path)}")
@@ -77,6 +77,6 @@ class DeltaTable(LakeTable):
         return {"insert": done.num_inserted_rows, "update": done.num_updated_rows, "delete": done.num_deleted_rows}
 
     def compact(self) -> None:
-        """`OPTIMIZE`: many small files become few."""
+        """`OPTIMIZE`, by the settings that `fit_session` gives the session."""
         self._spark.sql(f"OPTIMIZE {self._name}")
         self._written()

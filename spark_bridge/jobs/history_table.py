@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.errors import ConfigError
-from spark_bridge.jobs.lake_table import LakeTable, is_listed, update_and_insert
+from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
 from spark_bridge.rows.row_chain import FIRST_STEP
 
 __all__ = ["OWN_COLUMNS", "add_versions", "has_epoch", "refuse_own_columns"]
@@ -42,12 +42,12 @@ def has_epoch(history: LakeTable, epoch: int) -> bool:
 
 
 def add_versions(
-    history: LakeTable, steps: DataFrame, columns: Sequence[str], epoch: int, ids: Collection[str] | None = None
+    history: LakeTable, steps: DataFrame, columns: Sequence[str], epoch: int, listed: str | None = None
 ) -> None:
     """Close the versions of changed rows and add their new ones, in one commit. The history does not have the epoch yet.
 
     `steps` as `spark_bridge.jobs.row_steps.RowChanges` has them. A version that a later step of the same epoch replaced is
-    added closed. `ids`: all `_cdc_id` of the steps, where the history should be searched for them instead of being read as a whole.
+    added closed. `listed`: the condition that a version (t) is of one of the steps' rows, where the history is large.
     `valid_to` is never before `valid_from`, whatever write times the clients set.
     """
     has_next = F.col("next_us").isNotNull()
@@ -69,7 +69,6 @@ def add_versions(
     )
     source = added.withColumns({_CLOSES: F.lit(None).cast("string"), _CLOSED_US: F.lit(None).cast("bigint")})
     _, insert = update_and_insert(added.columns)
-    listed = None if ids is None else is_listed("t._cdc_id", ids, is_sparse=True)
     history.merge(
         source.unionByName(closing, allowMissingColumns=True),
         f"t._cdc_id = s.{_CLOSES} AND t.valid_to IS NULL" + ("" if listed is None else f" AND {listed}"),

@@ -7,17 +7,37 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_bridge.jobs.lake_table import LakeTable, quoted
+from spark_bridge.jobs.lake_table import SMALL_FILE_BYTES, LakeTable, quoted
 
 __all__ = ["IcebergTable", "has_iceberg"]
 
 _CATALOG: Final = "org.apache.iceberg.spark.SparkCatalog"
+
+_PROPERTIES: Final = {
+    "format-version": "2",
+    # a few rows of a file are noted as replaced, instead of writing the file anew
+    "write.merge.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.delete.mode": "merge-on-read",
+    # a commit writes the list of all snapshots into a new file
+    "write.metadata.delete-after-commit.enabled": "true",
+}
+_COMPACTED: Final = {
+    "min-file-size-bytes": SMALL_FILE_BYTES,
+    "target-file-size-bytes": 8 * SMALL_FILE_BYTES,
+    "max-file-size-bytes": 1 << 50,
+    "min-input-files": 2,
+    "delete-ratio-threshold": 0.3,
+}
+"""Options of `rewrite_data_files`: what is small, and what has lost so much of its rows."""
+
+_DONE: Final = {"insert": "inserted", "update": "updated", "delete": "deleted"}
 
 
 def has_iceberg(spark: SparkSession) -> bool:
@@ -29,6 +49,8 @@ def has_iceberg(spark: SparkSession) -> bool:
 
 class IcebergTable(LakeTable):
     """One table; it need not exist yet."""
+
+    finds_pages: ClassVar[bool] = False
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         folder = path.rpartition("/")[0]
@@ -50,7 +72,10 @@ class IcebergTable(LakeTable):
     def create(self, rows: DataFrame) -> None:
         """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
         # Not `write.spark.accept-any-schema`: with it Spark leaves the columns of a MERGE unresolved.
-        rows.writeTo(self._name).using("iceberg").tableProperty("format-version", "2").create()
+        writer = rows.writeTo(self._name).using("iceberg")
+        for name, value in _PROPERTIES.items():
+            writer = writer.tableProperty(name, value)
+        writer.create()
         self._written()
 
     def ensure(self, rows: DataFrame) -> None:
@@ -81,16 +106,33 @@ class IcebergTable(LakeTable):
         """`MERGE` of `source` (s) into the table (t), which `ensure` has made ready for its columns."""
         view = f"cdc_merge_{zlib.crc32(self.path.encode()):08x}"
         source.createOrReplaceTempView(view)
+        known = self._snapshot()
         self._spark.sql(f"MERGE INTO {self._name} t USING {view} s ON {on} {' '.join(actions)}")
         self._spark.catalog.dropTempView(view)
         self._written()
-        return {}
+        done = self._snapshot()
+        is_other = known is None or done.snapshotId() != known.snapshotId()
+        return _merged(done.summary()) if is_other else {}
 
     def compact(self) -> None:
-        """`rewrite_data_files`: many small files become few."""
+        """`rewrite_data_files`; other files stay as they are."""
         path = quoted(self.path).replace("'", "\\'")
-        self._spark.sql(f"CALL {self._catalog}.system.rewrite_data_files(table => '{path}')")
+        options = ", ".join(f"'{name}', '{value}'" for name, value in _COMPACTED.items())
+        self._spark.sql(f"CALL {self._catalog}.system.rewrite_data_files(table => '{path}', options => map({options}))")
         self._written()
+
+    def _snapshot(self) -> Any:
+        """The newest one of the table, which is there: Java's `Snapshot`; None before the first commit."""
+        jvm = self._spark.sparkContext._jvm  # noqa: SLF001  (SQL would take a job)
+        assert jvm is not None
+        session = self._spark._jsparkSession  # noqa: SLF001
+        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self._name).currentSnapshot()
+
+
+def _merged(summary: Mapping[str, str]) -> dict[str, int]:
+    """What a `MERGE` did to rows: Spark 4.1 counts it, Iceberg notes it in the snapshot. Nothing of an earlier Spark."""
+    counted = {op: summary.get(f"spark.merge-into.num-target-rows-{done}") for op, done in _DONE.items()}
+    return {op: int(rows) for op, rows in counted.items() if rows is not None}
 
 
 def _lacking(found: StructType, wanted: StructType, path: str = "") -> Iterator[tuple[str, DataType]]:

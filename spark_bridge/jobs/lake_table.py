@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 __all__ = [
     "LISTED_AT_ONCE",
     "MERGE_OP",
+    "SMALL_FILE_BYTES",
     "LakeTable",
     "TableFormat",
     "is_listed",
@@ -26,6 +27,9 @@ _MOST_LISTED: Final = 5_000
 MERGE_OP: Final = "_cdc_op"
 """The column of a `MERGE`'s source that says what becomes of a row. A table may have a column `op`."""
 
+SMALL_FILE_BYTES: Final = 16 << 20
+"""Only smaller files are compacted. Larger ones would be written again each time."""
+
 LISTED_AT_ONCE: Final = 128
 """Spark makes a chain of comparisons of a list, to find the pages of a file that may have one of its values. Parquet descends the
 chain by recursion: a thousand values overflow the stack."""
@@ -36,8 +40,8 @@ TableFormat = Literal["delta", "iceberg"]
 class LakeTable(ABC):
     """One table; it need not exist yet. Spark's own errors come out of every method."""
 
-    counts_merges: ClassVar[bool] = False
-    """Whether `merge` returns the counts of rows."""
+    finds_pages: ClassVar[bool]
+    """Whether keys are looked up by the statistics of pages. Else a file's rows are read where it may have one of the keys."""
 
     def __init__(self, spark: SparkSession, path: str, name: str) -> None:
         self._spark = spark
@@ -82,12 +86,12 @@ class LakeTable(ABC):
     def merge(self, source: DataFrame, on: str, *actions: str) -> Mapping[str, int]:
         """`MERGE` of `source` (s) into the table (t); fields that its structs lack are added.
 
-        How many rows it inserted, updated and deleted (`insert`, `update`, `delete`); nothing if the format does not report it.
+        How many rows it inserted, updated and deleted (`insert`, `update`, `delete`). On PySpark 3.5, Iceberg counts nothing.
         """
 
     @abstractmethod
     def compact(self) -> None:
-        """Many small files become few."""
+        """Files that are smaller than SMALL_FILE_BYTES become few."""
 
     def drop_columns(self, names: Sequence[str]) -> None:
         """`ALTER TABLE DROP COLUMNS`."""

@@ -27,7 +27,7 @@ from spark_bridge.jobs.completeness import tag_commits
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import OWN_COLUMNS, add_versions, has_epoch, refuse_own_columns
 from spark_bridge.jobs.kept_records import Run
-from spark_bridge.jobs.lake_table import LakeTable
+from spark_bridge.jobs.lake_table import LakeTable, is_listed
 from spark_bridge.jobs.mirror_clearings import PendingClearings, report_clearings
 from spark_bridge.jobs.mirror_rows import (
     EXPIRES_AT,
@@ -399,7 +399,7 @@ class MirrorBatch:
             # Checkpoints and not caches: Delta's MERGE would copy cached rows, once for each table.
             folded = folded._replace(judged=folded.judged.localCheckpoint())
         rows = self._tables.rows
-        if folded.here is not None and not self._keeps_more and rows.counts_merges and rows.read() is not None:
+        if folded.here is not None and not self._keeps_more and rows.read() is not None:
             counts, run, _ = self._merge_and_keep(folded.judged, plan, lambda: touched.merge_here(folded))
             return counts, soonest_expiry(folded.here), run
         columns = [*table_columns(plan.schemas), *OWN]
@@ -449,11 +449,14 @@ class MirrorBatch:
 
     def _write_steps(self, changes: RowChanges, plan: EpochPlan) -> None:
         steps, names, ids = changes.steps, table_columns(plan.schemas), changes.step_ids
-        ids = ids if ids is not None and plan.is_sparse(len(ids)) else None
+        listed = None
+        if ids is not None and plan.is_large:
+            is_sparse = self._tables.history.finds_pages and plan.is_sparse(len(ids))
+            listed = is_listed("t._cdc_id", ids, is_sparse=is_sparse)
         at_once(
             steps.sparkSession,
             *[partial(self._append, each, steps, plan.epoch) for each in self._logs],
-            *[partial(add_versions, each, steps, names, plan.epoch, ids) for each in plan.histories],
+            *[partial(add_versions, each, steps, names, plan.epoch, listed) for each in plan.histories],
         )
 
     def _append(self, log: LakeTable, steps: DataFrame, epoch: int) -> None:

@@ -189,14 +189,14 @@ class MirrorTables:
                 each.compact()
 
     def compact_in_turn(self) -> None:
-        """Compact Delta's tables each 50 epochs, whichever runs wrote them. A failure is logged, and the next epoch tries again."""
+        """Compact the tables each 50 epochs, whichever runs wrote them. A failure is logged, and the next epoch tries again."""
         applied = self.applied()
-        if self.table_format != "delta" or applied.epoch - applied.compacted < _COMPACT_EPOCHS:
+        if applied.epoch - applied.compacted < _COMPACT_EPOCHS:
             return
         try:
             self.compact()
         except (PySparkException, Py4JError) as error:
-            # PySpark passes on what it does not know, such as Delta's conflict with another writer.
+            # PySpark passes on what it does not know, such as a format's conflict with another writer.
             reason = reason_of_spark(str(getattr(error, "java_exception", error)))
             _log.warning("%s: small files are not compacted yet: %s", self.target, reason)
             return

@@ -204,7 +204,9 @@ class TouchedRows:
         return self._kept(_Touched(local_owners(session, owners), names=owners))
 
     def _sparse_owners(self, folded: Folded) -> list[str]:
-        """The touched partitions, where they are to be looked up in the tables; else none."""
+        """The touched partitions, where they are to be looked up in the mirror's rows; else none."""
+        if not self._tables.rows.finds_pages:
+            return []
         names = [] if folded.here is None else pc.unique(folded.here["owner"]).to_pylist()
         return names if self._plan.is_sparse(len(names)) else []
 

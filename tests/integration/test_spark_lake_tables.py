@@ -19,7 +19,7 @@ from spark_bridge.jobs.batch_session import session_of_its_own
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.history_table import add_versions, has_epoch
 from spark_bridge.jobs.iceberg_tables import IcebergTable
-from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
+from spark_bridge.jobs.lake_table import LakeTable, TableFormat, update_and_insert
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 from spark_bridge.jobs.state_file import StateFile
 from spark_bridge.reading.folders import HadoopFolder
@@ -61,7 +61,11 @@ def test_a_table_is_made_merged_altered_and_compacted(
     wider = rows(_WIDER, (2, "y2", ("Oak", None), 2, 7), (3, "z", None, 2, 8)).localCheckpoint()
     table.ensure(wider)
     update, insert = update_and_insert(wider.columns)
-    table.merge(wider, "t.id = s.id", f"WHEN MATCHED THEN {update}", f"WHEN NOT MATCHED THEN {insert}")
+    actions = f"WHEN MATCHED THEN {update}", f"WHEN NOT MATCHED THEN {insert}"
+    assert table.merge(wider, "t.id = s.id", *actions) == {"insert": 1, "update": 1, "delete": 0}
+    # Iceberg makes no snapshot for it
+    nothing = table.merge(wider.limit(0), "t.id = s.id", *actions)
+    assert not any(nothing.values())
     table.rename_column("a b", "name")
     table.drop_columns(["epoch"])
     table.delete("id = 1")
@@ -158,26 +162,32 @@ def test_what_an_earlier_version_kept_is_the_first_run_and_many_runs_become_one(
     assert len(list((tmp_path / "kept").iterdir())) == 3
 
 
-@pytest.mark.spark_line(">=4.1")
+@pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])
 def test_small_files_become_one_in_turn_and_a_failure_stops_nothing(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    table_format: TableFormat,
 ) -> None:
     """Every 50 epochs. An error of the JVM that PySpark does not convert is logged, too, and the next epoch tries again."""
-    tables = MirrorTables(spark, f"{tmp_path}/odd [name]")
+    tables = MirrorTables(spark, f"{tmp_path}/odd [name]", table_format)
     for number in range(2):
-        tables.rows.append(spark.range(number, number + 1).coalesce(1), writer="test", epoch=number)
+        one = spark.range(number, number + 1).withColumn("epoch", F.lit(number)).coalesce(1)
+        tables.rows.append(one, writer="test", epoch=number)
 
     def files() -> int:
         found = MirrorTables(spark, tables.target).rows.read()
         assert found is not None
-        return len(found.inputFiles())
+        name = "_file" if table_format == "iceberg" else "_metadata.file_path"
+        return found.select(name).distinct().count()
 
     tables.save_applied(Applied(epoch=49))
     tables.compact_in_turn()
     assert files() == 2
     tables.save_applied(Applied(epoch=60))
     with monkeypatch.context() as failing:
-        failing.setattr(DeltaTable, "compact", _conflict)
+        failing.setattr(type(tables.rows), "compact", _conflict)
         tables.compact_in_turn()
     assert "small files are not compacted yet: another one compacts" in caplog.text
     assert (files(), tables.applied().compacted) == (2, 0)
@@ -185,7 +195,7 @@ def test_small_files_become_one_in_turn_and_a_failure_stops_nothing(
     assert (files(), tables.applied().compacted) == (1, 60)
 
 
-def _conflict(table: DeltaTable) -> None:
+def _conflict(table: LakeTable) -> None:
     raise Py4JError(f"another one compacts {table.path}")
 
 

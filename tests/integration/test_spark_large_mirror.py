@@ -67,6 +67,29 @@ def test_its_rows_are_those_of_the_topic(
     assert int(last.operationMetrics["numTargetRowsCopied"]) == 0
 
 
+@pytest.mark.spark_line("==4.1")
+@pytest.mark.parametrize("keeps_more", [True, False])
+def test_an_iceberg_mirror_has_the_rows_of_the_topic_and_keeps_its_files(
+    mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, keeps_more: bool
+) -> None:
+    """Rows that are replaced or gone are noted in files of their own; the merge counts what it did."""
+    monkeypatch.setattr(batch_session, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(batch_session, "_SPARSE_BYTES", 0)
+    topic = data_topic(*WIDE)
+    kept = mirror_of(topic)
+    topic.write(*[row(pk, a, "x", a, s=f"s {pk}") for pk in _NAMES for a in range(4)])
+    more: dict[str, object] = {"changelog": keeps_more, "history": keeps_more, "table_format": "iceberg"}
+    kept.run(**more)
+    files = set(kept.table("rows").select("_file").distinct().collect())
+    topic.write(row("it's", 1, "x", 100, s="new"), row("plain", 9, "x", 9, s="s plain"), row_deletion('"', 2, "x"))
+    done = kept.run(**more)
+    assert (done.inserted, done.updated, done.deleted) == (1, 1, 1)
+    assert kept.rows() == kept.wanted()
+    if keeps_more:
+        assert kept.rows() == kept.replayed() == kept.open_versions()
+    assert files < set(kept.table("rows").select("_file").distinct().collect())
+
+
 def test_few_keys_are_looked_up_in_few_pages(spark: SparkSession, tmp_path: Path) -> None:
     """What is kept of three Cassandra partitions among 20,000: three pages of them are read, and all of their rows found."""
     folder = f"{tmp_path}/kept"

@@ -52,15 +52,16 @@ class EpochPlan:
         layers = self.applied.layers + self.applied.epoch // _EPOCHS_OF_A_LAYER
         return is_sparse(owners * layers, self.table_bytes)
 
-    def layers(self, files: int, *, in_ranges: bool) -> int:
-        """In how many files of the mirror's rows a key may be, by their ranges, behind this epoch, which writes so many.
+    @property
+    def has_many_records(self) -> bool:
+        """Whether they fill so many files that each of a table's first ones should have a range of keys."""
+        return self.content.records >= FEW_RECORDS
 
-        `in_ranges`: if it makes the table, each file gets a range of keys.
-        """
-        is_many = self.content.records >= FEW_RECORDS
+    def layers(self, files: int) -> int:
+        """In how many files of the mirror's rows a key may be, by their ranges, behind this epoch, which writes so many."""
         if self.applied.epoch == 0:
-            return files if is_many and not in_ranges else 1
-        return self.applied.layers + (files if is_many else 0)
+            return 1
+        return self.applied.layers + (files if self.has_many_records else 0)
 
     @property
     def life(self) -> TableLife | None:

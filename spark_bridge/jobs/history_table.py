@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.errors import ConfigError
-from spark_bridge.jobs.lake_table import LakeTable, update_and_insert
+from spark_bridge.jobs.lake_table import LakeTable, ranged, update_and_insert
 from spark_bridge.rows.row_chain import FIRST_STEP
 
 __all__ = ["OWN_COLUMNS", "add_versions", "has_epoch", "refuse_own_columns"]
@@ -42,12 +42,19 @@ def has_epoch(history: LakeTable, epoch: int) -> bool:
 
 
 def add_versions(
-    history: LakeTable, steps: DataFrame, columns: Sequence[str], epoch: int, listed: str | None = None
+    history: LakeTable,
+    steps: DataFrame,
+    columns: Sequence[str],
+    epoch: int,
+    listed: str | None = None,
+    *,
+    in_ranges: bool = False,
 ) -> None:
     """Close the versions of changed rows and add their new ones, in one commit. The history does not have the epoch yet.
 
     `steps` as `spark_bridge.jobs.row_steps.RowChanges` has them. A version that a later step of the same epoch replaced is
     added closed. `listed`: the condition that a version (t) is of one of the steps' rows, where the history is large.
+    `in_ranges`: where there is no history yet, each of its files gets a range of rows.
     `valid_to` is never before `valid_from`, whatever write times the clients set.
     """
     has_next = F.col("next_us").isNotNull()
@@ -61,7 +68,7 @@ def add_versions(
         F.when(has_next, F.lit(epoch).cast("bigint")).alias("closed"),
     )
     if history.read() is None:
-        history.create(added)
+        history.create(ranged(added, "_cdc_id") if in_ranges else added)
         return
     history.ensure(added)
     closing = steps.where((F.col("step") == FIRST_STEP) & F.col("before").isNotNull()).select(

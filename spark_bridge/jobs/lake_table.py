@@ -17,6 +17,7 @@ __all__ = [
     "is_listed",
     "key_is_listed",
     "quoted",
+    "ranged",
     "same_key",
     "update_and_insert",
 ]
@@ -118,6 +119,11 @@ class LakeTable(ABC):
 def quoted(name: str) -> str:
     """A column or table name as Spark SQL takes it."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def ranged(rows: DataFrame, column: str) -> DataFrame:
+    """So that each file has a range of the column's values, sorted, and a value is later looked up in few pages."""
+    return rows.repartitionByRange(column).sortWithinPartitions(column)
 
 
 def same_key(column: str, source: DataFrame, *, is_large: bool) -> str:

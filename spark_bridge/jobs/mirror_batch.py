@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge.errors import TopicError
 from spark_bridge.jobs.batch_content import MOST_HERE, NO_CONTENT, BatchContent, content_of
-from spark_bridge.jobs.batch_session import FEW_RECORDS, at_once, fit_session, in_few_tasks
+from spark_bridge.jobs.batch_session import at_once, fit_session, in_few_tasks
 from spark_bridge.jobs.completeness import tag_commits
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import OWN_COLUMNS, add_versions, has_epoch, refuse_own_columns
@@ -313,7 +313,7 @@ class MirrorBatch:
             folds = self._touched(plan).folded(all_records(raw, plan.schemas, applied.time_zone))
             after = table_rows(shown_rows(folds.judged), plan.schemas, self._options.numbers).localCheckpoint()
             touched = folds.owners if folds.here is not None else folds.owners.localCheckpoint()
-            if content.records < FEW_RECORDS and not plan.judges_all:
+            if not (plan.has_many_records or plan.judges_all):
                 touched = F.broadcast(touched)
         rows = self._tables.rows.read()
         if rows is None or is_new_table:
@@ -382,10 +382,7 @@ class MirrorBatch:
             time_zone=applied.time_zone,
             is_zone_known=applied.is_zone_known,
             compacted=applied.compacted,
-            # with a change log or a history, rows come from another shuffle than that of the fold
-            layers=plan.layers(
-                int(raw.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1), in_ranges=not self._keeps_more
-            ),
+            layers=plan.layers(int(raw.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)),
         )
         self._tables.save_applied(done)
         return counts
@@ -407,7 +404,8 @@ class MirrorBatch:
             told = touched.row_changes(raw, folded)
             self._write_steps(told, plan)
             on = None if told.ids is None else touched.merge_condition(folded, told.ids)
-            merge = partial(merge_rows, rows, told.merged, columns, on, is_large=plan.is_large)
+            sizes = {"is_large": plan.is_large, "in_ranges": plan.has_many_records}
+            merge = partial(merge_rows, rows, told.merged, columns, on, **sizes)
             _, run, (counted,) = self._merge_and_keep(folded.judged, plan, merge, told.counts_and_soonest)
         else:
             compared = touched.compared(folded).localCheckpoint()
@@ -456,7 +454,10 @@ class MirrorBatch:
         at_once(
             steps.sparkSession,
             *[partial(self._append, each, steps, plan.epoch) for each in self._logs],
-            *[partial(add_versions, each, steps, names, plan.epoch, listed) for each in plan.histories],
+            *[
+                partial(add_versions, each, steps, names, plan.epoch, listed, in_ranges=plan.has_many_records)
+                for each in plan.histories
+            ],
         )
 
     def _append(self, log: LakeTable, steps: DataFrame, epoch: int) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
 
-from spark_bridge.jobs.lake_table import MERGE_OP, LakeTable, quoted, same_key, update_and_insert
+from spark_bridge.jobs.lake_table import MERGE_OP, LakeTable, quoted, ranged, same_key, update_and_insert
 from spark_bridge.rows.conformed import conformed
 from spark_bridge.rows.folding import shown_rows
 from spark_bridge.rows.key_columns import KeyColumns
@@ -58,16 +58,24 @@ def counts_of(rows: Mapping[str, int]) -> dict[str, int]:
 
 
 def merge_rows(
-    table: LakeTable, changes: DataFrame, columns: Sequence[str], on: str | None, *, is_large: bool
+    table: LakeTable,
+    changes: DataFrame,
+    columns: Sequence[str],
+    on: str | None,
+    *,
+    is_large: bool,
+    in_ranges: bool = False,
 ) -> Mapping[str, int]:
     """Make the rows of changes (`op`, `_cdc_id`, `after`) the table's, by one `MERGE`; its counts.
 
-    `on`: the condition of the `MERGE`. None: by identity; of a large table the condition names the identities.
+    `on`: the condition of the `MERGE`. None: by identity; of a large table the condition names the identities. `in_ranges`: where
+    the table does not exist, each of its files gets a range of Cassandra partitions.
     """
     fields = [F.col("after").getField(each).alias(each) for each in columns if each != ID]
     source = changes.select(F.col("op").alias(MERGE_OP), ID, *fields)
     if table.read() is None:
-        table.create(source.where(f"{MERGE_OP} <> 'delete'").select(*map(quoted, columns)))
+        first = source.where(f"{MERGE_OP} <> 'delete'").select(*map(quoted, columns))
+        table.create(ranged(first, OWNER) if in_ranges else first)
         return {}
     table.ensure(source.select(*map(quoted, columns)))
     update, insert = update_and_insert(columns)

@@ -17,7 +17,6 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import DataType
 
 from spark_bridge.jobs.batch_content import MOST_HERE
-from spark_bridge.jobs.batch_session import FEW_RECORDS
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.lake_table import is_listed, key_is_listed
 from spark_bridge.jobs.mirror_rows import (
@@ -97,8 +96,7 @@ class TouchedRows:
         here = folded_here(records, kept, *rules) if touched.is_few else None
         if here is None:
             # A file for each range of owners: one that is looked up later is then in few files.
-            in_ranges = self._plan.content.records >= FEW_RECORDS
-            judged = folded_rows(records, self._kept(touched), *rules, in_ranges=in_ranges)
+            judged = folded_rows(records, self._kept(touched), *rules, in_ranges=self._plan.has_many_records)
             return Folded(judged, touched.owners, None)
         session, names = records.sparkSession, pc.unique(here["owner"]).to_pylist()
         return Folded(local_frame(session, here), local_owners(session, names), here)
@@ -186,7 +184,7 @@ class TouchedRows:
             if names is None:
                 return _Touched(touched.distinct())
             return _Touched(local_owners(touched.sparkSession, names), is_few=True, names=names)
-        if self._plan.content.records < FEW_RECORDS:
+        if not self._plan.has_many_records:
             # else the tables are shuffled, whatever their size
             return _Touched(F.broadcast(touched), is_few=is_few)
         return _Touched(touched.distinct())

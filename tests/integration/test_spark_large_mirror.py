@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from benchmarks.spark_meter import Traffic
-from spark_bridge.jobs import batch_session, touched_rows
+from spark_bridge.jobs import batch_session, epoch_plan
 from spark_bridge.jobs.batch_session import PAGE_ROWS, fit_session, session_of_its_own
 from spark_bridge.jobs.delta_tables import DeltaTable
+from spark_bridge.jobs.history_table import add_versions
+from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.kept_records import NOTHING_FORGOTTEN, KeptRecords
 from spark_bridge.jobs.lake_table import is_listed
+from spark_bridge.jobs.mirror_rows import merge_rows
 from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from tests.fixtures.mirror import MirrorOf
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
@@ -43,7 +47,7 @@ def test_its_rows_are_those_of_the_topic(
     topic.write(*[row(pk, a, "x", a, s=f"s {pk}") for pk in _NAMES for a in range(4)])
     topic.write(*[static_row(f"static {pk}", s="alone", t=1) for pk in _NAMES])
     with monkeypatch.context() as as_large_run:
-        as_large_run.setattr(touched_rows, "FEW_RECORDS", 0)  # files of ranges of owners
+        as_large_run.setattr(epoch_plan, "FEW_RECORDS", 0)  # files of ranges of owners
         kept.run(**more)
     files = set(kept.table("rows").inputFiles())
     topic.write(*[row(pk, 1, "x", 100, s=f"new {pk}") for pk in _NAMES])
@@ -106,6 +110,31 @@ def test_few_keys_are_looked_up_in_few_pages(spark: SparkSession, tmp_path: Path
         assert found is not None
         assert sorted(row.owner for row in found.select("owner").collect()) == wanted
     assert 0 < traffic.read_rows <= 3 * PAGE_ROWS
+
+
+@pytest.mark.parametrize("kind", [DeltaTable, pytest.param(IcebergTable, marks=pytest.mark.spark_line("==4.1"))])
+def test_the_first_files_of_rows_and_history_have_a_range_of_keys_each(
+    spark: SparkSession, tmp_path: Path, kind: type[DeltaTable | IcebergTable]
+) -> None:
+    """A key is in one file of each table, whatever order the changes came in."""
+    session = session_of_its_own(spark)
+    session.conf.set("spark.sql.shuffle.partitions", "3")
+    session.conf.set("spark.sql.adaptive.enabled", "false")  # it would make one of three small ones
+    image = "struct(hex(id) AS _cdc_id, hex(id % 100) AS _cdc_owner, id)"
+    steps = session.range(300).selectExpr(
+        "'insert' AS op", "hex(id) AS _cdc_id", f"{image} AS after", f"if(id < 0, {image}, NULL) AS before",
+        "id AS changed_us", "1 AS step", "CAST(NULL AS bigint) AS next_us",
+    )  # fmt: skip
+    rows, history = kind(session, f"{tmp_path}/rows"), kind(session, f"{tmp_path}/history")
+    merge_rows(rows, steps.repartition(5), ["_cdc_id", "_cdc_owner", "id"], None, is_large=False, in_ranges=True)
+    add_versions(history, steps.repartition(5), ["id"], 1, in_ranges=True)
+    for table, key in ((rows, "_cdc_owner"), (history, "_cdc_id")):
+        found = table.read()
+        assert found is not None
+        name = "_file" if kind is IcebergTable else "_metadata.file_path"
+        ranges = found.groupBy(name).agg(F.min(key).alias("first"), F.max(key).alias("last")).sort("first").collect()
+        assert len(ranges) == 3
+        assert all(one.last < other.first for one, other in pairwise(ranges))
 
 
 def test_lists_of_keys_are_short_where_they_are_looked_up() -> None:

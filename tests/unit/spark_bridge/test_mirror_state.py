@@ -55,20 +55,13 @@ def test_a_state_of_an_earlier_version_names_neither_its_time_zone_nor_its_files
 
 
 @pytest.mark.parametrize(
-    ("applied", "in_ranges", "records", "layers"),
-    [
-        (Applied(), True, 1_000_000, 1),
-        (Applied(), False, 1_000_000, 10),
-        (Applied(), False, 99_999, 1),
-        (_RUNNING, True, 99_999, 3),
-        (_RUNNING, True, 100_000, 13),
-    ],
-    ids=["first, in ranges", "first, in ten tasks", "first, in one file", "few records", "many, in ten tasks"],
+    ("applied", "records", "layers"),
+    [(Applied(), 1_000_000, 1), (Applied(), 99_999, 1), (_RUNNING, 99_999, 3), (_RUNNING, 100_000, 13)],
+    ids=["first, in ranges", "first, in one file", "few records", "many, in ten tasks"],
 )
-def test_layers_of_files_grow_with_large_merges(applied: Applied, in_ranges: bool, records: int, layers: int) -> None:
+def test_layers_of_files_grow_with_large_merges(applied: Applied, records: int, layers: int) -> None:
     content = replace(NO_CONTENT, records=records)
-    plan = EpochPlan(TopicSchemas(topic="t", versions=()), applied, content, False, 0)
-    assert plan.layers(10, in_ranges=in_ranges) == layers
+    assert EpochPlan(TopicSchemas(topic="t", versions=()), applied, content, False, 0).layers(10) == layers
 
 
 def test_keys_are_looked_up_where_that_reads_less() -> None:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
+from cassandra.protocol import ServerError
 
+from clients.node_errors import node_errors
 from runtime.notices import Notices
 from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind, RangeBounds
@@ -50,6 +52,8 @@ _MAX_SURPLUS: Final = 3.0
 _SURPLUS_FADES: Final = 0.98
 # Slots that were given up are searched for so often.
 _SLOTS_CHECK_S: Final = 0.25
+# Cassandra keeps every text that it has prepared for a while.
+_WORDINGS: Final = 16
 
 
 class Answer(NamedTuple):
@@ -83,6 +87,7 @@ class RowFetcher:
         self._breaker = LevelBreaker()
         self._statements: dict[str, dict[str, PreparedStatement]] = {}
         self._refused: dict[str, set[str]] = {}  # grouped statements
+        self._wordings: dict[str, int] = {}
         self._surplus = 1.0
         self._refused_levels = RefusedLevels()
         last_resort = () if fallback_consistency is None else (fallback_consistency,)
@@ -218,17 +223,34 @@ class RowFetcher:
                 lower, f"{table} is read at {lower} instead of {statement.consistency}: {reason_of(outcome)}"
             )
             return self._send(Statement(reads, lane, statement.levels, statement.attempt + 1, is_first=False))
-        is_outage = isinstance(outcome, NoHostAvailable | Unavailable)
+        table = reads[0].request.projection.table.full_name
+        failed_inside = [isinstance(each, ServerError) for each in node_errors(outcome, NoHostAvailable)]
+        if any(failed_inside):
+            self._prepare_as_others(table)
+        is_outage = isinstance(outcome, NoHostAvailable | Unavailable) and not all(failed_inside)
         if len(reads) > 1 and not is_outage:
             lane.alone.extend(reads)
             return []
-        changed = isinstance(outcome, InvalidRequest)
-        table = reads[0].request.projection.table.full_name
-        of_key = len(reads) == 1 and isinstance(outcome, ReadFailure | ReadTimeout | OperationTimedOut)
+        is_invalid = isinstance(outcome, InvalidRequest)
+        of_key = all(failed_inside) or isinstance(outcome, ReadFailure | ReadTimeout | OperationTimedOut)
         error = FetchError(
-            table, reason_of(outcome), refresh_schema=changed, is_invalid=changed, is_outage=is_outage, is_of_key=of_key
+            table,
+            reason_of(outcome),
+            refresh_schema=is_invalid or any(failed_inside),
+            is_invalid=is_invalid,
+            is_outage=is_outage,
+            is_of_key=of_key and len(reads) == 1,
         )
         return [(read, error) for read in reads]
+
+    def _prepare_as_others(self, table: str) -> None:
+        """Give the table's statements another text, so that Cassandra prepares them anew.
+
+        Cassandra keeps a statement by its text until the table is altered. One that it prepared while a user type grew may
+        have the old type, and fails for rows with the new field whenever it is executed.
+        """
+        self._statements[table], self._refused[table] = {}, set()
+        self._wordings[table] = (self._wordings.get(table, 0) + 1) % _WORDINGS
 
     def _without_the_level(self, statement: Statement, refusal: Exception) -> list[ReadOver]:
         """The level is refused, not what is read: the next one takes its place, which is no fallback."""
@@ -369,7 +391,8 @@ class RowFetcher:
         statements = self._statements[projection.table.full_name]
         statement = statements.get(select)
         if statement is None:
-            statement = statements[select] = self._client.prepare(select)
+            wording = self._wordings.get(projection.table.full_name)
+            statement = statements[select] = self._client.prepare(f"{select} /* {wording} */" if wording else select)
         return statement
 
 

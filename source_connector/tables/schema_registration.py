@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from runtime.backoff import Backoff
@@ -21,6 +22,8 @@ __all__ = ["SchemaRegistration"]
 
 _BACKOFF: Final = Backoff(1, 30.0)
 _MOST_MARKS: Final = 100
+_ANSWER_S: Final = 90.0
+"""Longer than the host and Pulsar's clients take for an answer, or for a failure."""
 
 
 class SchemaRegistration:
@@ -41,6 +44,7 @@ class SchemaRegistration:
         self._mark = 0
         self._is_marking = True
         self._refusals = 0
+        self._questions = 0
         self.is_taken = False
         """True when the registry has the latest schema."""
 
@@ -53,7 +57,7 @@ class SchemaRegistration:
         """From here on records are written by this schema."""
         self._plain = self._wanted = schema
         self._mark, self._is_marking, self._refusals, self.is_taken = 0, True, 0, False
-        self._send(encode_schema(schema))
+        self._ask(schema)
 
     def ask_again(self) -> None:
         """Announce the schema that is taken once more: the answer shows whether the data topic takes anything now."""
@@ -77,6 +81,7 @@ class SchemaRegistration:
             self._use_older_version(table, answer.reason)
             return
         self._refusals += 1
+        self._questions += 1  # this one is answered; the next one comes after the pause
         pause_s = _BACKOFF.pause_s(self._refusals)
         self._notices.say(
             "registry",
@@ -98,7 +103,7 @@ class SchemaRegistration:
             self._use_older_version(self._plain.name, f"{_MOST_MARKS} marks did not make it the newest")
             return
         self._wanted = replace(self._plain, value_schema=marked(self._plain.value_schema, self._mark))
-        self._send(encode_schema(self._wanted))
+        self._ask(self._wanted)
 
     def _use_older_version(self, table: str, reason: str) -> None:
         """Records by it can be read all the same."""
@@ -107,8 +112,20 @@ class SchemaRegistration:
             "older", f"{table}: records are written by an older version of the data topic's schema ({reason})"
         )
         self._wanted, self._is_marking = self._plain, False
-        self._send(encode_schema(self._plain))
+        self._ask(self._plain)
 
     def _again(self, schema: DataSchema) -> None:
         if schema is self._wanted and not self.is_taken:
-            self._send(encode_schema(schema))
+            self._ask(schema)
+
+    def _ask(self, schema: DataSchema) -> None:
+        """Send it, and once more if neither the host's answer nor that of the registry comes."""
+        self._questions += 1
+        self._send(encode_schema(schema))
+        self._timers.after(_ANSWER_S, partial(self._without_answer, schema, self._questions))
+
+    def _without_answer(self, schema: DataSchema, question: int) -> None:
+        if question == self._questions and not self.is_taken:
+            text = f"{schema.name}: no answer about the data topic's schema after {_ANSWER_S:.0f} s; it is asked again"
+            self._notices.say("no answer", text)
+            self._ask(schema)

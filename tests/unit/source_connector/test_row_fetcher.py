@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from cassandra import InvalidRequest, OperationTimedOut, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
+from cassandra.protocol import ServerError
 
 from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind
@@ -261,6 +262,40 @@ def test_an_outage_fails_a_group_as_a_whole() -> None:
     errors = [outcome for _, outcome in case.over]
     assert [isinstance(error, FetchError) and error.is_outage for error in errors] == [True, True]
     assert len(case.client.reads) == 1
+
+
+_FAILED_INSIDE = ServerError(0, "java.lang.ArrayIndexOutOfBoundsException", {})
+
+
+def test_after_a_failure_inside_cassandra_statements_have_another_text() -> None:
+    """Cassandra keeps what it prepared, and one that it prepared while a type grew fails for good. It is no outage."""
+    case = Case()
+    case.start((1,), (2,))
+    case.answer(NoHostAvailable("none", {"node": _FAILED_INSIDE}))
+    case.answer(page((int32(5), None), columns=2))
+    case.answer(NoHostAvailable("none", {"node": _FAILED_INSIDE}))
+    assert case.found() == {(1,): (int32(5), None)}
+    error = dict(case.over)[2,]
+    assert isinstance(error, FetchError)
+    assert (error.is_outage, error.is_of_key, error.refresh_schema) == (False, True, True)
+    assert "ArrayIndexOutOfBounds" in str(error)
+    case.start((2,))
+    case.answer(page((int32(6), None), columns=2))
+    alone, again = [each.statement for each in case.client.reads[2:]]
+    assert (str(alone).partition(" /* ")[2], str(again).partition(" /* ")[2]) == ("1 */", "2 */")
+    assert case.found()[2,] == (int32(6), None)
+
+
+def test_where_other_nodes_are_down_a_failure_inside_one_is_an_outage() -> None:
+    """They may answer when they are back; the one that failed gets another statement then."""
+    case = Case()
+    case.start((1,))
+    case.answer(NoHostAvailable("none", {"a": _FAILED_INSIDE, "b": OSError("refused")}))
+    ((_, error),) = case.over
+    assert isinstance(error, FetchError)
+    assert (error.is_outage, error.is_of_key) == (True, False)
+    case.start((1,))
+    assert str(case.client.reads[-1].statement).endswith("/* 1 */")
 
 
 def test_a_statement_that_no_longer_fits_asks_for_the_schema() -> None:

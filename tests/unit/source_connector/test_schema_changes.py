@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from dataclasses import replace
 from uuid import UUID
 
@@ -106,9 +107,11 @@ class Registry:
         self.registration.answered(SchemaTaken(schema_id), "ks.t")
         self.registration.on_answer(NewestSchemaAnswer(schema_id=schema_id, is_newest=is_newest))
 
-    def run_timers(self) -> None:
-        for _, _, action in list(self.timers._heap):
-            action()
+    def run_timers(self, within_s: float = 60) -> None:
+        """Those that are due within so many seconds."""
+        for due, _, action in list(self.timers._heap):
+            if due <= time.monotonic() + within_s:
+                action()
 
 
 def _schema(number: int) -> DataSchema:
@@ -145,6 +148,28 @@ def test_a_schema_that_is_refused_parks_the_table_and_is_tried_again(caplog: pyt
     assert registry.sent == [encode_schema(_schema(1))] * 2
     registry.take(1)
     assert registry.registration.is_taken and not registry.registration.is_refused
+
+
+@pytest.mark.parametrize("answers", ["none", "of the host alone", "a refusal, then none"])
+def test_a_schema_without_an_answer_is_asked_for_again(answers: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whichever answer is missing; one that came, and one about an earlier schema, count for nothing later."""
+    registry = Registry()
+    registry.registration.announce(_schema(1))
+    if answers == "of the host alone":
+        registry.registration.answered(SchemaTaken(1), "ks.t")
+    if answers == "a refusal, then none":
+        registry.registration.answered(SchemaRefused(1, "x"), "ks.t")
+        registry.run_timers()
+        registry.timers._heap[:] = registry.timers._heap[-1:]
+    registry.registration.announce(_schema(2)) if answers == "none" else None
+    known = len(registry.sent)
+    registry.run_timers(within_s=100)
+    assert registry.sent[known:] == [registry.sent[known - 1]]
+    assert "no answer about the data topic's schema after 90 s; it is asked again" in caplog.text
+    registry.take(2 if answers == "none" else 1)
+    registry.run_timers(within_s=200)
+    assert registry.registration.is_taken
+    assert len(registry.sent) == known + 1
 
 
 def test_a_schema_of_which_the_registry_has_an_older_version_is_announced_with_a_mark() -> None:

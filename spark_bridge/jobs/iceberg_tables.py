@@ -20,7 +20,6 @@ __all__ = ["IcebergTable", "has_iceberg"]
 _CATALOG: Final = "org.apache.iceberg.spark.SparkCatalog"
 
 _PROPERTIES: Final = {
-    "format-version": "2",
     # a few rows of a file are noted as replaced, instead of writing the file anew
     "write.merge.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
@@ -29,11 +28,13 @@ _PROPERTIES: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
 }
 _COMPACTED: Final = {
-    "min-file-size-bytes": SMALL_FILE_BYTES,
-    "target-file-size-bytes": 8 * SMALL_FILE_BYTES,
-    "max-file-size-bytes": 1 << 50,
-    "min-input-files": 2,
-    "delete-ratio-threshold": 0.3,
+    "min-file-size-bytes": f"{SMALL_FILE_BYTES}",
+    "target-file-size-bytes": f"{8 * SMALL_FILE_BYTES}",
+    "max-file-size-bytes": f"{1 << 50}",
+    "min-input-files": "2",
+    "delete-ratio-threshold": "0.3",
+    # else the notes on files that are gone would stay in the table for good
+    "remove-dangling-deletes": "true",
 }
 """Options of `rewrite_data_files`: what is small, and what has lost so much of its rows."""
 
@@ -72,7 +73,7 @@ class IcebergTable(LakeTable):
     def create(self, rows: DataFrame) -> None:
         """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
         # Not `write.spark.accept-any-schema`: with it Spark leaves the columns of a MERGE unresolved.
-        writer = rows.writeTo(self._name).using("iceberg")
+        writer = rows.writeTo(self._name).using("iceberg").tableProperty("format-version", "2")
         for name, value in _PROPERTIES.items():
             writer = writer.tableProperty(name, value)
         writer.create()
@@ -106,27 +107,56 @@ class IcebergTable(LakeTable):
         """`MERGE` of `source` (s) into the table (t), which `ensure` has made ready for its columns."""
         view = f"cdc_merge_{zlib.crc32(self.path.encode()):08x}"
         source.createOrReplaceTempView(view)
-        known = self._snapshot()
+        known = self._snapshot_id()
         self._spark.sql(f"MERGE INTO {self._name} t USING {view} s ON {on} {' '.join(actions)}")
         self._spark.catalog.dropTempView(view)
         self._written()
-        done = self._snapshot()
-        is_other = known is None or done.snapshotId() != known.snapshotId()
-        return _merged(done.summary()) if is_other else {}
+        return next((found for each in self._summaries_since(known) if (found := _merged(each))), {})
 
     def compact(self) -> None:
-        """`rewrite_data_files`; other files stay as they are."""
-        path = quoted(self.path).replace("'", "\\'")
-        options = ", ".join(f"'{name}', '{value}'" for name, value in _COMPACTED.items())
-        self._spark.sql(f"CALL {self._catalog}.system.rewrite_data_files(table => '{path}', options => map({options}))")
+        """`rewrite_data_files`; other files stay as they are. By Java, since the SQL of Spark 3.5 has no `CALL`."""
+        jvm, session = self._java()
+        action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(session).rewriteDataFiles(self._table())
+        for name, value in _COMPACTED.items():
+            action = action.option(name, value)
+        action.execute()
         self._written()
 
-    def _snapshot(self) -> Any:
-        """The newest one of the table, which is there: Java's `Snapshot`; None before the first commit."""
-        jvm = self._spark.sparkContext._jvm  # noqa: SLF001  (SQL would take a job)
+    def bring_up_to_date(self) -> None:
+        """Set what a table of an earlier version lacks; what somebody has set stays."""
+        if self.read() is None:
+            return
+        known = self._table().properties()
+        lacking = {name: value for name, value in _PROPERTIES.items() if name not in known}
+        if lacking:
+            properties = ", ".join(f"'{name}' = '{value}'" for name, value in lacking.items())
+            self._spark.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ({properties})")
+            self._written()
+
+    def _summaries_since(self, known: int | None) -> Iterator[Mapping[str, str]]:
+        """Those of this application's snapshots behind the known one, the newest first."""
+        table = self._table()
+        found = table.currentSnapshot()
+        while found is not None and found.snapshotId() != known:
+            if found.summary().get("spark.app.id") == self._spark.sparkContext.applicationId:
+                yield found.summary()
+            parent = found.parentId()
+            found = None if parent is None else table.snapshot(parent)
+
+    def _snapshot_id(self) -> int | None:
+        found = self._table().currentSnapshot()
+        return None if found is None else int(found.snapshotId())
+
+    def _table(self) -> Any:
+        """Iceberg's `Table` in Java, as it is now. It has what SQL would take a job for."""
+        jvm, session = self._java()
+        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self._name)
+
+    def _java(self) -> tuple[Any, Any]:
+        """The JVM, and the session in it."""
+        jvm = self._spark.sparkContext._jvm  # noqa: SLF001  (PySpark has no other way to Iceberg's classes)
         assert jvm is not None
-        session = self._spark._jsparkSession  # noqa: SLF001
-        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self._name).currentSnapshot()
+        return jvm, self._spark._jsparkSession  # noqa: SLF001
 
 
 def _merged(summary: Mapping[str, str]) -> dict[str, int]:

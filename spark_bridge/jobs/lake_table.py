@@ -94,6 +94,9 @@ class LakeTable(ABC):
     def compact(self) -> None:
         """Files that are smaller than SMALL_FILE_BYTES become few."""
 
+    def bring_up_to_date(self) -> None:  # noqa: B027  (most formats have nothing to do)
+        """Give a table of an earlier version what new ones have, where that takes no rewriting."""
+
     def drop_columns(self, names: Sequence[str]) -> None:
         """`ALTER TABLE DROP COLUMNS`."""
         if names:

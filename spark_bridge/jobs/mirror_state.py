@@ -295,7 +295,9 @@ class MirrorTables:
         return None if of_earlier_version is None else of_earlier_version.withColumn("run", F.lit(0).cast("bigint"))
 
     def take_over(self) -> None:
-        """The records of an earlier version become the first run; its table is deleted."""
+        """Bring the tables of an earlier version up to date. Its records become the first run; their table is deleted."""
+        for each in (self.rows, self.changes, self.history):
+            each.bring_up_to_date()
         applied = self.applied()
         if applied.runs is None:
             records = self._records.read()

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.errors import ConfigError
-from spark_bridge.jobs import kept_records
+from spark_bridge.jobs import iceberg_tables, kept_records
 from spark_bridge.jobs.batch_session import session_of_its_own
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.history_table import add_versions, has_epoch
@@ -193,6 +193,41 @@ def test_small_files_become_one_in_turn_and_a_failure_stops_nothing(
     assert (files(), tables.applied().compacted) == (2, 0)
     tables.compact_in_turn()
     assert (files(), tables.applied().compacted) == (1, 60)
+
+
+@pytest.mark.spark_line("==4.1")
+def test_an_iceberg_table_of_an_earlier_version_is_written_as_new_ones_are(spark: SparkSession, tmp_path: Path) -> None:
+    """What somebody has set stays."""
+    table = IcebergTable(spark, f"{tmp_path}/it's/rows")
+    table.bring_up_to_date()
+    assert table.read() is None
+    spark.range(3).coalesce(1).writeTo(table._name).using("iceberg").tableProperty("write.update.mode", "x").create()
+    table = IcebergTable(spark, table.path)
+    table.bring_up_to_date()
+    known = table._table().properties()
+    modes = [known.get(f"write.{each}.mode") for each in ("merge", "delete", "update")]
+    assert modes == ["merge-on-read", "merge-on-read", "x"]
+    table.delete("id = 1")
+    assert table._table().currentSnapshot().summary().get("added-position-deletes") == "1"
+
+
+@pytest.mark.spark_line("==4.1")
+def test_compaction_leaves_no_deletes_of_files_that_are_gone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a large file that stays as it is, for which Iceberg alone would keep them."""
+    monkeypatch.setitem(iceberg_tables._COMPACTED, "min-file-size-bytes", "10000")
+    table = IcebergTable(spark, f"{tmp_path}/rows")
+    table.create(spark.range(20_000).withColumn("epoch", F.lit(0)).coalesce(1))
+    for epoch in (1, 2):
+        few = spark.range(-2 * epoch, 2 - 2 * epoch).withColumn("epoch", F.lit(epoch)).coalesce(1)
+        table.append(few, writer="test", epoch=epoch)
+    table.delete("id IN (-1, -3)")
+    table.compact()
+    table.delete("id = -2")  # Iceberg counts the files of deletes with the next commit
+    found = table._table().currentSnapshot().summary()
+    assert [found.get(f"total-{each}") for each in ("data-files", "delete-files")] == ["2", "1"]
+    assert sorted(row.id for row in table.read().where("id < 0").collect()) == [-4]  # type: ignore[union-attr]
 
 
 def _conflict(table: LakeTable) -> None:

@@ -20,7 +20,7 @@ endef
 environment-is-ready = @touch $@ && rm $(@D).unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-fast test-servers test-agent test-connector test-spark test-spark-reading test-spark-jobs test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-delay bench-decode bench-spark bench-commitlog compile faults faults-resolved soak fuzz audit lock nar lint fmt prerequisites clean
+.PHONY: help demo test test-all test-fast test-servers test-agent test-compatibility test-connector test-spark test-spark-reading test-spark-jobs test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-delay bench-decode bench-spark bench-commitlog compile faults faults-resolved soak fuzz audit lock nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-20s %s\n' "$$name" "$$text"; done
@@ -29,12 +29,14 @@ demo: compile ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, e
 	@$(BIN)/cdc demo $(DEMO_ARGS)
 
 # The faults strike servers of their own, when the others are down: both together would only wait for each other.
-# Linters and compilers keep one core busy each, so they run side by side.
+# Linters and compilers keep one core busy each, so they run side by side. What they have made is not made again (-o): a part that
+# waits for it would be overtaken by a shorter one, and end alone.
 test: $(VENV)/.ready ## Everything that CI runs: linters, unit tests, integration tests on real servers, a fault plan
 	@$(MAKE) --no-print-directory -j3 --output-sync=target lint compile spark35
 ifeq ($(PYTEST_ARGS),)
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not integration"
-	@$(MAKE) --no-print-directory -j3 --output-sync=target test-spark-jobs test-agent test-spark-reading test-connector
+	@$(MAKE) --no-print-directory -j3 --output-sync=target -o compile -o spark35 \
+	    test-spark-reading test-spark-jobs test-agent test-compatibility test-connector
 	@$(BIN)/pytest tests/faults --fault-plan -k short -s
 else
 	@$(BIN)/pytest $(PYTEST_ARGS)
@@ -47,14 +49,17 @@ test-all: ## `make test` with its extended tests, then the full fault plan: befo
 test-fast: compile ## Unit tests, no servers, and not those that try every cut and every flipped bit
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not integration and not exhaustive" $(PYTEST_ARGS)
 
-test-servers: test-agent test-connector ## Integration tests without Spark
+test-servers: test-agent test-compatibility test-connector ## Integration tests without Spark
 
-# `make test` runs three of these four at a time, on servers of their own: one alone leaves half of two cores idle, two a fifth, and
-# the idle servers of a fourth one take more than it gains.
+# `make test` runs three of these five at a time, on servers of their own: one alone leaves half of two cores idle, two a fifth, and
+# the idle servers of a fourth one take more than it gains. The long ones come first.
 test-agent: compile ## Integration tests of the agent and the commands (part of `make test`)
-	@$(BIN)/pytest tests/integration -m "not spark and not connector" $(PYTEST_ARGS)
+	@$(BIN)/pytest tests/integration -m "not spark and not connector and not compatibility" $(PYTEST_ARGS)
 
-test-connector: compile ## Integration tests of the connector, and the decoder beside Cassandra's own reader (part of `make test`)
+test-compatibility: compile ## Deployment, logins, DataStax's cases, the decoder beside Cassandra's own reader (part of `make test`)
+	@$(BIN)/pytest tests/integration -m "compatibility and not spark" $(PYTEST_ARGS)
+
+test-connector: compile ## Integration tests of the connector (part of `make test`)
 	@$(BIN)/pytest tests/integration -m "connector and not spark" $(PYTEST_ARGS)
 
 test-spark: test-spark-reading test-spark-jobs ## Integration tests with Spark

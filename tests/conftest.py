@@ -28,15 +28,18 @@ _EXTENDED = "extended"
 """Mark and option of what `make test-all` runs beside the rest: more of the same, in minutes that each run of CI would wait for."""
 
 _PARTS = {
-    # the decoder's oracle needs servers of its own wherever it runs: it is here for the parts to take as long as each other
-    "connector": ("test_connector_", "test_decoder_oracle"),
+    "compatibility": (
+        "test_connector_data_topic_policies", "test_connector_datastax", "test_connector_deployment",
+        "test_connector_foreign_sink", "test_connector_security", "test_decoder_oracle",
+    ),
+    "connector": ("test_connector_",),
     "spark_jobs": (
         "test_spark_backfill", "test_spark_cluster", "test_spark_kills", "test_spark_lake",
         "test_spark_large_mirror", "test_spark_mirror", "test_spark_publish", "test_spark_resync", "test_spark_submit",
         "test_spark_topic_made_again", "test_spark_truncations", "test_spark_verify", "test_spark_workload",
     ),
 }  # fmt: skip
-"""Marks by the first letters of a module's name."""
+"""Marks by the first letters of a module's name; the first that fits."""
 
 _FURTHER_SERVERS = frozenset({"two_nodes", "spark_cluster"})
 """Fixtures with servers that run until the session ends, and take a part of a core even when no test uses them."""
@@ -121,9 +124,9 @@ def _mark_by_name(items: list[pytest.Item]) -> None:
     """The parts of the integration tests that `make test` runs side by side, besides that of all others."""
     for item in items:
         if _INTEGRATION in item.path.parents:
-            for mark, names in _PARTS.items():
-                if item.path.name.startswith(names):
-                    item.add_marker(mark)
+            found = (mark for mark, names in _PARTS.items() if item.path.name.startswith(names))
+            if (mark := next(found, None)) is not None:
+                item.add_marker(mark)
 
 
 def _spark_lines(item: pytest.Item) -> SpecifierSet:

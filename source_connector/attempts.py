@@ -74,7 +74,10 @@ class Attempts:
                 self._ask_whether_nodes_agree(task, str(error))
             elif error.is_of_key and self._faults.is_fault_of(task):
                 self._counters["keys_not_read"] += 1
-                self._failed(task, f"{error}; {_OWN_FAULT}")
+                if error.refresh_schema:  # a failure inside nodes: they may not have a type's new field yet
+                    self._ask_whether_nodes_agree(task, f"{error}; {_OWN_FAULT}")
+                else:
+                    self._failed(task, f"{error}; {_OWN_FAULT}")
             else:
                 self._retry(task, str(error), _OUTAGE_LOOK_S if error.is_outage else None)
         except CdcError as error:

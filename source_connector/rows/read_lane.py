@@ -24,7 +24,7 @@ _MOST_FOR_EACH_SLOT: Final = 4
 class Statement:
     """One statement for some reads. `levels` may be asked for, `attempt` is the place of the one that is."""
 
-    __slots__ = ("attempt", "bytes", "has_slot", "is_first", "lane", "levels", "reads", "sent_at")
+    __slots__ = ("attempt", "bytes", "has_slot", "is_first", "lane", "levels", "reads", "sent_at", "wording")
 
     def __init__(
         self, reads: Sequence[WaitingRead], lane: ReadLane, levels: tuple[str, ...], attempt: int, is_first: bool
@@ -39,6 +39,8 @@ class Statement:
         self.bytes: float = 0.0
         """What its answer is taken to have."""
         self.has_slot: bool = True
+        self.wording: int = 0
+        """Of its text; see `RowFetcher`."""
 
     @property
     def consistency(self) -> str:

@@ -226,9 +226,9 @@ class RowFetcher:
         table = reads[0].request.projection.table.full_name
         failed_inside = [isinstance(each, ServerError) for each in node_errors(outcome, NoHostAvailable)]
         if any(failed_inside):
-            self._prepare_as_others(table)
+            self._prepare_as_others(table, statement.wording)
         is_outage = isinstance(outcome, NoHostAvailable | Unavailable) and not all(failed_inside)
-        if len(reads) > 1 and not is_outage:
+        if len(reads) > 1 and (not is_outage or any(failed_inside)):
             lane.alone.extend(reads)
             return []
         is_invalid = isinstance(outcome, InvalidRequest)
@@ -243,14 +243,15 @@ class RowFetcher:
         )
         return [(read, error) for read in reads]
 
-    def _prepare_as_others(self, table: str) -> None:
-        """Give the table's statements another text, so that Cassandra prepares them anew.
+    def _prepare_as_others(self, table: str, wording: int) -> None:
+        """Give the table's statements another text than that with `wording`, so that Cassandra prepares them anew.
 
         Cassandra keeps a statement by its text until the table is altered. One that it prepared while a user type grew may
         have the old type, and fails for rows with the new field whenever it is executed.
         """
-        self._statements[table], self._refused[table] = {}, set()
-        self._wordings[table] = (self._wordings.get(table, 0) + 1) % _WORDINGS
+        if wording == self._wordings.get(table, 0):  # else others that failed have seen to it
+            self._statements[table], self._refused[table] = {}, set()
+            self._wordings[table] = (wording + 1) % _WORDINGS
 
     def _without_the_level(self, statement: Statement, refusal: Exception) -> list[ReadOver]:
         """The level is refused, not what is read: the next one takes its place, which is no fallback."""
@@ -361,6 +362,7 @@ class RowFetcher:
 
         rows = _rows_of(request) if len(reads) == 1 else len(reads)
         statement.bytes = rows * request.projection.row_size.value
+        statement.wording = self._wordings.get(request.projection.table.full_name, 0)
         lane.sent(statement, time.monotonic())
         self._client.read(read, post, post)
         return []

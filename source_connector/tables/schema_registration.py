@@ -45,6 +45,7 @@ class SchemaRegistration:
         self._is_marking = True
         self._refusals = 0
         self._questions = 0
+        self._checked: DataSchema | None = None
         self.is_taken = False
         """True when the registry has the latest schema."""
 
@@ -56,6 +57,7 @@ class SchemaRegistration:
     def announce(self, schema: DataSchema) -> None:
         """From here on records are written by this schema."""
         self._plain = self._wanted = schema
+        self._checked = None
         self._mark, self._is_marking, self._refusals, self.is_taken = 0, True, 0, False
         self._ask(schema)
 
@@ -72,7 +74,11 @@ class SchemaRegistration:
         if isinstance(answer, SchemaTaken):
             self._refusals = 0
             if self._is_marking and not self.is_taken:
-                self._check(schema)
+                # an answer to the same question that was asked twice is not checked twice
+                if self._checked is not schema:
+                    self._checked = schema
+                    self._check(schema)
+                    self._expect_answer(schema)
             else:
                 self.is_taken = True
             return
@@ -81,7 +87,7 @@ class SchemaRegistration:
             self._use_older_version(table, answer.reason)
             return
         self._refusals += 1
-        self._questions += 1  # this one is answered; the next one comes after the pause
+        question = self._next_question()
         pause_s = _BACKOFF.pause_s(self._refusals)
         self._notices.say(
             "registry",
@@ -89,12 +95,15 @@ class SchemaRegistration:
             f"({' '.join(answer.reason.split())}); set the topic's or namespace's schema compatibility strategy to "
             f"one that allows the change, or use another destination topic; next attempt in {pause_s:.1f} s",
         )
-        self._timers.after(pause_s, lambda: self._again(schema))
+        self._timers.after(pause_s, partial(self._again, schema, question))
 
     def on_answer(self, found: NewestSchemaAnswer) -> None:
         """An older version of the same text was taken: another mark makes another text, until it is the newest one."""
         if self._plain is None or found.schema_id != self._plain.schema_id or self.is_taken:
             return
+        if self._checked is not self._wanted:  # what was asked for anew meanwhile has an answer of its own
+            return
+        self._checked = None
         if found.is_newest:
             self.is_taken = True
             return
@@ -114,18 +123,26 @@ class SchemaRegistration:
         self._wanted, self._is_marking = self._plain, False
         self._ask(self._plain)
 
-    def _again(self, schema: DataSchema) -> None:
-        if schema is self._wanted and not self.is_taken:
-            self._ask(schema)
-
     def _ask(self, schema: DataSchema) -> None:
-        """Send it, and once more if neither the host's answer nor that of the registry comes."""
-        self._questions += 1
         self._send(encode_schema(schema))
-        self._timers.after(_ANSWER_S, partial(self._without_answer, schema, self._questions))
+        self._expect_answer(schema)
+
+    def _expect_answer(self, schema: DataSchema) -> None:
+        """Ask again if none comes, of the host or of the registry."""
+        self._timers.after(_ANSWER_S, partial(self._without_answer, schema, self._next_question()))
+
+    def _next_question(self) -> int:
+        """Timers of earlier questions do nothing from now on."""
+        self._questions += 1
+        return self._questions
+
+    def _again(self, schema: DataSchema, question: int) -> None:
+        if question == self._questions and not self.is_taken:
+            self._ask(schema)
 
     def _without_answer(self, schema: DataSchema, question: int) -> None:
         if question == self._questions and not self.is_taken:
             text = f"{schema.name}: no answer about the data topic's schema after {_ANSWER_S:.0f} s; it is asked again"
             self._notices.say("no answer", text)
+            self._checked = None
             self._ask(schema)

@@ -286,6 +286,19 @@ def test_after_a_failure_inside_cassandra_statements_have_another_text() -> None
     assert case.found()[2,] == (int32(6), None)
 
 
+def test_statements_of_one_text_that_fail_inside_cassandra_change_it_once() -> None:
+    """Else those that fail later would throw away what was prepared meanwhile. A group is divided, whatever other nodes say."""
+    case = Case()
+    case.start(*((number,) for number in range(40)))
+    assert len(case.client.callbacks) == 2
+    case.answer(NoHostAvailable("none", {"node": _FAILED_INSIDE}))
+    case.answer(NoHostAvailable("none", {"a": _FAILED_INSIDE, "b": OSError("no connection")}))
+    while case.client.callbacks:
+        case.answer(page((int32(5), None), columns=2))
+    assert {str(each.statement).partition(" /* ")[2] for each in case.client.reads[2:]} == {"1 */"}
+    assert len(case.found()) == 40
+
+
 def test_where_other_nodes_are_down_a_failure_inside_one_is_an_outage() -> None:
     """They may answer when they are back; the one that failed gets another statement then."""
     case = Case()

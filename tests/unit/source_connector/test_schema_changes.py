@@ -172,6 +172,26 @@ def test_a_schema_without_an_answer_is_asked_for_again(answers: str, caplog: pyt
     assert len(registry.sent) == known + 1
 
 
+def test_a_question_that_was_asked_twice_is_answered_once() -> None:
+    """By one check, one mark, and one retry, however many answers come from a host that was held up."""
+    registry = Registry()
+    registry.registration.announce(_schema(1))
+    registry.run_timers(within_s=100)
+    for _ in range(2):
+        registry.registration.answered(SchemaTaken(1), "ks.t")
+    assert len(registry.checked) == 1
+    for _ in range(2):
+        registry.registration.on_answer(NewestSchemaAnswer(schema_id=1, is_newest=False))
+    marked = replace(_schema(1), value_schema='{"doc":"1","cql_registration":1}')
+    assert registry.sent[2:] == [encode_schema(marked)]
+    registry.registration.announce(_schema(2))
+    for _ in range(3):
+        registry.registration.answered(SchemaRefused(2, "x"), "ks.t")
+    known = len(registry.sent)
+    registry.run_timers()
+    assert registry.sent[known:] == [encode_schema(_schema(2))]
+
+
 def test_a_schema_of_which_the_registry_has_an_older_version_is_announced_with_a_mark() -> None:
     """Until it is the newest one; Avro ignores the mark. A look at one that is taken asks for nothing more."""
     registry = Registry()

@@ -106,6 +106,29 @@ def test_a_key_that_cannot_be_read_is_set_aside_when_others_are_read_and_takes_w
     assert case.counters["records_published"] == 5
 
 
+def test_a_failure_inside_nodes_counts_only_where_they_agree_about_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that is behind knows a type without its new field, and fails for rows that have it."""
+    case = Case(monkeypatch)
+    case.receive(event(1))
+    inside = FetchError("ks.t", "ServerError: index out of bounds", refresh_schema=True, is_of_key=True)
+
+    def fail(number: int) -> None:
+        case.receive(event(100 + number))
+        case.answer(GOOD, key=100 + number)
+        case.answer(inside, key=1)
+        case.pass_time()
+
+    case.around.versions = {OLD, NEW}
+    for number in range(20):
+        fail(number)
+    assert (case.around.dead_letters, case.counters["reads_refused_in_disagreement"]) == ([], 19)
+    case.around.versions = {OLD}
+    for number in range(20, 23):
+        assert case.around.dead_letters == []
+        fail(number)
+    assert len(case.around.dead_letters) == 1
+
+
 def test_a_key_is_not_at_fault_while_as_many_reads_fail_as_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """That is a cluster that is overloaded."""
     case = Case(monkeypatch)

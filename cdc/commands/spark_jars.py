@@ -11,9 +11,9 @@ from schemas.errors import ConfigError
 
 __all__ = ["cached_jars"]
 
-# Line of Spark -> artifact sets: spark-avro, Delta Lake, Iceberg. The set of 3.5 has all of them, and its connector.
+# Line of Spark -> artifact sets: spark-avro, Delta Lake, Iceberg. The first one of 3.5 has Delta Lake and the connector, too.
 _SETS: Final = {
-    "3.5": ("spark35", "spark35", "spark35"),
+    "3.5": ("spark35", "spark35", "spark35-iceberg"),
     "4.1": ("spark-avro", "spark-delta", "spark-iceberg"),
     "4.2": ("spark-avro", "spark-delta-4.2", None),
 }

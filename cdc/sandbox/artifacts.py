@@ -39,6 +39,7 @@ ARTIFACT_SETS: Final = (
     "spark-delta-4.2",
     "spark-iceberg",
     "spark35",
+    "spark35-iceberg",
 )
 """Every name that :func:`ensure` takes."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,15 +17,17 @@ from cdc.commands import spark as verify_module
 from cdc.commands import spark_tables
 from cdc.commands.hidden_columns import hidden_columns
 from cdc.commands.spark import spark
-from cdc.commands.spark_jars import cached_jars
+from cdc.commands.spark_jars import _SETS, cached_jars
 from cdc.commands.spark_options import may_be_iceberg
 from cdc.commands.spark_progress import tasks_text
 from cdc.commands.spark_resync import report_lines
 from cdc.commands.spark_top import summary_lines
+from cdc.sandbox.artifacts import _POMS
 from schemas.errors import ConfigError
 from spark_bridge.jobs.resync import Outcome, ResyncReport, TableResync
 from spark_bridge.reading.raw_columns import RawRow, to_arrow
 from spark_bridge.rows.topic_activity import TopicActivity
+from spark_bridge.spark_line import _JARS
 
 PULSAR = ["--service-url", "pulsar://h:1", "--admin-url", "http://h:2"]
 
@@ -123,6 +127,16 @@ def test_jars_that_nobody_can_fetch_are_left_to_spark(monkeypatch: pytest.Monkey
     assert cached_jars("4.1", delta=True, iceberg=False) == ()
     assert cached_jars("4.2", delta=True, iceberg=True) == ()
     assert cached_jars("9.9", delta=False, iceberg=False) == ()
+
+
+@pytest.mark.parametrize("line", sorted(_SETS))
+def test_the_cached_jars_of_a_line_are_those_that_it_needs(line: str) -> None:
+    """Of each that it has: spark-avro, Delta Lake, Iceberg, and what reads topics."""
+    poms = "".join((_POMS / f"{name}.xml").read_text() for name in _SETS[line] if name is not None)
+    for coordinates in asdict(_JARS[line]).values():
+        if coordinates is not None:
+            _, artifact, version = coordinates.split(":")
+            assert re.search(rf"<artifactId>{artifact}</artifactId>\s*<version>{version}</version>", poms)
 
 
 def test_what_spark_does_is_told_by_its_tasks() -> None:

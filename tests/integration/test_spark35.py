@@ -92,7 +92,7 @@ def test_a_stream_on_3_5_goes_on_where_it_was(spark35: Spark35, data_topic: Make
 def test_views_and_jobs_stand_on_the_3_5_reader(
     spark: SparkSession, spark35: Spark35, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """The current table and the mirror of a topic with all kinds of records are those that Spark 4.1 gives."""
+    """The current table and the mirrors of a topic with all kinds of records are those that Spark 4.1 gives."""
     topic = data_topic(*WIDE)
     topic.write(*[row(pk, a, b, a, s=f"s{a}") for pk in "pqr" for a in range(4) for b in "xy"], batch=5)
     topic.write(row_deletion("p", 1, "x"), range_deletion("q", start={"a": 2}), static_row("p", s="only", t=3))
@@ -100,11 +100,12 @@ def test_views_and_jobs_stand_on_the_3_5_reader(
     wanted = sorted(current_table(spark, topic.options).toJSON().collect())
     assert len(wanted) > 10
     assert spark35.call("table_rows", options=dict(topic.options)) == wanted
-    target = str(tmp_path / "mirror")
-    assert spark35.call("mirrored_rows", options=dict(topic.options), target=target) == wanted
+    for job in ("mirrored_rows", "iceberg_rows"):
+        assert spark35.call(job, options=dict(topic.options), target=str(tmp_path / job)) == wanted
     topic.write(row_deletion("p", 2, "x"), row("p", 3, "x", 77))
     wanted = sorted(current_table(spark, topic.options).toJSON().collect())
-    assert spark35.call("mirrored_rows", options=dict(topic.options), target=target) == wanted
+    for job in ("mirrored_rows", "iceberg_rows"):
+        assert spark35.call(job, options=dict(topic.options), target=str(tmp_path / job)) == wanted
 
 
 def test_the_count_check_names_what_a_reader_left_out(

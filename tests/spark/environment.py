@@ -29,7 +29,7 @@ _WANTED: Final = {
 """Extras of pyproject.toml, and requirements beside them, by line of Spark."""
 
 _JARS: Final = {
-    "3.5": ("spark35",),
+    "3.5": ("spark35", "spark35-iceberg"),
     "4.1": ("spark-avro", "spark-delta", "spark-iceberg"),
     "4.2": ("spark-avro", "spark-delta-4.2"),
 }

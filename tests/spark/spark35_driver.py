@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_bridge import current_table, raw_batch, raw_stream, session_builder
 from spark_bridge.jobs.mirror import mirror
+from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.reading.count_check import missing_records
 from tests.spark.settings import SETTINGS
 
@@ -51,7 +52,18 @@ def table_rows(spark: SparkSession, options: Options) -> list[str]:
 def mirrored_rows(spark: SparkSession, options: Options, target: str) -> list[str]:
     """The rows that the mirror below `target` has after a run."""
     mirror(spark, options, target, changelog=True, history=True)
-    rows = spark.read.format("delta").load(f"{target}/rows")
+    return _rows(MirrorTables(spark, target))
+
+
+def iceberg_rows(spark: SparkSession, options: Options, target: str) -> list[str]:
+    """The same of a mirror in Iceberg tables without change log and history, which are compacted."""
+    mirror(spark, options, target, table_format="iceberg", compact=True)
+    return _rows(MirrorTables(spark, target))
+
+
+def _rows(tables: MirrorTables) -> list[str]:
+    rows = tables.rows.read()
+    assert rows is not None
     return sorted(rows.drop(*[name for name in rows.columns if name.startswith("_cdc")]).toJSON().collect())
 
 

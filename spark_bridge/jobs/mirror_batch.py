@@ -446,18 +446,14 @@ class MirrorBatch:
         return min((each for each in (known, new) if each is not None), default=None)
 
     def _write_steps(self, changes: RowChanges, plan: EpochPlan) -> None:
-        steps, names, ids = changes.steps, table_columns(plan.schemas), changes.step_ids
-        listed = None
-        if ids is not None and plan.is_large:
-            is_sparse = self._tables.history.finds_pages and plan.is_sparse(len(ids))
-            listed = is_listed("t._cdc_id", ids, is_sparse=is_sparse)
+        steps, names, ids = changes.steps, table_columns(plan.schemas), changes.step_ids or ()
+        is_sparse = self._tables.history.finds_pages and plan.is_sparse(len(ids))
+        listed = is_listed("t._cdc_id", ids, is_sparse=is_sparse) if plan.is_large else None
+        add = partial(add_versions, in_ranges=plan.has_many_records)
         at_once(
             steps.sparkSession,
             *[partial(self._append, each, steps, plan.epoch) for each in self._logs],
-            *[
-                partial(add_versions, each, steps, names, plan.epoch, listed, in_ranges=plan.has_many_records)
-                for each in plan.histories
-            ],
+            *[partial(add, each, steps, names, plan.epoch, listed) for each in plan.histories],
         )
 
     def _append(self, log: LakeTable, steps: DataFrame, epoch: int) -> None:

@@ -161,7 +161,8 @@ def test_a_schema_without_an_answer_is_asked_for_again(answers: str, caplog: pyt
         registry.registration.answered(SchemaRefused(1, "x"), "ks.t")
         registry.run_timers()
         registry.timers._heap[:] = registry.timers._heap[-1:]
-    registry.registration.announce(_schema(2)) if answers == "none" else None
+    if answers == "none":
+        registry.registration.announce(_schema(2))
     known = len(registry.sent)
     registry.run_timers(within_s=100)
     assert registry.sent[known:] == [registry.sent[known - 1]]

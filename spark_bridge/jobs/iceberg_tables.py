@@ -33,8 +33,6 @@ _COMPACTED: Final = {
     "max-file-size-bytes": f"{1 << 50}",
     "min-input-files": "2",
     "delete-ratio-threshold": "0.3",
-    # else the notes on files that are gone would stay in the table for good
-    "remove-dangling-deletes": "true",
 }
 """Options of `rewrite_data_files`: what is small, and what has lost so much of its rows."""
 
@@ -114,12 +112,25 @@ class IcebergTable(LakeTable):
         return next((found for each in self._summaries_since(known) if (found := _merged(each))), {})
 
     def compact(self) -> None:
-        """`rewrite_data_files`; other files stay as they are. By Java, since the SQL of Spark 3.5 has no `CALL`."""
+        """`rewrite_data_files`; other files stay as they are. By Java, since the SQL of Spark 3.5 has no `CALL`.
+
+        Deletes of files that are gone go, too: Iceberg alone would keep them beside a file that stays. No row changes, so the new
+        snapshots are complete until when the one before them was.
+        """
+        table = self._table()
+        found = table.currentSnapshot()
+        if found is None:
+            return
         jvm, session = self._java()
-        action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(session).rewriteDataFiles(self._table())
+        actions = jvm.org.apache.iceberg.spark.actions.SparkActions.get(session)
+        rewrite = actions.rewriteDataFiles(table)
         for name, value in _COMPACTED.items():
-            action = action.option(name, value)
-        action.execute()
+            rewrite = rewrite.option(name, value)
+        own = {name: value for name, value in found.summary().items() if name.startswith("cdc.")}
+        for action in (rewrite, actions.removeDanglingDeleteFiles(table)):
+            for name, value in own.items():
+                action.snapshotProperty(name, value)
+            action.execute()
         self._written()
 
     def bring_up_to_date(self) -> None:

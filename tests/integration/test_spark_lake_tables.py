@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from schemas.errors import ConfigError
 from spark_bridge.jobs import iceberg_tables, kept_records
 from spark_bridge.jobs.batch_session import session_of_its_own
+from spark_bridge.jobs.completeness import tag_commits
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.history_table import add_versions, has_epoch
 from spark_bridge.jobs.iceberg_tables import IcebergTable
@@ -222,8 +223,12 @@ def test_compaction_leaves_no_deletes_of_files_that_are_gone(
     for epoch in (1, 2):
         few = spark.range(-2 * epoch, 2 - 2 * epoch).withColumn("epoch", F.lit(epoch)).coalesce(1)
         table.append(few, writer="test", epoch=epoch)
+    tag_commits(spark, 1_000)
     table.delete("id IN (-1, -3)")
+    tag_commits(spark, None)
     table.compact()
+    last = [(each.operation(), each.summary().get("cdc.resolved")) for each in table._table().snapshots()]
+    assert last[-3:] == [(each, "1970-01-01T00:00:01.000Z") for each in ("delete", "replace", "replace")]
     table.delete("id = -2")  # Iceberg counts the files of deletes with the next commit
     found = table._table().currentSnapshot().summary()
     assert [found.get(f"total-{each}") for each in ("data-files", "delete-files")] == ["2", "1"]

@@ -43,7 +43,8 @@ class TopicPosition(NamedTuple):
 
 
 UNKNOWN_POSITION: Final = TopicPosition(-1, -1)
-"""This agent has not published to the partition, and one before it may have: any entry up to the end may be of the node."""
+"""Any entry of the partition up to its end may be of the node: this agent has not published to it, and one before it may have, or
+the broker took the last message without a position (de-duplication, when a message was sent again)."""
 
 
 class Checkpoint(NamedTuple):

@@ -303,6 +303,7 @@ class _Producer:
         def done(result: _pulsar.Result, message_id: _pulsar.MessageId) -> None:
             nonlocal is_too_large
             if result == _pulsar.Result.Ok:
+                # UNKNOWN_POSITION of a message that the broker has already: its de-duplication gives no position.
                 self.last_position = TopicPosition(message_id.ledger_id(), message_id.entry_id())
                 on_result(None)
             elif result == _pulsar.Result.MessageTooBig and not is_queued:

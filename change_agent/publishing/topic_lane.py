@@ -46,7 +46,7 @@ class TopicLane:
         self._moved_at = 0.0
         # Producers that were given up since a message was acknowledged.
         self.failures = 0
-        # Events that the broker has, and the position of the last message with such events.
+        # Events that the broker has, and the position of the last message with such events; unknown where the broker gave none.
         self.acknowledged = 0
         self.last_position = UNKNOWN_POSITION
 
@@ -116,7 +116,9 @@ class TopicLane:
         self.acknowledged += message.events
         if self._producer is not None:
             # Of this message, or of one behind it.
-            self.last_position = max(self.last_position, self._producer.last_position)
+            position = self._producer.last_position
+            is_known = position != UNKNOWN_POSITION
+            self.last_position = max(self.last_position, position) if is_known else UNKNOWN_POSITION
         return message
 
     @property

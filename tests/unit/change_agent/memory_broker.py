@@ -42,6 +42,7 @@ class MemoryBroker:
         self.refused_topics: set[str] = set()
         self.silent_topics: set[str] = set()
         self.holds_back = False
+        self.deduplicates = False
         self.fail_next: list[str] = []
         self.held: list[OnResult] = []
         self.connected = True
@@ -102,7 +103,8 @@ class _Producer:
         self._is_silent = self._is_silent or self._topic in self._broker.silent_topics
         if self._is_silent:
             return True
-        position = TopicPosition(1, len(self._stored))
+        # A broker with de-duplication gives no position for a message that it has already.
+        position = UNKNOWN_POSITION if self._broker.deduplicates else TopicPosition(1, len(self._stored))
 
         def acknowledge(error: str | None) -> None:
             if error is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.progress_record import Checkpoint, TopicPosition
+from schemas.progress_record import UNKNOWN_POSITION, Checkpoint, TopicPosition
 from tests.topics.events_topic import wait_until
 from tests.unit.change_agent.memory_broker import TOPIC_A, MemoryBroker, PublisherLine
 
@@ -89,6 +89,24 @@ def test_a_moment_is_not_passed_by_a_message_that_is_refused(start: Start) -> No
     line.publisher.note_moment(2000, _TABLES)
     assert _wait_for(line, "a", 2000).positions == (TopicPosition(1, 1),)
     assert broker.positions(TOPIC_A) == [1, 2]
+
+
+def test_a_message_that_the_broker_had_already_leaves_the_position_unknown(start: Start) -> None:
+    """It was sent again after a restart of the broker, and may be behind the one before it."""
+    broker = MemoryBroker()
+    line = start(broker)
+    line.publish("a", 1)
+    wait_until(lambda: line.acknowledged() == 1, "the topic is open")
+    line.publisher.note_moment(1000, _TABLES)
+    assert _wait_for(line, "a", 1000).positions == (TopicPosition(1, 0),)
+    broker.deduplicates = True
+    line.publish("a", 2)
+    line.publisher.note_moment(2000, _TABLES)
+    assert _wait_for(line, "a", 2000).positions in ((), (UNKNOWN_POSITION,))
+    broker.deduplicates = False
+    line.publish("a", 3)
+    line.publisher.note_moment(3000, _TABLES)
+    assert _wait_for(line, "a", 3000).positions == (TopicPosition(1, 2),)
 
 
 def test_a_held_table_stands_still_until_everything_is_sent(start: Start) -> None:

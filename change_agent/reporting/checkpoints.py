@@ -9,9 +9,9 @@ from schemas.progress_record import Checkpoint
 
 __all__ = ["with_newest"]
 
-# The ages of older ones double, from this one to some two hours.
+# The ages of older ones double, from this one to some seven weeks. Of those that are still older, the oldest one stays.
 _FIRST_AGE_MS: Final = 500
-_MOST_DOUBLINGS: Final = 14
+_MOST_DOUBLINGS: Final = 24
 
 
 def with_newest(checkpoints: Sequence[Checkpoint], newest: Checkpoint) -> tuple[Checkpoint, ...]:

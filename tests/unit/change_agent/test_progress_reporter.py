@@ -32,6 +32,7 @@ from tests.topics.events_topic import wait_until
 
 _NODE = UUID(int=1)
 _LEDGER_5 = (TopicPosition(5, 1),)
+_DAY_MS = 86_400_000
 
 
 def _table(name: str, number: int, keyspace: str = "ks") -> TableMetadata:
@@ -224,15 +225,16 @@ def test_what_the_broker_refuses_is_sent_again(tmp_path: Path) -> None:
 
 
 def test_older_checkpoints_become_fewer_with_their_age() -> None:
-    """Of a busy table there are some for two hours; one for a table without events."""
+    """Of a busy table there are some for seven weeks; one for a table without events."""
     kept: tuple[Checkpoint, ...] = ()
-    for step in range(20_000):
-        kept = with_newest(kept, Checkpoint(step * 500, (TopicPosition(1, step),)))
+    times_ms = itertools.chain(range(0, 80 * _DAY_MS, 900_000), range(80 * _DAY_MS, 80 * _DAY_MS + 10_000_000, 500))
+    for step, time_ms in enumerate(times_ms):
+        kept = with_newest(kept, Checkpoint(time_ms, (TopicPosition(1, step),)))
     ages_s = [(kept[0].resolved_ms - each.resolved_ms) / 1000 for each in kept]
-    assert len(kept) <= 15
+    assert len(kept) <= 25
     assert ages_s == sorted(ages_s)
     assert ages_s[1] <= 1
-    assert ages_s[-1] > 3_600
+    assert ages_s[-1] > 48 * 86_400
     assert all(later <= 4 * sooner for sooner, later in itertools.pairwise(ages_s[1:]))
     quiet = with_newest((Checkpoint(1, (TopicPosition(1, 1),)),), Checkpoint(2, (TopicPosition(1, 1),)))
     assert quiet == (Checkpoint(2, (TopicPosition(1, 1),)),)
@@ -398,3 +400,15 @@ def test_tables_of_a_keyspace_that_is_not_logged_stand_still_until_an_operator_g
     assert 'ALTER KEYSPACE "Other" WITH durable_writes = true;' in (found["Other", "c"] or "")
     remove_stops(tmp_path, "Other.c")
     assert after.reasons() == {}
+
+
+def test_a_subscription_that_stands_still_keeps_a_time_near_its_own() -> None:
+    """It is older than that by no more than three times as long as the subscription has stood still."""
+    kept: tuple[Checkpoint, ...] = ()
+    step_s = 300
+    for step in range(0, 30 * 86_400, step_s):
+        kept = with_newest(kept, Checkpoint(step * 1000, (TopicPosition(1, step),)))
+    for stuck_s in (60, 3_000, 4 * 3_600, 10 * 86_400):
+        stuck_at_s = kept[0].resolved_ms // 1000 - stuck_s
+        passed_s = max(each.resolved_ms // 1000 for each in kept if each.positions[0].entry <= stuck_at_s)
+        assert stuck_at_s - passed_s <= 3 * stuck_s + step_s

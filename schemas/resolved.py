@@ -154,17 +154,20 @@ def _members(table: str, records: Mapping[UUID, ProgressRecord]) -> list[Peer]:
     return sorted(wanted, key=lambda each: each.host_id.bytes)
 
 
-def _replication(table: str, records: Iterable[ProgressRecord]) -> Mapping[str, str]:
+def _replications(table: str, records: Iterable[ProgressRecord]) -> list[Mapping[str, str]]:
+    """As each of the records has it, the newest one first: an agent may not know yet of a change."""
     keyspace = table.partition(".")[0]
-    return next((each.replication[keyspace] for each in records if keyspace in each.replication), {})
+    known = [each for each in records if keyspace in each.replication]
+    return [each.replication[keyspace] for each in sorted(known, key=lambda each: -each.published_ms)]
 
 
 def _data_centers(table: str, records: Iterable[ProgressRecord]) -> set[str]:
-    """Where the table has replicas; none when it may have them everywhere."""
-    options = _replication(table, records)
-    if not options.get("class", "").endswith("NetworkTopologyStrategy"):
+    """Where the table has replicas by any of the records; none when it may have them everywhere."""
+    found = _replications(table, records)
+    if not all(each.get("class", "").endswith("NetworkTopologyStrategy") for each in found):
         return set()
-    return {name for name, count in options.items() if name not in ("class", "replication_factor") and count != "0"}
+    counts = [(name, count) for each in found for name, count in each.items()]
+    return {name for name, count in counts if name not in ("class", "replication_factor") and count != "0"}
 
 
 def _without(table: str, records: Mapping[UUID, ProgressRecord], nodes: Sequence[NodeResolved]) -> list[str]:
@@ -173,7 +176,7 @@ def _without(table: str, records: Mapping[UUID, ProgressRecord], nodes: Sequence
     others = [each.resolved_ms for each in nodes if each.why is None and each.resolved_ms is not None]
     if not late or not others:
         return []
-    options = _replication(table, records.values())
+    options = next(iter(_replications(table, records.values())), {})
     factors = {name: count for name, count in options.items() if name != "class"}
     told = ", ".join(f"{name} {count}" for name, count in sorted(factors.items())) or "not known"
     return [

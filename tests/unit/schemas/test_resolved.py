@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -157,3 +158,29 @@ def test_the_reason_of_a_table_that_stands_still_is_told() -> None:
     found = resolved_of(_TABLE, records, {}, _cursors((1, 1)), _NOW_MS)
     assert found.resolved_ms == 500
     assert "held on disk" in found.problems[0]
+
+
+_ONE_CENTER = {"class": "org.apache.cassandra.locator.NetworkTopologyStrategy", "dc1": "2"}
+_TWO_CENTERS = {**_ONE_CENTER, "dc2": "1"}
+
+
+@pytest.mark.parametrize("newer", [_A, _B])
+def test_an_agent_that_does_not_know_of_a_new_data_center_leaves_out_nobody(newer: UUID) -> None:
+    """Whichever record is the newest: its nodes may have taken writes already."""
+    centers = {_A: "dc1", _B: "dc1", _C: "dc2"}
+    records = {
+        node: _record(
+            node,
+            Checkpoint(500, _at(1)),
+            peers=(_A, _B, _C),
+            centers=centers,
+            replication=replication,
+            published_ms=_NOW_MS - (100 if node == newer else 200),
+        )
+        for node, replication in ((_A, _ONE_CENTER), (_B, _TWO_CENTERS))
+    }
+    found = resolved_of(_TABLE, records, {}, _cursors((1, 1)), _NOW_MS)
+    assert (found.resolved_ms, [each.node_id for each in found.nodes]) == (None, [_A, _B, _C])
+    elsewhere = {"class": "org.apache.cassandra.locator.SimpleStrategy", "replication_factor": "2"}
+    changed = {node: replace(each, replication={"ks": elsewhere}) for node, each in records.items() if node == newer}
+    assert resolved_of(_TABLE, records | changed, {}, _cursors((1, 1)), _NOW_MS).resolved_ms is None

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote_plus
 
 import httpx
 
@@ -209,7 +209,7 @@ class EventsTopics(AdminClient[httpx.Response]):
             return [
                 (
                     _ledger_position(each[name]["lastConfirmedEntry"]),
-                    _ledger_position(each[name]["cursors"][quote(self._subscription, safe="")]["markDeletePosition"]),
+                    _ledger_position(_cursors(each[name])[self._subscription]["markDeletePosition"]),
                 )
                 for name in sorted(each)
             ]
@@ -242,6 +242,11 @@ class EventsTopics(AdminClient[httpx.Response]):
             raise PublishError(
                 topic, f"{method} {path}: {answer.status_code} {reason_of(answer) or answer.reason_phrase}{hint}"
             )
+
+
+def _cursors(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """By subscription. A cursor is called as its subscription, encoded by Java's URLEncoder."""
+    return {unquote_plus(name): each for name, each in stats["cursors"].items()}
 
 
 def _ledger_position(text: str) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, NotRequired, Self, TypedDict
-from urllib.parse import quote
+from urllib.parse import quote, unquote_plus
 
 import httpx
 
@@ -121,7 +121,8 @@ class PulsarAdmin(AdminClient[httpx.Response]):
                 size_bytes=answer["currentLedgerSize"],
             )
         cursors = answer["cursors"].items()
-        return ledgers, {name: Position.parse(str(each["markDeletePosition"])) for name, each in cursors}
+        # A cursor is called as its subscription, encoded by Java's URLEncoder.
+        return ledgers, {unquote_plus(name): Position.parse(str(each["markDeletePosition"])) for name, each in cursors}
 
     def of_topic(self, topic: str) -> None:
         """Raises TopicError when a topic without partitions does not exist."""

@@ -147,6 +147,13 @@ def test_the_broker_that_owns_a_topic_is_asked() -> None:
         ]
 
 
+def test_a_cursor_has_the_name_of_its_subscription() -> None:
+    """Pulsar encodes it."""
+    cursors = {"team%2Fsub+one%7E": {"markDeletePosition": "7:1"}}
+    with broker(owner_of_all(STORAGE | {"cursors": cursors})) as owner, PulsarAdmin(options(owner)) as admin:
+        assert admin.storage(TOPIC)[1] == {"team/sub one~": Position(7, 1)}
+
+
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_an_encrypted_owner_is_asked_with_the_certificates_that_are_trusted(tmp_path: Path, is_trusted: bool) -> None:
     """Although the first broker is not encrypted."""

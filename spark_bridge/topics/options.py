@@ -59,9 +59,10 @@ class BridgeOptions(BaseModel):
     schema_changes_topic: str | None = Field(default=None, min_length=1)
 
     @property
-    def dead_letters(self) -> str:
-        """The full name of the connector's dead-letter topic."""
-        return full_topic_name(self.dead_letters_topic or dead_letters_topic(self.events_topic_prefix))
+    def dead_letters(self) -> tuple[str, ...]:
+        """The full names of the dead-letter topics that connectors of these events may use."""
+        named = self.dead_letters_topic or dead_letters_topic(self.events_topic_prefix)
+        return tuple(full_topic_name(each.strip()) for each in named.split(","))
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, str]) -> BridgeOptions:

@@ -170,12 +170,13 @@ class ResolvedTimestamps:
     def _dead_letters(self, names: set[str]) -> dict[str, TopicPosition]:
         """By topic partition: everything before is in the data topic, or was never a dead letter."""
         found: dict[str, TopicPosition] = {}
-        for place in self._admin.waiting_dead_letters(self._options.dead_letters, _MOST_LETTERS):
-            if place is None:
-                return dict.fromkeys(names, _NOTHING)
-            name, position = place
-            before = TopicPosition(position.ledger, position.entry - 1)
-            found[name] = min(found.get(name, before), before)
+        for topic in self._options.dead_letters:
+            for place in self._admin.waiting_dead_letters(topic, _MOST_LETTERS):
+                if place is None:
+                    return dict.fromkeys(names, _NOTHING)
+                name, position = place
+                before = TopicPosition(position.ledger, position.entry - 1)
+                found[name] = min(found.get(name, before), before)
         return found
 
 

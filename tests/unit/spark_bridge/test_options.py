@@ -106,14 +106,17 @@ def test_secrets_do_not_print() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "topic"),
+    ("given", "topics"),
     [
-        ({}, "persistent://public/default/cdc-dead-letters"),
-        ({"eventsTopicPrefix": "cdc-"}, "persistent://public/default/cdc-dead-letters"),
-        ({"eventsTopicPrefix": "persistent://acme/cdc/cdc-events-"}, "persistent://acme/cdc/cdc-dead-letters"),
-        ({"eventsTopicPrefix": "acme/cdc/e-", "deadLettersTopic": "dead"}, "persistent://public/default/dead"),
+        ({}, ("persistent://public/default/cdc-dead-letters",)),
+        ({"eventsTopicPrefix": "cdc-"}, ("persistent://public/default/cdc-dead-letters",)),
+        ({"eventsTopicPrefix": "persistent://acme/cdc/cdc-events-"}, ("persistent://acme/cdc/cdc-dead-letters",)),
+        ({"eventsTopicPrefix": "acme/cdc/e-", "deadLettersTopic": "dead"}, ("persistent://public/default/dead",)),
+        ({"deadLettersTopic": "dead, a/b/c"}, ("persistent://public/default/dead", "persistent://a/b/c")),
     ],
 )
-def test_dead_letters_are_looked_for_where_the_connector_writes_them(given: dict[str, str], topic: str) -> None:
-    """In the namespace of the events topics, unless a topic is named."""
-    assert BridgeOptions.from_mapping({**GIVEN, **given}).dead_letters == topic
+def test_dead_letters_are_looked_for_where_the_connector_writes_them(
+    given: dict[str, str], topics: tuple[str, ...]
+) -> None:
+    """In the namespace of the events topics, unless topics are named."""
+    assert BridgeOptions.from_mapping({**GIVEN, **given}).dead_letters == topics

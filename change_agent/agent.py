@@ -66,6 +66,7 @@ from change_agent.reporting.progress_reporter import (
 )
 from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.reporting.status_report import StatusReport
+from change_agent.reporting.topic_prefix import take_prefix
 from change_agent.schema.schema_history import SchemaHistory
 from change_agent.schema.table_metadata import TableMetadataProvider
 from change_agent.segments.clearings import Clearings
@@ -73,7 +74,7 @@ from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap, GapReporter, lost_topic_message, lost_topic_record
 from change_agent.segments.moments import Moments
 from change_agent.segments.segment_follower import SegmentFollower
-from change_agent.segments.table_stops import note_disabled, note_unlogged, table_stops
+from change_agent.segments.table_stops import note_disabled, note_left_out, note_unlogged, table_stops
 from change_agent.segments.unparking import Unparker
 from change_agent.segments.unsynced import UnsyncedReading
 from change_agent.signal_request import SignalRequest
@@ -161,6 +162,7 @@ class ChangeAgent:
         )
         self._moments: Final = self._make_moments()
         self._follower: Final = self._make_follower()
+        self._until_writable(self._take_prefix)
         self._progress: Final = self._make_progress()
         self._report: Final = self._make_report()
         self._http: Final = self._make_http()
@@ -199,6 +201,12 @@ class ChangeAgent:
                 self.metrics.count_write_failure()
                 if self._stop_request.wait(_LOOK_S):
                     raise
+
+    def _take_prefix(self) -> None:
+        try:
+            take_prefix(self._config.cdc_working_dir, full_topic_name(self._config.topic_prefix), self._stops)
+        except OSError as error:
+            raise UnwritableFileError(f"the topics' prefix cannot be stored ({error}); trying again") from error
 
     def _read_again(self, folders: list[Path]) -> None:
         self._stored = reading_again(self._stored, folders)
@@ -332,10 +340,14 @@ class ChangeAgent:
         tables = {} if known is None else known.tables
         published = self._interpreter.published_tables
         note_unlogged(published, self._provider.unlogged_keyspaces, self._stops)
-        if self._guard.ran_without_cdc and (present := self._present_tables()):
+        if self._progress is not None:
+            present = self._provider.present or frozenset()
+            left_out = [each for each in self._interpreter.left_out_tables if each.table_id in present]
+            note_left_out(left_out, self._progress.reported, self._stops)
+        if self._guard.ran_without_cdc and (disabled := self._present_tables()):
             # Each answer once: an operator may end the stop soon after the node's restart.
             self._guard.ran_without_cdc = False
-            note_disabled(present, self._stops)
+            note_disabled(disabled, self._stops)
         return table_stops(published, tables, self._parked.table_ids, self._stops.reasons())
 
     def _make_progress(self) -> ProgressReporter | None:

@@ -128,6 +128,11 @@ class MutationInterpreter:
         """Tables whose changes are published, dropped ones first: of tables with one name, the last is the present one."""
         return [table for table_id, table in self._tables.items() if table_id.bytes not in self._left_out]
 
+    @property
+    def left_out_tables(self) -> list[TableMetadata]:
+        """The others that the node has or had."""
+        return [table for table_id, table in self._tables.items() if table_id.bytes in self._left_out]
+
     def confirm_schema(self) -> bool:
         """Interpret by what the node says now; False when it does not answer."""
         self.use_schema_of(_now_ms())

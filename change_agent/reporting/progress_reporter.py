@@ -30,7 +30,7 @@ from schemas.progress_record import (
 )
 from schemas.table_metadata import TableMetadata
 
-__all__ = ["ProgressReporter", "ProgressState", "newest_published_ms", "stored_progress"]
+__all__ = ["ProgressReporter", "ProgressState", "newest_published_ms", "remove_progress", "stored_progress"]
 
 _log: Final = logging.getLogger(__name__)
 _NAME: Final = "progress.avro"
@@ -111,6 +111,11 @@ class ProgressReporter(Stage):
             except PublishError:
                 # The disk may be full of events that are held for this topic, and the topic is opened only when this returns.
                 self._remove_file()
+
+    @property
+    def reported(self) -> frozenset[tuple[str, str]]:
+        """Keyspaces and tables that had a time, also in the record of an agent before this one; for any thread."""
+        return frozenset(tuple(self._history))
 
     def ages_s(self) -> dict[str, float]:
         """By table: seconds since the time before which the events topic has everything; for any thread."""
@@ -230,7 +235,7 @@ class ProgressReporter(Stage):
     def _remove_file(self) -> None:
         """An agent after this one begins with the times of its own records."""
         try:
-            self._path.unlink(missing_ok=True)
+            remove_progress(self._path.parent)
         except OSError as error:
             raise PublishError("the progress topic", f"{self._path} cannot be removed ({error.strerror})") from error
         self._stored = None
@@ -254,6 +259,11 @@ def stored_progress(directory: Path) -> ProgressRecord | None:
     except (OSError, MalformedProgressError) as error:
         _log.warning("%s cannot be read (%s): older times are forgotten", directory / _NAME, error)
         return None
+
+
+def remove_progress(directory: Path) -> None:
+    """Forget that record. Raises OSError."""
+    (directory / _NAME).unlink(missing_ok=True)
 
 
 def newest_published_ms(record: ProgressRecord | None) -> int:

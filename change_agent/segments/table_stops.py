@@ -10,7 +10,7 @@ from change_agent.positions.stops import EVERY_TABLE, Stops
 from schemas.cql_identifier import cql_identifier
 from schemas.table_metadata import TableMetadata
 
-__all__ = ["note_disabled", "note_unlogged", "table_stops"]
+__all__ = ["note_disabled", "note_left_out", "note_unlogged", "table_stops"]
 
 _REPAIR: Final = "then run cdc spark verify --repair on the table, and cdc agent resume-progress"
 _DISABLED: Final = (
@@ -66,3 +66,17 @@ def note_disabled(published: Iterable[TableMetadata], stops: Stops) -> None:
     """
     for each in published:
         stops.add(each.full_name, _DISABLED)
+
+
+def note_left_out(left_out: Iterable[TableMetadata], reported: Collection[tuple[str, str]], stops: Stops) -> None:
+    """Note a stop for each table that had progress, and whose changes are not published now.
+
+    The stop stays when they are published again: what was written meanwhile is missing.
+    """
+    for each in left_out:
+        if (each.keyspace, each.name) in reported:
+            why = "includeTables or excludeTables left it out" if each.cdc else "it had cdc = false"
+            reason = (
+                f"{why}, so its changes of that time are not on the events topic: when that is corrected, {_REPAIR}"
+            )
+            stops.add(each.full_name, reason)

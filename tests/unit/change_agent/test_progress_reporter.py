@@ -24,7 +24,8 @@ from change_agent.reporting.progress_reporter import (
     newest_published_ms,
     stored_progress,
 )
-from change_agent.segments.table_stops import note_disabled, note_unlogged, table_stops
+from change_agent.reporting.topic_prefix import take_prefix
+from change_agent.segments.table_stops import note_disabled, note_left_out, note_unlogged, table_stops
 from schemas.gap_record import GapRecord
 from schemas.progress_record import UNKNOWN_POSITION, Checkpoint, Peer, ProgressRecord, TopicPosition, decode_progress
 from schemas.table_metadata import TableMetadata
@@ -412,3 +413,46 @@ def test_a_subscription_that_stands_still_keeps_a_time_near_its_own() -> None:
         stuck_at_s = kept[0].resolved_ms // 1000 - stuck_s
         passed_s = max(each.resolved_ms // 1000 for each in kept if each.positions[0].entry <= stuck_at_s)
         assert stuck_at_s - passed_s <= 3 * stuck_s + step_s
+
+
+def test_the_progress_of_another_topic_prefix_counts_no_more(tmp_path: Path) -> None:
+    """An agent with the same prefix goes on; with another one each table stands still until an operator has decided."""
+    stops = Stops(tmp_path)
+    line = _Line({("ks", "a"): Checkpoint(5000, (TopicPosition(5, 1),))})
+    _after_a_record(line, tmp_path)
+    for _ in range(2):
+        take_prefix(tmp_path, "persistent://public/default/cdc-events-", stops)
+        assert newest_published_ms(stored_progress(tmp_path)) == 5000
+    assert not stops.reasons()
+    for _ in range(2):
+        take_prefix(tmp_path, "persistent://public/default/other-", stops)
+        assert stored_progress(tmp_path) is None
+    assert Stops(tmp_path).reasons() == {
+        name: f"its events up to the change of topicPrefix are on persistent://public/default/cdc-events-{name}: when the"
+        " connector has read all of that topic, run cdc agent resume-progress"
+        for name in ("ks.a", "ks.b")
+    }
+    remove_stops(tmp_path, None)
+    take_prefix(tmp_path, "persistent://public/default/other-", stops)
+    assert not stops.reasons()
+
+
+def test_a_table_that_is_left_out_for_a_while_stands_still(tmp_path: Path) -> None:
+    """If it had progress before; by which option it was left out is said."""
+    stops = Stops(tmp_path)
+    line = _Line({("ks", "a"): Checkpoint(5000, _LEDGER_5), ("ks", "b"): Checkpoint(5000, _LEDGER_5)})
+    _after_a_record(line, tmp_path)
+    reported = _reporter(line, tmp_path).reported
+    assert reported == {("ks", "a"), ("ks", "b")}
+    left_out = [_table("a", 1), replace(_table("b", 2), cdc=False), _table("c", 3)]
+    for _ in range(2):
+        note_left_out(left_out, reported, stops)
+    reasons = stops.reasons()
+    assert list(reasons) == ["ks.a", "ks.b"]
+    assert reasons["ks.a"].startswith(
+        "includeTables or excludeTables left it out, so its changes of that time are not on"
+    )
+    assert reasons["ks.b"].startswith(
+        "it had cdc = false, so its changes of that time are not on the events topic: when"
+    )
+    assert table_stops([_table("a", 1)], {}, (), reasons)[("ks", "a")] == reasons["ks.a"]

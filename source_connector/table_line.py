@@ -160,9 +160,8 @@ class TableLine:
 
     def _start(self, work: Work) -> None:
         """Settle the copies of published changes; a task does the rest."""
-        is_published = self._stages.cache.is_published
         counters = self._stages.metrics.counters
-        fresh = [each for each in work.events if not is_published(each.cache_key, each.event.digest)]
+        fresh = [each for each in work.events if not self.is_published(each)]
         counters["cache_misses"] += len(fresh)
         if len(fresh) < len(work.events):
             counters["cache_hits"] += len(work.events) - len(fresh)
@@ -238,7 +237,7 @@ class TableLine:
         for pending in task.work.events:
             self._stages.write_times.remember(pending.cache_key, pending.event)
         _settle_all(task.work.events)
-        writetime_us = task.work.newest.event.writetime_us
+        writetime_us = task.work.newest.event.writetime_us if task.work.events else None
         if writetime_us is not None:
             self._stages.metrics.observe("replication_latency", time.time() * 1000 - writetime_us / 1000)
         self._attempts.forget(task)
@@ -304,6 +303,10 @@ class TableLine:
     def write_times(self) -> WriteTimes:
         """Of the changes that were settled last."""
         return self._stages.write_times
+
+    def is_published(self, pending: PendingEvent) -> bool:
+        """True when the data topic has the event's change already, by a replica's copy."""
+        return self._stages.cache.is_published(pending.cache_key, pending.event.digest)
 
     def knows(self, node: UUID) -> bool:
         """True when the node is part of the cluster."""

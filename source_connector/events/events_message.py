@@ -109,13 +109,17 @@ class EventsMessage:
 
 @final
 class PendingEvent:
-    """An event and the message that it came with."""
+    """An event and the message that it came with.
 
-    __slots__ = ("event", "message")
+    `unsure_since`, a time of `time.monotonic`, is 0 until a read left it open whether its write was visible.
+    """
+
+    __slots__ = ("event", "message", "unsure_since")
 
     def __init__(self, event: MutationEvent, message: EventsMessage) -> None:
         self.event = event
         self.message = message
+        self.unsure_since = 0.0
 
     @property
     def cache_key(self) -> bytes:

@@ -11,6 +11,7 @@ partition deletion). Such an event waits for everything before it in its partiti
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationKind
@@ -143,14 +144,26 @@ class PartitionLanes:
             found += lane.held_back or ()
         return found
 
-    def has_behind(self, work: Work) -> bool:
-        """True when another change of the same row waits for the work; one of its partition may not read the row.
+    def hand_over(
+        self, work: Work, events: Sequence[PendingEvent], is_published: Callable[[PendingEvent], bool]
+    ) -> bool:
+        """Let what waits behind the work settle these of its events, too; False if nothing does that is sure to read the row.
 
-        An expiry is no change: its task may end without a record.
+        An expiry may end without a record, a copy of a change without a read, and an event of the partition may not read the
+        row. Events of another kind of agent are not settled together with these.
         """
         digests = {pending.event.digest for pending in work.events}
         behind = self._lanes[work.partition_key].behind[work.key]
-        return any(each.event.digest not in digests and each.message.segment_id != EXPIRY_SEGMENT_ID for each in behind)
+        reads = any(
+            each.event.digest not in digests and each.message.segment_id != EXPIRY_SEGMENT_ID and not is_published(each)
+            for each in behind
+        )
+        if not reads or any(each.message.raw is not None for each in behind):
+            return False
+        behind[:0] = events
+        handed_over = set(map(id, events))
+        work.events = [each for each in work.events if id(each) not in handed_over]
+        return True
 
     def take_behind(self, work: Work) -> None:
         """What waits for the work to be done becomes part of it, unless those events are of another kind of agent.

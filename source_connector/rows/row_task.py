@@ -59,8 +59,10 @@ class RowTask(Task):
         self._reading: Reading
         self._read_at = self._started_at = 0.0
         self._early_reads = self._expiry_reads = 0
-        self._is_unsure = self._is_second_read = self._was_late = False
+        self._is_second_read = self._was_late = False
         self._proven: list[PendingEvent] = []
+        # Events whose write may not be in the row that was read: no write time tells.
+        self._unsure: list[PendingEvent] = []
         self._tied: Sequence[PendingEvent] = ()
         self._published: SourceRecord | None = None
 
@@ -85,7 +87,7 @@ class RowTask(Task):
         """Publish the row, unless a higher level may know better."""
         row = rows.rows[0] if rows.rows else None
         self._proven = [each for each in self.work.events if self._is_proven(each, rows, row)]
-        self._is_unsure = False
+        self._unsure = []
         needs_more = self._reading.proves and len(self._proven) < len(self.work.events)
         if needs_more and self._asks_again(rows, row):
             return
@@ -147,13 +149,15 @@ class RowTask(Task):
         if rows.request.level is _FIRST and not rows.is_fallback:
             self._read(_HIGHER)
             return True
-        outcomes = {self._outcome(each, row) for each in self.work.events if each not in self._proven}
-        if Outcome.IMPOSSIBLE in outcomes:
+        outcomes = [(each, self._outcome(each, row)) for each in self.work.events if each not in self._proven]
+        if any(outcome is Outcome.IMPOSSIBLE for _, outcome in outcomes):
             self._early_reads += 1
             pause = pause_s(self._early_reads)
             self.owner.later(self, pause, self._read_with_what_waits, counted_as="reads_too_early")
             return True
-        self._is_unsure = Outcome.UNKNOWN in outcomes
+        self._unsure = [each for each, outcome in outcomes if outcome is Outcome.UNKNOWN]
+        for each in self._unsure:
+            each.unsure_since = each.unsure_since or self._started_at
         return False
 
     def on_all_acknowledged(self) -> None:
@@ -171,14 +175,15 @@ class RowTask(Task):
         self._settle()
 
     def _settle(self) -> None:
-        if self._is_unsure:
+        if self._unsure:
             self._settle_when_sure()
         else:
             self.owner.settle(self, self._proven)
 
     def _settle_when_sure(self) -> None:
-        """Read once more when the event's write is surely visible, unless a waiting event causes a separate read."""
-        if self.work.lanes is not None and self.work.lanes.has_behind(self.work):
+        """Read once more when the events' writes are surely visible, unless a waiting event causes a read, which settles them."""
+        lanes = self.work.lanes
+        if lanes is not None and lanes.hand_over(self.work, self._unsure, self.owner.is_published):
             self.owner.settle(self, self._proven)
         elif time.monotonic() - self._read_at < WITHIN_S:
             self.owner.later(self, _LOOK_S, self._settle_when_sure)
@@ -204,12 +209,20 @@ class RowTask(Task):
         """The result of the read for an event; good for an event whose write is surely visible by now."""
         now_s = self.owner.cluster_time_s()
         # Clocks of nodes may differ: whichever is behind holds up nothing for longer than one that is right.
-        if time.monotonic() - self._started_at > WITHIN_S or not is_young(pending, now_s):
+        if time.monotonic() - (pending.unsure_since or self._started_at) > WITHIN_S or not is_young(pending, now_s):
             return Outcome.POSSIBLE
         events = self.work.events
         later = (each.event for each in events[events.index(pending) + 1 :])
         outcome = outcome_of(pending.event, later, self._selection, row, now_s)
-        return Outcome.UNKNOWN if outcome is Outcome.POSSIBLE and pending in self._tied else outcome
+        return Outcome.UNKNOWN if outcome is Outcome.POSSIBLE and self._may_lack(pending, row) else outcome
+
+    def _may_lack(self, pending: PendingEvent, row: RawRow | None) -> bool:
+        """Whether a row with a later write time may lack the event's change, for it does not replace it."""
+        event = pending.event
+        if pending in self._tied:
+            return True
+        is_increment = self._projection.table.is_counter and event.live_cell_writetime_us is not None
+        return is_increment and row is not None and not _has_its_write_time(event, self._selection, row)
 
     def _value(self, row: RawRow) -> bytes:
         newest = self.work.newest.event

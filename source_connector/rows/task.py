@@ -145,6 +145,9 @@ class TaskOwner(Protocol):
     ) -> None:
         """A row of the event's partition is to be read again in the second in which a part of it expires."""
 
+    def is_published(self, pending: PendingEvent) -> bool:
+        """True when the data topic has the event's change already, by a replica's copy."""
+
     def knows(self, node: UUID) -> bool:
         """True when the node is part of the cluster."""
 

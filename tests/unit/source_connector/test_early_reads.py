@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -295,6 +296,70 @@ def test_a_later_change_of_the_row_makes_that_second_read() -> None:
     case.lanes.add(pending(told._replace(digest=b"2"))[0])
     case.go_on()
     assert case.owner.settled == [[]]
+
+
+def test_what_waits_settles_an_event_that_may_not_be_visible_with_its_own_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first event is not acknowledged before: what waits may never be read. A copy that is published already causes no read."""
+    now_us = _now_us()
+    told = event(writetime_us=now_us, live_us=now_us, columns=("tags",), digest=1)
+    case = _Case(told, of=_TEXTS)
+    case.answer((int32(4), None, None))
+    later = pending(told._replace(digest=b"2"))[0]
+    case.owner.published = {b"2"}
+    case.lanes.add(later)
+    case.task.on_all_acknowledged()
+    assert case.owner.settled == []
+    case.owner.published = set()
+    case.go_on()
+    assert (case.owner.settled, case.task.work.events) == ([[]], [])
+    case.lanes.finished(case.task.work)
+    work = case.lanes.next_startable()
+    assert work.events == [*case.events, later]
+    again = RowTask(work, case.owner)
+    again.start()
+    request = case.owner.reads[-1]
+    _pass_two_seconds(monkeypatch)
+    again.on_rows(Rows(request=request, rows=((int32(6), None, None),), consistency="ALL", is_fallback=False))
+    again.on_all_acknowledged()
+    assert case.owner.settled == [[], [*case.events, later]]
+
+
+def test_an_event_is_handed_over_for_two_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node's clock is ahead, so it looks young for an hour, and the row changes all the time."""
+    now_us = _now_us() + 3_600_000_000
+    told = event(writetime_us=now_us, live_us=now_us, columns=("tags",), digest=1)
+    case = _Case(told, of=_TEXTS)
+    case.answer((int32(4), None, None))
+    case.lanes.add(pending(told._replace(digest=b"2"))[0])
+    case.task.on_all_acknowledged()
+    case.lanes.finished(case.task.work)
+    _pass_two_seconds(monkeypatch)
+    again = RowTask(case.lanes.next_startable(), case.owner)
+    again.start()
+    case.lanes.add(pending(told._replace(digest=b"3"))[0])
+    request = case.owner.reads[-1]
+    again.on_rows(Rows(request=request, rows=((int32(6), None, None),), consistency="ALL", is_fallback=False))
+    again.on_all_acknowledged()
+    assert (case.owner.settled, again.work.events) == ([[], case.events], case.events)
+
+
+def test_an_increment_that_a_later_one_hides_is_read_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All replicas answered; the node has it in its commit log, and the later one came by another node."""
+    now_us = _now_us()
+    counters = replace(table(), flags=frozenset({"counter", "compound"}))
+    case = _Case(event(writetime_us=now_us, live_us=now_us), of=counters)
+    case.answer(_cell(4, now_us + 5), "LOCAL_QUORUM")
+    case.answer(_cell(4, now_us + 5))
+    case.task.on_all_acknowledged()
+    assert (len(case.owner.records), case.owner.settled) == (1, [])
+    _pass_two_seconds(monkeypatch)
+    case.go_on()
+    case.answer(_cell(5, now_us + 5))
+    case.task.on_all_acknowledged()
+    assert ([record.value for record in case.owner.records], case.owner.settled) == (
+        [b"\x02\x08", b"\x02\x0a"],
+        [case.events],
+    )
 
 
 def test_an_expiry_is_no_such_read() -> None:

@@ -63,7 +63,11 @@ class TaskOwner:
         self.write_times = WriteTimes()
         self.steps: list[tuple[float, Callable[[], None]]] = []
         self.expiries: list[tuple[tuple[bytes | None, ...], NextExpiry]] = []
+        self.published: set[bytes] = set()
         self._known = known
+
+    def is_published(self, pending: PendingEvent) -> bool:
+        return pending.event.digest in self.published
 
     def read(self, task: Task, request: ReadRequest) -> None:
         self.reads.append(request)

@@ -93,6 +93,9 @@ class Completeness:
         if not self._options.fail_on_data_loss:
             self._say(f"{table}: failOnDataLoss is false, so records may be missing")
             return None
+        if self._options.starting_offsets != "earliest":
+            self._say(f"{table}: startingOffsets is not earliest, so older records may be missing")
+            return None
         if self._timestamps is None:
             self._timestamps = ResolvedTimestamps(self._options)
         found = self._timestamps.read(table)

@@ -1,0 +1,36 @@
+"""When a run says nothing about until when its tables are complete."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_bridge.jobs.completeness import Completeness
+from spark_bridge.topics.options import BridgeOptions
+
+# Nothing listens there: whoever asks Pulsar gets an error.
+_GIVEN = {"serviceUrl": "pulsar://127.0.0.1:9", "adminUrl": "http://127.0.0.1:9", "topic": "data-shop.orders"}
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ({"failOnDataLoss": "false"}, "shop.orders: failOnDataLoss is false, so records may be missing"),
+        (
+            {"startingOffsets": "latest"},
+            "shop.orders: startingOffsets is not earliest, so older records may be missing",
+        ),
+    ],
+)
+def test_tables_that_may_lack_records_have_no_timestamp(
+    option: dict[str, str], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason is logged, once; Pulsar is not asked."""
+    with caplog.at_level(logging.INFO), Completeness(BridgeOptions.from_mapping(_GIVEN | option)) as completeness:
+        completeness.ask()
+        completeness.ask()
+        assert completeness.reached({}) is None
+    assert [each.getMessage() for each in caplog.records] == [
+        f"until when the table is complete is not known: {reason}"
+    ]

@@ -137,9 +137,9 @@ def test_while_pulsar_is_away_writes_go_on_and_everything_arrives_afterwards(
     servers.pulsar.stop()
     agent.start()
     wait_until(lambda: agent.metric("cdc_raw_limit_bytes") == _TOTAL_SPACE_MB * _MIB, "the agent knows the limit")
-    for start in range(0, 24_000, 2_000):
+    for start in range(0, 6_000, 500):
         _wait_for_room(servers)
-        _write(session, table, range(start, start + 2_000), size=1_000)
+        _write(session, table, range(start, start + 500), size=4_000)
     wait_until(lambda: agent.metric("segments_spilled") >= 10, "segments are off-loaded")
     assert agent.metric("inflight_events") <= 1_000
     assert agent.metric("cdc_raw_limit_bytes") == _TOTAL_SPACE_MB * _MIB
@@ -149,8 +149,8 @@ def test_while_pulsar_is_away_writes_go_on_and_everything_arrives_afterwards(
     assert "finished segments that are not sent yet are moved to" in agent.log.read_text()
     servers.pulsar.start()
     topic = topic_of(table)
-    topic.wait_for_rows(24_000)
-    assert _keys(topic) == set(range(24_000))
+    topic.wait_for_rows(6_000)
+    assert _keys(topic) == set(range(6_000))
     wait_until(lambda: not list((agent.working_dir / "spill").iterdir()), "the spill folder is empty")
     for partition in range(4):
         places = [each.place[1:] for each in topic.events if each.partition == partition]
@@ -180,14 +180,14 @@ def test_segments_that_cassandra_removed_unread_are_told_as_a_gap(
     before_ms = time.time() * 1_000
     _block_writes(servers, block=False)
     try:
-        _write(session, table, range(1_000, 17_000), size=1_000)
+        _write(session, table, range(1_000, 9_000), size=2_000)
     finally:
         _block_writes(servers, block=True)
     _write(session, table, range(50_000, 50_010))
     agent.start()
     topic = topic_of(table)
     wait_until(lambda: bool(topic.read()) and set(range(50_000, 50_010)) <= _keys(topic), "the newest rows arrive")
-    lost = set(range(1_000, 17_000)) - _keys(topic)
+    lost = set(range(1_000, 9_000)) - _keys(topic)
     assert len(lost) > 1_000
     wait_until(lambda: agent.metric("segments_gone_unread") >= 1, "the gap in the metrics")
     assert "went from cdc_raw before they were read to their end" in agent.log.read_text()
@@ -217,11 +217,12 @@ def _gaps(servers: Sandbox, table: str) -> list[GapRecord]:
         client.close()
 
 
+@pytest.mark.extended
 def test_a_backlog_arrives_whole_whichever_server_was_away(
-    servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf, is_extended: bool
+    servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
     """Before the agent ever ran (it starts before Cassandra does), while it was down, and while Pulsar was away."""
-    part = 30_000 if is_extended else 6_000
+    part = 30_000
     total, step = part * 10 // 3, part // 3
     _write(session, table, range(part))
     servers.node.stop()

@@ -121,19 +121,19 @@ class _Writer:
             self._session.execute(insert, (self.written, "x" * 200))
             self.written += 1
             # Servers share the machine's cores with what is tested.
-            self._stop.wait(0.003)
+            self._stop.wait(0.015)
 
 
 def test_a_backlog_from_before_the_first_start_arrives_and_its_segments_go(
     servers: Sandbox, session: Session, table: str, stopped_agent: AgentProcess, topic_of: TopicOf
 ) -> None:
     """Rows in several finished segments, written before any agent ran: all arrive, once; then the files are deleted."""
-    _write(session, table, range(12_000), size=350)
+    _write(session, table, range(3_000), size=1_400)
     before = {path.name for path in servers.node.cdc_raw.glob("*.log")}
     assert len(before) > 4
     stopped_agent.start()
-    events = topic_of(table).wait_for(12_000)
-    assert _keys(events) == list(range(12_000))
+    events = topic_of(table).wait_for(3_000)
+    assert _keys(events) == list(range(3_000))
     # The active segment, the one that Cassandra made in advance, and at most one that is not deleted yet.
     wait_until(
         lambda: len({path.name for path in servers.node.cdc_raw.glob("*.log")} & before) <= 2, "segments are deleted"

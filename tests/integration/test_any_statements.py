@@ -10,6 +10,7 @@ from cassandra.cluster import Session
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from spark_bridge import wait_until_complete
 from tests.fixtures.drawn import Serve, drawn, spark_rows
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.interface import PulsarServer
@@ -139,6 +140,8 @@ def test_any_statements_on_a_partition_leave_the_rows_of_a_dictionary(
         return found == expected
 
     topics[0].wait_for(1)  # which brings the topic's schema
+    options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": topics[0].name, "table": table}
+    wait_until_complete(spark, options)
     try:
         wait_until(are_equal, "the current table is that of Cassandra")
     except AssertionError:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from cdc.demo.comparison import differences
 from cdc.rest import rest
-from spark_bridge import current_table
+from spark_bridge import current_table, wait_until_complete
 from spark_bridge.errors import TopicError
 from tests.fixtures.connector import DeployConnector
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
@@ -39,6 +39,7 @@ def unequal_rows(spark: SparkSession, cql: Session, pulsar: PulsarServer) -> Cal
         options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": f"data-{table}"}
         wanted = [cast("Mapping[str, object]", row._asdict()) for row in cql.execute(f"SELECT * FROM {table}")]
         deadline = time.monotonic() + _CAUGHT_UP_WITHIN_S
+        wait_until_complete(spark, options, timeout_s=_CAUGHT_UP_WITHIN_S)
         while True:
             try:
                 found = [row.asDict(recursive=True) for row in current_table(spark, options).collect()]

@@ -24,11 +24,12 @@ _SILENT_MS: Final = 30_000
 class PartitionCursor:
     """One partition of the events topic: what the subscription has acknowledged without a gap, and the last entry.
 
-    Without any message `end` is UNKNOWN_POSITION.
+    Without any message `end` is UNKNOWN_POSITION. `is_held`: `consumed` is before an acknowledged event, which is a dead letter.
     """
 
     consumed: TopicPosition
     end: TopicPosition = UNKNOWN_POSITION
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +116,18 @@ def _node(
         node_id=peer.host_id,
         address=peer.address,
         resolved_ms=resolved,
-        why=_why(record, progress, newest, resolved, now_ms),
+        why=_why(record, progress, newest, resolved, now_ms, is_held=any(each.is_held for each in partitions)),
     )
 
 
 def _why(
-    record: ProgressRecord, progress: TableProgress, newest: int | None, resolved: int | None, now_ms: int
+    record: ProgressRecord,
+    progress: TableProgress,
+    newest: int | None,
+    resolved: int | None,
+    now_ms: int,
+    *,
+    is_held: bool,
 ) -> str | None:
     silent_s = (now_ms - record.published_ms) // 1000
     if progress.stopped is not None:
@@ -131,6 +138,8 @@ def _why(
         return record.behind
     if newest is None:
         return "its agent has not published everything of this table yet"
+    if is_held and resolved != newest:
+        return "events of it are dead letters: see cdc connector dead-letters, then run cdc connector resend"
     if resolved is None or newest - resolved > _SILENT_MS:
         return "the connector has not read all of its events yet"
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
@@ -163,8 +164,8 @@ class ResolvedTimestamps:
             found[each] = PartitionCursor(consumed=at, end=ends[-1] if ends else UNKNOWN_POSITION)
         # Behind the cursors: a dead letter is there before its event is acknowledged.
         for each, before in self._dead_letters(set(names)).items():
-            if each in found:
-                found[each] = PartitionCursor(consumed=min(found[each].consumed, before), end=found[each].end)
+            if each in found and before < found[each].consumed:
+                found[each] = replace(found[each], consumed=before, is_held=True)
         return list(found.values())
 
     def _dead_letters(self, names: set[str]) -> dict[str, TopicPosition]:

@@ -184,3 +184,16 @@ def test_an_agent_that_does_not_know_of_a_new_data_center_leaves_out_nobody(newe
     elsewhere = {"class": "org.apache.cassandra.locator.SimpleStrategy", "replication_factor": "2"}
     changed = {node: replace(each, replication={"ks": elsewhere}) for node, each in records.items() if node == newer}
     assert resolved_of(_TABLE, records | changed, {}, _cursors((1, 1)), _NOW_MS).resolved_ms is None
+
+
+def test_a_dead_letter_is_the_reason_why_a_timestamp_stands_still() -> None:
+    """Also when it is a moment old; a table whose newest checkpoint is passed has none."""
+    records = {_A: _record(_A, Checkpoint(500, _at(9)), Checkpoint(400, _at(4)), peers=(_A,))}
+    held = [replace(each, is_held=True) for each in _cursors((5, 9))]
+    found = resolved_of(_TABLE, records, {}, held, _NOW_MS)
+    assert (found.resolved_ms, found.problems) == (
+        400,
+        ["node 10.0.0.1: events of it are dead letters: see cdc connector dead-letters, then run cdc connector resend"],
+    )
+    behind = [replace(each, is_held=True) for each in _cursors((9, 12))]
+    assert not resolved_of(_TABLE, records, {}, behind, _NOW_MS).problems

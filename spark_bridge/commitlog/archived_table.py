@@ -26,12 +26,14 @@ class ArchivedTable:
     """One table at a moment. `columns` are the types of all columns that it ever had, by name.
 
     `began_us`: since when the archive has all of its nodes' segments; `created_us`: when the table was made, as far as known.
+    `untracked_us`: since when it had `cdc = false` for the first time, up to the moment (0: not known); None: never.
     """
 
     table: TableMetadata
     columns: Mapping[str, CqlType]
     began_us: int
     created_us: int
+    untracked_us: int | None
 
     @classmethod
     def fetch(cls, options: CommitLogOptions, moment_us: int | None = None) -> ArchivedTable:
@@ -66,6 +68,7 @@ class ArchivedTable:
             columns=_types(definitions[since] for since in sorted(definitions)),
             began_us=began_us,
             created_us=lives[table_id],
+            untracked_us=next((since for since in known if not definitions[since].cdc), None),
         )
 
     def require(self, moment_us: int, *, partial: bool) -> None:
@@ -79,6 +82,13 @@ class ArchivedTable:
                 f"({iso_time(self.began_us)}): what was written before is not in it; partial=True shows what was written since"
             )
             raise ConfigError.of("moment", reason)
+        if self.untracked_us is not None and not partial:
+            at = f" at {iso_time(self.untracked_us)}" if self.untracked_us else ""
+            reason = (
+                f"{self.table.full_name} had cdc = false{at}: the archive has only segments with a change of a table with "
+                "cdc = true, so some changes may be missing; partial=True shows the table without them"
+            )
+            raise ConfigError.of("table", reason)
 
 
 def iso_time(time_us: int) -> str:

@@ -103,7 +103,11 @@ def known_schema(text: bytes, *, keep_dropped: bool) -> KnownSchema:
     """What decodes the node's segments, of the text of its history. With `keep_dropped` cells of columns that were dropped later stay."""
     schema = ArchivedSchema.of_text(text)
     definitions = table_definitions(schema, keep_dropped=keep_dropped)
-    made = {table_id: TableVersions(each) for table_id, each in definitions.items()}
+    # Everything is read, whether a table had `cdc = true` or not.
+    made = {
+        table_id: TableVersions([replace(each, table=replace(each.table, cdc=False)) for each in versions])
+        for table_id, versions in definitions.items()
+    }
     return KnownSchema(
         tables={table_id: each.newest for table_id, each in made.items()},
         versions={table_id: each for table_id, each in made.items() if each.differ},
@@ -118,8 +122,7 @@ def table_definitions(schema: ArchivedSchema, *, keep_dropped: bool) -> Mapping[
     """Every definition of every table, by table id, oldest first."""
     found: dict[UUID, list[TableVersion]] = defaultdict(list)
     for each in sorted(schema.definitions, key=lambda each: each.key):
-        # Whether a table had `cdc = true` says nothing here: the archive has all of its changes.
-        table = replace(tables_of(each.rows)[each.table_id], cdc=False)
+        table = tables_of(each.rows)[each.table_id]
         if keep_dropped:
             dropped = tuple(replace(column, dropped_time_us=_NEVER_US) for column in table.dropped_columns)
             table = replace(table, dropped_columns=dropped)

@@ -95,6 +95,29 @@ def test_a_moment_before_the_archive_began_is_refused(tmp_path: Path) -> None:
     older.require(_NOW_US, partial=True)
 
 
+def _tracked(found: ArchivedDefinition, since_us: int, *, cdc: bool) -> ArchivedDefinition:
+    rows = {**found.rows, "tables": [{**found.rows["tables"][0], "cdc": cdc}]}
+    return replace(found, since_us=since_us, rows=rows)
+
+
+def test_a_table_that_had_no_cdc_is_refused_unless_a_part_is_enough(tmp_path: Path) -> None:
+    """Cassandra deletes segments without a change of a table with cdc; what had it off later only is whole until then."""
+    url = archive_of(tmp_path, [_PLAIN])
+    never = ArchivedTable.fetch(_options(url, "golden.counters"), _NOW_US)
+    with pytest.raises(ConfigError, match=r"golden\.counters had cdc = false.*partial=True shows"):
+        never.require(_NOW_US, partial=False)
+    never.require(_NOW_US, partial=True)
+    schema = CommitLogArchive(url).schema(NODE)
+    simple = next(each for each in schema.definitions if each.rows["tables"][0]["table_name"] == "simple")
+    off_us, on_us = _NOW_US - 20, _NOW_US - 10
+    more = _tracked(simple, off_us, cdc=False), _tracked(simple, on_us, cdc=True)
+    SegmentArchive(url, "zstd").store_schema(replace(schema, definitions=(*schema.definitions, *more)))
+    ArchivedTable.fetch(_options(url, "golden.simple"), off_us - 1).require(off_us - 1, partial=False)
+    for moment_us in (off_us, _NOW_US):
+        with pytest.raises(ConfigError, match=r"golden\.simple had cdc = false at 2027-"):
+            ArchivedTable.fetch(_options(url, "golden.simple"), moment_us).require(moment_us, partial=False)
+
+
 def _life(schema: ArchivedSchema, name: str, table_id: UUID) -> ArchivedDefinition:
     found = next(each for each in schema.definitions if each.rows["tables"][0]["table_name"] == name)
     rows = {**found.rows, "tables": [{**found.rows["tables"][0], "id": str(table_id)}]}

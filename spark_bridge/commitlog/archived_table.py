@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from schemas.cql_type import CqlType
 from schemas.errors import ConfigError
+from schemas.system_schema import tables_of
 from schemas.table_metadata import TableMetadata
 from spark_bridge.commitlog.archive import CommitLogArchive
 from spark_bridge.commitlog.options import CommitLogOptions
-from spark_bridge.commitlog.segment_reading import table_definitions
 
 __all__ = ["ArchivedTable", "iso_time"]
 
 # 100 ns between 1582-10-15, which the times in uuids count from, and 1970
 _UUID_EPOCH: Final = 0x01B21DD213814000
+
+
+class _Definition(NamedTuple):
+    """Of any node. They sort by time, those that differ in their user types alone, too."""
+
+    since_us: int
+    types_since_us: int
+    table: TableMetadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +50,7 @@ class ArchivedTable:
         if options.table is None:
             raise ConfigError.of("table", "is missing: name the table as KEYSPACE.TABLE")
         archive = CommitLogArchive(options.archive_url)
-        found: dict[UUID, dict[int, TableMetadata]] = {}
+        found: dict[UUID, list[_Definition]] = defaultdict(list)
         began_us = None
         for node in archive.nodes():
             if options.node_ids is not None and node not in options.node_ids:
@@ -49,26 +58,30 @@ class ArchivedTable:
             schema = archive.schema(node)
             began = schema.began_ms * 1000
             began_us = began if began_us is None else min(began, began_us)
-            for table_id, versions in table_definitions(schema, keep_dropped=False).items():
-                if versions[-1].table.full_name == options.table:
-                    found.setdefault(table_id, {}).update({each.since_us: each.table for each in versions})
+            for each in schema.definitions:
+                table = tables_of(each.rows)[each.table_id]
+                if table.full_name == options.table:
+                    found[each.table_id].append(_Definition(each.since_us, each.types_since_us, table))
         if not found or began_us is None:
             raise ConfigError.of("table", f"{options.table} is in no schema history of the archive")
-        lives = {table_id: _created_us(table_id, min(found[table_id])) for table_id in found}
+        lives = {
+            table_id: _created_us(table_id, min(each.since_us for each in definitions))
+            for table_id, definitions in found.items()
+        }
         at_us = max(lives.values()) if moment_us is None else moment_us
         born = [each for each in lives if lives[each] <= at_us] or [min(lives, key=lambda each: lives[each])]
         table_id = max(born, key=lambda each: lives[each])
-        definitions = found[table_id]
-        known = [since for since in sorted(definitions) if moment_us is None or since <= moment_us]
-        table = definitions[known[-1] if known else min(definitions)]
+        definitions = sorted(found[table_id], key=lambda each: (each.since_us, each.types_since_us))
+        known = [each for each in definitions if moment_us is None or max(each[:2]) <= moment_us]
+        table = (known or definitions[:1])[-1].table
         if table.is_view:
             raise ConfigError.of("table", f"{options.table} is a materialized view; read its table")
         return cls(
             table=table,
-            columns=_types(definitions[since] for since in sorted(definitions)),
+            columns=_types(each.table for each in definitions),
             began_us=began_us,
             created_us=lives[table_id],
-            untracked_us=next((since for since in known if not definitions[since].cdc), None),
+            untracked_us=next((each.since_us for each in known if not each.table.cdc), None),
         )
 
     def require(self, moment_us: int, *, partial: bool) -> None:

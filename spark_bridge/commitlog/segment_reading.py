@@ -51,7 +51,6 @@ __all__ = [
     "known_schema",
     "read_segment",
     "refuse_newer_versions",
-    "table_definitions",
 ]
 
 _log: Final = logging.getLogger(__name__)
@@ -102,12 +101,7 @@ def check_segment_options(path: Path | None) -> None:
 def known_schema(text: bytes, *, keep_dropped: bool) -> KnownSchema:
     """What decodes the node's segments, of the text of its history. With `keep_dropped` cells of columns that were dropped later stay."""
     schema = ArchivedSchema.of_text(text)
-    definitions = table_definitions(schema, keep_dropped=keep_dropped)
-    # Everything is read, whether a table had `cdc = true` or not.
-    made = {
-        table_id: TableVersions([replace(each, table=replace(each.table, cdc=False)) for each in versions])
-        for table_id, versions in definitions.items()
-    }
+    made = {table_id: TableVersions(each) for table_id, each in _definitions(schema, keep_dropped).items()}
     return KnownSchema(
         tables={table_id: each.newest for table_id, each in made.items()},
         versions={table_id: each for table_id, each in made.items() if each.differ},
@@ -118,11 +112,12 @@ def known_schema(text: bytes, *, keep_dropped: bool) -> KnownSchema:
     )
 
 
-def table_definitions(schema: ArchivedSchema, *, keep_dropped: bool) -> Mapping[UUID, list[TableVersion]]:
+def _definitions(schema: ArchivedSchema, keep_dropped: bool) -> Mapping[UUID, list[TableVersion]]:
     """Every definition of every table, by table id, oldest first."""
     found: dict[UUID, list[TableVersion]] = defaultdict(list)
     for each in sorted(schema.definitions, key=lambda each: each.key):
-        table = tables_of(each.rows)[each.table_id]
+        # Everything is read, whether a table had `cdc = true` or not.
+        table = replace(tables_of(each.rows)[each.table_id], cdc=False)
         if keep_dropped:
             dropped = tuple(replace(column, dropped_time_us=_NEVER_US) for column in table.dropped_columns)
             table = replace(table, dropped_columns=dropped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +15,7 @@ import pytest
 
 from change_agent.archive.segment_archive import SegmentArchive
 from schemas.archived_schema import ArchivedDefinition, ArchivedSchema
+from schemas.cql_type import UserType
 from schemas.errors import ConfigError
 from schemas.row_record import data_key_schema, data_value_schema
 from spark_bridge.commitlog.archive import CommitLogArchive
@@ -116,6 +117,35 @@ def test_a_table_that_had_no_cdc_is_refused_unless_a_part_is_enough(tmp_path: Pa
     for moment_us in (off_us, _NOW_US):
         with pytest.raises(ConfigError, match=r"golden\.simple had cdc = false at 2027-"):
             ArchivedTable.fetch(_options(url, "golden.simple"), moment_us).require(moment_us, partial=False)
+
+
+def _with_type(found: ArchivedDefinition, types_since_us: int, fields: Sequence[str]) -> ArchivedDefinition:
+    """With a column of a user type that has these fields."""
+    column = {**found.rows["columns"][-1], "column_name": "u", "kind": "regular", "position": -1, "type": "kind"}
+    user_type = {
+        "keyspace_name": "golden",
+        "type_name": "kind",
+        "field_names": fields,
+        "field_types": ["int"] * len(fields),
+    }
+    rows = {**found.rows, "columns": [*found.rows["columns"], column], "types": [user_type]}
+    return replace(found, since_us=_BEGAN_US, types_since_us=types_since_us, rows=rows)
+
+
+def test_the_newest_user_type_counts_whichever_node_knows_it(tmp_path: Path) -> None:
+    """ALTER TYPE does not change the table: a node that was away meanwhile knows the same definition with the older type."""
+    url = archive_of(tmp_path, [_PLAIN])
+    schema = CommitLogArchive(url).schema(NODE)
+    simple = next(each for each in schema.definitions if each.rows["tables"][0]["table_name"] == "simple")
+    older, newer = _with_type(simple, _BEGAN_US, ["a"]), _with_type(simple, _BEGAN_US + 5, ["a", "b"])
+    for node, definition in ((UUID(int=1), newer), (UUID(int=2), older)):
+        SegmentArchive(url, "zstd").store_schema(replace(schema, node_id=node, definitions=(definition,)))
+    for moment_us, fields in ((_BEGAN_US + 4, ("a",)), (_BEGAN_US + 5, ("a", "b")), (None, ("a", "b"))):
+        table = ArchivedTable.fetch(_options(url, "golden.simple"), moment_us).table
+        user_type = next(each.type for each in table.regular_columns if each.name == "u")
+        assert isinstance(user_type, UserType) and user_type.field_names == fields
+    everything = ArchivedTable.fetch(_options(url, "golden.simple"), _BEGAN_US).columns["u"]
+    assert isinstance(everything, UserType) and everything.field_names == ("a", "b")
 
 
 def _life(schema: ArchivedSchema, name: str, table_id: UUID) -> ArchivedDefinition:

@@ -34,13 +34,16 @@ class _Definition(NamedTuple):
 class ArchivedTable:
     """One table at a moment. `columns` are the types of all columns that it ever had, by name.
 
-    `began_us`: since when the archive has all of its nodes' segments; `created_us`: when the table was made, as far as known.
+    `began_us`: since when the archive has the segments of all of its nodes, `last_node` the one that came last, `first_began_us`
+    since when it has those of any; `created_us`: when the table was made, as far as known.
     `untracked_us`: since when it had `cdc = false` for the first time, up to the moment (0: not known); None: never.
     """
 
     table: TableMetadata
     columns: Mapping[str, CqlType]
+    first_began_us: int
     began_us: int
+    last_node: str
     created_us: int
     untracked_us: int | None
 
@@ -51,18 +54,17 @@ class ArchivedTable:
             raise ConfigError.of("table", "is missing: name the table as KEYSPACE.TABLE")
         archive = CommitLogArchive(options.archive_url)
         found: dict[UUID, list[_Definition]] = defaultdict(list)
-        began_us = None
+        began_us: dict[str, int] = {}
         for node in archive.nodes():
             if options.node_ids is not None and node not in options.node_ids:
                 continue
             schema = archive.schema(node)
-            began = schema.began_ms * 1000
-            began_us = began if began_us is None else min(began, began_us)
+            began_us[node] = schema.began_ms * 1000
             for each in schema.definitions:
                 table = tables_of(each.rows)[each.table_id]
                 if table.full_name == options.table:
                     found[each.table_id].append(_Definition(each.since_us, each.types_since_us, table))
-        if not found or began_us is None:
+        if not found:
             raise ConfigError.of("table", f"{options.table} is in no schema history of the archive")
         lives = {
             table_id: _created_us(table_id, min(each.since_us for each in definitions))
@@ -76,23 +78,30 @@ class ArchivedTable:
         table = (known or definitions[:1])[-1].table
         if table.is_view:
             raise ConfigError.of("table", f"{options.table} is a materialized view; read its table")
+        last_node = max(began_us, key=lambda node: began_us[node])
         return cls(
             table=table,
             columns=_types(each.table for each in definitions),
-            began_us=began_us,
+            first_began_us=min(began_us.values()),
+            began_us=began_us[last_node],
+            last_node=last_node,
             created_us=lives[table_id],
             untracked_us=next((each.since_us for each in known if not each.table.cdc), None),
         )
 
     def require(self, moment_us: int, *, partial: bool) -> None:
         """Raises ConfigError where the archive does not have all that the table had at the moment, unless that is wanted."""
-        if moment_us < self.began_us:
-            reason = f"{iso_time(moment_us)} is before the archive began ({iso_time(self.began_us)}): the archive does not have it"
+        if moment_us < self.first_began_us:
+            reason = (
+                f"{iso_time(moment_us)} is before the archive began ({iso_time(self.first_began_us)}): "
+                "the archive does not have it"
+            )
             raise ConfigError.of("moment", reason)
         if self.created_us < self.began_us and not partial:
             reason = (
-                f"{self.table.full_name} was made at {iso_time(self.created_us)}, before the archive began "
-                f"({iso_time(self.began_us)}): what was written before is not in it; partial=True shows what was written since"
+                f"{self.table.full_name} was made at {iso_time(self.created_us)}, before the archive of node {self.last_node} "
+                f"began ({iso_time(self.began_us)}): what that node alone had before is not in it, unless it joined the cluster "
+                "then; partial=True shows what was written since, and what other nodes have"
             )
             raise ConfigError.of("moment", reason)
         if self.untracked_us is not None and not partial:

@@ -96,6 +96,23 @@ def test_a_moment_before_the_archive_began_is_refused(tmp_path: Path) -> None:
     older.require(_NOW_US, partial=True)
 
 
+def test_the_archive_is_whole_since_its_last_node_began(tmp_path: Path) -> None:
+    """Rows of which the late node alone was a replica may be missing; the message names it."""
+    url = archive_of(tmp_path, [_PLAIN])
+    created_us = ArchivedTable.fetch(_options(url, "golden.simple")).created_us
+    late, late_ms = UUID(int=2), created_us // 1000 + 1_000
+    schema = replace(CommitLogArchive(url).schema(NODE), node_id=late, began_ms=late_ms)
+    SegmentArchive(url, "zstd").store_schema(schema)
+    table = ArchivedTable.fetch(_options(url, "golden.simple"))
+    assert (table.first_began_us, table.began_us) == (_BEGAN_US, late_ms * 1000)
+    with pytest.raises(ConfigError, match=rf"before the archive of node {late} began.*partial=True shows"):
+        table.require(_NOW_US, partial=False)
+    table.require(_NOW_US, partial=True)
+    table.require(created_us, partial=True)
+    of_first = CommitLogOptions.from_mapping({"archiveUrl": url, "table": "golden.simple", "nodes": NODE})
+    ArchivedTable.fetch(of_first).require(_NOW_US, partial=False)
+
+
 def _tracked(found: ArchivedDefinition, since_us: int, *, cdc: bool) -> ArchivedDefinition:
     rows = {**found.rows, "tables": [{**found.rows["tables"][0], "cdc": cdc}]}
     return replace(found, since_us=since_us, rows=rows)

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from change_agent.archive.archiving import Archiving
+from change_agent.archive.last_archive import LastArchive
 from change_agent.archive.segment_archive import SegmentArchive
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
@@ -217,12 +218,14 @@ class ChangeAgent:
 
     def _make_archiving(self) -> Archiving | None:
         url, compression = self._config.archive_url, self._config.archive_compression
+        last = LastArchive(self._config.cdc_working_dir, url)
         if url is None:
+            self._until_writable(lambda: _note(last))
             return None
         # Every segment that is not finished yet will be archived.
         began_ms = time.time_ns() // 1_000_000
         return Archiving(
-            SegmentArchive(url, compression), self._node_id, lambda: self._provider.archived_schema(began_ms)
+            SegmentArchive(url, compression, last), self._node_id, lambda: self._provider.archived_schema(began_ms)
         )
 
     def _make_copy(self) -> PositionsCopy | None:
@@ -492,6 +495,13 @@ class ChangeAgent:
     def _stats_line(self) -> str:
         counts = self.metrics.as_dict()
         return ", ".join(f"{name}={value}" for name, value in counts.items() if value)
+
+
+def _note(last: LastArchive) -> None:
+    try:
+        last.note()
+    except OSError as error:
+        raise UnwritableFileError(f"the last archive cannot be noted ({error}); trying again") from error
 
 
 class _Reader(Stage):

@@ -4,7 +4,8 @@
     <archive>/<node id>/schema-history.json                  an object:
       format         1
       node_id        the node's host id
-      began_ms       since the epoch: from here on every segment of the node went to the archive
+      began_ms       since the epoch: from here on every finished segment of the node's cdc_raw went to the archive
+      first_segment  id of the first of them; null where an earlier version wrote the history
       definitions    list of objects: table_id, since_us, types_since_us, confirmed_ms, present,
                      rows (of system_schema, as schemas.system_schema takes them)
       places         list of [segment id, position, table_id, since_us]: behind this place of the log the table has that definition
@@ -88,6 +89,7 @@ class ArchivedSchema:
     began_ms: int
     definitions: tuple[ArchivedDefinition, ...]
     places: tuple[ArchivedPlace, ...]
+    first_segment: int | None = None
 
     def text(self) -> str:
         """As it stands in the archive: the same text for the same history."""
@@ -108,6 +110,7 @@ class ArchivedSchema:
                 "format": _FORMAT,
                 "node_id": str(self.node_id),
                 "began_ms": self.began_ms,
+                "first_segment": self.first_segment,
                 "definitions": definitions,
                 "places": places,
             },
@@ -126,20 +129,26 @@ class ArchivedSchema:
                 began_ms=int(found["began_ms"]),
                 definitions=tuple(_definition(each) for each in found["definitions"]),
                 places=tuple(_place(*each) for each in found["places"]),
+                first_segment=None if found.get("first_segment") is None else _integer(found["first_segment"]),
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ArchivedSchemaError(f"it is no whole schema history ({type(error).__name__}: {error})") from error
 
 
-def merged(stored: ArchivedSchema | None, known: ArchivedSchema) -> ArchivedSchema:
-    """The known definitions, and those in the archive that are not known any more (the working directory was lost)."""
+def merged(stored: ArchivedSchema | None, known: ArchivedSchema, *, has_hole: bool = False) -> ArchivedSchema:
+    """The known definitions, and those in the archive that are not known any more (the working directory was lost).
+
+    With `has_hole` segments between the two are missing: then the archive begins anew.
+    """
     if stored is None:
         return known
+    firsts = [each.first_segment for each in (stored, known) if each.first_segment is not None]
     definitions = {each.key: replace(each, present=False) for each in stored.definitions}
     definitions |= {each.key: each for each in known.definitions}
     return ArchivedSchema(
         node_id=known.node_id,
-        began_ms=min(stored.began_ms, known.began_ms),
+        began_ms=known.began_ms if has_hole else min(stored.began_ms, known.began_ms),
+        first_segment=known.first_segment if has_hole else min(firsts, default=None),
         definitions=tuple(definitions.values()),
         places=_without_copies([*stored.places, *known.places]),
     )

@@ -6,9 +6,11 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from change_agent.archive.segment_archive import segment_id_of_name
 from runtime.backoff import Backoff
 from runtime.notices import Notices
 from schemas.archived_schema import ArchivedSchema
@@ -44,6 +46,7 @@ class Archiving:
         self._node_id: Final = node_id
         self._schema: Final = schema
         self._stored_schema: ArchivedSchema | None = None
+        self._first_segment: int | None = None
         self._pool: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="archive")
         self._futures: Final[dict[str, Future[None]]] = {}
         self._failures = 0
@@ -81,10 +84,11 @@ class Archiving:
 
     def _store(self, log: Path, node_id: str) -> None:
         """On the archive's thread. A segment is finished, so what it needs to be read is known by now."""
-        schema = self._schema()
-        if schema is not None and schema is not self._stored_schema:
-            self._archive.store_schema(schema)
-            self._stored_schema = schema
+        schema, segment_id = self._schema(), segment_id_of_name(log.name)
+        first = segment_id if self._first_segment is None else min(segment_id, self._first_segment)
+        if schema is not None and (schema is not self._stored_schema or first != self._first_segment):
+            self._archive.store_schema(replace(schema, first_segment=first))
+            self._stored_schema, self._first_segment = schema, first
         self._archive.store(log, node_id)
 
     def _note_failure(self, log: Path, error: BaseException) -> None:

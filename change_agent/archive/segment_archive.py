@@ -17,6 +17,7 @@ from typing import BinaryIO, Final, Literal, Protocol
 
 import cramjam
 
+from change_agent.archive.last_archive import LastArchive
 from change_agent.private_files import give_to_owner_of, make_private_folder, open_private
 from schemas.archived_schema import (
     ARCHIVED_SCHEMA_NAME,
@@ -27,7 +28,7 @@ from schemas.archived_schema import (
 )
 from schemas.errors import CdcError
 
-__all__ = ["ArchiveError", "Compression", "SegmentArchive", "archive_problem", "fetch_segment"]
+__all__ = ["ArchiveError", "Compression", "SegmentArchive", "archive_problem", "fetch_segment", "segment_id_of_name"]
 
 _log: Final = logging.getLogger(__name__)
 Compression = Literal["zstd", "none"]
@@ -35,7 +36,7 @@ _SUFFIXES: Final[dict[Compression, str]] = {"zstd": ".zst", "none": ""}
 # Each is a frame of its own: memory does not depend on the segment, and any Zstandard tool reads them one after the other.
 _CHUNK: Final = 1024 * 1024
 _LEVEL: Final = 3
-_ARCHIVED: Final = re.compile(r"(CommitLog-\d+-\d+\.log)(\.zst)?")
+_ARCHIVED: Final = re.compile(r"(CommitLog-\d+-(\d+)\.log)(\.zst)?")
 
 
 class ArchiveError(CdcError):
@@ -67,10 +68,14 @@ def archive_problem(url: str) -> str | None:
 
 
 class SegmentArchive:
-    """Stores segments of one node. `store` blocks as long as the store wants, so it has a separate thread."""
+    """Stores segments of one node. `store` blocks as long as the store wants, so it has a separate thread.
 
-    def __init__(self, url: str, compression: Compression) -> None:
+    `last` is what the working directory knows of the archive.
+    """
+
+    def __init__(self, url: str, compression: Compression, last: LastArchive | None = None) -> None:
         self._url: Final = url
+        self._last: Final = last
         self._compression: Final[Compression] = compression
 
     def store(self, log: Path, node_id: str) -> None:
@@ -83,9 +88,11 @@ class SegmentArchive:
         """When this returns, the archive holds the history, and what its file held before. Raises what the store raises; ArchiveError."""
         store, folder = self._folder(str(schema.node_id))
         stored = _stored_schema(store, f"{folder}/{ARCHIVED_SCHEMA_NAME}")
-        wanted = merged(stored, schema)
+        wanted = merged(stored, schema, has_hole=self._last is not None and self._last.is_another)
         if stored is None or wanted.text() != stored.text():
             _put(store, folder, ARCHIVED_SCHEMA_NAME, [wanted.text().encode()])
+        if self._last is not None:
+            self._last.note()
 
     def _folder(self, node_id: str) -> tuple[_FileSystem, str]:
         import fsspec
@@ -162,7 +169,7 @@ def fetch_segment(source: str, folder: Path) -> Path:
     try:
         with fsspec.open(source, "rb") as reading:
             content = reading.read()
-        if match[2]:
+        if match[3]:
             content = bytes(cramjam.zstd.decompress(content))
         temporary.unlink(missing_ok=True)
         with open_private(temporary, "xb") as writing:
@@ -177,6 +184,13 @@ def fetch_segment(source: str, folder: Path) -> Path:
     except cramjam.DecompressionError as error:
         raise ArchiveError(f"{source} is not whole ({error})") from error
     return target
+
+
+def segment_id_of_name(name: str) -> int:
+    """The id of the segment of this file."""
+    match = _ARCHIVED.fullmatch(name)
+    assert match is not None, name
+    return int(match[2])
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from schemas.archived_schema import ArchivedSchema
 from schemas.cql_type import CqlType
 from schemas.errors import ConfigError
 from schemas.system_schema import tables_of
 from schemas.table_metadata import TableMetadata
-from spark_bridge.commitlog.archive import CommitLogArchive
+from spark_bridge.commitlog.archive import ArchivedSegment, CommitLogArchive
 from spark_bridge.commitlog.options import CommitLogOptions
 
 __all__ = ["ArchivedTable", "iso_time"]
@@ -59,7 +61,7 @@ class ArchivedTable:
             if options.node_ids is not None and node not in options.node_ids:
                 continue
             schema = archive.schema(node)
-            began_us[node] = schema.began_ms * 1000
+            began_us[node] = _began_ms(schema, archive.segments(node)) * 1000
             for each in schema.definitions:
                 table = tables_of(each.rows)[each.table_id]
                 if table.full_name == options.table:
@@ -119,6 +121,15 @@ def iso_time(time_us: int) -> str:
         return datetime.fromtimestamp(time_us / 1_000_000, UTC).isoformat()
     except (ValueError, OverflowError, OSError):
         return f"{time_us} us"
+
+
+def _began_ms(schema: ArchivedSchema, segments: Sequence[ArchivedSegment]) -> int:
+    """Since when the archive has all segments of a node. If the first is gone, a life cycle has deleted the oldest: then since
+    the oldest one was archived. An id does not say when: Cassandra counts on from the start of the node."""
+    if segments and (schema.first_segment is None or segments[0].segment_id <= schema.first_segment):
+        return schema.began_ms
+    archived_ms = segments[0].modified_ms if segments else None
+    return max(schema.began_ms, time.time_ns() // 1_000_000 if archived_ms is None else archived_ms)
 
 
 def _types(definitions: Iterable[TableMetadata]) -> dict[str, CqlType]:

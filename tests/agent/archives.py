@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from change_agent.archive.segment_archive import SegmentArchive
@@ -27,7 +28,8 @@ def archive_of(folder: Path, segments: Sequence[GoldenSegment], *, with_schema: 
             history = SchemaHistory(Path(working))
             history.load()
             history.add(schema)
-            archive.store_schema(history.archived(NODE_ID, BEGAN_MS))
+            first = min(int(each.path.stem.split("-")[2]) for each in segments)
+            archive.store_schema(replace(history.archived(NODE_ID, BEGAN_MS), first_segment=first))
             history.close()
     for each in segments:
         archive.store(each.path, NODE)

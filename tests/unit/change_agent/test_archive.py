@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 
 from cdc.main import cli
 from change_agent.archive.archiving import Archiving
+from change_agent.archive.last_archive import LastArchive
 from change_agent.archive.segment_archive import ArchiveError, SegmentArchive, archive_problem, fetch_segment
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.segment_key import SegmentKey, key_of_reading_again
@@ -112,7 +114,7 @@ def test_the_schema_history_stands_in_the_archive_before_the_segment_that_needs_
     wait_until(lambda: agent.files() == [], "the segment is deleted", 20)
     agent.stop()
     stored = archive / str(NODE_ID) / "schema-history.json"
-    assert ArchivedSchema.of_text(stored.read_bytes()).text() == history.text()
+    assert ArchivedSchema.of_text(stored.read_bytes()).text() == replace(history, first_segment=_ID).text()
     assert stored.stat().st_mode & 0o777 == 0o600
     result = CliRunner().invoke(cli, ["decode", str(golden.path), "--schema", str(stored)])
     assert result.stdout.splitlines() == golden.expected()
@@ -132,6 +134,40 @@ def test_an_archives_schema_history_keeps_what_a_new_working_directory_does_not_
     assert found.began_ms == 500 and found.places == (place,)
     assert {each.key for each in found.definitions} == {dropped.key} | {each.key for each in history.definitions}
     assert [each.present for each in found.definitions if each.table_id == UUID(int=9)] == [False]
+
+
+def test_the_history_names_the_first_segment_whatever_the_order_in_which_they_are_archived(tmp_path: Path) -> None:
+    """A segment with parked mutations comes late; a restart does not begin anew."""
+    history = _golden_history(tmp_path)
+    for ids in ((_ID + 1, _ID, _ID + 2), (_ID + 3,)):
+        archiving = Archiving(SegmentArchive(str(tmp_path / "archive"), "zstd"), lambda: _NODE, lambda: history)
+        for segment_id in ids:
+            log = tmp_path / f"CommitLog-7-{segment_id}.log"
+            log.write_bytes(segment_bytes(segment_id, [payloads(1)]))
+            wait_until(partial(archiving.is_archived, log), "it is archived")
+        archiving.close()
+        assert _stored_history(tmp_path / "archive").first_segment == _ID
+
+
+def test_an_archive_begins_anew_after_a_time_without_it(tmp_path: Path) -> None:
+    """What another archive, or none, was given meanwhile is missing; not after a restart, nor for a new working directory."""
+    url, history = str(tmp_path / "archive"), _golden_history(tmp_path)
+    began: list[tuple[int, int | None]] = []
+    for at, (name, to) in enumerate([("a", url), ("a", url), ("b", url), ("b", None), ("b", url), ("b", url)]):
+        last = LastArchive(tmp_path / name, to)
+        (tmp_path / name).mkdir(exist_ok=True)
+        if to is None:
+            last.note()
+        else:
+            SegmentArchive(to, "zstd", last).store_schema(replace(history, began_ms=at, first_segment=at))
+            found = _stored_history(tmp_path / "archive")
+            began.append((found.began_ms, found.first_segment))
+    assert began == [(0, 0), (0, 0), (0, 0), (4, 4), (4, 4)]
+    SegmentArchive(str(tmp_path / "other"), "zstd", LastArchive(tmp_path / "b", str(tmp_path / "other"))).store_schema(
+        history
+    )
+    SegmentArchive(url, "zstd", LastArchive(tmp_path / "b", url)).store_schema(replace(history, began_ms=9))
+    assert _stored_history(tmp_path / "archive").began_ms == 9
 
 
 def test_a_damaged_schema_history_is_set_aside_and_a_newer_one_is_left_alone(

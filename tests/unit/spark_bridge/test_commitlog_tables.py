@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +105,7 @@ def test_the_archive_is_whole_since_its_last_node_began(tmp_path: Path) -> None:
     late, late_ms = UUID(int=2), created_us // 1000 + 1_000
     schema = replace(CommitLogArchive(url).schema(NODE), node_id=late, began_ms=late_ms)
     SegmentArchive(url, "zstd").store_schema(schema)
+    SegmentArchive(url, "zstd").store(_PLAIN.path, str(late))
     table = ArchivedTable.fetch(_options(url, "golden.simple"))
     assert (table.first_began_us, table.began_us) == (_BEGAN_US, late_ms * 1000)
     with pytest.raises(ConfigError, match=rf"before the archive of node {late} began.*partial=True shows"):
@@ -111,6 +114,23 @@ def test_the_archive_is_whole_since_its_last_node_began(tmp_path: Path) -> None:
     table.require(created_us, partial=True)
     of_first = CommitLogOptions.from_mapping({"archiveUrl": url, "table": "golden.simple", "nodes": NODE})
     ArchivedTable.fetch(of_first).require(_NOW_US, partial=False)
+
+
+def test_the_archive_begins_with_what_a_life_cycle_left_of_it(tmp_path: Path) -> None:
+    """The oldest segments were deleted: it is whole since the oldest that is left was archived. With none left nothing is known."""
+    other = next(each for each in GOLDEN_SEGMENTS if each.line == "4.1")
+    url = archive_of(tmp_path, [other, _PLAIN])
+    options, began_ms = _options(url, "golden.simple"), time.time_ns() // 1_000_000
+    assert ArchivedTable.fetch(options).began_us == _BEGAN_US
+    first, second = CommitLogArchive(url).segments(NODE)
+    (tmp_path / NODE / f"{first.name}.zst").unlink()
+    os.utime(tmp_path / NODE / f"{second.name}.zst", (1_800_000_000, 1_800_000_000))
+    assert ArchivedTable.fetch(options).began_us == 1_800_000_000_000_000
+    (tmp_path / NODE / f"{second.name}.zst").unlink()
+    emptied = ArchivedTable.fetch(options)
+    assert emptied.began_us >= began_ms * 1000
+    with pytest.raises(ConfigError, match="is before the archive began"):
+        emptied.require(began_ms * 1000 - 1, partial=True)
 
 
 def _tracked(found: ArchivedDefinition, since_us: int, *, cdc: bool) -> ArchivedDefinition:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from schemas.archived_schema import ArchivedSchema
+from schemas.archived_schema import ArchivedDefinition, ArchivedSchema
 from schemas.cql_type import CqlType
 from schemas.errors import ConfigError
 from schemas.system_schema import tables_of
@@ -30,6 +30,7 @@ class _Definition(NamedTuple):
     since_us: int
     types_since_us: int
     table: TableMetadata
+    archived: ArchivedDefinition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class ArchivedTable:
     `began_us`: since when the archive has the segments of all of its nodes, `last_node` the one that came last, `first_began_us`
     since when it has those of any; `created_us`: when the table was made, as far as known.
     `untracked_us`: since when it had `cdc = false` for the first time, up to the moment (0: not known); None: never.
+    `dropped_after_us`: when a node last had the table, which no node has now; None: one has it, or that is not known.
     """
 
     table: TableMetadata
@@ -48,6 +50,7 @@ class ArchivedTable:
     last_node: str
     created_us: int
     untracked_us: int | None
+    dropped_after_us: int | None
 
     @classmethod
     def fetch(cls, options: CommitLogOptions, moment_us: int | None = None) -> ArchivedTable:
@@ -65,7 +68,7 @@ class ArchivedTable:
             for each in schema.definitions:
                 table = tables_of(each.rows)[each.table_id]
                 if table.full_name == options.table:
-                    found[each.table_id].append(_Definition(each.since_us, each.types_since_us, table))
+                    found[each.table_id].append(_Definition(each.since_us, each.types_since_us, table, each))
         if not found:
             raise ConfigError.of("table", f"{options.table} is in no schema history of the archive")
         lives = {
@@ -89,6 +92,7 @@ class ArchivedTable:
             last_node=last_node,
             created_us=lives[table_id],
             untracked_us=next((each.since_us for each in known if not each.table.cdc), None),
+            dropped_after_us=_dropped_after_us([each.archived for each in definitions]),
         )
 
     def require(self, moment_us: int, *, partial: bool) -> None:
@@ -97,6 +101,12 @@ class ArchivedTable:
             reason = (
                 f"{iso_time(moment_us)} is before the archive began ({iso_time(self.first_began_us)}): "
                 "the archive does not have it"
+            )
+            raise ConfigError.of("moment", reason)
+        if self.dropped_after_us is not None and moment_us > self.dropped_after_us:
+            reason = (
+                f"{self.table.full_name} was dropped at or after {iso_time(self.dropped_after_us)}, and is not known to have been "
+                f"there at {iso_time(moment_us)}: give an earlier moment"
             )
             raise ConfigError.of("moment", reason)
         if self.created_us < self.began_us and not partial:
@@ -121,6 +131,12 @@ def iso_time(time_us: int) -> str:
         return datetime.fromtimestamp(time_us / 1_000_000, UTC).isoformat()
     except (ValueError, OverflowError, OSError):
         return f"{time_us} us"
+
+
+def _dropped_after_us(definitions: Sequence[ArchivedDefinition]) -> int | None:
+    if any(each.present for each in definitions):
+        return None
+    return max(each.confirmed_ms for each in definitions) * 1000 or None
 
 
 def _began_ms(schema: ArchivedSchema, segments: Sequence[ArchivedSegment]) -> int:

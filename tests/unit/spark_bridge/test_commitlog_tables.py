@@ -205,6 +205,22 @@ def test_the_life_of_a_table_is_that_of_the_moment(tmp_path: Path) -> None:
     assert before.table.table_id == first.table.table_id
 
 
+def test_a_table_that_was_dropped_before_the_moment_is_refused(tmp_path: Path) -> None:
+    """Known to be there until a node said so last; as long as one node has it, it is there."""
+    url = archive_of(tmp_path, [_PLAIN])
+    schema = CommitLogArchive(url).schema(NODE)
+    seen_ms = _NOW_US // 1000
+    gone = tuple(replace(each, present=False, confirmed_ms=seen_ms) for each in schema.definitions)
+    SegmentArchive(url, "zstd").store_schema(replace(schema, definitions=gone))
+    table = ArchivedTable.fetch(_options(url, "golden.simple"), _NOW_US + 1)
+    with pytest.raises(ConfigError, match=r"golden\.simple was dropped at or after 2027-"):
+        table.require(_NOW_US + 1, partial=True)
+    table.require(_NOW_US, partial=False)
+    SegmentArchive(url, "zstd").store_schema(replace(schema, node_id=UUID(int=2)))
+    SegmentArchive(url, "zstd").store(_PLAIN.path, str(UUID(int=2)))
+    ArchivedTable.fetch(_options(url, "golden.simple"), _NOW_US + 1).require(_NOW_US + 1, partial=False)
+
+
 @pytest.mark.parametrize(
     ("table", "said"), [("golden.missing", "is in no schema history"), (None, "name the table as")]
 )

@@ -13,7 +13,7 @@ from typing import Final
 
 from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType
 
-__all__ = ["ClusteringOrder", "Order", "order_of"]
+__all__ = ["ClusteringOrder", "Order", "order_of", "sized_values"]
 
 Order = Callable[[bytes], object]
 _INT32: Final = struct.Struct(">i")
@@ -77,14 +77,15 @@ def _order(cql_type: CqlType) -> Order:
             return lambda data: (_uuid_time(data), bytes(each ^ 0x80 for each in data[8:]))
         case ListType(element) | SetType(element):
             of_element = order_of(element)
-            return lambda data: [of_element(each or b"") for each in _sized(data, _INT32.size)]
+            return lambda data: [of_element(each or b"") for each in sized_values(data, _INT32.size)]
         case MapType(key, value):
             orders = order_of(key), order_of(value)
-            return lambda data: [orders[at % 2](each or b"") for at, each in enumerate(_sized(data, _INT32.size))]
+            return lambda data: [orders[at % 2](each or b"") for at, each in enumerate(sized_values(data, _INT32.size))]
         case TupleType(types) | UserType(field_types=types):
             fields = [order_of(each) for each in types]
             return lambda data: [
-                (0,) if each is None else (1, field(each)) for field, each in zip(fields, _sized(data, 0), strict=False)
+                (0,) if each is None else (1, field(each))
+                for field, each in zip(fields, sized_values(data, 0), strict=False)
             ]
         case _:
             return lambda data: data
@@ -115,7 +116,8 @@ def _uuid_time(data: bytes) -> int:
     )
 
 
-def _sized(data: bytes, at: int) -> Iterator[bytes | None]:
+def sized_values(data: bytes, at: int) -> Iterator[bytes | None]:
+    """The values from `at` on, each behind its size; None for a null."""
     while at < len(data):
         (size,) = _INT32.unpack_from(data, at)
         at += _INT32.size

@@ -11,7 +11,7 @@ from schemas.json_value import json_string, json_text
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 from spark_bridge.commitlog.counters import counter_total
 
-__all__ = ["CellTexts", "KeyTexts", "cell_reader", "path_reader"]
+__all__ = ["CellTexts", "KeyTexts", "cell_reader", "path_reader", "path_type"]
 
 Reader = Callable[[bytes], AvroValue]
 _COUNTER: Final = NativeType("counter")
@@ -43,7 +43,7 @@ class CellTexts:
         self._type: Final = cql_type
         self._is_set: Final = isinstance(cql_type, SetType) and not cql_type.frozen
         self._read_path: Final = path_reader(cql_type)
-        self._path_text: Final = json_text(_path_type(cql_type))
+        self._path_text: Final = json_text(path_type(cql_type))
         self._values: Final[dict[bytes | None, tuple[Reader, Callable[[AvroValue], str]]]] = {}
 
     def path(self, path: bytes | None) -> str | None:
@@ -102,7 +102,8 @@ def _object(columns: Sequence[_ColumnText], values: Sequence[bytes | None]) -> s
     return f"{{{','.join(parts)}}}"
 
 
-def _path_type(cql_type: CqlType) -> CqlType:
+def path_type(cql_type: CqlType) -> CqlType:
+    """What the paths of a multi-cell column are shown as."""
     match cql_type:
         case SetType(element):
             return element

@@ -22,6 +22,7 @@ from schemas.row_record import data_key_schema, data_value_schema, record_writer
 from schemas.table_metadata import TableMetadata
 from spark_bridge.commitlog.cell_versions import PartitionHistory
 from spark_bridge.commitlog.cql_texts import CellTexts
+from spark_bridge.commitlog.equal_values import EqualValues
 from spark_bridge.commitlog.options import CommitLogOptions
 from spark_bridge.commitlog.partitions import CHANGE_COLUMNS, Fold, KeyBytes, partitions_of
 from spark_bridge.commitlog.reconciliation import (
@@ -170,12 +171,13 @@ def rows_fold(table: TableMetadata, moment_us: int) -> Fold:
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         now_s = moment_us // 1_000_000
         keys, values = KeyBytes(table), RowValues(table)
+        same = EqualValues(table, {each.name: each.type for each in table.value_columns})
         write = record_writer(data_value_schema(table))
         newer = newer_counter if table.is_counter else newer_cell
         found: list[tuple[object, ...]] = []
         for partition_key, changes in partitions_of(batches):
             partition = Partition(keys.covers, newer)
-            for change in changes:
+            for change in same.unified(changes):
                 partition.add(change, moment_us)
             remaining = [values.without_dropped(each) for each in partition.rows()]
             for rows in _shown(remaining, table, now_s):
@@ -204,10 +206,11 @@ def _shown(remaining: Sequence[RemainingRow], table: TableMetadata, now_s: int) 
 def _latest_fold(table: ArchivedTable, now_s: int) -> Fold:
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keys, texts, values = KeyBytes(table.table), _Texts(table.columns), RowValues(table.table)
+        same = EqualValues(table.table, table.columns)
         found: list[tuple[object, ...]] = []
         for partition_key, changes in partitions_of(batches):
             partition = Partition(keys.covers)
-            for change in changes:
+            for change in same.unified(changes):
                 partition.add(change)
             for row in map(values.without_dropped, partition.rows()):
                 key = keys.avro(partition_key, row.clustering)
@@ -226,10 +229,11 @@ def _latest_fold(table: ArchivedTable, now_s: int) -> Fold:
 def _history_fold(table: ArchivedTable) -> Fold:
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keys, texts = KeyBytes(table.table), _Texts(table.columns)
+        same = EqualValues(table.table, table.columns)
         found: list[tuple[object, ...]] = []
         for partition_key, changes in partitions_of(batches):
             history = PartitionHistory(keys.covers)
-            for change in changes:
+            for change in same.unified(changes):
                 history.add(change)
             for each in history.versions():
                 cell = each.cell

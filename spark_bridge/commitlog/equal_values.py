@@ -1,0 +1,134 @@
+"""Values of one type that are one value for Cassandra although their bytes differ: 1.0 and 1.00, or a varint with needless bytes.
+
+Rows and cells with such names are one row and one cell. They keep the bytes of the first that comes.
+Cassandra source: o.a.c.db.marshal.DecimalType.compareCustom, IntegerType.compareCustom. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from schemas.cql_type import (
+    CqlType,
+    ListType,
+    MapType,
+    NativeType,
+    SetType,
+    TupleType,
+    UserType,
+    VectorType,
+    is_multi_cell,
+)
+from schemas.native_codec import minimal_varint, unsigned_vint
+from schemas.table_metadata import TableMetadata
+from spark_bridge.commitlog.cql_order import sized_values
+from spark_bridge.commitlog.cql_texts import path_type
+from spark_bridge.commitlog.reconciliation import CellName, Change, Clustering
+
+__all__ = ["EqualValues", "canonical_form"]
+
+_Canonical = Callable[[bytes], bytes]
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+
+
+def canonical_form(cql_type: CqlType) -> _Canonical | None:
+    """From values of the type to bytes that are the same for the same value; None where the value's bytes are."""
+    match cql_type:
+        case NativeType("varint"):
+            return minimal_varint
+        case NativeType("decimal"):
+            return _decimal
+        case ListType(element) | SetType(element):
+            return _of_parts([element], _INT32.size)
+        case MapType(key, value):
+            return _of_parts([key, value], _INT32.size)
+        case TupleType(types) | UserType(field_types=types):
+            return _of_parts(types, 0)
+        case VectorType(element, dimension):
+            of_element = canonical_form(element)
+            return None if of_element is None else lambda data: _vector(data, dimension, of_element)
+        case _:
+            return None
+
+
+class EqualValues:
+    """Of one table; `columns` are the types of its columns."""
+
+    def __init__(self, table: TableMetadata, columns: Mapping[str, CqlType]) -> None:
+        self._clustering: Final = [canonical_form(each.type) for each in table.clustering_key]
+        self._paths: Final = {
+            name: form
+            for name, each in columns.items()
+            if is_multi_cell(each) and (form := canonical_form(path_type(each))) is not None
+        }
+
+    def unified(self, changes: Iterable[Change]) -> Iterable[Change]:
+        """The changes of one partition with one name for each row and cell; the same where bytes are enough."""
+        return self._unified(changes) if self._paths or any(self._clustering) else changes
+
+    def _unified(self, changes: Iterable[Change]) -> Iterator[Change]:
+        rows: dict[Clustering, Clustering] = {}
+        paths: dict[tuple[Clustering, str, bytes], bytes] = {}
+
+        def name_of(clustering: Clustering, name: CellName) -> CellName:
+            column, path = name
+            form = self._paths.get(column)
+            if form is None or path is None:
+                return name
+            return column, paths.setdefault((clustering, column, form(path)), path)
+
+        for change in changes:
+            found = change.clustering
+            clustering = found if found is None else rows.setdefault(self._form(found), found)
+            cells = [(name_of(clustering, name), cell) for name, cell in change.cells]
+            yield change._replace(clustering=clustering, cells=cells)
+
+    def _form(self, clustering: tuple[bytes | None, ...]) -> tuple[bytes | None, ...]:
+        return tuple(
+            value if form is None or value is None else form(value)
+            for form, value in zip(self._clustering, clustering, strict=True)
+        )
+
+
+def _decimal(data: bytes) -> bytes:
+    """Scale and unscaled value, without zeros at the end; an empty value stays empty."""
+    if len(data) <= _INT32.size:
+        return data
+    (scale,), unscaled = _INT32.unpack_from(data), int.from_bytes(data[_INT32.size :], "big", signed=True)
+    if unscaled == 0:
+        return bytes(_INT64.size)
+    while unscaled % 10 == 0:
+        unscaled //= 10
+        scale -= 1
+    return _INT64.pack(scale) + unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
+
+
+def _of_parts(types: Iterable[CqlType], header: int) -> _Canonical | None:
+    """Of values that stand one after the other behind a header, each with its size; the types take turns."""
+    forms = [canonical_form(each) for each in types]
+    if not any(forms):
+        return None
+
+    def form(data: bytes) -> bytes:
+        parts = [data[:header]]
+        for at, value in enumerate(sized_values(data, header)):
+            of_part = forms[at % len(forms)]
+            found = value if of_part is None or value is None else of_part(value)
+            parts.append(_INT32.pack(-1) if found is None else _INT32.pack(len(found)) + found)
+        return b"".join(parts)
+
+    return form
+
+
+def _vector(data: bytes, dimension: int, form: _Canonical) -> bytes:
+    parts: list[bytes] = []
+    at = 0
+    for _ in range(dimension if data else 0):
+        size, at = unsigned_vint(data, at)
+        found = form(data[at : at + size])
+        parts.append(_INT32.pack(len(found)) + found)
+        at += size
+    return b"".join(parts)

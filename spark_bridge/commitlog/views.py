@@ -52,6 +52,7 @@ Moment = datetime | str | int
 
 _VERSION: Final = 1
 _ROWS_PER_BATCH: Final = 4096
+_YEAR_US: Final = 366 * 86_400 * 1_000_000
 _CELLS: Final = pa.schema([
     ("key", pa.binary()), ("column", pa.string()), ("path", pa.string()), ("value", pa.string()),
     ("writetime", pa.int64()), ("ttl", pa.int64()), ("expires_at", pa.int64()),
@@ -286,13 +287,18 @@ def _refuse_counters(table: TableMetadata) -> None:
 
 def _micros(moment: Moment) -> int:
     """Raises ConfigError."""
-    if isinstance(moment, int):
+    if isinstance(moment, int) and not isinstance(moment, bool):
+        if moment > time.time_ns() // 1000 + _YEAR_US:
+            raise ConfigError.of("moment", f"{moment} is more than a year ahead; give microseconds since the epoch")
         return moment
     if isinstance(moment, str):
         try:
             moment = datetime.fromisoformat(moment)
         except ValueError as error:
             raise ConfigError.of("moment", f"{moment!r} is no time in ISO 8601") from error
+    if not isinstance(moment, datetime):
+        reason = f"{moment!r:.50} is no moment; give a datetime with a zone, ISO 8601, or microseconds as an int"
+        raise ConfigError.of("moment", reason)
     if moment.tzinfo is None:
         raise ConfigError.of("moment", f"{moment.isoformat()} has no zone")
     seconds = int(moment.replace(microsecond=0).timestamp())

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -14,6 +15,7 @@ from uuid import UUID
 import fastavro
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from change_agent.archive.segment_archive import SegmentArchive
 from schemas.archived_schema import ArchivedDefinition, ArchivedSchema
@@ -25,7 +27,7 @@ from spark_bridge.commitlog.archived_table import ArchivedTable
 from spark_bridge.commitlog.data_source import CommitLogReader
 from spark_bridge.commitlog.options import CommitLogOptions
 from spark_bridge.commitlog.partitions import CHANGE_COLUMNS
-from spark_bridge.commitlog.views import rows_fold
+from spark_bridge.commitlog.views import Moment, as_of, rows_fold
 from tests.agent.archives import NODE, archive_of
 from tests.golden.segments import GOLDEN_SEGMENTS
 
@@ -38,6 +40,24 @@ def _options(url: str, table: str) -> CommitLogOptions:
     return CommitLogOptions.from_mapping(
         {"archiveUrl": url, "table": table, "values": "cql", "droppedColumns": "show", "damagedSegments": "fail"}
     )
+
+
+@pytest.mark.parametrize(
+    ("moment", "said"),
+    [
+        (date(2026, 11, 23), r"datetime.date\(2026, 11, 23\) is no moment; give a datetime"),
+        (1_795_219_249.5, "1795219249.5 is no moment"),
+        (None, "None is no moment"),
+        (True, "True is no moment"),
+        (1_764_000_000_000_000_000, "is more than a year ahead; give microseconds"),
+        ("yesterday", "'yesterday' is no time in ISO 8601"),
+        ("2026-11-23", "2026-11-23T00:00:00 has no zone"),
+    ],
+)
+def test_what_is_no_moment_is_refused(moment: object, said: str) -> None:
+    """In one line, before the archive is read."""
+    with pytest.raises(ConfigError, match=said):
+        as_of(cast("SparkSession", None), {"archiveUrl": "/nowhere", "table": "k.t"}, cast("Moment", moment))
 
 
 def _avro(schema: object, data: bytes) -> Mapping[str, Any]:

@@ -68,7 +68,7 @@ def cell_history(spark: SparkSession, options: Options, *, numbers: Numbers = "d
     """Each value that each column of each row ever had: the key's columns, `column`, `path`, `value` (JSON; null for a
     tombstone), `writetime`, `ttl`, `expires_at`, `replaced_at` and `replaced_by`, which are null for what still stands.
 
-    Raises ConfigError, ArchiveReadError.
+    A key with a column of one of these names is one struct `key`. Raises ConfigError, ArchiveReadError.
     """
     parsed = _parsed(options)
     table = _fetched(parsed)
@@ -82,7 +82,8 @@ def latest_cells(
     """The newest cell of every column of every row, as Cassandra reconciles them: the key's columns, `column`, `path`,
     `value` (JSON; null for a tombstone), `writetime`, `ttl`, `expires_at`, and whether it `is_live` at `clock_s` (None: now).
 
-    What a deletion of its row, range, partition or collection shadows is left out. Raises ConfigError, ArchiveReadError.
+    What a deletion of its row, range, partition or collection shadows is left out. A key with a column of one of these names
+    is one struct `key`. Raises ConfigError, ArchiveReadError.
     """
     parsed = _parsed(options)
     table = _fetched(parsed)
@@ -109,6 +110,10 @@ def as_of(
     parsed, moment_us = _parsed(options), _micros(moment)
     table = _fetched(parsed, moment_us)
     table.require(moment_us, partial=partial)
+    columns = (*table.table.primary_key, *table.table.value_columns)
+    if writetimes and overlap([each.name for each in columns], ["writetimes"]):
+        reason = f"{table.table.full_name} has a column of this name; read the write times with latest_cells"
+        raise ConfigError.of("writetimes", reason)
     rows = _folded(spark, parsed, table, rows_fold(table.table, moment_us), _ROWS)
     key = RecordDecoder(table.table.full_name, [(_VERSION, _record(data_key_schema(table.table)))], numbers)
     value = RecordDecoder(table.table.full_name, [(_VERSION, _record(data_value_schema(table.table)))], numbers)
@@ -154,12 +159,18 @@ def _folded(
 
 
 def _keyed(cells: DataFrame, table: TableMetadata, numbers: Numbers) -> DataFrame:
-    """With the key's columns in place of its bytes."""
+    """With the key's columns in place of its bytes; as one struct where a name of theirs is taken."""
     key = RecordDecoder(table.full_name, [(_VERSION, _record(data_key_schema(table)))], numbers)
     others = [each for each in cells.columns if each != "key"]
     decoded = cells.select(key.decode(F.col("key"), F.lit(_VERSION)).alias("key"), *others)
     finished = decoded.select(key.finish(F.col("key")).alias("key"), *others)
-    return finished.select(*_fields("key", key.names), *others)
+    shown = [F.col("key")] if overlap(key.names, others) else _fields("key", key.names)
+    return finished.select(*shown, *others)
+
+
+def overlap(names: Iterable[str], others: Iterable[str]) -> bool:
+    """True when one of the names is among the others; Spark does not distinguish upper and lower case."""
+    return not {each.lower() for each in names}.isdisjoint(each.lower() for each in others)
 
 
 def _fields(struct: str, names: Sequence[str]) -> list[Column]:

@@ -27,7 +27,7 @@ from spark_bridge.commitlog.archived_table import ArchivedTable
 from spark_bridge.commitlog.data_source import CommitLogReader
 from spark_bridge.commitlog.options import CommitLogOptions
 from spark_bridge.commitlog.partitions import CHANGE_COLUMNS
-from spark_bridge.commitlog.views import Moment, as_of, rows_fold
+from spark_bridge.commitlog.views import Moment, as_of, overlap, rows_fold
 from tests.agent.archives import NODE, archive_of
 from tests.golden.segments import GOLDEN_SEGMENTS
 
@@ -203,6 +203,22 @@ def test_the_newest_user_type_counts_whichever_node_knows_it(tmp_path: Path) -> 
         assert isinstance(user_type, UserType) and user_type.field_names == fields
     everything = ArchivedTable.fetch(_options(url, "golden.simple"), _BEGAN_US).columns["u"]
     assert isinstance(everything, UserType) and everything.field_names == ("a", "b")
+
+
+def test_a_column_named_as_one_of_the_functions_is_found_whatever_its_case(tmp_path: Path) -> None:
+    """as_of cannot show the write times of such a table; the others show its key as a struct."""
+    assert overlap(["id", "Path"], ["column", "path"]) and not overlap(["id", "paths"], ["column", "path"])
+    url = archive_of(tmp_path, [_PLAIN])
+    schema = CommitLogArchive(url).schema(NODE)
+    simple = next(each for each in schema.definitions if each.rows["tables"][0]["table_name"] == "simple")
+    column = {**simple.rows["columns"][-1], "column_name": "WriteTimes", "kind": "regular", "position": -1}
+    named = replace(simple, since_us=_BEGAN_US, rows={**simple.rows, "columns": [*simple.rows["columns"], column]})
+    SegmentArchive(url, "zstd").store_schema(replace(schema, definitions=(*schema.definitions, named)))
+    options = {"archiveUrl": url, "table": "golden.simple"}
+    with pytest.raises(
+        ConfigError, match=r"writetimes: golden\.simple has a column of this name; read the write times"
+    ):
+        as_of(cast("SparkSession", None), options, _NOW_US, writetimes=True)
 
 
 def _life(schema: ArchivedSchema, name: str, table_id: UUID) -> ArchivedDefinition:

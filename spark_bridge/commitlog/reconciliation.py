@@ -9,6 +9,7 @@ o.a.c.db.rows.Row.Merger. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from typing import Final, NamedTuple, TypeVar
 
 from spark_bridge.commitlog.counters import merged_counters
@@ -25,6 +26,7 @@ __all__ = [
     "Partition",
     "Range",
     "RemainingRow",
+    "counter_cells",
     "deletes",
     "in_order",
     "is_live",
@@ -115,6 +117,20 @@ def newer_counter(left: Cell, right: Cell) -> Cell:
     return Cell(merged_counters(left.value, right.value), max(left.writetime, right.writetime))
 
 
+def counter_cells(known: Sequence[Cell], cell: Cell) -> Sequence[Cell]:
+    """The cells of a counter with one more, without those that add nothing to a later one.
+
+    They are merged when the deletion of their row is known: of what it covers, no share counts.
+    """
+    if any(_adds_nothing(cell, each) for each in known):
+        return known
+    return [*(each for each in known if not _adds_nothing(each, cell)), cell]
+
+
+def _adds_nothing(cell: Cell, later: Cell) -> bool:
+    return cell.writetime <= later.writetime and newer_counter(cell, later) == later
+
+
 def newer_marker(left: Marker, right: Marker) -> Marker:
     """Which of two markers of one row stays: higher time; then what expires, the later, the one with the lower TTL."""
     return max(left, right, key=lambda each: (each.writetime, each.ttl > 0, each.expires_at or 0, -each.ttl))
@@ -154,21 +170,22 @@ class RemainingRow(NamedTuple):
 
 
 class _RowState:
-    __slots__ = ("cells", "complex_deletions", "deletion", "marker")
+    __slots__ = ("cells", "complex_deletions", "counters", "deletion", "marker")
 
     def __init__(self) -> None:
         self.marker: Marker | None = None
         self.deletion: Deletion | None = None
         self.complex_deletions: dict[str, Deletion] = {}
         self.cells: dict[CellName, Cell] = {}
+        self.counters: dict[CellName, Sequence[Cell]] = {}
 
 
 class Partition:
     """The changes of one partition, folded: memory is that of its rows, not of its history."""
 
-    def __init__(self, covers: Covers, newer: Callable[[Cell, Cell], Cell] = newer_cell) -> None:
+    def __init__(self, covers: Covers, *, is_counter: bool = False) -> None:
         self._covers: Final = covers
-        self._newer: Final = newer
+        self._is_counter: Final = is_counter
         self._deletion: Deletion | None = None
         self._ranges: Final[dict[Range, Deletion]] = {}
         self._rows: Final[dict[Clustering, _RowState]] = {}
@@ -201,9 +218,13 @@ class Partition:
             if until_us is None or each.writetime <= until_us:
                 row.complex_deletions[column] = newer_deletion(row.complex_deletions.get(column, each), each)
         for name, cell in change.cells:
-            if until_us is None or cell.writetime <= until_us:
+            if until_us is not None and cell.writetime > until_us:
+                continue
+            if self._is_counter:
+                row.counters[name] = counter_cells(row.counters.get(name, ()), cell)
+            else:
                 known = row.cells.get(name)
-                row.cells[name] = cell if known is None else self._newer(known, cell)
+                row.cells[name] = cell if known is None else newer_cell(known, cell)
 
     def rows(self) -> Iterator[RemainingRow]:
         """The remaining part of every row, the static one included; rows of which nothing remains are left out."""
@@ -215,6 +236,9 @@ class Partition:
                 if not deletes(deletion, cell.writetime)
                 and not deletes(row.complex_deletions.get(name[0]), cell.writetime)
             }
+            for name, counters in row.counters.items():
+                if left := [each for each in counters if not deletes(deletion, each.writetime)]:
+                    cells[name] = reduce(newer_counter, left)
             marker = None if row.marker is None or deletes(deletion, row.marker.writetime) else row.marker
             if cells or marker is not None:
                 yield RemainingRow(clustering, marker, cells)

@@ -30,8 +30,6 @@ from spark_bridge.commitlog.reconciliation import (
     Partition,
     RemainingRow,
     is_live,
-    newer_cell,
-    newer_counter,
 )
 from spark_bridge.commitlog.row_values import RowValues
 from spark_bridge.commitlog.sources import commit_log
@@ -185,10 +183,9 @@ def rows_fold(table: TableMetadata, moment_us: int) -> Fold:
         keys, values = KeyBytes(table), RowValues(table)
         same = EqualValues(table, {each.name: each.type for each in table.value_columns})
         write = record_writer(data_value_schema(table))
-        newer = newer_counter if table.is_counter else newer_cell
         found: list[tuple[object, ...]] = []
         for partition_key, changes in partitions_of(batches):
-            partition = Partition(keys.covers, newer)
+            partition = Partition(keys.covers, is_counter=table.is_counter)
             for change in same.unified(changes):
                 partition.add(change, moment_us)
             remaining = [values.without_dropped(each) for each in partition.rows()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from spark_bridge.commitlog.reconciliation import (
     Marker,
     Partition,
     Range,
+    counter_cells,
     deletes,
     in_order,
     is_live,
@@ -231,6 +233,47 @@ def test_a_counter_is_the_sum_of_the_latest_shares() -> None:
     assert newer_counter(Cell(one, 1), Cell(two, 9)) == Cell(merged_counters(one, two), 9)
     assert newer_counter(_tombstone(1), Cell(two, 9)) == newer_counter(Cell(two, 9), _tombstone(1)) == _tombstone(1)
     assert newer_deletion(Deletion(1, 5), Deletion(1, 6)) == Deletion(1, 6)
+
+
+_COUNTERS = st.lists(
+    st.builds(Cell, _SHARDS, st.integers(1, 4)) | st.builds(_tombstone, st.integers(1, 4), st.just(5)),
+    max_size=6,
+)
+
+
+@given(_COUNTERS, st.none() | _DELETIONS, st.randoms(use_true_random=False))
+def test_a_counter_counts_no_share_that_a_deletion_covers(
+    cells: list[Cell], deletion: Deletion | None, random: object
+) -> None:
+    """Cassandra takes away what the deletion covers before it merges; cells that were left out early make no difference."""
+    changes = [Change("row", (_int(1),), cells=[(("v", None), each)]) for each in cells]
+    if deletion is not None:
+        changes.append(Change("row_deletion", (_int(1),), deletion=deletion))
+    random.shuffle(changes)  # type: ignore[attr-defined]
+    partition = Partition(_covers, is_counter=True)
+    for each in changes:
+        partition.add(each)
+    left = [each for each in cells if not deletes(deletion, each.writetime)]
+    expected = functools.reduce(newer_counter, left) if left else None
+    assert [row.cells["v", None] for row in partition.rows()] == ([] if expected is None else [expected])
+
+
+def test_a_share_from_before_a_deletion_does_not_come_back() -> None:
+    """One node counted before it, another one since."""
+    before, since = Cell(_context((b"a" * 16, 1, 5)), 1), Cell(_context((b"b" * 16, 1, 2)), 9)
+    partition = Partition(_covers, is_counter=True)
+    partition.add(Change("row", (_int(1),), cells=[(("v", None), before)]))
+    partition.add(Change("row", (_int(1),), cells=[(("v", None), since)]))
+    partition.add(Change("partition_deletion", deletion=Deletion(5, 0)))
+    assert [row.cells for row in partition.rows()] == [{("v", None): since}]
+
+
+def test_a_counter_keeps_one_cell_of_each_node() -> None:
+    """Memory does not grow with the number of its updates."""
+    kept: Sequence[Cell] = ()
+    for time in range(1, 100):
+        kept = counter_cells(kept, Cell(_context((bytes([time % 3]) * 16, time, time)), time))
+    assert sorted(each.writetime for each in kept) == [97, 98, 99]
 
 
 def _list(*values: bytes) -> bytes:

@@ -71,19 +71,14 @@ class ArchivedTable:
                     found[each.table_id].append(_Definition(each.since_us, each.types_since_us, table, each))
         if not found:
             raise ConfigError.of("table", f"{options.table} is in no schema history of the archive")
-        lives = {
-            table_id: _created_us(table_id, min(each.since_us for each in definitions))
-            for table_id, definitions in found.items()
-        }
-        at_us = max(lives.values()) if moment_us is None else moment_us
-        born = [each for each in lives if lives[each] <= at_us] or [min(lives, key=lambda each: lives[each])]
-        table_id = max(born, key=lambda each: lives[each])
+        lives = {each: _created_us(each, min(made.since_us for made in found[each])) for each in found}
+        table_id = _life_at(lives, moment_us)
         definitions = sorted(found[table_id], key=lambda each: (each.since_us, each.types_since_us))
         known = [each for each in definitions if moment_us is None or max(each[:2]) <= moment_us]
         table = (known or definitions[:1])[-1].table
         if table.is_view:
             raise ConfigError.of("table", f"{options.table} is a materialized view; read its table")
-        last_node = max(began_us, key=lambda node: began_us[node])
+        last_node = max(began_us, key=began_us.__getitem__)
         return cls(
             table=table,
             columns=_types(each.table for each in definitions),
@@ -154,6 +149,13 @@ def _types(definitions: Iterable[TableMetadata]) -> dict[str, CqlType]:
         found |= {column.name: column.type for column in each.dropped_columns}
         found |= {column.name: column.type for column in each.value_columns}
     return found
+
+
+def _life_at(created_us: Mapping[UUID, int], moment_us: int | None) -> UUID:
+    """The last table of the name at the moment (None: now), or the first one."""
+    at_us = max(created_us.values()) if moment_us is None else moment_us
+    born = [each for each in created_us if created_us[each] <= at_us]
+    return max(born, key=created_us.__getitem__) if born else min(created_us, key=created_us.__getitem__)
 
 
 def _created_us(table_id: UUID, first_us: int) -> int:

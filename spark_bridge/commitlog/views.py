@@ -102,8 +102,8 @@ def as_of(
     """The table as it was at a moment: what was written at or before it, by write time, and had not expired.
 
     With `writetimes` there is one more column of this name, a map of column to microseconds, for what is one cell. `partial` takes a
-    table that is older than the archive, too: its rows that were not written since are missing. Raises ConfigError for a
-    moment before the archive began; ArchiveReadError.
+    table that is older than the archive of one of the nodes, or had `cdc = false`, too: changes may be missing. Raises
+    ConfigError for a moment before the archive began or after the table was dropped; ArchiveReadError.
     """
     parsed, moment_us = _parsed(options), _micros(moment)
     table = _fetched(parsed, moment_us)

@@ -71,6 +71,7 @@ def test_the_terminal_shows_each_topic_in_lines_that_it_has_room_for(
     assert (counted.per_second, counted.lag_s(0.99)) == (row.per_second, row.lag_p99_s)
 
 
+@pytest.mark.extended
 def test_the_notebook_plots_lag_and_rates(
     data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

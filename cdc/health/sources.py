@@ -37,9 +37,13 @@ class InstanceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """A source that is deployed. `options` are its --source-config; `is_stopped`: by somebody, on purpose."""
+    """A source that is deployed. `options` are its --source-config; `is_stopped`: by somebody, on purpose.
+
+    `namespace` has its tenant before it.
+    """
 
     name: str
+    namespace: str = "public/default"
     topic: str
     options: Mapping[str, Any]
     wanted: int
@@ -51,12 +55,20 @@ class SourceView:
         """From the JSON of the admin service."""
         return cls(
             name=name,
+            namespace=f"{config.get('tenant') or 'public'}/{config.get('namespace') or 'default'}",
             topic=full_topic_name(str(config.get("topicName") or "")) if config.get("topicName") else "",
             options=config.get("configs") or {},
             wanted=int(status["numInstances"]),
             instances=[_instance(each["instanceId"], each["status"]) for each in status["instances"]],
             is_stopped=bool(status["instances"]) and all(_is_stopped(each["status"]) for each in status["instances"]),
         )
+
+    @property
+    def arguments(self) -> str:
+        """How commands of `pulsar-admin sources` name it."""
+        tenant, namespace = self.namespace.split("/")
+        place = "" if self.namespace == "public/default" else f"--tenant {tenant} --namespace {namespace} "
+        return f"{place}--name {self.name}"
 
     @property
     def running(self) -> int:
@@ -83,7 +95,7 @@ class SourceView:
         again = "started again once" if restarts == 1 else f"started again {restarts} times"
         facts = {"running": self.running, "wanted": self.wanted, "restarts": restarts, "error": self.error}
         if self.is_stopped:
-            remedy = f"pulsar-admin sources start --name {self.name}"
+            remedy = f"pulsar-admin sources start {self.arguments}"
             yield failure(self.name, f"is stopped: {count}", remedy, **facts)
             return
         if self.is_down:
@@ -102,8 +114,13 @@ class SourceView:
         why = self.error or "the functions worker gives no reason"
         text = f"is not running: {count} ({why})" + (f"; its log says: {said}" if said and said not in why else "")
         if re.search(r"IllegalArgumentException|is no(t an)? option|cannot be used", f"{why} {said}"):
-            return failure(self.name, text, "correct its --source-config with pulsar-admin sources update", **facts)
-        remedy = f"pulsar-admin sources restart --name {self.name}, or `cdc doctor --fix`; `cdc connector watch` does it by itself"
+            return failure(
+                self.name,
+                text,
+                f"correct its --source-config with pulsar-admin sources update {self.arguments}",
+                **facts,
+            )
+        remedy = f"pulsar-admin sources restart {self.arguments}, or `cdc doctor --fix`; `cdc connector watch` does it by itself"
         return failure(self.name, text, remedy, **facts)
 
 

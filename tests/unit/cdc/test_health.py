@@ -64,6 +64,15 @@ def test_a_source_that_somebody_stopped_is_not_down() -> None:
     assert finding.remedy == "pulsar-admin sources start --name shop"
 
 
+def test_a_remedy_names_the_namespace_of_a_source_that_is_not_in_the_default_one() -> None:
+    """pulsar-admin would look for it in public/default."""
+    config = {**_recorded("source"), "tenant": "acme", "namespace": "cdc"}
+    [down] = SourceView.of("shop", config, _recorded("source-given-up")).findings(None, _NOW_S)
+    assert down.remedy.startswith("pulsar-admin sources restart --tenant acme --namespace cdc --name shop, ")
+    [stopped] = SourceView.of("shop", config, _recorded("source-stopped")).findings(None, _NOW_S)
+    assert stopped.remedy == "pulsar-admin sources start --tenant acme --namespace cdc --name shop"
+
+
 def test_a_source_that_starts_is_not_called_stopped() -> None:
     """Its JVM does not answer yet."""
     view, finding = _source("starting")

@@ -266,21 +266,55 @@ def _topic(service: PulsarService, topic: str, *, is_data: bool) -> Iterator[Fin
 
 def _functions_worker(service: PulsarService, config: LineConfig) -> Iterator[Finding]:
     try:
-        workers = service.ask("/v2/worker/cluster")
-        service.ask("/v2/worker/cluster/leader/ready")
+        yield from _workers(service)
         views = sources_of(service, config.sources)
-        packages = set(service.ask(f"/v3/packages/source/{config.namespace}") or ())
     except PulsarServiceError as error:
         remedy = "set functionsWorkerEnabled=true in broker.conf (or start a worker), and wait until it is ready"
+        if error.is_refusal:
+            remedy = _grant("sources", config)
         yield failure("", str(error), remedy)
         return
-    yield ok("", f"{len(workers)} worker{'' if len(workers) == 1 else 's'}, ready")
     for view in views:
         yield from view.findings(config.functions_log_dir, time.time())
-    for name in sorted(packages - set(service.sources())):
+    yield from _left_packages(service, config)
+
+
+def _workers(service: PulsarService) -> Iterator[Finding]:
+    """Raises PulsarServiceError where no worker serves. Only a superuser may list workers; sources need no such right."""
+    try:
+        workers = service.ask("/v2/worker/cluster")
+        service.ask("/v2/worker/cluster/leader/ready")
+    except PulsarServiceError as error:
+        if not error.is_refusal:
+            raise
+        remedy = (
+            "nothing to do if its sources are listed here; else correct pulsarAuthParams (superusers may list workers)"
+        )
+        yield warning("", f"its state is not known: {error}", remedy)
+    else:
+        yield ok("", f"{len(workers)} worker{'' if len(workers) == 1 else 's'}, ready")
+
+
+def _left_packages(service: PulsarService, config: LineConfig) -> Iterator[Finding]:
+    """Packages of deleted sources; a broker has none by default (enablePackagesManagement=false), and does not list them."""
+    try:
+        packages = set(service.ask(f"/v3/packages/source/{config.namespace}") or ())
+        left = packages - set(service.sources())
+    except PulsarServiceError as error:
+        text = f"those of deleted sources are not known: {error}"
+        if error.status is None or error.is_refusal:
+            yield warning("packages", text, _grant("packages", config) if error.is_refusal else "see Pulsar above")
+        else:
+            yield ok("packages", text)
+        return
+    for name in sorted(left):
         text = "was deleted and its package is still there: sources create refuses it (metadata already exists)"
         remedy = f"before you create it again, run pulsar-admin packages delete source://{config.namespace}/{name}@0"
         yield warning(name, text, remedy)
+
+
+def _grant(right: str, config: LineConfig) -> str:
+    return f"pulsar-admin namespaces grant-permission --role ROLE --actions {right} {config.namespace}"
 
 
 def agent_machine(place: str) -> Iterator[Finding]:

@@ -23,7 +23,16 @@ _RESTART_TIMEOUT_S: Final = 60.0
 
 
 class PulsarServiceError(CdcError):
-    """The admin service does not answer, or refuses."""
+    """The admin service does not answer, or refuses. `status` is that of its answer; None where there was none."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status: Final = status
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the credentials lack a right, or are not valid."""
+        return self.status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 
 
 class NotThereError(PulsarServiceError):
@@ -127,7 +136,8 @@ class PulsarService(AdminClient[httpx.Response]):
     def _check(self, method: str, path: str, topic: str, answer: httpx.Response) -> None:
         asked, reason = path.partition("?")[0], reason_of(answer) or answer.reason_phrase
         if answer.status_code == httpx.codes.NOT_FOUND:
-            raise NotThereError(f"{asked} does not exist ({reason})")
+            raise NotThereError(f"{asked} does not exist ({reason})", answer.status_code)
         if not answer.is_success:
             hint = "" if self._auth is None else self._auth.problem()
-            raise PulsarServiceError(f"{self.url} answers {answer.status_code} to {method} {asked} ({reason}){hint}")
+            text = f"{self.url} answers {answer.status_code} to {method} {asked} ({reason}){hint}"
+            raise PulsarServiceError(text, answer.status_code)

@@ -1,0 +1,56 @@
+"""A server of fixed pages by path: answers of Pulsar's admin service or of an agent, also wrong ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from typing import Any, NamedTuple
+
+from tests.servers.local_http import LocalServer, running
+
+__all__ = ["Page", "page", "serving"]
+
+
+class Page(NamedTuple):
+    """One answer. `date` is that of its header; None: it has none."""
+
+    body: bytes
+    status: int = 200
+    date: str | None = "Mon, 23 Nov 2026 17:10:05 GMT"
+
+
+def page(content: Any, status: int = 200) -> Page:
+    """JSON."""
+    return Page(json.dumps(content).encode(), status)
+
+
+class _Server(LocalServer):
+    def __init__(self, pages: Mapping[str, Page]) -> None:
+        super().__init__(_Handler, None)
+        self.pages = pages
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        """The page of the path, whatever follows its `?`; without one 404."""
+        server = self.server
+        assert isinstance(server, _Server)
+        found = server.pages.get(self.path.partition("?")[0], Page(b'{"reason":"Not found"}', 404))
+        self.send_response_only(found.status)
+        if found.date is not None:
+            self.send_header("Date", found.date)
+        self.send_header("Content-Length", str(len(found.body)))
+        self.end_headers()
+        self.wfile.write(found.body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name in the base class
+        """Requests are not logged."""
+
+
+@contextmanager
+def serving(pages: Mapping[str, Page]) -> Iterator[str]:
+    """The URL of a server that answers with these; they may be changed while it runs."""
+    with running(_Server(pages)) as server:
+        yield server.url

@@ -93,9 +93,13 @@ class _Ages(Collector):
         self._tables: Final = tables
         self._lock: Final = threading.Lock()
         self._line: ResolvedLine | None = None
+        self._problem: str | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """The ages. A table whose resolved timestamp is not known has none, and Pulsar's absence is `cdc_resolved_up 0`."""
+        """The ages. A table whose resolved timestamp is not known has none, and Pulsar's absence is `cdc_resolved_up 0`.
+
+        Whatever fails is reported, once, on stderr.
+        """
         ages = GaugeMetricFamily(
             "cdc_resolved_age_seconds",
             "Age of the time before which the data topic has every write that Cassandra acknowledged, by table",
@@ -109,11 +113,13 @@ class _Ages(Collector):
             try:
                 self._line = self._line or ResolvedLine(self._config)
                 found = self._line.read(self._tables or None)
-            except CdcError:
+            except Exception as error:  # noqa: BLE001  # without a page Prometheus has no metric to alert on
+                self._report(str(error) if isinstance(error, CdcError) else f"{type(error).__name__}: {error}")
                 self._close()
                 found = {}
                 up.add_metric([], 0)
             else:
+                self._problem = None
                 up.add_metric([], 1)
         for table, each in found.items():
             known.add_metric([table], int(each.resolved_ms is not None))
@@ -125,10 +131,15 @@ class _Ages(Collector):
         """None in advance: to register it must not ask Pulsar."""
         return []
 
+    def _report(self, problem: str) -> None:
+        if problem != self._problem:
+            click.echo(f"cdc resolved: {problem}", err=True)
+        self._problem = problem
+
     def _close(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
 
 
 def _page(ages: _Ages) -> bytes:

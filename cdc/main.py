@@ -41,6 +41,8 @@ _COMMANDS: Final = {
     "trace": ("cdc.commands.trace", "trace", "Show where the changes of one row went."),
 }
 
+_OF_SPARK: Final = ("pyspark", "py4j", "pandas", "pyarrow")
+
 
 class _LazyGroup(HelpfulGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -101,6 +103,13 @@ def run(command: click.Command, name: str) -> NoReturn:
         for line in str(error).splitlines():
             print(f"{name}: {line}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _OF_SPARK:
+            raise
+        if debug:
+            traceback.print_exc()
+        print(f"{name}: {error.name} is not installed; pip install 'cassandra-cdc[spark]'", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

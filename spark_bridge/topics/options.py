@@ -13,7 +13,6 @@ from pydantic.alias_generators import to_camel
 from clients.client_credentials import ClientCredentials
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION, dead_letters_topic, full_topic_name
-from spark_bridge.spark_line import HAS_ADMISSION_CONTROL
 from spark_bridge.topics.positions import parse_time_ms
 
 __all__ = ["BridgeOptions", "option_texts"]
@@ -214,7 +213,7 @@ def _problems_together(known: Mapping[str, str]) -> list[ConfigProblem]:
     if len(given) > 1:
         reason = f"and {' and '.join(given[1:])} are given; give only one of them"
         problems.append(ConfigProblem(option=given[0], reason=reason))
-    if limits and not HAS_ADMISSION_CONTROL and "checkpointLocation" not in known:
+    if limits and "checkpointLocation" not in known and not _has_admission_control():
         reason = "needs checkpointLocation, that of the query, which has its position (PySpark 4.2 needs none)"
         problems.append(ConfigProblem(option=limits[0], reason=reason))
     if known.get("authPluginClassName") == OAUTH2_PLUGIN and "authParams" in known:
@@ -223,6 +222,13 @@ def _problems_together(known: Mapping[str, str]) -> list[ConfigProblem]:
         except ConfigError as error:
             problems += error.problems
     return problems
+
+
+def _has_admission_control() -> bool:
+    # `cdc status` and `cdc resolved` reach Pulsar by these options, where no PySpark is installed.
+    from spark_bridge.spark_line import HAS_ADMISSION_CONTROL
+
+    return HAS_ADMISSION_CONTROL
 
 
 def _full_name(name: str) -> str:

@@ -33,6 +33,8 @@ class _Server(LocalServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # a connection serves many requests
+
     def do_GET(self) -> None:
         """The page of the path, whatever follows its `?`; without one 404."""
         server = self.server

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import pytest
 
 from cdc.health.doctor import _functions_worker
-from cdc.health.findings import Finding, Level
+from cdc.health.findings import Finding, Level, ok
 from cdc.health.line_config import LineConfig
-from cdc.health.pulsar_service import PulsarService
+from cdc.health.pulsar_service import PulsarService, PulsarServiceError
+from cdc.health.tables import gaps
+from schemas.gap_record import GapRecord, encode_gap
 from tests.servers.pages import Page, page, serving
 
 _GOLDEN: Final = Path(__file__).parents[2] / "golden" / "health"
@@ -93,3 +96,58 @@ def test_a_worker_that_is_not_enabled_or_refuses_has_its_own_remedy() -> None:
     )
     assert refused.level is Level.FAILURE
     assert refused.remedy == "pulsar-admin namespaces grant-permission --role ROLE --actions sources public/default"
+
+
+_GAPS: Final = "/admin/v2/persistent/public/default/cdc-events-gaps"
+_PEEKED: Final = f"{_GAPS}/subscription/sub/position"
+
+
+def _gap(number: int) -> GapRecord:
+    return GapRecord(
+        node_id=UUID(int=1), keyspace="shop", table=f"t{number}", table_id=UUID(int=2), first_segment_id=1,
+        first_position=0, last_segment_id=2, from_ms=None, to_ms=1_795_000_000_000, detected_ms=1_795_000_000_001,
+        reason="2 segments went",
+    )  # fmt: skip
+
+
+def _gap_pages(records: Sequence[GapRecord]) -> dict[str, Page]:
+    """As a broker answers for a topic without partitions on which these wait."""
+    stats = {"subscriptions": {"sub": {"msgBacklog": len(records), "consumers": []}}}
+    messages = {f"{_PEEKED}/{place}": Page(encode_gap(each)) for place, each in enumerate(records, 1)}
+    return {f"{_GAPS}/partitions": page({"partitions": 0}), f"{_GAPS}/stats": page(stats), **messages}
+
+
+def _gaps(pages: Mapping[str, Page]) -> list[Finding]:
+    with serving(pages) as url:
+        config = _line(url, eventsSubscriptionName="sub")
+        with PulsarService(config) as service:
+            return gaps(service, config, 0.0)
+
+
+def test_gaps_are_counted_however_many_records_wait() -> None:
+    """The record that closes one may be the last of more than a thousand."""
+    opened = [_gap(number) for number in range(550)]
+    closed = [each.closed(1_795_000_002_000, "3 rows were sent again") for each in opened]
+    assert _gaps(_gap_pages([*opened, *closed])) == [ok("", "none is open, 550 are closed", gaps=0)]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_who_may_not_read_gap_records_is_not_told_that_none_is_open(status: int) -> None:
+    """Nor to clear the backlog: the remedy is the right to consume."""
+    [found] = _gaps({**_gap_pages([_gap(1)]), f"{_PEEKED}/1": page({"reason": "no permission"}, status)})
+    assert found.level is Level.FAILURE
+    assert found.text.startswith("whether a gap is open is not known: ")
+    assert found.remedy == (
+        "pulsar-admin topics grant-permission --role ROLE --actions consume persistent://public/default/cdc-events-gaps"
+    )
+
+
+def test_an_error_of_the_broker_is_no_end_of_the_gap_records() -> None:
+    """Only a message that is not there is."""
+    records = [_gap(number) for number in range(3)]
+    with pytest.raises(PulsarServiceError, match="answers 500"):
+        _gaps({**_gap_pages(records), f"{_PEEKED}/2": page({"reason": "bookkeeper"}, 500)})
+    pages = _gap_pages(records)
+    del pages[f"{_PEEKED}/3"]
+    [found] = _gaps(pages)
+    assert found.text.startswith("whether a gap is open is not known: of 3 messages 2 were read. 2 gaps are open")

@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -18,6 +18,7 @@ import httpx
 import psutil
 
 from cdc.health.findings import Finding, Level, as_bytes, as_duration, failure, ok, warning
+from cdc.health.status_content import checked_status, seconds_of
 from change_agent.reporting.process_space import process_space
 from schemas.errors import CdcError
 
@@ -42,21 +43,24 @@ class NoStatusError(CdcError):
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """`place` is where it was found: a working directory or a URL."""
+    """`place` is where it was found: a working directory or a URL. `answered_s`: the time at the agent's machine when it
+    answered, in seconds of the epoch; None for a file, and where the answer does not say.
+    """
 
     place: str
     content: Mapping[str, Any]
+    answered_s: float | None = None
 
     @classmethod
     def of_folder(cls, directory: Path) -> Self:
         """Of a working directory on this machine, which need not be writable. Raises NoStatusError."""
         path = directory / "status.json"
         try:
-            return cls(str(directory), json.loads(path.read_text(encoding="utf-8")))
+            return cls(str(directory), checked_status(json.loads(path.read_text(encoding="utf-8"))))
         except FileNotFoundError as error:
             raise NoStatusError(f"{path} does not exist: no agent ever ran with this working directory") from error
         except (OSError, ValueError) as error:
-            raise NoStatusError(f"{path} cannot be read ({error})") from error
+            raise NoStatusError(f"{path} cannot be read, or is no agent's status ({error})") from error
 
     @classmethod
     def of_url(cls, url: str) -> Self:
@@ -67,9 +71,15 @@ class AgentStatus:
                 raise NoStatusError(
                     f"{url} has no /status: it waits for the end of another agent, or is of an earlier version (see {url}/readyz)"
                 )
-            return cls(url, answer.raise_for_status().json())
+            if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE and answer.content.strip() == b"{}":
+                raise NoStatusError(f"{url} answers, and has written no status yet: it starts (see {url}/readyz)")
+            answer.raise_for_status()
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise NoStatusError(f"{url} does not answer ({str(error) or type(error).__name__})") from error
+        try:
+            return cls(url, checked_status(answer.json()), _date_of(answer))
+        except ValueError as error:
+            raise NoStatusError(f"{url} answers, but {url}/status is no agent's status ({error})") from error
 
     @property
     def node_id(self) -> str | None:
@@ -92,12 +102,20 @@ class AgentStatus:
         return _number(self._part("progress").get(name, 0))
 
     def age_s(self, now_s: float) -> float:
-        """Seconds since it was written."""
-        return now_s - datetime.fromisoformat(str(self.content["time"])).timestamp()
+        """Seconds since it was written. Where the agent has answered, by its own clock: another machine's may differ."""
+        return (now_s if self.answered_s is None else self.answered_s) - seconds_of(self.content["time"])
 
     def is_current(self, now_s: float) -> bool:
         """Whether its values are current: it is not old, and its agent is not known to have ended since."""
         return self.age_s(now_s) <= STALE_S and not self._has_ended
+
+    @property
+    def _is_remote(self) -> bool:
+        return self.place.startswith(("http://", "https://"))
+
+    @property
+    def _its_disk(self) -> str:
+        return "the disk of cdcWorkingDir on that machine" if self._is_remote else f"the disk of {self.place}"
 
     @property
     def _has_ended(self) -> bool:
@@ -136,6 +154,10 @@ class AgentStatus:
 
     def _stale(self, now_s: float) -> Finding:
         pid, age = int(_number(self.content["pid"])), as_duration(self.age_s(now_s))
+        if self._is_remote:
+            clock = "" if self.answered_s is not None else " by the clock of this machine, which may differ"
+            text = f"answers, but wrote no status for {age}{clock}"
+            return failure(self.place, text, "see its log on that machine; restart it if its threads hang")
         if not self.process_exists:
             text = f"does not run; process {pid} wrote its last status {age} ago"
             return failure(
@@ -186,7 +208,7 @@ class AgentStatus:
     def _writes(self) -> Iterator[Finding]:
         failed, last_s = self.number("write_failures"), self.number("last_write_failure_timestamp_seconds")
         # Both times are the agent's: another machine's clock may differ.
-        ago_s = datetime.fromisoformat(str(self.content["time"])).timestamp() - last_s
+        ago_s = seconds_of(self.content["time"]) - last_s
         if failed and (not last_s or ago_s < _WRITABLE_AGAIN_S):
             # An agent of an earlier version does not say when.
             last = f", the last one {as_duration(max(0.0, ago_s))} before this status" if last_s else ""
@@ -245,3 +267,10 @@ def _list(value: object) -> list[object]:
 def _number(value: object) -> float:
     assert isinstance(value, int | float)
     return value
+def _date_of(answer: httpx.Response) -> float | None:
+    try:
+        return parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    except (KeyError, ValueError):
+        return None
+
+

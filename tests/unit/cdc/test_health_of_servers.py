@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
 import pytest
 
+from cdc.health.agent_status import AgentStatus, NoStatusError
 from cdc.health.doctor import _functions_worker
 from cdc.health.findings import Finding, Level, ok
 from cdc.health.line_config import LineConfig
@@ -151,3 +153,58 @@ def test_an_error_of_the_broker_is_no_end_of_the_gap_records() -> None:
     del pages[f"{_PEEKED}/3"]
     [found] = _gaps(pages)
     assert found.text.startswith("whether a gap is open is not known: of 3 messages 2 were read. 2 gaps are open")
+
+
+_WRITTEN_S: Final = datetime.fromisoformat(_recorded("agent-status")["time"]).timestamp()
+
+
+def _asked(answer: Page) -> AgentStatus:
+    with serving({"/status": answer}) as url:
+        return AgentStatus.of_url(url)
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
+def test_the_age_of_an_agents_status_is_measured_by_its_own_clock(ahead_s: float) -> None:
+    """The clock of the machine that asks may be another one."""
+    body = (_GOLDEN / "agent-status.json").read_bytes()
+    [well] = _asked(Page(body)).findings(_WRITTEN_S + ahead_s)
+    assert (well.level, well.text) == (Level.OK, "runs, lag 0 B, 0.0 s; 0 events/s")
+    [silent] = _asked(Page(body, date="Mon, 23 Nov 2026 17:12:05 GMT")).findings(_WRITTEN_S + ahead_s)
+    assert (silent.level, silent.text) == (Level.FAILURE, "answers, but wrote no status for 2 min")
+
+
+@pytest.mark.parametrize("date", [None, "yesterday"])
+def test_without_the_date_of_its_answer_the_clock_of_this_machine_counts(date: str | None) -> None:
+    """Which the finding says."""
+    status = _asked(Page((_GOLDEN / "agent-status.json").read_bytes(), date=date))
+    assert [each.level for each in status.findings(_WRITTEN_S + 1)] == [Level.OK]
+    [silent] = status.findings(_WRITTEN_S + 120)
+    assert silent.text == "answers, but wrote no status for 2 min by the clock of this machine, which may differ"
+
+
+_OTHERS: Final = [
+    {},
+    [],
+    {"database": "ok", "version": "11.0"},  # Grafana, which has the port of docs' examples
+    {**_recorded("agent-status"), "time": "soon"},
+    {**_recorded("agent-status"), "metrics": {"parked": "three"}},
+    {**_recorded("agent-status"), "topics": {"shop.orders": None}},
+]
+
+
+@pytest.mark.parametrize("content", _OTHERS, ids=range(len(_OTHERS)))
+def test_what_is_no_status_of_an_agent_is_reported_as_such(content: object, tmp_path: Path) -> None:
+    """At its address another program may answer, and its file may be damaged."""
+    with pytest.raises(
+        NoStatusError, match=r"^http://127.0.0.1:\d+ answers, but .*/status is no agent's status \(.+\)$"
+    ):
+        _asked(page(content))
+    (tmp_path / "status.json").write_text(json.dumps(content))
+    with pytest.raises(NoStatusError, match=r"status\.json cannot be read, or is no agent's status \(.+\)$"):
+        AgentStatus.of_folder(tmp_path)
+
+
+def test_an_agent_that_starts_has_no_status_yet() -> None:
+    """It answers 503 and `{}`."""
+    with pytest.raises(NoStatusError, match="answers, and has written no status yet"):
+        _asked(Page(b"{}\n", 503))

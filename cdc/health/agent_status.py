@@ -137,7 +137,7 @@ class AgentStatus:
         if not self.is_current(now_s):
             yield self._stale(now_s)
             return
-        found = [*self._stages(), *self._losses(), *self._writes(), *self._disk(), *self._topics()]
+        found = [*self._stages(), *self._losses(), *self._kept(), *self._writes(), *self._disk(), *self._topics()]
         if not any(each.level is Level.FAILURE for each in found):
             yield ok(self.place, self.summary(), **self._facts())
         yield from found
@@ -166,7 +166,7 @@ class AgentStatus:
         room = shutil.disk_usage(self.place).free
         if room < _LITTLE_DISK:
             text = f"process {pid} has not written its status for {age}: its disk is full, {as_bytes(room)} are free"
-            return failure(self.place, text, f"make room on the disk of {self.place}; it continues by itself")
+            return failure(self.place, text, f"make room on {self._its_disk}; it continues by itself")
         text = f"process {pid} exists, and has not written its status for {age}"
         return failure(self.place, text, "see its log; if a signal stopped it, send SIGCONT; else restart it")
 
@@ -189,18 +189,40 @@ class AgentStatus:
             yield warning(self.place, "cdc_raw cannot be locked: a second agent would not be kept out", remedy)
 
     def _losses(self) -> Iterator[Finding]:
+        """What was counted since the agent's start. It is open while a table's progress stands still: each loss stops that,
+        until it is closed."""
+        for text, remedy in self._counted_losses():
+            if self._stands_still:
+                yield failure(self.place, text, remedy)
+            else:
+                yield warning(self.place, text, f"{remedy}; the count remains until the agent's next start")
+
+    @property
+    def _stands_still(self) -> bool:
+        """Whether a resolved timestamp does. Not known, and False, of an agent that reports none."""
+        published: Mapping[str, Mapping[str, object]] = self.content.get("published_until", {})
+        return any(each["stopped"] for each in published.values())
+
+    def _counted_losses(self) -> Iterator[tuple[str, str]]:
         if lost := self.number("segments_gone_unread"):
-            text = f"{lost:,.0f} segments disappeared from cdc_raw unread: changes are lost"
-            yield failure(self.place, text, "`cdc spark resync` sends these changes again and closes the gaps")
+            text = f"{lost:,.0f} segments disappeared from cdc_raw unread since its start: changes are lost"
+            yield text, "`cdc spark resync` sends these changes again and closes the gaps"
         if broken := self.number("segments_unreadable"):
-            text = f"{broken:,.0f} segments could not be read; they are in error/"
-            yield failure(self.place, text, "see its log, then `cdc agent reprocess`, or `cdc spark verify` the tables")
+            text = f"{broken:,.0f} segments could not be read since its start; those that were moved are in error/"
+            remedy = "see its log, then `cdc agent reprocess`, or `cdc spark verify` the tables; then `cdc agent resume-progress`"
+            yield text, remedy
         if wrong := self.number("corrupt_entries"):
-            text = f"{wrong:,.0f} entries of the commit log have a wrong checksum"
-            yield failure(self.place, text, "check the node's disk, and `cdc spark verify` its tables")
+            text = f"{wrong:,.0f} entries of the commit log had a wrong checksum since its start"
+            yield text, "check the node's disk, and `cdc spark verify` its tables; then `cdc agent resume-progress`"
+
+    def _kept(self) -> Iterator[Finding]:
+        """What is not published yet, and is not lost."""
         if parked := self.number("parked"):
             text = f"{parked:,.0f} mutations are parked: they cannot be decoded yet"
-            yield warning(self.place, text, f"cdc parked --working-dir {self.place} gives the reason; they are retried")
+            command = f"cdc parked --working-dir {self.place}"
+            if self._is_remote:
+                command = "on that machine, `cdc parked --config agent.yaml`"
+            yield warning(self.place, text, f"{command} gives the reason; they are retried")
         if large := self.number("events_too_large"):
             text = f"{large:,.0f} events were larger than the broker accepts, and are kept on disk"
             yield warning(self.place, text, "raise maxMessageSize of Pulsar, then restart the agent")
@@ -213,7 +235,7 @@ class AgentStatus:
             # An agent of an earlier version does not say when.
             last = f", the last one {as_duration(max(0.0, ago_s))} before this status" if last_s else ""
             text = f"{failed:,.0f} writes to its working directory failed since its start{last}"
-            yield warning(self.place, text, f"make room on the disk of {self.place}; each write is tried again")
+            yield warning(self.place, text, f"make room on {self._its_disk}; each write is tried again")
 
     def _disk(self) -> Iterator[Finding]:
         used, limit = self.number("cdc_raw_bytes"), self.number("cdc_raw_limit_bytes")
@@ -226,8 +248,9 @@ class AgentStatus:
             make = failure if seconds < _SOON_S else warning
             yield make(self.place, f"cdc_raw is full in {as_duration(seconds)} at the rate of the last minute", remedy)
         if self.number("spill_failures"):
-            text = f"{self.number('spill_failures'):,.0f} times a segment could not be moved out of cdc_raw"
-            yield warning(self.place, text, "make room in spillDir, and check its permissions")
+            text = f"{self.number('spill_failures'):,.0f} times since its start a segment could not be moved out of cdc_raw"
+            remedy = "make room in spillDir, and check its permissions; the count remains until the agent's next start"
+            yield warning(self.place, text, remedy)
 
     def _topics(self) -> Iterator[Finding]:
         failing = {table: each for table, each in self.topics.items() if not each["is_usable"] or each["problem"]}
@@ -249,6 +272,13 @@ class AgentStatus:
         return found
 
 
+def _date_of(answer: httpx.Response) -> float | None:
+    try:
+        return parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    except (KeyError, ValueError):
+        return None
+
+
 def _is_agent(pid: int) -> bool:
     """Whether the process is there, and not another one that got its number."""
     try:
@@ -267,10 +297,3 @@ def _list(value: object) -> list[object]:
 def _number(value: object) -> float:
     assert isinstance(value, int | float)
     return value
-def _date_of(answer: httpx.Response) -> float | None:
-    try:
-        return parsedate_to_datetime(answer.headers["Date"]).timestamp()
-    except (KeyError, ValueError):
-        return None
-
-

@@ -228,9 +228,36 @@ def test_failed_writes_are_told_until_nothing_has_failed_for_a_minute(ago_s: flo
 def test_two_troubles_of_an_agent_are_two_findings() -> None:
     """Each with its remedy, and none of them "ok"."""
     metrics = {**_recorded("agent-status")["metrics"], "segments_gone_unread": 3}
-    found = _agent(1, cassandra_problem="Cassandra at 127.0.0.1 port 9042: refused", metrics=metrics)
+    stopped = {"shop.orders": {"time_ms": 1, "stopped": "3 segments disappeared"}}
+    found = _agent(
+        1, cassandra_problem="Cassandra at 127.0.0.1 port 9042: refused", metrics=metrics, published_until=stopped
+    )
     assert [each.level for each in found] == [Level.FAILURE, Level.FAILURE]
     assert all(each.remedy for each in found)
+
+
+@pytest.mark.parametrize("name", ["segments_gone_unread", "segments_unreadable", "corrupt_entries"])
+def test_a_loss_is_a_failure_until_no_table_stands_still(name: str) -> None:
+    """The counters stay until the agent's next start, long after the gaps were closed."""
+    metrics = {**_recorded("agent-status")["metrics"], name: 3}
+    tables = {"shop.parts": {"time_ms": 1, "stopped": None}, "shop.orders": {"time_ms": None, "stopped": "lost"}}
+    [open_one] = _agent(1, metrics=metrics, published_until=tables)
+    assert (open_one.level, "next start" in open_one.remedy) == (Level.FAILURE, False)
+    tables["shop.orders"] = {"time_ms": 1, "stopped": None}
+    for known in ({"published_until": tables}, {"published_until": {}}, {}):
+        [well, closed] = _agent(1, metrics=metrics, **known)
+        assert (well.level, closed.level) == (Level.OK, Level.WARNING)
+        assert "since its start" in closed.text
+        assert closed.remedy == f"{open_one.remedy}; the count remains until the agent's next start"
+
+
+def test_remedies_of_an_agent_of_another_machine_name_no_folder_here() -> None:
+    """Its place is a URL, and no path of a disk."""
+    metrics = {**_recorded("agent-status")["metrics"], "parked": 3, "write_failures": 2}
+    url = "http://10.0.0.1:9465"
+    remedies = [each.remedy for each in _agent(1, url, metrics=metrics) if each.level is not Level.OK]
+    assert len(remedies) == 2
+    assert all("on that machine" in each and url not in each for each in remedies)
 
 
 def test_an_agent_may_be_asked_over_http() -> None:

@@ -12,6 +12,7 @@ from cdc.health.pulsar_service import NotThereError, PulsarService
 __all__ = ["mirror_finding"]
 
 _LATE_S: Final = 600.0
+_BEGINNING: Final = (-1, -1)
 
 
 def mirror_finding(service: PulsarService, target: str, now_s: float) -> Finding:
@@ -19,6 +20,7 @@ def mirror_finding(service: PulsarService, target: str, now_s: float) -> Finding
     try:
         from spark_bridge.jobs.state_file import newest_state
         from spark_bridge.reading.folders import FsspecFolder
+        from spark_bridge.topics.positions import topic_of
     except ImportError as error:
         return warning(target, f"not checked: {error.name} is not installed", "pip install 'cassandra-cdc[spark]'")
     try:
@@ -29,25 +31,47 @@ def mirror_finding(service: PulsarService, target: str, now_s: float) -> Finding
         return failure(
             target, "no mirror was ever written there", "run cdc spark mirror, or correct mirrors in line.yaml"
         )
-    return judged_mirror(target, json.loads(stored), lambda topic: _end(service, topic), now_s)
+    state = json.loads(stored)
+    topics = {topic for topic, number in map(topic_of, state["positions"]) if number >= 0}
+    partitions = [f"{topic}-partition-{number}" for topic in topics for number in range(_partitions(service, topic))]
+    return judged_mirror(target, state, lambda topic: _end(service, topic), now_s, partitions)
 
 
-def judged_mirror(target: str, state: Mapping[str, Any], end_of: Any, now_s: float) -> Finding:
-    """By its state and the last entry of each topic partition, None for one that is gone."""
+def judged_mirror(
+    target: str, state: Mapping[str, Any], end_of: Any, now_s: float, partitions: Sequence[str] = ()
+) -> Finding:
+    """By its state and the last entry of each topic partition, None for one that is gone.
+
+    `partitions`: those that the topic has now; the mirror may not know all of them.
+    """
     positions: Mapping[str, Sequence[int]] = state["positions"]
-    ends = {name: end_of(name) for name in positions}
+    ends = {name: end_of(name) for name in sorted({*positions, *partitions})}
     behind = [
-        name for name, end in ends.items() if end is not None and end[1] >= 0 and end > tuple(positions[name][:2])
+        name
+        for name, end in ends.items()
+        if end is not None and end[1] >= 0 and end > tuple(positions.get(name, _BEGINNING)[:2])
     ]
+    gone = [name for name in positions if ends[name] is None]
     clock_s = float(state.get("clock_s") or 0)
     age = as_duration(max(0.0, now_s - clock_s)) if clock_s else "long"
-    facts = {"epoch": state["epoch"], "partitions": len(positions), "partitions_behind": len(behind)}
+    facts = {"epoch": state["epoch"], "partitions": len(ends), "partitions_behind": len(behind)}
+    if gone:
+        text = f"its topic does not exist: {gone[0]}" + (f", and {len(gone) - 1} partitions more" if gone[1:] else "")
+        remedy = "fill it again with cdc spark backfill, then run cdc spark mirror --rebuild; or correct mirrors in line.yaml"
+        return failure(target, text, remedy, **facts)
     if not behind:
         return ok(target, f"has every record, micro-batch {state['epoch']}", **facts)
-    text = f"lacks records of {len(behind)} of {len(positions)} topic partitions; its last micro-batch was {age} ago"
+    text = f"lacks records of {len(behind)} of {len(ends)} topic partitions; its last micro-batch was {age} ago"
     if now_s - clock_s > _LATE_S:
         return warning(target, text, "start cdc spark mirror (--follow keeps it running)", **facts)
     return ok(target, text, **facts)
+
+
+def _partitions(service: PulsarService, topic: str) -> int:
+    try:
+        return service.partitions(topic)
+    except NotThereError:
+        return 0
 
 
 def _end(service: PulsarService, topic: str) -> tuple[int, int] | None:

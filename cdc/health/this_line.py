@@ -28,10 +28,16 @@ def line_of(path: Path | None, sandbox: Path | None = None) -> LineConfig:
         return LineConfig.load(path)
     folder = sandbox or platformdirs.user_data_path("cassandra-cdc", appauthor=False) / "sandbox"
     state = read_state(folder)
-    config = LineConfig.from_mapping({} if state is None else _of_sandbox(folder, state))
+    config = LineConfig.from_mapping({} if state is None or not _runs(state) else _of_sandbox(folder, state))
     configs = {each.config for each in local_agents()}
     here = tuple(sorted(str(each) for each in configs if admin_url_of(each) == config.pulsar_admin_url))
     return config.model_copy(update={"agents": here})
+
+
+def _runs(state: SandboxState) -> bool:
+    """Whether one of its processes does; the file stays when a sandbox has ended."""
+    processes = [state.supervisor, *(server.process for server in state.servers)]
+    return any(each is not None and each.process() is not None for each in processes)
 
 
 def _of_sandbox(folder: Path, state: SandboxState) -> dict[str, object]:

@@ -1,0 +1,45 @@
+"""Which servers a command means that is given no line.yaml."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cdc.health.this_line import line_of
+from cdc.sandbox.state import ProcessId, SandboxState, ServerState, write_state
+
+
+@pytest.fixture
+def ended() -> ProcessId:
+    """A process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        return ProcessId.of(process.pid)
+
+
+def _admin_url(folder: Path, supervisor: ProcessId, server: ProcessId | None) -> str:
+    pulsar = ServerState(
+        name="pulsar", version="4.0.0", address="127.9.9.9", ports={"broker": 6651, "web": 8081}, details={}, log="",
+        process=server,
+    )  # fmt: skip
+    state = SandboxState(
+        cassandra="5.0", nodes=1, pulsar=True, address_prefix="127.9.9", supervisor=supervisor, servers=(pulsar,)
+    )
+    write_state(folder, state)
+    return line_of(None, folder).pulsar_admin_url
+
+
+def test_a_sandbox_that_has_ended_is_not_meant(tmp_path: Path, ended: ProcessId) -> None:
+    """Its file stays in its folder. The servers are then those on localhost."""
+    assert _admin_url(tmp_path, ended, ended) == "http://localhost:8080"
+    assert _admin_url(tmp_path, ended, None) == "http://localhost:8080"
+
+
+def test_a_sandbox_is_meant_while_one_of_its_processes_runs(tmp_path: Path, ended: ProcessId) -> None:
+    """One whose servers were killed, too, and one whose supervisor was."""
+    here = ProcessId.of(os.getpid())
+    assert _admin_url(tmp_path, here, ended) == "http://127.9.9.9:8081"
+    assert _admin_url(tmp_path, ended, here) == "http://127.9.9.9:8081"

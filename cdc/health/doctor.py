@@ -318,11 +318,18 @@ def _grant(right: str, config: LineConfig) -> str:
 
 
 def agent_machine(place: str) -> Iterator[Finding]:
-    """Folders and disks of an agent of this machine, by its agent.yaml or working directory."""
+    """Folders and disks of an agent of this machine, by its agent.yaml or working directory; none of one with a URL."""
+    if place.startswith(("http://", "https://")):
+        return
     path = Path(place)
-    if path.is_dir():
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except OSError as error:
+        yield failure(place, f"cannot be read ({error.strerror})", "run this as the agent's user")
+        return
+    if is_folder:
         yield from _disk(path)
-    elif path.is_file():
+    elif is_file:
         try:
             config = AgentConfig.load(path)
         except ConfigError as error:
@@ -330,6 +337,9 @@ def agent_machine(place: str) -> Iterator[Finding]:
                 yield failure(place, str(problem), "correct it there, or run this as the agent's user")
             return
         yield from _machine(config)
+    else:
+        text = "does not exist; an agent is named by its working directory, its agent.yaml or a URL"
+        yield failure(place, text, "start it, or correct agents in line.yaml")
 
 
 def _machine(config: AgentConfig) -> Iterator[Finding]:

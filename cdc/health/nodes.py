@@ -42,7 +42,7 @@ def agents(config: LineConfig, now_s: float) -> tuple[list[Finding], list[AgentS
 def _silent(place: str, problem: str, here: Sequence[LocalAgent]) -> Finding:
     """Of an agent without a status: it does not run, or it runs here and has not written one yet."""
     path = Path(place)
-    with suppress(ConfigError):
+    with suppress(ConfigError, OSError):
         folder = (AgentConfig.working_dir_of(path) if path.is_file() else path).resolve()
         running = next((each for each in here if each.working_dir == folder), None)
         if running is not None:
@@ -57,7 +57,7 @@ def _status(place: str) -> AgentStatus | str:
             return AgentStatus.of_url(place)
         path = Path(place)
         return AgentStatus.of_folder(AgentConfig.working_dir_of(path) if path.is_file() else path)
-    except (NoStatusError, ConfigError) as error:
+    except (NoStatusError, ConfigError, OSError) as error:
         return str(error)
 
 

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from cdc.health.agent_status import AgentStatus, NoStatusError
-from cdc.health.doctor import captured_tables
+from cdc.health.doctor import agent_machine, captured_tables
 from cdc.health.findings import Finding, Level, Section, failure, level_of, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import judged_mirror
@@ -290,6 +290,26 @@ def test_a_mirror_is_judged_by_the_ends_of_its_topic() -> None:
     assert judged_mirror("/m", state, {"a": (5, 9), "b": (6, 2)}.get, _NOW_S + 3600).level is Level.OK
 
 
+def test_a_mirror_whose_topic_is_gone_has_not_every_record() -> None:
+    """Also if that is one partition of several."""
+    state = {"epoch": 7, "clock_s": _NOW_S - 5, "positions": {"a": [5, 9, -1], "b": [6, 2, 0]}}
+    gone = judged_mirror("/m", state, {"b": (6, 2)}.get, _NOW_S)
+    assert (gone.level, gone.text) == (Level.FAILURE, "its topic does not exist: a")
+    both = judged_mirror("/m", state, {}.get, _NOW_S)
+    assert (both.level, both.text) == (Level.FAILURE, "its topic does not exist: a, and 1 partitions more")
+
+
+def test_a_mirror_lacks_the_records_of_partitions_that_were_added() -> None:
+    """One without a record has nothing that is missing."""
+    state = {"epoch": 7, "clock_s": _NOW_S - 5, "positions": {"a": [5, 9, -1]}}
+    ends = {"a": (5, 9), "b": (6, 0), "c": (7, -1)}
+    late = judged_mirror("/m", state, ends.get, _NOW_S + 3600, ["a", "b", "c"])
+    assert (late.level, late.facts["partitions_behind"]) == (Level.WARNING, 1)
+    assert late.text.startswith("lacks records of 1 of 3 topic partitions")
+    well = judged_mirror("/m", state, {**ends, "b": (6, -1)}.get, _NOW_S + 3600, ["a", "b", "c"])
+    assert well.level is Level.OK
+
+
 _SECTIONS = [
     Section(title="servers", findings=[ok("Cassandra", "1 node, 5.0.9"), ok("Pulsar", "answers")]),
     Section(
@@ -343,6 +363,15 @@ def test_a_wanted_table_without_cdc_is_named_however_many_others_there_are() -> 
     [_, *others, rest] = captured_tables(schema, [])
     assert [each.level for each in others] == [Level.WARNING] * 20
     assert "11 tables more without cdc" in rest.text
+
+
+def test_the_doctor_does_not_pass_an_agent_that_is_not_there(tmp_path: Path) -> None:
+    """An agent with a URL is of another machine; any other place is a path of this one."""
+    assert list(agent_machine("http://127.0.0.1:9465")) == []
+    [folder] = agent_machine(str(tmp_path))
+    assert folder.subject == str(tmp_path)
+    [mistyped] = agent_machine(str(tmp_path / "agnet.yaml"))
+    assert (mistyped.level, mistyped.remedy) == (Level.FAILURE, "start it, or correct agents in line.yaml")
 
 
 def test_a_keyspace_whose_writes_are_not_logged_is_named_with_the_statement() -> None:

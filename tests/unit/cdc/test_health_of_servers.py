@@ -15,6 +15,7 @@ from cdc.health.agent_status import AgentStatus, NoStatusError
 from cdc.health.doctor import _functions_worker
 from cdc.health.findings import Finding, Level, ok
 from cdc.health.line_config import LineConfig
+from cdc.health.mirrors import mirror_finding
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.tables import gaps
 from schemas.gap_record import GapRecord, encode_gap
@@ -208,3 +209,24 @@ def test_an_agent_that_starts_has_no_status_yet() -> None:
     """It answers 503 and `{}`."""
     with pytest.raises(NoStatusError, match="answers, and has written no status yet"):
         _asked(Page(b"{}\n", 503))
+
+
+def test_partitions_that_a_mirror_does_not_know_are_asked_for(tmp_path: Path) -> None:
+    """The topic had two when the mirror was written."""
+    names = [f"persistent://public/default/data-shop.orders-partition-{number}" for number in range(3)]
+    paths = [f"/admin/v2/persistent/public/default/{name.rpartition('/')[2]}/lastMessageId" for name in names]
+    state = {"epoch": 7, "clock_s": 0, "positions": {names[0]: [5, 9, -1], names[1]: [6, 2, 0]}}
+    (tmp_path / "applied").mkdir()
+    (tmp_path / "applied" / "7.json").write_text(json.dumps(state))
+    ends = [{"ledgerId": 5, "entryId": 9}, {"ledgerId": 6, "entryId": 2}, {"ledgerId": 7, "entryId": 3}]
+    pages = {
+        "/admin/v2/persistent/public/default/data-shop.orders/partitions": page({"partitions": 3}),
+        **{path: page(end) for path, end in zip(paths, ends, strict=True)},
+    }
+
+    def found(pages: Mapping[str, Page]) -> Finding:
+        with serving(pages) as url, PulsarService(_line(url)) as service:
+            return mirror_finding(service, str(tmp_path), _WRITTEN_S)
+
+    assert found(pages).text.startswith("lacks records of 1 of 3 topic partitions")
+    assert found({}).text == f"its topic does not exist: {names[0]}, and 1 partitions more"

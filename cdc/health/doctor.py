@@ -282,7 +282,7 @@ def _functions_worker(service: PulsarService, config: LineConfig) -> Iterator[Fi
 def _workers(service: PulsarService) -> Iterator[Finding]:
     """Raises PulsarServiceError where no worker serves. Only a superuser may list workers; sources need no such right."""
     try:
-        workers = service.ask("/v2/worker/cluster")
+        workers = service.workers()
         service.ask("/v2/worker/cluster/leader/ready")
     except PulsarServiceError as error:
         if not error.is_refusal:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
+from change_agent.configuration.cassandra_yaml import YAML_ERRORS, yaml_problem
 from change_agent.configuration.option_types import Names, TablePatterns, TopicPrefix
 from change_agent.configuration.server_options import CassandraOptions, PulsarOptions, read_secrets
 from schemas.errors import ConfigError, ConfigProblem
@@ -70,8 +71,8 @@ class LineConfig(CassandraOptions, PulsarOptions):
             loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError.of("--config", f"{path} cannot be read ({error})") from error
-        except yaml.YAMLError as error:
-            raise ConfigError.of("--config", f"{path} is not YAML ({' '.join(str(error).split())})") from error
+        except YAML_ERRORS as error:
+            raise ConfigError.of("--config", f"{path} is not YAML ({yaml_problem(error)})") from None
         if not isinstance(loaded, dict | None):
             raise ConfigError.of("--config", f"{path} has no options; write `name: value` lines")
         return cls.from_mapping({str(name): value for name, value in (loaded or {}).items()})

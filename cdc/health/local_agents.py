@@ -13,6 +13,7 @@ import psutil
 import yaml
 
 from cdc.health.findings import Finding, warning
+from change_agent.configuration.cassandra_yaml import YAML_ERRORS
 from change_agent.configuration.config import AgentConfig
 from schemas.errors import ConfigError
 
@@ -51,7 +52,7 @@ def admin_url_of(agent_yaml: Path) -> str | None:
     """The admin service that an agent uses; None where its file cannot be read."""
     try:
         loaded = yaml.safe_load(agent_yaml.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+    except (OSError, *YAML_ERRORS):
         return None
     default = AgentConfig.model_fields["pulsar_admin_url"].default
     return str(loaded.get("pulsarAdminUrl", default)).rstrip("/") if isinstance(loaded, dict) else None

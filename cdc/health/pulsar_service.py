@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -24,6 +24,10 @@ _RESTART_TIMEOUT_S: Final = 60.0
 # Each message is a request.
 _PEEKS: Final = 8
 _PEEKED_TOGETHER: Final = 64
+
+_IS_IT: Final = "is it Pulsar's admin service?"
+
+T = TypeVar("T")
 
 
 class PulsarServiceError(CdcError):
@@ -81,11 +85,17 @@ class PulsarService(AdminClient[httpx.Response]):
     def clock_s(self) -> float:
         """Pulsar's time, in seconds of the epoch, to within one."""
         headers = self._call("GET", "", "/v2/brokers/version").headers
-        return parsedate_to_datetime(headers["Date"]).timestamp() + 0.5
+        try:
+            return parsedate_to_datetime(headers["Date"]).timestamp() + 0.5
+        except (KeyError, ValueError):
+            raise self._failure("", f"answers without a Date; {_IS_IT}") from None
 
     def topics(self, namespace: str) -> list[str]:
         """Full names of the namespace's topics, partitioned ones by their own name."""
-        return sorted(each for each in self.listed_topics(namespace) if "-partition-" not in each)
+        try:
+            return sorted(each for each in self.listed_topics(namespace) if "-partition-" not in each)
+        except TypeError:
+            raise self._failure(namespace, f"answers something else than topics of {namespace}; {_IS_IT}") from None
 
     def stats(self, topic: str) -> Mapping[str, Any]:
         """Of the topic as a whole, backlogs and their ages included. Raises NotThereError."""
@@ -96,17 +106,19 @@ class PulsarService(AdminClient[httpx.Response]):
 
     def sources(self) -> list[str]:
         """Names of all sources of the line's namespace."""
-        return sorted(self.ask(f"/v3/sources/{self.namespace}"))
+        return sorted(self._asked(f"/v3/sources/{self.namespace}", list))
+
+    def workers(self) -> list[Any]:
+        """The functions workers. Only a superuser may list them."""
+        return self._asked("/v2/worker/cluster", list)
 
     def source(self, name: str) -> Mapping[str, Any]:
         """Its configuration. Raises NotThereError."""
-        found: Mapping[str, Any] = self.ask(f"/v3/sources/{self.namespace}/{name}")
-        return found
+        return self._asked(f"/v3/sources/{self.namespace}/{name}", dict)
 
     def source_status(self, name: str) -> Mapping[str, Any]:
         """How its instances do. Raises NotThereError."""
-        found: Mapping[str, Any] = self.ask(f"/v3/sources/{self.namespace}/{name}/status")
-        return found
+        return self._asked(f"/v3/sources/{self.namespace}/{name}/status", dict)
 
     def restart_source(self, name: str) -> None:
         """`pulsar-admin sources restart`."""
@@ -133,6 +145,15 @@ class PulsarService(AdminClient[httpx.Response]):
                 found += there
                 if len(there) < len(asked):
                     break
+        return found
+
+    def _of(self, topic: str, what: str) -> Any:
+        return self._asked(f"{self._api}{topic_path(topic)}/{what}", dict, topic)
+
+    def _asked(self, path: str, kind: type[T], topic: str = "") -> T:
+        found = self._json(topic, path)
+        if not isinstance(found, kind):
+            raise self._failure(topic, f"answers {found!r:.40} to {path.partition('?')[0]}; {_IS_IT}")
         return found
 
     def _sender(self, method: str, body: object) -> Callable[[str], httpx.Response]:

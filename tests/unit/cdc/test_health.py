@@ -18,7 +18,9 @@ from cdc.health.agent_status import AgentStatus, NoStatusError
 from cdc.health.doctor import agent_machine, captured_tables
 from cdc.health.findings import Finding, Level, Section, failure, level_of, ok, warning
 from cdc.health.line_config import LineConfig
+from cdc.health.local_agents import admin_url_of
 from cdc.health.mirrors import judged_mirror
+from cdc.health.nodes import agents
 from cdc.health.screen import print_sections, verdict
 from cdc.health.sources import SourceView
 from cdc.health.tables import Backlog, events_tables, gap_finding
@@ -353,6 +355,18 @@ def test_every_mistake_of_a_line_is_told_at_once(tmp_path: Path) -> None:
     assert "did you mean contactPoints?" in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["password: 2026-99-99\n", "a: [\n", "- a\n"])
+def test_a_line_that_is_no_yaml_is_reported_in_one_line(text: str, tmp_path: Path) -> None:
+    """YAML takes what looks like a date for one, also a date that does not exist."""
+    path = tmp_path / "line.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=rf"^--config: {path} ") as error:
+        LineConfig.load(path)
+    assert "\n" not in str(error.value)
+    assert "2026-99" not in str(error.value)  # it may be a password
+    assert admin_url_of(path) is None
+
+
 def test_a_wanted_table_without_cdc_is_named_however_many_others_there_are() -> None:
     """The list of those that nobody asked for ends early, and says so."""
     rows = [{"keyspace_name": "a", "table_name": f"t{number:02d}", "cdc": False} for number in range(30)]
@@ -372,6 +386,11 @@ def test_the_doctor_does_not_pass_an_agent_that_is_not_there(tmp_path: Path) -> 
     assert folder.subject == str(tmp_path)
     [mistyped] = agent_machine(str(tmp_path / "agnet.yaml"))
     assert (mistyped.level, mistyped.remedy) == (Level.FAILURE, "start it, or correct agents in line.yaml")
+    unreadable = str(tmp_path / ("a" * 300))
+    [refused] = agent_machine(unreadable)
+    assert (refused.level, refused.text) == (Level.FAILURE, "cannot be read (File name too long)")
+    [silent], _ = agents(LineConfig.from_mapping({"agents": [unreadable]}), _NOW_S)
+    assert (silent.level, "File name too long" in silent.text) == (Level.FAILURE, True)
 
 
 def test_a_keyspace_whose_writes_are_not_logged_is_named_with_the_statement() -> None:

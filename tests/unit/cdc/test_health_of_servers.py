@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from cdc.health.agent_status import AgentStatus, NoStatusError
-from cdc.health.doctor import _functions_worker
+from cdc.health.doctor import _functions_worker, _pulsar
 from cdc.health.findings import Finding, Level, ok
 from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
@@ -230,3 +230,48 @@ def test_partitions_that_a_mirror_does_not_know_are_asked_for(tmp_path: Path) ->
 
     assert found(pages).text.startswith("lacks records of 1 of 3 topic partitions")
     assert found({}).text == f"its topic does not exist: {names[0]}, and 1 partitions more"
+
+
+_TOPICS: Final = "/admin/v2/persistent/public/default"
+
+
+@pytest.mark.parametrize(
+    ("version", "topics", "said"),
+    [
+        (Page(b"4.0.10", date=None), Page(b"[]"), "answers without a Date; is it Pulsar's admin service?"),
+        (Page(b"4.0.10", date="now"), Page(b"[]"), "answers without a Date; is it Pulsar's admin service?"),
+        (
+            Page(b"4.0.10"),
+            Page(b""),
+            "answers something else than topics of public/default; is it Pulsar's admin service?",
+        ),
+        (
+            Page(b"4.0.10"),
+            Page(b"7"),
+            "answers something else than topics of public/default; is it Pulsar's admin service?",
+        ),
+        (Page(b"4.0.10"), Page(b"<html>"), f"answers something else than JSON to {_TOPICS[6:]}/partitioned"),
+    ],
+)
+def test_another_server_at_the_address_of_the_admin_service_is_reported(version: Page, topics: Page, said: str) -> None:
+    """It may answer 200 to everything."""
+    pages = {"/admin/v2/brokers/version": version, _TOPICS: topics, f"{_TOPICS}/partitioned": topics}
+    with serving(pages) as url, PulsarService(_line(url)) as service:
+        found = [each for each in _pulsar(service) if each.level is Level.FAILURE]
+    assert [each.text for each in found] == [f"{url}: {said}"]
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"7"])
+def test_an_answer_of_another_kind_is_an_error_of_the_service(body: bytes) -> None:
+    """For topics as for sources."""
+    asked: list[tuple[str, Callable[[PulsarService], object]]] = [
+        ("/admin/v2/persistent/public/default/t/partitions", lambda service: service.stats("public/default/t")),
+        ("/admin/v3/sources/public/default/shop", lambda service: service.source("shop")),
+    ]
+    for path, ask in asked:
+        with (
+            serving({path: Page(body)}) as url,
+            PulsarService(_line(url)) as service,
+            pytest.raises(PulsarServiceError, match=r"answers (None|\[\]|7) to /.*; is it Pulsar's admin service\?$"),
+        ):
+            ask(service)

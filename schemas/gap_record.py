@@ -9,6 +9,7 @@ A gap is open until a closing record names it: the same record again, with `clos
 from __future__ import annotations
 
 import io
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -76,9 +77,13 @@ class GapRecord:
 
     def closes(self, gap: GapRecord) -> bool:
         """Whether this is a closing record of the gap, or of a gap that contains it, in the node's commit log and in time."""
-        same = (self.node_id, self.table_name, self.table_id) == (gap.node_id, gap.table_name, gap.table_id)
         is_within = self._first <= gap._first and gap._last <= self._last and gap.to_ms <= self.to_ms
-        return self.is_closing and same and is_within
+        return self.is_closing and self.table_key == gap.table_key and is_within
+
+    @property
+    def table_key(self) -> tuple[UUID, str, str, UUID]:
+        """The table as the node has it. A record closes gaps of the same one only."""
+        return self.node_id, self.keyspace, self.table, self.table_id
 
     @property
     def _first(self) -> tuple[int, int]:
@@ -152,5 +157,13 @@ def decode_gap(payload: bytes) -> GapRecord:
 def open_gaps(records: Iterable[GapRecord]) -> list[GapRecord]:
     """The gaps among all records of a topic that no record closes, in their order."""
     known = list(records)
-    closings = [each for each in known if each.is_closing]
-    return [each for each in known if not each.is_closing and not any(closing.closes(each) for closing in closings)]
+    # By table: there may be thousands of records, a few for each table.
+    closings: dict[object, list[GapRecord]] = defaultdict(list)
+    for each in known:
+        if each.is_closing:
+            closings[each.table_key].append(each)
+    return [
+        each
+        for each in known
+        if not each.is_closing and not any(closing.closes(each) for closing in closings.get(each.table_key, ()))
+    ]

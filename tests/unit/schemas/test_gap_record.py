@@ -90,3 +90,23 @@ def test_a_gap_that_lies_in_a_closed_one_is_closed() -> None:
     ended = replace(_GAP, last_position=50)
     assert open_gaps([inner, ended, _GAP, _CLOSING]) == []
     assert open_gaps([_GAP, ended.closed(1, "sent")]) == [_GAP]
+
+
+def test_the_gaps_of_thousands_of_tables_are_judged_soon() -> None:
+    """A closing record is compared with the gaps of its own table."""
+    gaps = [replace(_GAP, table=f"t{number}") for number in range(1_000)]
+    compared = 0
+
+    class Counted(GapRecord):
+        __slots__ = ()
+
+        def closes(self, gap: GapRecord) -> bool:
+            nonlocal compared
+            compared += 1
+            return GapRecord.closes(self, gap)
+
+    closings = [
+        Counted(**{name: getattr(each.closed(1, "sent"), name) for name in GapRecord.__slots__}) for each in gaps
+    ]
+    assert open_gaps([*gaps, *closings]) == []
+    assert compared == len(gaps)

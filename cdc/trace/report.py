@@ -19,6 +19,7 @@ from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServic
 from cdc.health.sources import SourceView, sources_of
 from cdc.trace.current_row import CurrentRow, RowReadError, current_row
 from cdc.trace.log_places import archived_segments, local_segments, places_in
+from cdc.trace.newest_record import newest_record
 from cdc.trace.row_key import RowKey
 from cdc.trace.topic_places import DataRecord, TopicEvent, TopicReadError, data_records, topic_events
 from change_agent.configuration.config import AgentConfig
@@ -255,28 +256,29 @@ def difference(
     """Of the row in Cassandra and the newest record."""
     if row is None or records is None:
         return warning("", "not known: the row or its records could not be read", "see above")
-    if any(_changes_columns(each, key) for each in sources) and not _is_equal(row, records):
+    newest = newest_record(key, records)
+    is_equal = newest is not None and newest.is_equal(row)
+    if any(_changes_columns(each, key) for each in sources) and not is_equal:
         text = "not known: the source hides columns, or publishes only some of them (columns...)"
         return warning("", text, "compare by eye; `cdc spark verify` compares hidden columns, too")
     resend = f"`cdc resend {key.arguments}` publishes the row as it is now"
-    if not records:
+    if newest is None:
         if row.values is None:
             return ok("", "nothing: there is no row, and no record")
         remedy = f"{resend}; for all rows that are older than the pipeline: `cdc spark backfill`"
         return failure("", "Cassandra has the row, and the data topic has no record of it", remedy)
-    newest = records[-1]
     if row.records is None:
-        if newest.value is None or newest.is_marker:
+        if newest.is_gone:
             return ok("", "nothing: the row is gone, and the newest record says so")
-        if EXPIRES_AT in newest.properties:
+        if EXPIRES_AT in newest.record.properties:
             return ok("", "nothing: the row has expired, as its newest record says (expires_at)")
         return failure("", "Cassandra has no row, and the newest record has one", resend)
-    if newest.value is None or newest.is_marker:
+    if newest.is_gone:
         return failure("", "Cassandra has the row, and the newest record says that it is gone", resend)
-    if newest.data in row.records.values():
+    if is_equal:
         return ok("", "nothing: the newest record is the row as Cassandra has it")
     text = "the newest record has other values than Cassandra"
-    return failure("", f"{text}{_late(row, newest)}", f"if it stays so: {resend}")
+    return failure("", f"{text}{_late(row, newest.record)}", f"if it stays so: {resend}")
 
 
 def _changes_columns(source: SourceView, key: RowKey) -> bool:
@@ -285,11 +287,6 @@ def _changes_columns(source: SourceView, key: RowKey) -> bool:
     is_its = (options.get("keyspace"), options.get("table")) == (key.table.keyspace, key.table.name)
     changed = [name for name, value in options.items() if name.startswith("columns") and value not in ("", ".*")]
     return bool(changed) and (is_its or bool(options.get("tables")))
-
-
-def _is_equal(row: CurrentRow, records: Sequence[DataRecord]) -> bool:
-    newest = records[-1].data if records else None
-    return newest is not None and row.records is not None and newest in row.records.values()
 
 
 def _late(row: CurrentRow, newest: DataRecord) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spark_bridge.topics.topic_schemas import AvroRecord
+if TYPE_CHECKING:  # without PySpark this module can be imported, too
+    from spark_bridge.topics.topic_schemas import AvroRecord
 
 __all__ = ["AvroType", "Converter", "NamedRecords", "bare_type", "field_types", "named_records", "nullable", "same"]
 
@@ -13,7 +14,7 @@ AvroType = Any
 """Parsed JSON: a name, an object, or a list (union)."""
 Converter = Callable[[Any], Any]
 """From a value of a Python UDF to another one, by the column's type."""
-NamedRecords = Mapping[str, AvroRecord]
+NamedRecords: TypeAlias = "Mapping[str, AvroRecord]"
 """Definitions by name, without the namespace."""
 
 

@@ -9,9 +9,12 @@ A drop takes all that stand at or before its positions, whatever write times cli
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from spark_bridge.rows.table_lives import TableLife
 from spark_bridge.topics.table_clearing import DROP, TableClearing
+
+if TYPE_CHECKING:  # without PySpark this module can be imported, too
+    from spark_bridge.rows.table_lives import TableLife
 
 __all__ = ["clears", "of_life"]
 

@@ -13,17 +13,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import fastavro
 
 from spark_bridge.rows.avro_types import AvroType, bare_type, named_records
 from spark_bridge.rows.fold import Bounds
-from spark_bridge.topics.topic_schemas import AvroRecord
+
+if TYPE_CHECKING:  # without PySpark this module can be imported, too
+    from spark_bridge.topics.topic_schemas import AvroRecord
 
 __all__ = ["KeySchemas", "RangeScope"]
 
-KeySchemas = Sequence[tuple[int, AvroRecord]]
+KeySchemas: TypeAlias = "Sequence[tuple[int, AvroRecord]]"
 """Schemas of a topic's keys by version."""
 
 _Values = Sequence[Any]

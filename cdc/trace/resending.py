@@ -11,6 +11,7 @@ import pulsar
 
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService
+from cdc.trace.broker_errors import remedy_of
 from cdc.trace.row_key import RowKey
 from schemas.errors import CdcError, ConfigError
 from schemas.mutation_event import (
@@ -57,7 +58,7 @@ def resend_row(config: LineConfig, key: RowKey, node_id: UUID) -> str:
         schema = schema_of_bytes("AVRO", "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
         message_id = client.create_producer(name, schema=schema).send(encode_events(_message(key, node_id)))
     except pulsar.PulsarException as error:
-        raise ResendError(f"{name}: the event was not taken ({error}); grant the right to produce") from error
+        raise ResendError(f"{name}: the event was not taken ({error}); {remedy_of(error, 'produce')}") from error
     finally:
         client.close()
     return f"{name.rpartition('/')[2]} {message_id.ledger_id()}:{message_id.entry_id()}"

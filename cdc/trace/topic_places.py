@@ -6,6 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -14,6 +15,7 @@ import fastavro
 import pulsar
 
 from cdc.trace.avro_values import read_avro, value_reader_of
+from cdc.trace.broker_errors import remedy_of
 from cdc.trace.row_key import RowKey
 from schemas.errors import CdcError
 from schemas.mutation_event import MalformedEventsError, MutationEvent, MutationEvents, decode_events
@@ -21,7 +23,7 @@ from schemas.record_properties import KIND
 from schemas.topics import partition_of_token
 from source_connector.data_format import DataFormat
 from source_connector.encoding.projection import Projection
-from source_connector.events.pulsar_access import schema_info
+from source_connector.events.pulsar_access import schema_bytes
 
 __all__ = ["DataRecord", "TopicEvent", "TopicReadError", "data_records", "topic_events"]
 
@@ -45,7 +47,10 @@ class TopicEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRecord:
-    """A record of the row, or a marker of its partition. `value` is None for a row that is gone."""
+    """A record of the row, of its partition's static row, or a marker of a deletion in its partition.
+
+    `value` is None for a row that is gone.
+    """
 
     place: str
     published_ms: int
@@ -66,7 +71,11 @@ def topic_events(
 
     @cache
     def writer(version: int) -> Mapping[str, object]:
-        parsed: Any = fastavro.parse_schema(json.loads(schema_info(client, name, version).schema()))
+        """Empty for one that is not Avro, a DataStax agent's: no event fits it."""
+        try:
+            parsed: Any = fastavro.parse_schema(json.loads(_schema(client, name, version)))
+        except ValueError:
+            return {}
         return dict(parsed)
 
     for message in _messages(client, name, since_s, unread):
@@ -121,12 +130,7 @@ class _Decoder:
     """Of the records of one schema version, in whichever of the three formats."""
 
     def __init__(self, client: pulsar.Client, name: str, version: int, key: RowKey) -> None:
-        try:
-            text: str | bytes = schema_info(client, name, version).schema()
-        except UnicodeDecodeError as error:
-            # The client takes every schema for text, and one of KEY_VALUE has binary lengths.
-            text = error.object
-        self._schema = _value_schema(text)
+        self._is_key_value, self._schema = _value_schema(_schema(client, name, version))
         self._keys = {
             _message_key(key, each, width): width < len(key.parts) for each in DataFormat for width in _widths(key)
         }
@@ -135,15 +139,18 @@ class _Decoder:
         """None for a record of another row."""
         found = self._keys.get(message.partition_key())
         kind = message.properties().get(KIND, "")
+        if kind == "static_row":
+            return None if found is None else False
         return found if found is None else found or kind in {"partition_deletion", "range_deletion"}
 
     def value(self, data: bytes | None) -> Mapping[str, Any] | None:
         """As a person reads it; None for a row that is gone."""
-        if data is None or data == b"{}":
+        if data is None or (data == b"{}" and not self._is_key_value):
             return None
         if data.startswith(b"{"):
-            decoded: Mapping[str, Any] = json.loads(data)
-            return decoded
+            with suppress(ValueError):  # Avro may begin so, too: a key of -62
+                decoded: Mapping[str, Any] = json.loads(data)
+                return decoded
         return {"bytes": data.hex()} if self._schema is None else read_avro(self._schema, data)
 
 
@@ -157,11 +164,24 @@ def _message_key(key: RowKey, data_format: DataFormat, width: int) -> str:
     return found.decode() if data_format is DataFormat.JSON else base64.b64encode(found).decode()
 
 
-def _value_schema(text: str | bytes) -> Any:
-    """Of a KEY_VALUE schema: uint32 length and JSON of the key's, the same of the value's."""
-    data = text.encode() if isinstance(text, str) else text
+def _schema(client: pulsar.Client, name: str, version: int) -> bytes:
+    """Raises TopicReadError, also for a topic that has none."""
+    try:
+        return schema_bytes(client, name, version)
+    except pulsar.TopicNotFound as error:
+        text = (
+            f"{name} has no schema: neither agent nor connector has written there; name the data topic by --data-topic"
+        )
+        raise TopicReadError(text) from error
+    except pulsar.PulsarException as error:
+        raise TopicReadError(f"the schema of {name} cannot be read ({error}); {remedy_of(error, 'consume')}") from error
+
+
+def _value_schema(data: bytes) -> tuple[bool, Any]:
+    """Whether it is KEY_VALUE, and the value's schema: there behind uint32 length and JSON of the key's, and its own length."""
     width = int.from_bytes(data[:4], "big")
-    return value_reader_of(data[8 + width :] if width < len(data) else data)
+    is_key_value = width < len(data)
+    return is_key_value, value_reader_of(data[8 + width :] if is_key_value else data)
 
 
 def _messages(client: pulsar.Client, name: str, since_s: float | None, unread: list[str]) -> Iterator[pulsar.Message]:
@@ -169,7 +189,7 @@ def _messages(client: pulsar.Client, name: str, since_s: float | None, unread: l
     try:
         reader = client.create_reader(name, pulsar.MessageId.earliest, receiver_queue_size=_QUEUE)
     except pulsar.PulsarException as error:
-        raise TopicReadError(f"{name} cannot be read ({error}); grant the right to consume") from error
+        raise TopicReadError(f"{name} cannot be read ({error}); {remedy_of(error, 'consume')}") from error
     try:
         if since_s is not None:
             reader.seek(int((time.time() - since_s) * 1000))
@@ -178,7 +198,7 @@ def _messages(client: pulsar.Client, name: str, since_s: float | None, unread: l
     except pulsar.Timeout:
         unread.append(name)
     except pulsar.PulsarException as error:
-        raise TopicReadError(f"{name} cannot be read further ({error})") from error
+        raise TopicReadError(f"{name} cannot be read further ({error}); {remedy_of(error, 'consume')}") from error
     finally:
         reader.close()
 

@@ -1,0 +1,186 @@
+"""What a trace finds on topics: real messages, and a client that gives them and their schemas."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+from uuid import UUID
+
+import _pulsar
+import pulsar
+import pytest
+
+from cdc.trace.broker_errors import remedy_of
+from cdc.trace.row_key import RowKey
+from cdc.trace.topic_places import DataRecord, TopicReadError, data_records, topic_events
+from schemas.cql_type import NativeType
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from source_connector.data_format import DataFormat
+from source_connector.encoding.projection import Projection
+
+
+class Client:
+    """`schema`: the bytes of all versions, None for a topic without one; `refusal`: of its readers."""
+
+    def __init__(
+        self, messages: Sequence[_pulsar.MessageBuilder], schema: bytes | None, refusal: Exception | None = None
+    ) -> None:
+        self._messages = [pulsar.Message._wrap(each.build()) for each in messages]
+        self._schema = schema
+        self._refusal = refusal
+        self._client = self  # the wrapped one
+
+    def create_reader(self, topic: str, start: object, receiver_queue_size: int) -> Client:
+        if self._refusal is not None:
+            raise self._refusal
+        return self
+
+    def has_message_available(self) -> bool:
+        return bool(self._messages)
+
+    def read_next(self, timeout_millis: int) -> pulsar.Message:
+        return self._messages.pop(0)
+
+    def close(self) -> None:
+        pass
+
+    def get_schema_info(self, topic: str, version: int) -> Any:
+        if self._schema is None:
+            raise pulsar.TopicNotFound
+        return _Schema(self._schema)
+
+
+class _Schema:
+    """As the client takes every schema for text."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def schema(self) -> str:
+        return self._data.decode()
+
+
+def _table(*, clustering: bool, value: bool = True) -> TableMetadata:
+    def columns(name: str, kind: ColumnKind, *, there: bool = True) -> tuple[ColumnMetadata, ...]:
+        return (ColumnMetadata(name=name, kind=kind, type=NativeType("int")),) if there else ()
+
+    return TableMetadata(
+        keyspace="ks", name="t", table_id=UUID(int=1), partition_key=columns("id", ColumnKind.PARTITION_KEY),
+        clustering_key=columns("c", ColumnKind.CLUSTERING, there=clustering), static_columns=(),
+        regular_columns=columns("v", ColumnKind.REGULAR, there=value),
+    )  # fmt: skip
+
+
+def _message(key: str, data: bytes | None, properties: Mapping[str, str]) -> _pulsar.MessageBuilder:
+    found = _pulsar.MessageBuilder().partition_key(key)
+    for name, text in properties.items():
+        found.property(name, text)
+    return found.set_null_value() if data is None else found.content(data)
+
+
+def _records(client: Client, key: RowKey) -> list[DataRecord]:
+    return list(data_records(cast("pulsar.Client", client), "data", 0, key, None, []))
+
+
+def _key_value(projection: Projection) -> bytes:
+    texts = [projection.key_schema.encode(), projection.value_schema.encode()]
+    return b"".join(len(each).to_bytes(4, "big") + each for each in texts)
+
+
+def test_of_the_records_of_a_partition_only_deletions_are_markers() -> None:
+    """A static row is none."""
+    key = RowKey.of_words(_table(clustering=True), ["1", "5"])
+    projection = Projection(key.table)
+    partition, row = (base64.b64encode(projection.record_key(parts)).decode() for parts in (key.parts[:1], key.parts))
+    value = projection.record_value(projection.row_selection, [key.parts[0]], key.parts)
+    messages = [
+        _message(row, value, {"kind": "row"}),
+        _message(partition, value, {"kind": "static_row"}),
+        _message(partition, None, {"kind": "range_deletion"}),
+        _message(partition, None, {"kind": "partition_deletion"}),
+        _message("other", value, {"kind": "row"}),
+    ]
+    found = _records(Client(messages, _key_value(projection)), key)
+    assert [(each.properties["kind"], each.is_marker, each.value) for each in found] == [
+        ("row", False, {"v": 1}),
+        ("static_row", False, {"v": 1}),
+        ("range_deletion", True, None),
+        ("partition_deletion", True, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data_format", "value"), [(DataFormat.KEY_VALUE_JSON, {}), (DataFormat.JSON, None)], ids=["key-value", "json"]
+)
+def test_an_object_without_fields_is_a_deleted_row_in_the_format_json_alone(
+    data_format: DataFormat, value: object
+) -> None:
+    """Elsewhere it is a row whose values are null."""
+    key = RowKey.of_words(_table(clustering=False), ["1"])
+    projection = Projection(key.table, data_format=data_format)
+    schema = projection.value_schema.encode() if data_format is DataFormat.JSON else _key_value(projection)
+    text = projection.record_key(key.parts).decode()
+    [found] = _records(Client([_message(text, b"{}", {"kind": "row"})], schema), key)
+    assert found.value == value
+
+
+def test_avro_that_begins_like_json_is_avro() -> None:
+    """The value of a table of keys is its key."""
+    key = RowKey.of_words(_table(clustering=False, value=False), ["-62"])
+    projection = Projection(key.table)
+    data = projection.record_key(key.parts)
+    assert data == b"{"
+    [found] = _records(
+        Client([_message(base64.b64encode(data).decode(), data, {"kind": "row"})], _key_value(projection)), key
+    )
+    assert found.value == {"id": -62}
+
+
+def test_a_topic_without_a_schema_is_told_in_one_line() -> None:
+    """It is another program's topic."""
+    key = RowKey.of_words(_table(clustering=False), ["1"])
+    with pytest.raises(TopicReadError, match=r"data has no schema: .*name the data topic by --data-topic"):
+        _records(Client([_message("k", b"x", {})], None), key)
+
+
+def test_events_of_a_datastax_agent_are_passed_over() -> None:
+    """Their schema is of key and value, with lengths that are no text."""
+    key = RowKey.of_words(_table(clustering=False), ["1"])
+    message = _message("k", b"x", {})
+    wrapped = pulsar.Message._wrap(message.build())
+
+    class WithVersion:
+        """A message that the broker has given a version."""
+
+        def __init__(self) -> None:
+            self._message = self
+
+        def int_schema_version(self) -> int:
+            return 0
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(wrapped, name)
+
+    client = Client([], (300).to_bytes(4, "big") + json.dumps({"type": "string"}).encode())
+    client._messages = [cast("pulsar.Message", WithVersion())]
+    assert list(topic_events(cast("pulsar.Client", client), "events", 0, key, None, [])) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (pulsar.AuthorizationError(), "grant the right to consume"),
+        (pulsar.AuthenticationError(), "correct pulsarAuthPluginClassName and pulsarAuthParams"),
+        (pulsar.TopicNotFound(), "the topic was deleted"),
+        (pulsar.ConnectError(), "check the broker with `cdc doctor`"),
+        (pulsar.Timeout(), "check the broker with `cdc doctor`"),
+    ],
+)
+def test_a_right_is_asked_for_only_where_one_is_missing(error: pulsar.PulsarException, remedy: str) -> None:
+    """Other errors have other remedies."""
+    key = RowKey.of_words(_table(clustering=False), ["1"])
+    with pytest.raises(TopicReadError, match=remedy):
+        _records(Client([], None, error), key)
+    assert remedy_of(pulsar.AuthorizationError(), "produce") == "grant the right to produce"

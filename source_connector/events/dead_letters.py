@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
@@ -30,6 +31,8 @@ _RECEIVE_TIMEOUT_MS: Final = 5_000
 # One reader at a time: lists are short, and the connector holds the subscription for a moment when it writes its first letter.
 _LONGEST_TURN_S: Final = 10.0
 _BUSY_PAUSE_S: Final = 0.2
+# Messages that are no dead letters, before a topic counts as another one; some may have been written there by hand.
+_MOST_OTHERS: Final = 1_000
 # A reason may quote a whole value.
 _LONGEST_REASON: Final = 2_000
 # Before the names of the properties that a DataStax agent's message had.
@@ -119,7 +122,7 @@ class DeadLetter:
     @classmethod
     def from_message(cls, data: bytes, properties: Mapping[str, str]) -> Self:
         """A letter from its message. Raises DeadLettersError for one that says nothing of an events topic."""
-        if not properties.get("topic"):
+        if not _is_letter(properties):
             raise DeadLettersError(
                 "a message without the property 'topic' is not a dead letter; is it the right topic?"
             )
@@ -176,6 +179,10 @@ def resend(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, No
         )
 
 
+def _is_letter(properties: Mapping[str, str]) -> bool:
+    return bool(properties.get("topic"))
+
+
 class _Reading:
     """A client and the subscription that keeps the dead letters."""
 
@@ -209,6 +216,8 @@ class _Reading:
 
     def messages(self) -> Iterator[pulsar.Message]:
         """Those that are there now, not those that come meanwhile."""
+        if not self._may_have_letters():
+            return
         self._consumer = self._subscribe()
         last = self._consumer.get_last_message_id()
         end = last.ledger_id(), last.entry_id()
@@ -220,6 +229,27 @@ class _Reading:
             at = message.message_id()
             if (at.ledger_id(), at.entry_id()) >= end:
                 return
+
+    def _may_have_letters(self) -> bool:
+        """False for a topic without messages. Raises DeadLettersError for one that has others: a subscription would keep them for
+        ever, so a reader looks first.
+        """
+        others = 0
+        with closing(self._client.create_reader(self._topic, pulsar.MessageId.earliest)) as reader:
+            try:
+                while others < _MOST_OTHERS and reader.has_message_available():
+                    if _is_letter(reader.read_next(timeout_millis=_RECEIVE_TIMEOUT_MS).properties()):
+                        return True
+                    others += 1
+            except pulsar.Timeout:
+                if not others:
+                    return True  # it does not tell; the subscription does
+        if others:
+            text = (
+                "the property 'topic' is in none, and a message without it is not a dead letter; is it the right topic?"
+            )
+            raise DeadLettersError(f"{self._topic}: {others:,} messages were read: {text}")
+        return False
 
     @staticmethod
     def _next(consumer: pulsar.Consumer) -> pulsar.Message | None:

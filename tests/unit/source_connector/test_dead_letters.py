@@ -1,0 +1,139 @@
+"""Which topics are read as dead letters: a wrong one gets no subscription, which would keep its messages for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pulsar
+import pytest
+
+from source_connector.errors import DeadLettersError
+from source_connector.events import dead_letters as module
+from source_connector.events.dead_letters import DeadLetter, dead_letters, resend
+from source_connector.events.pulsar_access import PulsarOptions
+
+OPTIONS = PulsarOptions(service_url="pulsar://broker:6650")
+LETTER = DeadLetter(topic="events", message_id="1", reason="why", data=b"x").properties
+OTHER = {"kind": "row"}
+
+
+@dataclass
+class Message:
+    at: int
+    told: Mapping[str, str]
+
+    def data(self) -> bytes:
+        return b"x"
+
+    def properties(self) -> Mapping[str, str]:
+        return self.told
+
+    def message_id(self) -> pulsar.MessageId:
+        return pulsar.MessageId(-1, 1, self.at, -1)
+
+
+@dataclass
+class Broker:
+    """One topic; `subscriptions` are the durable ones that were made. Everything that a client makes is of this object."""
+
+    messages: Sequence[Message]
+    is_silent: bool = False
+    subscriptions: list[str] = field(default_factory=list)
+    acknowledged: list[int] = field(default_factory=list)
+    sent: list[bytes] = field(default_factory=list)
+    read: int = 0
+    received: int = 0
+
+    def create_reader(self, topic: str, start: pulsar.MessageId) -> Broker:
+        return self
+
+    def has_message_available(self) -> bool:
+        return self.read < len(self.messages)
+
+    def read_next(self, timeout_millis: int) -> Message:
+        if self.is_silent:
+            raise pulsar.Timeout
+        self.read += 1
+        return self.messages[self.read - 1]
+
+    def subscribe(self, topic: str, name: str, **settings: object) -> Broker:
+        self.subscriptions.append(name)
+        return self
+
+    def get_last_message_id(self) -> pulsar.MessageId:
+        return self.messages[-1].message_id() if self.messages else pulsar.MessageId(-1, 1, -1, -1)
+
+    def receive(self, timeout_millis: int) -> Message:
+        self.received += 1
+        return self.messages[self.received - 1]
+
+    def acknowledge(self, message: Message) -> None:
+        self.acknowledged.append(message.at)
+
+    def create_producer(self, topic: str, **settings: object) -> Broker:
+        return self
+
+    def send(self, data: bytes, **settings: object) -> None:
+        self.sent.append(data)
+
+    def close(self) -> None:
+        pass
+
+
+def _broker(monkeypatch: pytest.MonkeyPatch, *told: Mapping[str, str], is_silent: bool = False) -> Broker:
+    broker = Broker([Message(at, each) for at, each in enumerate(told)], is_silent)
+    monkeypatch.setattr(module, "new_client", lambda options: broker)
+    return broker
+
+
+@pytest.mark.parametrize("command", [dead_letters, resend])
+def test_a_topic_of_other_messages_gets_no_subscription(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the topic."""
+    broker = _broker(monkeypatch, OTHER, OTHER)
+    with pytest.raises(
+        DeadLettersError, match=r"^data: 2 messages were read: .*is not a dead letter; is it the right"
+    ) as raised:
+        list(command(OPTIONS, "data"))
+    assert "\n" not in str(raised.value)
+    assert broker.subscriptions == []
+
+
+def test_an_empty_topic_gets_no_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a data topic that has no record yet."""
+    broker = _broker(monkeypatch)
+    assert list(dead_letters(OPTIONS, "data")) == []
+    assert broker.subscriptions == []
+
+
+def test_a_large_topic_of_others_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first messages show what it is."""
+    broker = _broker(monkeypatch, *[OTHER] * 5_000)
+    with pytest.raises(DeadLettersError, match="1,000 messages were read"):
+        list(dead_letters(OPTIONS, "data"))
+    assert broker.subscriptions == []
+
+
+def test_dead_letters_are_listed_and_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the subscription that keeps them."""
+    broker = _broker(monkeypatch, LETTER, LETTER)
+    assert [each.reason for each in dead_letters(OPTIONS, "dead")] == ["why", "why"]
+    assert (broker.subscriptions, broker.acknowledged) == (["resend"], [])
+    broker.received = 0
+    assert [each.topic for each in resend(OPTIONS, "dead")] == ["events", "events"]
+    assert (broker.acknowledged, broker.sent) == ([0, 1], [b"x", b"x"])
+
+
+def test_a_foreign_message_before_the_letters_does_not_hide_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retention keeps what somebody has skipped."""
+    broker = _broker(monkeypatch, OTHER, LETTER)
+    broker.received = 1  # it was skipped
+    assert [each.reason for each in dead_letters(OPTIONS, "dead")] == ["why"]
+
+
+def test_where_a_reader_gets_no_answer_the_subscription_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message that it waits for may be gone."""
+    broker = _broker(monkeypatch, LETTER, is_silent=True)
+    assert [each.reason for each in dead_letters(OPTIONS, "dead")] == ["why"]
+    assert broker.subscriptions == ["resend"]

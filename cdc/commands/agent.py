@@ -34,7 +34,11 @@ def agent(context: click.Context, path: Path | None, parent: int | None, check: 
     cdc agent --config agent.yaml --check --connect
     """
     if context.invoked_subcommand is not None:
+        if check or connect:
+            raise click.UsageError(f"--check and --connect do not go with '{context.invoked_subcommand}'", context)
         return
+    if connect and not check:
+        raise click.UsageError("--connect goes with --check only; without both, the agent starts", context)
     config = AgentConfig.load(path)
     if check:
         for note in config.notes:

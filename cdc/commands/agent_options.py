@@ -5,13 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 __all__ = ["config_option"]
+
+
+def _path(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """What `cdc agent --config FILE` has is for its subcommands, too, unless they have their own."""
+    if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
+        context.obj = path
+    elif isinstance(context.obj, Path):
+        return context.obj
+    return path
+
 
 config_option = click.option(
     "--config",
     "path",
     type=click.Path(path_type=Path),
     envvar="CDC_CONFIG",
+    callback=_path,
     help="The agent's YAML file; without it, all options come from the environment (CDC_*).",
 )

@@ -6,6 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from cdc.main import cli
+from change_agent.positions.stops import Stops
+
 
 def _agent(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -60,3 +66,39 @@ def test_damaged_positions_are_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "damaged" in done.stderr.splitlines()[-1]
+
+
+def _stopped(tmp_path: Path, name: str) -> Path:
+    """A file of an agent with one table whose timestamp stands still, which is named like the file."""
+    work = tmp_path / name
+    work.mkdir()
+    Stops(work).note(f"ks.{name}", "why")
+    config = tmp_path / f"{name}.yaml"
+    config.write_text(f"cdcRawDirectory: {tmp_path}\ncdcWorkingDir: {work}\n")
+    return config
+
+
+def test_the_configuration_of_the_group_is_that_of_its_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts before the environment, and a command's own before it."""
+    first, second, third = (str(_stopped(tmp_path, name)) for name in ("a", "b", "c"))
+
+    def listed(*arguments: str) -> str:
+        return CliRunner().invoke(cli, ["agent", *arguments], catch_exceptions=False).stdout
+
+    monkeypatch.setenv("CDC_CONFIG", first)
+    command = ["resume-progress", "--list"]
+    assert listed(*command) == "ks.a: why\n"
+    assert listed("--config", second, *command) == "ks.b: why\n"
+    assert listed("--config", second, *command, "--config", third) == "ks.c: why\n"
+    monkeypatch.delenv("CDC_CONFIG")
+    assert listed("--config", second, *command) == "ks.b: why\n"
+
+
+@pytest.mark.parametrize("arguments", [["--connect"], ["--check", "status"], ["--connect", "status"]])
+def test_what_would_be_ignored_is_refused(tmp_path: Path, arguments: list[str]) -> None:
+    """No agent starts."""
+    done = _agent("--config", str(_stopped(tmp_path, "a")), *arguments)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("cdc agent: --c")

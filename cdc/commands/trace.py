@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +20,28 @@ from schemas.errors import ConfigError
 __all__ = ["resend", "trace"]
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+# Those at which a row can be read.
+_LEVELS: Final = (
+    "ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "LOCAL_ONE", "EACH_QUORUM", "SERIAL", "LOCAL_SERIAL",
+)  # fmt: skip
 # A negative number in a key is no option.
 _KEYS: Final = {"ignore_unknown_options": True}
+
+
+class _KeyCommand(click.Command):
+    """Takes unknown options for words of the key, but no word that begins with `--` and a letter."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does. What stands behind `--` is no option. Raises click.NoSuchOption."""
+        known = [name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)]
+        for word in itertools.takewhile(lambda each: each != "--", args):
+            name = word.partition("=")[0]
+            if re.match(r"--[A-Za-z]", name) and name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"Did you mean '{near[0]}'? " if near else ""
+                text = f"No such option: {name}. {hint}A value that begins so goes behind --"
+                raise click.NoSuchOption(name, text, ctx=ctx)
+        return super().parse_args(ctx, args)
 
 
 def _seconds(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
@@ -31,13 +53,20 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
     return float(found[1]) * _UNITS[found[2]]
 
 
+def _level(context: click.Context, parameter: click.Parameter, text: str) -> str:
+    name = text.upper()
+    if name not in _LEVELS:
+        raise ConfigError.of("--consistency", f"{text!r} is no level of reads, which are {', '.join(_LEVELS)}")
+    return name
+
+
 def _step(name: str) -> None:
     """Progress for a user at a terminal."""
     if sys.stderr.isatty():
         click.echo(f"reading {name}", err=True)
 
 
-@click.command(name="trace", context_settings=_KEYS)
+@click.command(name="trace", cls=_KeyCommand, context_settings=_KEYS)
 @click.argument("table", metavar="KEYSPACE.TABLE")
 @click.argument("key", metavar="KEY...", nargs=-1, required=True)
 @line_option
@@ -53,7 +82,11 @@ def _step(name: str) -> None:
     help="The number of places of each kind to show, the newest ones.",
 )
 @click.option(
-    "--consistency", default="LOCAL_QUORUM", show_default=True, help="The consistency level at which the row is read."
+    "--consistency",
+    default="LOCAL_QUORUM",
+    show_default=True,
+    callback=_level,
+    help="The consistency level at which the row is read.",
 )
 @click.option("--data-topic", help="The data topic, if it is not the one of the table's source.")
 @click.option("--mirrors/--no-mirrors", default=True, help="Also read the mirrors of line.yaml, which starts Spark.")
@@ -91,7 +124,7 @@ def trace(
     found, nodes = table_named(config, table)
     row_key = RowKey.of_words(found, key)
     options = TraceOptions(
-        with_archive=with_archive, since_s=since, limit=limit, consistency=consistency.upper(), data_topic=data_topic
+        with_archive=with_archive, since_s=since, limit=limit, consistency=consistency, data_topic=data_topic
     )
     sections = sections_of(config, row_key, nodes[0].data_center, options, _step)
     if mirrors and config.mirrors and row_key.is_row:
@@ -123,7 +156,7 @@ def _of_mirrors(config: LineConfig, key: object) -> list[Finding]:
     return findings
 
 
-@click.command(name="resend", context_settings=_KEYS)
+@click.command(name="resend", cls=_KeyCommand, context_settings=_KEYS)
 @click.argument("table", metavar="KEYSPACE.TABLE")
 @click.argument("key", metavar="KEY...", nargs=-1, required=True)
 @line_option

@@ -13,13 +13,17 @@ from typing import Final
 from change_agent.schema.node_connection import token_of
 from schemas.cql_bytes import UnwritableKeyError, cql_bytes, joined_partition_key
 from schemas.cql_type import CqlType, NativeType
-from schemas.cql_value import AvroValue
+from schemas.cql_value import AvroValue, CqlValueError, value_reader
 from schemas.errors import ConfigError
 from schemas.mutation_event import MutationEvent, MutationKind
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 
 __all__ = ["RowKey"]
 
+# As Cassandra has it: the length is an unsigned short.
+_LONGEST: Final = 65_535
+_DAY_NS: Final = 86_400 * 1_000_000_000
+_TEXTS: Final = (NativeType("ascii"), NativeType("text"))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -83,11 +87,27 @@ class RowKey:
 
 
 def _bytes_of(column: ColumnMetadata, word: str) -> bytes:
-    if word.startswith("0x"):
-        try:
-            return bytes.fromhex(word[2:])
-        except ValueError as error:
-            raise ConfigError.of("KEY", f"{column.name}: {word} is no hexadecimal number") from error
+    found = _given_bytes(column, word) if word.startswith("0x") and column.type not in _TEXTS else _read(column, word)
+    if len(found) > _LONGEST:
+        reason = f"{column.name}: a value of {len(found):,} bytes is too long; a key's value has at most {_LONGEST:,}"
+        raise ConfigError.of("KEY", reason)
+    return found
+
+
+def _given_bytes(column: ColumnMetadata, word: str) -> bytes:
+    try:
+        found = bytes.fromhex(word[2:])
+    except ValueError as error:
+        raise ConfigError.of("KEY", f"{column.name}: {word} is no hexadecimal number") from error
+    try:
+        if isinstance(column.type, NativeType):
+            value_reader(column.type)(found)
+    except CqlValueError as error:
+        raise ConfigError.of("KEY", f"{column.name}: {word} is no {column.type} ({error.reason})") from error
+    return found
+
+
+def _read(column: ColumnMetadata, word: str) -> bytes:
     read = _READ.get(column.type.name) if isinstance(column.type, NativeType) else None
     if read is None:
         raise ConfigError.of(
@@ -126,10 +146,13 @@ def _timestamp(word: str) -> AvroValue:
 def _time(word: str) -> AvroValue:
     """Nanoseconds, or `13:30:54.234`."""
     if word.isdigit():
-        return int(word)
-    clock, _, fraction = word.partition(".")
-    hours, minutes, seconds = (int(each) for each in clock.split(":"))
-    return ((hours * 60 + minutes) * 60 + seconds) * 1_000_000_000 + int(fraction.ljust(9, "0")[:9] or "0")
+        nanoseconds = int(word)
+    else:
+        clock, _, fraction = word.partition(".")
+        hours, minutes, seconds = (int(each) for each in clock.split(":"))
+        whole_ns = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000_000
+        nanoseconds = whole_ns + int(fraction.ljust(9, "0")[:9] or "0")
+    return nanoseconds if 0 <= nanoseconds < _DAY_NS else _refused(word)
 
 
 def _varint(word: str) -> AvroValue:

@@ -40,6 +40,10 @@ def _table(*types: str, partition: int = 1) -> TableMetadata:
         ("bigint", "1", "0000000000000001"),
         ("text", "ü", "c3bc"),
         ("text", "", ""),
+        ("text", "0x41", "30783431"),
+        ("ascii", "0xzz", "30787a7a"),
+        ("int", "0x00000041", "00000041"),
+        ("time", "23:59:59.999999999", "00004e94914effff"),
         ("blob", "0x00ff", "00ff"),
         ("boolean", "TRUE", "01"),
         ("uuid", "6ab09bec-e68e-48d9-a5f8-97e6fb4c9b47", "6ab09bece68e48d9a5f897e6fb4c9b47"),
@@ -70,6 +74,12 @@ def test_a_word_becomes_the_bytes_of_its_type(cql_type: str, word: str, wanted: 
         ("blob", "0xzz", "is no hexadecimal number"),
         ("blob", "abc", "give its bytes as 0x"),
         ("decimal", "NaN", "is no decimal"),
+        ("time", "99999999999999999999", "is no time"),
+        ("time", "24:00:00", "is no time"),
+        ("bigint", "99999999999999999999", "is no bigint"),
+        ("int", "0x41", "k0: 0x41 is no int"),
+        ("uuid", "0x41", "k0: 0x41 is no uuid"),
+        ("text", "x" * 65_536, "k0: a value of 65,536 bytes is too long; a key's value has at most 65,535"),
     ],
 )
 def test_a_wrong_word_is_told_with_its_column(cql_type: str, word: str, said: str) -> None:
@@ -77,6 +87,14 @@ def test_a_wrong_word_is_told_with_its_column(cql_type: str, word: str, said: st
     with pytest.raises(ConfigError, match=said) as raised:
         RowKey.of_words(_table(cql_type), [word])
     assert "\n" not in str(raised.value)
+
+
+def test_the_longest_value_of_a_composite_key_is_taken() -> None:
+    """Its length is an unsigned short."""
+    key = RowKey.of_words(_table("text", "text", partition=2), ["x" * 65_535, "y"])
+    assert key.partition_key.startswith(b"\xff\xffx")
+    with pytest.raises(ConfigError, match="too long"):
+        RowKey.of_words(_table("text", "text", partition=2), ["y", "x" * 65_536])
 
 
 def test_the_wrong_number_of_words_is_told_with_what_the_key_is() -> None:

@@ -110,6 +110,19 @@ def run(command: click.Command, name: str) -> NoReturn:
             traceback.print_exc()
         print(f"{name}: {error.name} is not installed; pip install 'cassandra-cdc[spark]'", file=sys.stderr)
         sys.exit(2)
+    except Exception as error:
+        if not _is_from_outside(error):
+            raise
+        if debug:
+            traceback.print_exc()
+        reason = " ".join(str(error).split()) or type(error).__name__
+        print(f"{name}: {reason} (`{name} --debug` shows where)", file=sys.stderr)
+        sys.exit(1)
+
+
+def _is_from_outside(error: Exception) -> bool:
+    """An error of files or servers that no command has foreseen. Pulsar's client may not be imported, so its name has to do."""
+    return isinstance(error, OSError) or type(error).__module__ == "_pulsar"
 
 
 if __name__ == "__main__":

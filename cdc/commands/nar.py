@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from schemas.errors import ConfigError
+
 __all__ = ["nar"]
 
 
@@ -27,4 +29,9 @@ def nar(out: Path) -> None:
     """
     from source_connector.nar_build import build_nar
 
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        text = f"{out} cannot be made ({error.strerror}); name a folder in which you may write"
+        raise ConfigError.of("--out", text) from error
     click.echo(build_nar(out.resolve()))

@@ -57,7 +57,9 @@ def take_down(folder: Path, *, remove: bool = False) -> int:
         _end_supervisor(state)
     _end_strays(folder)
     if remove and state is not None:  # never a folder that holds no sandbox
-        shutil.rmtree(folder)
+        shutil.rmtree(folder.resolve())
+        if folder.is_symlink():
+            folder.unlink()
     return running
 
 

@@ -83,17 +83,27 @@ def write_state(folder: Path, state: SandboxState) -> None:
 
 
 def read_state(folder: Path) -> SandboxState | None:
-    """The state in the folder, None if no sandbox was ever started in it; raises SandboxError for another format."""
+    """The state in the folder, None if no sandbox was ever started in it; raises SandboxError for another format.
+
+    The same for a file that cannot be read, or is damaged.
+    """
     try:
         fields = json.loads((folder / _FILE).read_text())
     except FileNotFoundError:
         return None
+    except PermissionError as error:
+        raise SandboxError(
+            f"{folder / _FILE} may not be read by this user; use the one who started the sandbox"
+        ) from error
     except (OSError, ValueError) as error:
         raise SandboxError(f"{folder / _FILE} cannot be read ({error}); remove the folder to start afresh") from error
     if not isinstance(fields, dict) or fields.pop("format", None) != _FORMAT:
         raise SandboxError(f"{folder / _FILE} is of another version of cdc; remove the folder to start afresh")
-    servers = tuple(
-        ServerState(**{**server, "process": ProcessId(**server["process"]) if server["process"] else None})
-        for server in fields.pop("servers")
-    )
-    return SandboxState(**{**fields, "supervisor": ProcessId(**fields["supervisor"])}, servers=servers)
+    try:
+        servers = tuple(
+            ServerState(**{**server, "process": ProcessId(**server["process"]) if server["process"] else None})
+            for server in fields.pop("servers")
+        )
+        return SandboxState(**{**fields, "supervisor": ProcessId(**fields["supervisor"])}, servers=servers)
+    except (KeyError, TypeError) as error:
+        raise SandboxError(f"{folder / _FILE} is damaged ({error!r}); remove the folder to start afresh") from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clients.pulsar_auth import Issue, PulsarAuth
+from schemas.errors import ConfigError
 from source_connector.events.broker_handshake import handshake_problem
 
 if TYPE_CHECKING:
@@ -40,26 +41,33 @@ class PulsarOptions:
 
 
 def new_client(options: PulsarOptions, *, is_quiet: bool = False, timeout_s: int = 30) -> pulsar.Client:
-    """A client; it connects when it is used. `is_quiet`: its own words are not wanted."""
+    """A client; it connects when it is used. `is_quiet`: its own words are not wanted.
+
+    Raises ConfigError for a service URL that is none.
+    """
     import pulsar
 
     authentication = None
     # The Java client names its absence too.
     if options.auth_plugin and not options.auth_plugin.endswith("AuthenticationDisabled"):
         authentication = pulsar.Authentication(options.auth_plugin, options.auth_params)
-    return pulsar.Client(
-        options.service_url,
-        authentication=authentication,
-        operation_timeout_seconds=timeout_s,
-        # Lines of the native client go to standard output, which is standard error in this process. A Python logger
-        # would be called from its threads, which has been seen to hang at exit.
-        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
-        if is_quiet
-        else pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn),
-        tls_trust_certs_file_path=options.trusted_certificates or None,
-        tls_allow_insecure_connection=options.allow_insecure,
-        tls_validate_hostname=options.hostname_validation,
-    )
+    try:
+        return pulsar.Client(
+            options.service_url,
+            authentication=authentication,
+            operation_timeout_seconds=timeout_s,
+            # Lines of the native client go to standard output, which is standard error in this process. A Python logger
+            # would be called from its threads, which has been seen to hang at exit.
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+            if is_quiet
+            else pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn),
+            tls_trust_certs_file_path=options.trusted_certificates or None,
+            tls_allow_insecure_connection=options.allow_insecure,
+            tls_validate_hostname=options.hostname_validation,
+        )
+    except ValueError as error:
+        text = f"{options.service_url!r} cannot be used ({error}); write it as pulsar://broker:6650"
+        raise ConfigError.of("service URL", text) from error
 
 
 class PulsarConnection:

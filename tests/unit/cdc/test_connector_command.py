@@ -24,3 +24,13 @@ def test_a_table_without_its_keyspace_is_refused_before_the_broker_is_asked(tabl
     found = CliRunner().invoke(connector, arguments)
     assert isinstance(found.exception, ConfigError)
     assert str(found.exception) == f"--table: {table!r} is not KEYSPACE.TABLE"
+
+
+@pytest.mark.parametrize("url", ["foo", "pulsar://", "pulsar://broker:99999"])
+@pytest.mark.parametrize("command", [["dead-letters"], ["resend"], ["expiries", "--table", "ks.t"]], ids=" ".join)
+def test_a_service_url_that_is_none_is_a_wrong_configuration(command: list[str], url: str) -> None:
+    """One line with the URL."""
+    found = CliRunner().invoke(connector, [*command, "--service-url", url])
+    assert isinstance(found.exception, ConfigError)
+    assert str(found.exception).startswith(f"service URL: {url!r} cannot be used (")
+    assert "\n" not in str(found.exception)

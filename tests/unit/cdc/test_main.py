@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import click
+import pulsar
 import pytest
 
-from cdc.main import main
+from cdc.main import main, run
 
 _PAGE: Final = Path(__file__).parents[3] / "docs" / "cli.md"
 
@@ -40,6 +42,43 @@ def test_a_mistyped_command_is_named_with_the_one_that_was_meant(
     with pytest.raises(SystemExit) as ended:
         main()
     assert (ended.value.code, capsys.readouterr().err) == (2, said)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/x"), "[Errno 13] Permission denied: '/x'"),
+        (pulsar.ConnectError("no\nbroker"), "no broker"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_no_command_has_foreseen_of_files_and_servers_is_one_line(
+    error: Exception, said: str, debug: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A traceback where it is asked for."""
+    monkeypatch.setattr(sys, "argv", ["cdc", *["--debug"][: int(debug)]])
+    with pytest.raises(SystemExit) as ended:
+        run(_raising(error), "cdc")
+    *traceback, line = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, line) == (1, f"cdc: {said} (`cdc --debug` shows where)")
+    assert bool(traceback) == debug
+
+
+def test_an_error_of_the_program_itself_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is to be reported."""
+    monkeypatch.setattr(sys, "argv", ["cdc"])
+    with pytest.raises(KeyError):
+        run(_raising(KeyError("x")), "cdc")
+
+
+def _raising(error: Exception) -> click.Command:
+    @click.command()
+    @click.option("--debug", is_flag=True)
+    def fail(debug: bool) -> None:
+        raise error
+
+    return fail
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc.sandbox.errors import SandboxError
 from cdc.sandbox.running import server_statuses, take_down
 from cdc.sandbox.state import ProcessId, SandboxState, ServerState, read_state, write_state
 
@@ -124,6 +125,44 @@ def test_a_broken_state_is_one_line(tmp_path: Path) -> None:
     assert run.returncode == 1
     assert run.stderr.startswith(f"cdc: {tmp_path / 'sandbox.json'} cannot be read (")
     assert len(run.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["servers", "supervisor"])
+@pytest.mark.parametrize("command", ["status", "down"])
+def test_a_state_without_one_of_its_fields_is_one_line(name: str, command: str, tmp_path: Path) -> None:
+    """It was edited."""
+    write_state(tmp_path, _STATE)
+    state = tmp_path / "sandbox.json"
+    fields = json.loads(state.read_text())
+    del fields[name]
+    state.write_text(json.dumps(fields))
+    run = _cdc(command, "--dir", tmp_path)
+    assert run.returncode == 1
+    assert run.stderr == f"cdc: {state} is damaged (KeyError('{name}')); remove the folder to start afresh\n"
+
+
+def test_a_state_of_another_user_is_no_reason_to_remove_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its rights are in the way. (Root may read everything, so the refusal is made here.)"""
+
+    def refused(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    with pytest.raises(SandboxError, match=r"sandbox\.json may not be read by this user; use the one who started"):
+        read_state(tmp_path)
+
+
+def test_down_removes_the_folder_behind_a_link(tmp_path: Path) -> None:
+    """With the link: a dangling one would be in the way of the next start."""
+    data, link = tmp_path / "data", tmp_path / "link"
+    data.mkdir()
+    link.symlink_to(data)
+    write_state(link, _STATE)
+    run = _cdc("down", "--remove", "--dir", link)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pid_that_belongs_to_another_process_by_now_is_neither_running_nor_ended(tmp_path: Path) -> None:

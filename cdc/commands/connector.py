@@ -160,7 +160,8 @@ def watch(path: Path | None, interval: float, patience: float, once: bool) -> No
     """Restart sources whose instances do not run, and report it, until SIGTERM or Ctrl-C.
 
     Pulsar's functions worker tries to start a source once, and then gives it up. Sources that somebody stopped stay stopped.
-    One watch is enough for a cluster; several do no harm.
+    One watch is enough for a cluster; several do no harm. With --once the exit code is 1 if Pulsar does not answer, or
+    refuses a restart.
 
     \b
     cdc connector watch --config line.yaml
@@ -173,10 +174,16 @@ def watch(path: Path | None, interval: float, patience: float, once: bool) -> No
     with PulsarService(config) as service:
         keeper = SourceKeeper(service, Turns(config).turn, patience_s=0.0 if once else patience, stopping=stopping)
         click.echo(f"watching the sources of {config.namespace} at {config.pulsar_admin_url}")
+        if once:
+            for line in keeper.check_once():
+                click.echo(line)
+            if keeper.failures:
+                raise click.exceptions.Exit(1)
+            return
         while True:
             for line in keeper.check():
                 click.echo(line)
-            if once or stopping.wait(interval):
+            if stopping.wait(interval):
                 return
 
 

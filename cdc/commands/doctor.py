@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -15,6 +16,9 @@ from cdc.health.this_line import line_of, line_option
 from cdc.health.turns import Turns
 
 __all__ = ["doctor"]
+
+# A start takes 5 to 15 s. What does not run after this time was given up.
+_START_S: Final = 20.0
 
 
 @click.command(name="doctor")
@@ -34,7 +38,7 @@ def doctor(context: click.Context, path: Path | None, fix: bool, as_json: bool) 
     config = line_of(path)
     if fix:
         with PulsarService(config) as service:
-            for line in SourceKeeper(service, Turns(config).turn, patience_s=0.0).check():
+            for line in SourceKeeper(service, Turns(config).turn, patience_s=_START_S).check_once():
                 click.echo(line, err=as_json)
     sections = look(config)
     report(sections, as_json=as_json)

@@ -68,12 +68,35 @@ class SourceKeeper:
         self._watched: Final[dict[str, _Watched]] = {}
         self._is_away = False
         self.restarts = 0
+        self.failures = 0
+        """How often Pulsar did not answer, or refused a restart."""
+
+    def check_once(self) -> Iterator[str]:
+        """Restart the sources that have not run during the whole patience, each once, and say so."""
+        began_s = self._clock()
+        try:
+            down = self._down()
+            if down and self._patience_s:
+                names = ", ".join(view.name for view in down)
+                yield f"waiting {self._patience_s:.0f} s, because these sources may be starting: {names}"
+            while down and self._clock() - began_s < self._patience_s and not self._stopping.wait(_LOOK_S):
+                names_before = {view.name for view in down}
+                down = [view for view in self._down() if view.name in names_before]
+        except PulsarServiceError as error:
+            self.failures += 1
+            yield f"the sources are not known: {error}"
+            return
+        for view in down:
+            if self._stopping.is_set():
+                return
+            yield from self._restart(view, _Watched(down_since_s=began_s), is_once=True)
 
     def check(self) -> Iterator[str]:
         """Check all sources once, restart what has been down for long, and say so."""
         try:
             views = sources_of(self._service)
         except PulsarServiceError as error:
+            self.failures += 1
             # Nothing is known of what happened meanwhile: all sources get their time again.
             self._watched.clear()
             if not self._is_away:
@@ -109,12 +132,14 @@ class SourceKeeper:
         if now_s >= due_s:
             yield from self._restart(view, watched)
 
-    def _restart(self, view: SourceView, watched: _Watched) -> Iterator[str]:
+    def _restart(self, view: SourceView, watched: _Watched, *, is_once: bool = False) -> Iterator[str]:
         down_s = self._clock() - (watched.down_since_s or 0.0)
         try:
             with self._turn() as is_ours:
                 if not is_ours:
                     watched.down_since_s = None  # somebody restarts it: it gets its time again
+                    if is_once:
+                        yield f"source {view.name} does not run; a watch restarts it now"
                     return
                 if not self._is_down(view.name):
                     return
@@ -123,13 +148,16 @@ class SourceKeeper:
                 watched.pause_s = min(_LONGEST_PAUSE_S, max(self._patience_s, watched.pause_s * 2))
                 watched.restarted_at_s, watched.is_reported = self._clock(), True
                 reason = f": {view.error}" if view.error else ""
-                yield (
-                    f"source {view.name} restarted, for it did not run for {down_s:.0f} s{reason};"
-                    f" next attempt in {watched.pause_s:.0f} s unless it runs"
-                )
+                lasted = f" for {down_s:.0f} s" if down_s >= 1 else ""
+                following = "" if is_once else f"; next attempt in {watched.pause_s:.0f} s unless it runs"
+                yield f"source {view.name} restarted, for it did not run{lasted}{reason}{following}"
                 self._wait_until_it_runs(view.name)
         except PulsarServiceError as error:
+            self.failures += 1
             yield f"source {view.name} could not be restarted: {error}"
+
+    def _down(self) -> list[SourceView]:
+        return [view for view in sources_of(self._service) if view.is_down]
 
     def _wait_until_it_runs(self, name: str) -> None:
         deadline_s = self._clock() + self._start_s

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from cdc.health.dead_letter_topics import asked_dead_letter_topics
 from cdc.health.findings import Finding, Level, as_duration, failure, warning
 from cdc.health.line_config import LineConfig
+from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from schemas.errors import CdcError
 from schemas.resolved import TableResolved
 
@@ -26,6 +29,7 @@ class ResolvedLine:
         from spark_bridge.topics.options import BridgeOptions
         from spark_bridge.topics.resolved import ResolvedTimestamps
 
+        self._config: Final = config
         params = config.pulsar_auth_params
         trusted = config.tls_trust_certs_file_path
         given: dict[str, str] = {
@@ -50,8 +54,18 @@ class ResolvedLine:
         """Close all connections."""
         self._timestamps.close()
 
-    def read(self, tables: Sequence[str] | None = None) -> dict[str, TableResolved]:
-        """How it stands with these tables, or with all that agents publish."""
+    def read(
+        self, tables: Sequence[str] | None = None, dead_letters: Sequence[str] | None = None
+    ) -> dict[str, TableResolved]:
+        """How it stands with these tables, or with all that agents publish.
+
+        `dead_letters` are the line's dead-letter topics; None: Pulsar is asked for its sources. Where it does not say, those that
+        were known before count.
+        """
+        if dead_letters is None:
+            with suppress(PulsarServiceError), PulsarService(self._config) as service:
+                dead_letters = asked_dead_letter_topics(self._config, service)
+        self._timestamps.dead_letters = dead_letters or self._timestamps.dead_letters
         return {
             table: self._timestamps.read(table) for table in (self._timestamps.tables() if tables is None else tables)
         }
@@ -62,14 +76,16 @@ class ResolvedLine:
         return self._timestamps.foreign_messages
 
 
-def completeness_of(config: LineConfig, tables: Sequence[str], now_s: float) -> dict[str, Finding]:
+def completeness_of(
+    config: LineConfig, tables: Sequence[str], dead_letters: Sequence[str], now_s: float
+) -> dict[str, Finding]:
     """By table: until when it is complete, or why that is not known. Whatever fails is a finding."""
     if not tables:
         return {}
     try:
         line = ResolvedLine(config)
         try:
-            return {table: _finding(table, each) for table, each in line.read(tables).items()}
+            return {table: _finding(table, each) for table, each in line.read(tables, dead_letters).items()}
         finally:
             line.close()
     except (CdcError, ImportError) as error:

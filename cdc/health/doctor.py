@@ -14,6 +14,7 @@ from typing import Final
 
 import pulsar
 
+from cdc.health.dead_letter_topics import asked_dead_letter_topics
 from cdc.health.findings import Finding, Level, Section, as_bytes, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.nodes import connection_of
@@ -25,15 +26,20 @@ from change_agent.cdc_raw.space import cdc_space_of
 from change_agent.configuration.config import AgentConfig
 from change_agent.publishing.topic_policies import EVENTS
 from change_agent.schema.node_connection import NodeUnavailableError
-from clients.topic_policies import PolicyQuestions, hazards_of
+from clients.topic_policies import Audience, PolicyQuestions, hazards_of
 from schemas.cql_identifier import cql_identifier
 from schemas.errors import ConfigError
 from schemas.system_schema import unlogged_keyspaces
+from schemas.topics import RESEND_SUBSCRIPTION
 from source_connector.events.pulsar_access import new_client
 from source_connector.tables.data_topic_policies import trimming_of
 
 __all__ = ["agent_checks", "captured_tables", "doctor"]
 
+# Dead letters wait there for somebody who runs `cdc connector resend`.
+_LETTERS: Final = Audience(
+    messages="dead letters", subscription=f"the subscription {RESEND_SUBSCRIPTION}", reader="whoever sends them again"
+)
 _SETTINGS: Final = (
     "cdc_enabled", "cdc_block_writes", "commitlog_sync", "commitlog_sync_period", "commitlog_sync_period_in_ms",
     "cdc_total_space", "cdc_total_space_in_mb", "commitlog_segment_size", "commitlog_segment_size_in_mb",
@@ -238,19 +244,28 @@ def _topics(service: PulsarService, config: LineConfig) -> list[Finding]:
     events = events_tables(names, config.topic_prefix)
     data = [name for name in names if name.rpartition("/")[2].startswith("data-")]
 
+    audiences = dict.fromkeys(sorted(events.values()), EVENTS)
+    with suppress(PulsarServiceError):  # reported by another section
+        audiences |= dict.fromkeys(asked_dead_letter_topics(config, service), _LETTERS)
+
     def look(topic: str) -> list[Finding]:
-        return list(_topic(service, topic, is_data=topic in data))
+        return list(_topic(service, topic, audiences.get(topic)))
 
     with ThreadPoolExecutor(8) as pool:
-        return [finding for found in pool.map(look, [*sorted(events.values()), *data]) for finding in found]
+        return [finding for found in pool.map(look, [*audiences, *data]) for finding in found]
 
 
-def _topic(service: PulsarService, topic: str, *, is_data: bool) -> Iterator[Finding]:
+def _topic(service: PulsarService, topic: str, audience: Audience | None) -> Iterator[Finding]:
+    """`audience` is that of unread messages; None for a data topic, which has readers without a subscription."""
     short = topic.rpartition("/")[2]
     try:
+        if audience is _LETTERS:
+            service.stats(topic)  # it is made with the first dead letter
         partitions = service.partitions(topic)
         questions = PolicyQuestions(service.policy)
-        hazards = trimming_of(service.policy, topic, None) if is_data else hazards_of(questions, topic, EVENTS)
+        hazards = (
+            trimming_of(service.policy, topic, None) if audience is None else hazards_of(questions, topic, audience)
+        )
     except NotThereError:
         return
     except PulsarServiceError as error:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from cdc.health.completeness import completeness_of, with_completeness
+from cdc.health.dead_letter_topics import dead_letter_topics
 from cdc.health.findings import Finding, as_bytes, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
@@ -78,7 +79,13 @@ def tables(
         return list(_table(service, config, table, events[table], _data_topic(table, sources, known), now_s))
 
     with ThreadPoolExecutor(8) as pool:
-        completeness = pool.submit(completeness_of, config, sorted(events), now_s)
+        completeness = pool.submit(
+            completeness_of,
+            config,
+            sorted(events),
+            dead_letter_topics(config, (each.options for each in sources)),
+            now_s,
+        )
         found = [finding for found in pool.map(look, sorted(events)) for finding in found]
         return with_completeness(found, completeness.result())
 
@@ -168,9 +175,8 @@ def dead_letters(
     service: PulsarService, config: LineConfig, sources: Sequence[SourceView], now_s: float
 ) -> list[Finding]:
     """One finding a topic of dead letters. Raises PulsarServiceError."""
-    named = [str(each.options["deadLetter.topic"]) for each in sources if each.options.get("deadLetter.topic")]
     found = []
-    for topic in dict.fromkeys(full_topic_name(each) for each in (config.dead_letters, *named)):
+    for topic in dead_letter_topics(config, (each.options for each in sources)):
         try:
             waiting = Backlog.of(service.stats(topic), RESEND_SUBSCRIPTION, now_s)
         except NotThereError:

@@ -13,6 +13,7 @@ from typing import Final
 import pulsar
 
 from cdc.health.agent_status import NoStatusError
+from cdc.health.dead_letter_topics import dead_letter_topics
 from cdc.health.findings import Finding, Section, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
@@ -210,9 +211,8 @@ def _record_text(found: DataRecord) -> str:
 
 
 def _letters(service: PulsarService, config: LineConfig, key: RowKey, sources: Sequence[SourceView]) -> list[Finding]:
-    named = [str(each.options["deadLetter.topic"]) for each in sources if each.options.get("deadLetter.topic")]
     found: list[Finding] = []
-    for topic in dict.fromkeys(full_topic_name(each) for each in (config.dead_letters, *named)):
+    for topic in dead_letter_topics(config, (each.options for each in sources)):
         try:
             service.stats(topic)  # to subscribe would make it
             with closing(dead_letters(config.pulsar_options, topic)) as letters:

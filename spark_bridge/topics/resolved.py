@@ -54,6 +54,7 @@ class ResolvedTimestamps:
         self._admin: Final = PulsarAdmin(options)
         self._records: Final[dict[UUID, ProgressRecord]] = {}
         self._pinned: Final[defaultdict[tuple[str, UUID], list[Checkpoint]]] = defaultdict(list)
+        self.dead_letters: Sequence[str] = options.dead_letters
         # Messages of the progress topic that are none of its records.
         self.foreign_messages = 0
         self._client: Final = open_client(options)
@@ -171,7 +172,7 @@ class ResolvedTimestamps:
     def _dead_letters(self, names: set[str]) -> dict[str, TopicPosition]:
         """By topic partition: everything before is in the data topic, or was never a dead letter."""
         found: dict[str, TopicPosition] = {}
-        for topic in self._options.dead_letters:
+        for topic in self.dead_letters:
             for place in self._admin.waiting_dead_letters(topic, _MOST_LETTERS):
                 if place is None:
                     return dict.fromkeys(names, _NOTHING)

@@ -12,7 +12,8 @@ from uuid import UUID
 import pytest
 
 from cdc.health.agent_status import AgentStatus, NoStatusError
-from cdc.health.doctor import _functions_worker, _pulsar
+from cdc.health.dead_letter_topics import asked_dead_letter_topics
+from cdc.health.doctor import _functions_worker, _pulsar, _topics
 from cdc.health.findings import Finding, Level, ok
 from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
@@ -275,3 +276,32 @@ def test_an_answer_of_another_kind_is_an_error_of_the_service(body: bytes) -> No
             pytest.raises(PulsarServiceError, match=r"answers (None|\[\]|7) to /.*; is it Pulsar's admin service\?$"),
         ):
             ask(service)
+
+
+def test_the_dead_letter_topics_of_a_line_are_its_own_and_those_of_its_sources() -> None:
+    """Each once; a source that is deleted just then has none. The doctor checks what Pulsar would delete of them."""
+    sources = "/admin/v3/sources/public/default"
+    topics = "/admin/v2/persistent/public/default"
+    pages = {
+        sources: page(["gone", "plain", "shop"]),
+        f"{sources}/plain": page({"configs": {"table": "orders"}}),
+        f"{sources}/shop": page({"configs": {"deadLetter.topic": "shop-letters"}}),
+        topics: page([]),
+        f"{topics}/partitioned": page([]),
+        f"{topics}/shop-letters/partitions": page({"partitions": 0}),
+        f"{topics}/shop-letters/stats": page({}),
+        f"{topics}/shop-letters/messageTTL": page(60),
+        f"{topics}/shop-letters/backlogQuotaMap": page({}),
+        "/admin/v2/namespaces/public/default/subscriptionExpirationTime": page(0),
+    }
+    with serving(pages) as url, PulsarService(config := _line(url)) as service:
+        assert asked_dead_letter_topics(config, service) == (
+            "persistent://public/default/cdc-dead-letters",
+            "persistent://public/default/shop-letters",
+        )
+        [found] = _topics(service, config)
+    assert (found.level, found.subject) == (Level.WARNING, "shop-letters")
+    assert found.text == "the message TTL drops dead letters that were not read for 60 s"
+    assert found.remedy.startswith(
+        "`pulsar-admin topics set-message-ttl persistent://public/default/shop-letters --ttl 0"
+    )

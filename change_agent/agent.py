@@ -205,7 +205,12 @@ class ChangeAgent:
 
     def _take_prefix(self) -> None:
         try:
-            take_prefix(self._config.cdc_working_dir, full_topic_name(self._config.topic_prefix), self._stops)
+            take_prefix(
+                self._config.cdc_working_dir,
+                full_topic_name(self._config.topic_prefix),
+                self._stops,
+                has_read=self._stored.last_place != (0, 0),
+            )
         except OSError as error:
             raise UnwritableFileError(f"the topics' prefix cannot be stored ({error}); trying again") from error
 
@@ -369,7 +374,9 @@ class ChangeAgent:
 
     def _progress_state(self) -> ProgressState | None:
         known, moments = self._provider.known, self._moments
-        if known is None or moments is None or not moments.has_checked:
+        # Before the first look at the schema no table is known to be published.
+        is_known = moments is not None and moments.has_checked and self._interpreter.schema_version > 0
+        if known is None or moments is None or not is_known:
             return None
         return ProgressState(
             node_id=known.node_id,

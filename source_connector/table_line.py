@@ -165,7 +165,8 @@ class TableLine:
         counters["cache_misses"] += len(fresh)
         if len(fresh) < len(work.events):
             counters["cache_hits"] += len(work.events) - len(fresh)
-            _settle_all([each for each in work.events if each not in fresh])
+            kept = set(map(id, fresh))
+            _settle_all([each for each in work.events if id(each) not in kept])
             work.events[:] = fresh
         if not fresh:
             self._life.lanes.finished(work)

@@ -1,6 +1,6 @@
 """Which archive this working directory's agent wrote to last: another one lacks the segments that were finished meanwhile.
 
-    archive-url     its URL; empty where the agent ran without an archive
+    archive-url     a line with its URL, which is empty where the agent ran without an archive
 
 No file: an agent of an earlier version, or a new working directory. Then the archive goes on.
 """
@@ -33,10 +33,14 @@ class LastArchive:
     def note(self) -> None:
         """From here on it is this one. Raises OSError."""
         if self._last() != self._url:
-            write_private_text(self._path, self._url)
+            temporary = self._path.with_suffix(".tmp")
+            write_private_text(temporary, f"{self._url}\n")
+            temporary.replace(self._path)
 
     def _last(self) -> str | None:
+        """None also of a file without its line: a full disk, or a power loss."""
         try:
-            return self._path.read_text(errors="replace")
+            text = self._path.read_text(errors="replace")
         except FileNotFoundError:
             return None
+        return text.removesuffix("\n") if text.endswith("\n") else None

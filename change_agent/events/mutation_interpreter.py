@@ -130,8 +130,12 @@ class MutationInterpreter:
 
     @property
     def left_out_tables(self) -> list[TableMetadata]:
-        """The others that the node has or had."""
-        return [table for table_id, table in self._tables.items() if table_id.bytes in self._left_out]
+        """Tables that the node has or had of which nothing is published by what it says now.
+
+        Of one that had `cdc = true` before, what was written then still is.
+        """
+        left_out = self._left_out
+        return [each for table_id, each in self._tables.items() if table_id.bytes in left_out or not is_published(each)]
 
     def confirm_schema(self) -> bool:
         """Interpret by what the node says now; False when it does not answer."""

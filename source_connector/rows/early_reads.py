@@ -20,7 +20,7 @@ from source_connector.encoding.selection import Selection
 from source_connector.events.events_message import PendingEvent
 from source_connector.rows.read_request import RawRow
 
-__all__ = ["WITHIN_S", "Outcome", "is_young", "outcome_of", "outcome_of_scope", "pause_s"]
+__all__ = ["WITHIN_S", "LaterDeletions", "Outcome", "is_young", "outcome_of", "outcome_of_scope", "pause_s"]
 
 WITHIN_S: Final = 2.0
 """`write_request_timeout` of Cassandra: after that a write has failed for whoever sent it."""
@@ -54,13 +54,36 @@ def pause_s(reads: int) -> float:
     return min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2.0**reads)
 
 
+class LaterDeletions:
+    """What the events of a row delete that are behind the one that is looked at."""
+
+    __slots__ = ("_columns", "_is_of_row")
+
+    def __init__(self, later: Iterable[MutationEvent] = ()) -> None:
+        self._columns: set[str] = set()
+        self._is_of_row = False
+        for each in later:
+            self.add(each)
+
+    def add(self, event: MutationEvent) -> None:
+        """One more of them; one that only writes a row of keys deletes nothing."""
+        if event.kind is MutationKind.ROW_DELETION:
+            self._is_of_row = True
+        elif event.live_cell_writetime_us is None:
+            self._columns.update(event.columns)
+
+    def cover(self, columns: Iterable[str]) -> bool:
+        """True when the row is deleted, or some of these columns."""
+        return self._is_of_row or not self._columns.isdisjoint(columns)
+
+
 def outcome_of(
-    event: MutationEvent, later: Iterable[MutationEvent], selection: Selection, row: RawRow | None, now_s: float
+    event: MutationEvent, later: LaterDeletions, selection: Selection, row: RawRow | None, now_s: float
 ) -> Outcome:
-    """The result of a read of the event's row for the event; `later` are those of the same row behind it."""
+    """The result of a read of the event's row for the event; `later` is of the events of the same row behind it."""
     if event.kind is MutationKind.ROW_DELETION:
         return _of_row_deletion(event, selection, row)
-    if any(_deletes(each, event.columns) for each in later):
+    if later.cover(event.columns):
         return Outcome.POSSIBLE
     if event.expiry_time_s is not None and event.expiry_time_s <= now_s:
         return Outcome.POSSIBLE
@@ -73,12 +96,6 @@ def outcome_of(
     if not timed:
         return Outcome.UNKNOWN
     return _one_of(any(times.get(name, 0) >= event.live_cell_writetime_us for name in timed))
-
-
-def _deletes(event: MutationEvent, columns: Iterable[str]) -> bool:
-    """True when the event deletes the row, or some of these columns; one that only writes a row of keys does not."""
-    is_of_columns = event.live_cell_writetime_us is None and not set(event.columns).isdisjoint(columns)
-    return event.kind is MutationKind.ROW_DELETION or is_of_columns
 
 
 def outcome_of_scope(event: MutationEvent, selection: Selection, rows: Sequence[RawRow]) -> Outcome:

@@ -29,7 +29,7 @@ from source_connector.encoding.projection import Projection
 from source_connector.encoding.selection import Selection
 from source_connector.events.events_message import STALE_AFTER_S, PendingEvent
 from source_connector.host.record import SourceRecord
-from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outcome_of, pause_s
+from source_connector.rows.early_reads import WITHIN_S, LaterDeletions, Outcome, is_young, outcome_of, pause_s
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.publication import event_time_ms, row_properties
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
@@ -63,7 +63,9 @@ class RowTask(Task):
         self._proven: list[PendingEvent] = []
         # Events whose write may not be in the row that was read: no write time tells.
         self._unsure: list[PendingEvent] = []
-        self._tied: Sequence[PendingEvent] = ()
+        # Events that the read leaves unproven, with what it says of them.
+        self._others: list[tuple[PendingEvent, Outcome]] = []
+        self._tied: frozenset[PendingEvent] = frozenset()
         self._published: SourceRecord | None = None
 
     def start(self) -> None:
@@ -77,7 +79,7 @@ class RowTask(Task):
         if not self._selection.value_columns:  # a static row, none of whose columns is wanted
             owner.settle(self, ())
             return
-        self._tied = owner.write_times.tied(self.work.events)
+        self._tied = frozenset(owner.write_times.tied(self.work.events))
         provable = not self._reading.proves or (
             not self._tied and all(is_provable(pending.event, self._selection) for pending in self.work.events)
         )
@@ -86,10 +88,9 @@ class RowTask(Task):
     def on_rows(self, rows: Rows) -> None:
         """Publish the row, unless a higher level may know better."""
         row = rows.rows[0] if rows.rows else None
-        self._proven = [each for each in self.work.events if self._is_proven(each, rows, row)]
+        self._judge(rows, row)
         self._unsure = []
-        needs_more = self._reading.proves and len(self._proven) < len(self.work.events)
-        if needs_more and self._asks_again(rows, row):
+        if self._reading.proves and self._others and self._asks_again(rows):
             return
         if self._is_second_read and row is None and self.work.newest.event.live_cell_writetime_us is not None:
             # The row was deleted since, and the event of the deletion is still to come. A null here would be one too many:
@@ -144,18 +145,36 @@ class RowTask(Task):
         self._started_at, self._early_reads = time.monotonic(), 0
         self._read_with_what_waits()
 
-    def _asks_again(self, rows: Rows, row: RawRow | None) -> bool:
+    def _judge(self, rows: Rows, row: RawRow | None) -> None:
+        """Which of the events the read proves, and what it says of the others; the newest first, for deletions explain what is gone."""
+        events = self.work.events
+        later = LaterDeletions()
+        self._proven, self._others = [], []
+        for pending in reversed(events):
+            if self._is_shown(pending, rows, row):
+                self._proven.append(pending)
+            else:
+                outcome = self._outcome(pending, later, row)
+                if outcome is Outcome.POSSIBLE and self._is_of_all(pending, rows):
+                    self._proven.append(pending)
+                else:
+                    self._others.append((pending, outcome))
+            later.add(pending.event)
+        if len(events) > 1:
+            self._proven.reverse()
+            self._others.reverse()
+
+    def _asks_again(self, rows: Rows) -> bool:
         """Of a read that leaves an event unproven: whether there is one more to come, of more replicas or later."""
         if rows.request.level is _FIRST and not rows.is_fallback:
             self._read(_HIGHER)
             return True
-        outcomes = [(each, self._outcome(each, row)) for each in self.work.events if each not in self._proven]
-        if any(outcome is Outcome.IMPOSSIBLE for _, outcome in outcomes):
+        if any(outcome is Outcome.IMPOSSIBLE for _, outcome in self._others):
             self._early_reads += 1
             pause = pause_s(self._early_reads)
             self.owner.later(self, pause, self._read_with_what_waits, counted_as="reads_too_early")
             return True
-        self._unsure = [each for each, outcome in outcomes if outcome is Outcome.UNKNOWN]
+        self._unsure = [each for each, outcome in self._others if outcome is Outcome.UNKNOWN]
         for each in self._unsure:
             each.unsure_since = each.unsure_since or self._started_at
         return False
@@ -198,21 +217,22 @@ class RowTask(Task):
         """
         owner, lanes = self.owner, self.work.lanes
         if lanes is not None and owner.may_read_waiting and owner.projection is self._projection:
+            before = len(self.work.events)
             lanes.take_behind(self.work)
-            self._tied = owner.write_times.tied(self.work.events)
+            for each in self.work.events[before:]:
+                each.unsure_since = each.unsure_since or time.monotonic()
+            self._tied = frozenset(owner.write_times.tied(self.work.events))
         self._read_higher()
 
     def _read_higher(self) -> None:
         self._read(_HIGHER)
 
-    def _outcome(self, pending: PendingEvent, row: RawRow | None) -> Outcome:
+    def _outcome(self, pending: PendingEvent, later: LaterDeletions, row: RawRow | None) -> Outcome:
         """The result of the read for an event; good for an event whose write is surely visible by now."""
         now_s = self.owner.cluster_time_s()
         # Clocks of nodes may differ: whichever is behind holds up nothing for longer than one that is right.
         if time.monotonic() - (pending.unsure_since or self._started_at) > WITHIN_S or not is_young(pending, now_s):
             return Outcome.POSSIBLE
-        events = self.work.events
-        later = (each.event for each in events[events.index(pending) + 1 :])
         outcome = outcome_of(pending.event, later, self._selection, row, now_s)
         return Outcome.UNKNOWN if outcome is Outcome.POSSIBLE and self._may_lack(pending, row) else outcome
 
@@ -237,23 +257,27 @@ class RowTask(Task):
         )
         self.owner.read(self, request)
 
-    def _is_proven(self, pending: PendingEvent, rows: Rows, row: RawRow | None) -> bool:
-        if rows.is_fallback:
+    def _is_shown(self, pending: PendingEvent, rows: Rows, row: RawRow | None) -> bool:
+        """Whether write times prove the event's change, or nothing has to."""
+        if not self._may_prove(pending, rows):
             return False
-        reading = self._reading
-        if reading.only_by_event_node and rows.coordinator != pending.message.node_id:
-            return False
-        if not reading.proves:
+        if not self._reading.proves:
             return True
         event = pending.event
-        if row is not None and event.live_cell_writetime_us is not None and pending not in self._tied:
-            times = self._selection.writetimes_us
-            if _has_its_write_time(event, self._selection, row):
-                return True
-            if not self._projection.table.is_counter and holds_change(event, times(row)):
-                return True
+        if row is None or event.live_cell_writetime_us is None or pending in self._tied:
+            return False
+        if _has_its_write_time(event, self._selection, row):
+            return True
+        return not self._projection.table.is_counter and holds_change(event, self._selection.writetimes_us(row))
+
+    def _is_of_all(self, pending: PendingEvent, rows: Rows) -> bool:
+        """Whether all replicas answered, that of the event's node among them."""
         is_of_all = rows.consistency == "ALL" and self.owner.knows(pending.message.node_id)
-        return is_of_all and self._outcome(pending, row) is Outcome.POSSIBLE
+        return is_of_all and self._may_prove(pending, rows)
+
+    def _may_prove(self, pending: PendingEvent, rows: Rows) -> bool:
+        is_by_another = self._reading.only_by_event_node and rows.coordinator != pending.message.node_id
+        return not rows.is_fallback and not is_by_another
 
 
 def may_be_overtaken(work: Work, read_at: float) -> bool:

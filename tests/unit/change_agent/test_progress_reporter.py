@@ -34,6 +34,8 @@ from tests.topics.events_topic import wait_until
 _NODE = UUID(int=1)
 _LEDGER_5 = (TopicPosition(5, 1),)
 _DAY_MS = 86_400_000
+_DEFAULT_PREFIX = "persistent://public/default/cdc-events-"
+_OTHER_PREFIX = "persistent://public/default/other-"
 
 
 def _table(name: str, number: int, keyspace: str = "ks") -> TableMetadata:
@@ -421,20 +423,46 @@ def test_the_progress_of_another_topic_prefix_counts_no_more(tmp_path: Path) -> 
     line = _Line({("ks", "a"): Checkpoint(5000, (TopicPosition(5, 1),))})
     _after_a_record(line, tmp_path)
     for _ in range(2):
-        take_prefix(tmp_path, "persistent://public/default/cdc-events-", stops)
+        take_prefix(tmp_path, _DEFAULT_PREFIX, stops, has_read=True)
         assert newest_published_ms(stored_progress(tmp_path)) == 5000
     assert not stops.reasons()
     for _ in range(2):
-        take_prefix(tmp_path, "persistent://public/default/other-", stops)
+        take_prefix(tmp_path, _OTHER_PREFIX, stops, has_read=True)
         assert stored_progress(tmp_path) is None
     assert Stops(tmp_path).reasons() == {
-        name: f"its events up to the change of topicPrefix are on persistent://public/default/cdc-events-{name}: when the"
-        " connector has read all of that topic, run cdc agent resume-progress"
+        name: f"its events up to the change of topicPrefix are on {_DEFAULT_PREFIX}{name}: when the connector has read all of that"
+        " topic, run cdc agent resume-progress"
         for name in ("ks.a", "ks.b")
     }
     remove_stops(tmp_path, None)
-    take_prefix(tmp_path, "persistent://public/default/other-", stops)
+    take_prefix(tmp_path, _OTHER_PREFIX, stops, has_read=True)
     assert not stops.reasons()
+    take_prefix(tmp_path, _DEFAULT_PREFIX, stops, has_read=True)
+    assert list(stops.reasons()) == [EVERY_TABLE]
+
+
+def test_a_prefix_that_nothing_was_published_with_stops_nothing(tmp_path: Path) -> None:
+    """Nor does a file that a full disk or a power loss left empty."""
+    stops = Stops(tmp_path)
+    take_prefix(tmp_path, _DEFAULT_PREFIX, stops, has_read=False)
+    take_prefix(tmp_path, _OTHER_PREFIX, stops, has_read=False)
+    (tmp_path / "topic-prefix.txt").write_text("")
+    _after_a_record(_Line({("ks", "a"): Checkpoint(5000, _LEDGER_5)}), tmp_path)
+    take_prefix(tmp_path, _DEFAULT_PREFIX, stops, has_read=True)
+    assert not stops.reasons()
+    assert newest_published_ms(stored_progress(tmp_path)) == 5000
+
+
+def test_the_progress_stays_until_its_stops_are_written(tmp_path: Path) -> None:
+    """An agent that ends before that notes them at its next start."""
+    take_prefix(tmp_path, _DEFAULT_PREFIX, Stops(tmp_path), has_read=True)
+    _after_a_record(_Line({("ks", "a"): Checkpoint(5000, _LEDGER_5)}), tmp_path)
+    (tmp_path / "stops.tmp").mkdir()  # it cannot be written
+    with pytest.raises(OSError, match="the stops of the earlier topics cannot be written"):
+        take_prefix(tmp_path, _OTHER_PREFIX, Stops(tmp_path), has_read=True)
+    (tmp_path / "stops.tmp").rmdir()
+    take_prefix(tmp_path, _OTHER_PREFIX, again := Stops(tmp_path), has_read=True)
+    assert list(again.reasons()) == ["ks.a", "ks.b"]
 
 
 def test_a_table_that_is_left_out_for_a_while_stands_still(tmp_path: Path) -> None:

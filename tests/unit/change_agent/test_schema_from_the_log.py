@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TypedDict
 from uuid import UUID
@@ -84,7 +85,7 @@ class _Reader:
     def __init__(self, directory: Path, schema: SystemSchema, finished: Sequence[int] = ()) -> None:
         self.source = _LogOnly(directory, schema)
         self.parked = ParkedMutations(directory, lambda: None)
-        self._interpreter = MutationInterpreter(
+        self.interpreter = MutationInterpreter(
             self.source,
             self.parked,
             AgentMetrics(),
@@ -98,7 +99,7 @@ class _Reader:
         for entry in entries:
             self._begin(entry["segment_id"])
             payload = bytes.fromhex(entry["payload"])
-            found = self._interpreter.events_of(
+            found = self.interpreter.events_of(
                 "segment",
                 entry["segment_id"],
                 entry["version"],
@@ -111,10 +112,10 @@ class _Reader:
     def _begin(self, segment_id: int) -> None:
         if segment_id != self._segment_id:
             if self._segment_id:
-                self._interpreter.end(self._segment_id)
+                self.interpreter.end(self._segment_id)
             self._segment_id = segment_id
-            self._interpreter.use_schema_of(1)
-            self._interpreter.begin(segment_id, 10**13, is_resumed=True)
+            self.interpreter.use_schema_of(1)
+            self.interpreter.begin(segment_id, 10**13, is_resumed=True)
 
     def close(self) -> None:
         self.parked.close()
@@ -142,6 +143,19 @@ def test_the_log_alone_tells_tables_columns_types_and_when_cdc_was_on(golden: _G
     first, *_, last = [table_id for table_id, _ in published]
     assert [table_id for table_id, _ in published] == [first] * 5 + [last] and first != last
     assert reader.parked.count == 0
+    reader.close()
+
+
+def test_a_table_whose_cdc_is_off_is_left_out_although_it_was_on_before(golden: _Golden, tmp_path: Path) -> None:
+    """What it wrote before is published, so it is among both; its progress must not go on."""
+    reader = _Reader(tmp_path, golden["schema"])
+    left_out: list[bool] = []
+    for entry in golden["entries"]:
+        list(reader.read([entry]))
+        left_out.append("k.t" in {each.full_name for each in reader.interpreter.left_out_tables})
+    changes = [number for number, (one, other) in enumerate(pairwise(left_out)) if one != other]
+    assert len(changes) == 2 and not left_out[0] and not left_out[-1]
+    assert "k.t" in {each.full_name for each in reader.interpreter.published_tables}
     reader.close()
 
 

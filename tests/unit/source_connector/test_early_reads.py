@@ -13,7 +13,7 @@ from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationKin
 from schemas.table_metadata import TableMetadata
 from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import PendingEvent
-from source_connector.rows.early_reads import Outcome, is_young, outcome_of, pause_s
+from source_connector.rows.early_reads import LaterDeletions, Outcome, is_young, outcome_of, pause_s
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import PartitionLanes
 from source_connector.rows.read_request import RawRow, ReadLevel, Rows
@@ -74,7 +74,7 @@ def test_a_row_tells_whether_it_can_be_what_an_event_made_of_it(
     told: MutationEvent, later: Sequence[MutationEvent], row: RawRow | None, outcome: Outcome
 ) -> None:
     """By the write times of what is there, and by what is not."""
-    assert outcome_of(told, later, _SELECTION, row, now_s=200.0) is outcome
+    assert outcome_of(told, LaterDeletions(later), _SELECTION, row, now_s=200.0) is outcome
 
 
 def test_an_event_is_young_while_its_write_may_be_under_way() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -30,6 +29,7 @@ class ResolvedLine:
         from spark_bridge.topics.resolved import ResolvedTimestamps
 
         self._config: Final = config
+        self._knows_sources = False
         params = config.pulsar_auth_params
         trusted = config.tls_trust_certs_file_path
         given: dict[str, str] = {
@@ -62,13 +62,22 @@ class ResolvedLine:
         `dead_letters` are the line's dead-letter topics; None: Pulsar is asked for its sources. Where it does not say, those that
         were known before count.
         """
+        problem = None
         if dead_letters is None:
-            with suppress(PulsarServiceError), PulsarService(self._config) as service:
-                dead_letters = asked_dead_letter_topics(self._config, service)
-        self._timestamps.dead_letters = dead_letters or self._timestamps.dead_letters
-        return {
-            table: self._timestamps.read(table) for table in (self._timestamps.tables() if tables is None else tables)
-        }
+            try:
+                with PulsarService(self._config) as service:
+                    dead_letters = asked_dead_letter_topics(self._config, service)
+            except PulsarServiceError as error:
+                if not self._knows_sources:
+                    problem = (
+                        f"dead letters of sources with deadLetter.topic are not known, for the sources are not: {error}"
+                    )
+        if dead_letters is not None:
+            self._timestamps.dead_letters, self._knows_sources = dead_letters, True
+        found = self._timestamps.read_all(self._timestamps.tables() if tables is None else tables)
+        if problem is None:
+            return found
+        return {table: replace(each, problems=[*each.problems, problem]) for table, each in found.items()}
 
     @property
     def foreign_messages(self) -> int:

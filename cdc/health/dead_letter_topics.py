@@ -1,4 +1,4 @@
-"""The dead-letter topics of a line: its own, and those that sources have as the option `deadLetter.topic`."""
+"""The dead-letter topics of a line: its own, and those that its sources have as the option `deadLetter.topic`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService
-from schemas.topics import full_topic_name
+from cdc.health.sources import is_ours
+from schemas.topics import DEFAULT_EVENTS_PREFIX, full_topic_name
 
 __all__ = ["asked_dead_letter_topics", "dead_letter_topics"]
 
 
 def dead_letter_topics(config: LineConfig, sources: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Their full names, each once. `sources`: the options of the sources."""
-    named = [str(each["deadLetter.topic"]) for each in sources if each.get("deadLetter.topic")]
+    """Their full names, each once. `sources`: the options of sources; one that reads topics of another prefix is of another line."""
+    named = [str(each["deadLetter.topic"]) for each in sources if each.get("deadLetter.topic") and _reads(each, config)]
     return tuple(dict.fromkeys(full_topic_name(each) for each in (config.dead_letters, *named)))
 
 
@@ -24,8 +25,17 @@ def asked_dead_letter_topics(config: LineConfig, service: PulsarService) -> tupl
     def options() -> Iterable[Mapping[str, Any]]:
         for name in service.sources():
             try:
-                yield service.source(name).get("configs") or {}
+                found = service.source(name)
             except NotThereError:  # deleted just now
                 continue
+            if is_ours(found):
+                yield found.get("configs") or {}
 
     return dead_letter_topics(config, options())
+
+
+def _reads(options: Mapping[str, Any], config: LineConfig) -> bool:
+    """Whether a source reads topics of the line."""
+    given = options.get("events.topic") or DEFAULT_EVENTS_PREFIX
+    topics = given.split(",") if isinstance(given, str) else given
+    return any(full_topic_name(str(each).strip()).startswith(full_topic_name(config.topic_prefix)) for each in topics)

@@ -14,7 +14,7 @@ from cdc.health.findings import Finding, as_duration, failure, ok, warning
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from schemas.topics import full_topic_name
 
-__all__ = ["SOURCE_CLASS", "SourceView", "sources_of"]
+__all__ = ["SOURCE_CLASS", "SourceView", "is_ours", "sources_of"]
 
 SOURCE_CLASS: Final = "org.cassandracdc.source.CassandraSource"
 _RECENT_S: Final = 600.0
@@ -131,11 +131,16 @@ def sources_of(service: PulsarService, wanted: Sequence[str] = ()) -> list[Sourc
         return [each for each in found if each is not None]
 
 
+def is_ours(config: Mapping[str, Any]) -> bool:
+    """Whether a source of this configuration is one of ours; Pulsar may not say."""
+    return config.get("className") in (SOURCE_CLASS, None, "")
+
+
 def _view(service: PulsarService, name: str, *, is_wanted: bool) -> SourceView | None:
     """None for somebody else's, and for one that was deleted just now."""
     try:
         config = service.source(name)
-        if not is_wanted and config.get("className") not in (SOURCE_CLASS, None, ""):
+        if not is_wanted and not is_ours(config):
             return None
         return SourceView.of(name, config, service.source_status(name))
     except NotThereError:

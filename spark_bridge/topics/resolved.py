@@ -79,9 +79,18 @@ class ResolvedTimestamps:
 
     def read(self, table: str) -> TableResolved:
         """How it stands with a table, `keyspace.table`, now."""
+        return self.read_all([table])[table]
+
+    def read_all(self, tables: Sequence[str]) -> dict[str, TableResolved]:
+        """The same of several tables; Pulsar is asked for its dead letters once."""
         # First, so that the values that are read next can only be newer.
         self._read()
-        partitions = self.cursors(table)
+        found = {table: self._cursors(table) for table in tables}
+        # Behind the cursors: a dead letter is there before its event is acknowledged.
+        held = self._dead_letters({name for cursors in found.values() for name in cursors})
+        return {table: self._resolved(table, _with_letters(cursors, held)) for table, cursors in found.items()}
+
+    def _resolved(self, table: str, partitions: Sequence[PartitionCursor]) -> TableResolved:
         now_ms = int(time.time() * 1000)
         earlier = {
             node_id: kept
@@ -149,12 +158,17 @@ class ResolvedTimestamps:
 
         None where there is no topic.
         """
+        found = self._cursors(table)
+        return _with_letters(found, self._dead_letters(set(found)))
+
+    def _cursors(self, table: str) -> dict[str, PartitionCursor]:
+        """By topic partition, in order, whatever is a dead letter."""
         keyspace, _, name = table.partition(".")
         topic = events_topic(keyspace, name, self._options.events_topic_prefix)
         try:
             names = self._admin.partitions_of(topic)
         except TopicError:
-            return []
+            return {}
         subscription = self._options.events_subscription_name
         found = {}
         for each in names:
@@ -163,11 +177,7 @@ class ResolvedTimestamps:
             at = _NOTHING if consumed is None else TopicPosition(consumed.ledger, consumed.entry)
             ends = [TopicPosition(ledger.ledger, ledger.entries - 1) for ledger in ledgers if ledger.entries]
             found[each] = PartitionCursor(consumed=at, end=ends[-1] if ends else UNKNOWN_POSITION)
-        # Behind the cursors: a dead letter is there before its event is acknowledged.
-        for each, before in self._dead_letters(set(names)).items():
-            if each in found and before < found[each].consumed:
-                found[each] = replace(found[each], consumed=before, is_held=True)
-        return list(found.values())
+        return found
 
     def _dead_letters(self, names: set[str]) -> dict[str, TopicPosition]:
         """By topic partition: everything before is in the data topic, or was never a dead letter."""
@@ -180,6 +190,16 @@ class ResolvedTimestamps:
                 before = TopicPosition(position.ledger, position.entry - 1)
                 found[name] = min(found.get(name, before), before)
         return found
+
+
+def _with_letters(cursors: Mapping[str, PartitionCursor], held: Mapping[str, TopicPosition]) -> list[PartitionCursor]:
+    """None of them is behind an event that is a dead letter."""
+    return [
+        replace(cursor, consumed=held[name], is_held=True)
+        if held.get(name, cursor.consumed) < cursor.consumed
+        else cursor
+        for name, cursor in cursors.items()
+    ]
 
 
 def table_of(options: BridgeOptions) -> str:

@@ -279,13 +279,19 @@ def test_an_answer_of_another_kind_is_an_error_of_the_service(body: bytes) -> No
 
 
 def test_the_dead_letter_topics_of_a_line_are_its_own_and_those_of_its_sources() -> None:
-    """Each once; a source that is deleted just then has none. The doctor checks what Pulsar would delete of them."""
+    """Each once; a source that is deleted just then has none, one of another line or program does not count. The doctor checks what Pulsar would delete of them."""
     sources = "/admin/v3/sources/public/default"
     topics = "/admin/v2/persistent/public/default"
     pages = {
-        sources: page(["gone", "plain", "shop"]),
+        sources: page(["gone", "other", "plain", "shop", "stage"]),
+        f"{sources}/other": page({"className": "com.acme.Other", "configs": {"deadLetter.topic": "others"}}),
+        f"{sources}/stage": page(
+            {"configs": {"deadLetter.topic": "stage-letters", "events.topic": "stage-shop.orders"}}
+        ),
         f"{sources}/plain": page({"configs": {"table": "orders"}}),
-        f"{sources}/shop": page({"configs": {"deadLetter.topic": "shop-letters"}}),
+        f"{sources}/shop": page(
+            {"configs": {"deadLetter.topic": "shop-letters", "events.topic": "cdc-events-shop.orders"}}
+        ),
         topics: page([]),
         f"{topics}/partitioned": page([]),
         f"{topics}/shop-letters/partitions": page({"partitions": 0}),

@@ -190,18 +190,18 @@ class AgentStatus:
 
     def _losses(self) -> Iterator[Finding]:
         """What was counted since the agent's start. It is open while a table's progress stands still: each loss stops that,
-        until it is closed."""
+        until it is closed. Of an agent that reports no progress that is not known."""
         for text, remedy in self._counted_losses():
-            if self._stands_still:
+            if self._may_be_open:
                 yield failure(self.place, text, remedy)
             else:
                 yield warning(self.place, text, f"{remedy}; the count remains until the agent's next start")
 
     @property
-    def _stands_still(self) -> bool:
-        """Whether a resolved timestamp does. Not known, and False, of an agent that reports none."""
+    def _may_be_open(self) -> bool:
+        """False where resolved timestamps are reported, and none stands still."""
         published: Mapping[str, Mapping[str, object]] = self.content.get("published_until", {})
-        return any(each["stopped"] for each in published.values())
+        return not published or any(each["stopped"] for each in published.values())
 
     def _counted_losses(self) -> Iterator[tuple[str, str]]:
         if lost := self.number("segments_gone_unread"):

@@ -63,7 +63,10 @@ def judged_mirror(
         return ok(target, f"has every record, micro-batch {state['epoch']}", **facts)
     text = f"lacks records of {len(behind)} of {len(ends)} topic partitions; its last micro-batch was {age} ago"
     if now_s - clock_s > _LATE_S:
-        return warning(target, text, "start cdc spark mirror (--follow keeps it running)", **facts)
+        remedy = "start cdc spark mirror (--follow keeps it running)"
+        if not positions.keys() & set(behind):
+            remedy += "; nothing to do if it began with startingOffsets: those partitions have older records only"
+        return warning(target, text, remedy, **facts)
     return ok(target, text, **facts)
 
 

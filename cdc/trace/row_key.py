@@ -45,8 +45,9 @@ class RowKey:
 
     @property
     def arguments(self) -> str:
-        """Table and key as a shell takes them."""
-        return shlex.join([self.table.full_name, *self.words])
+        """Table and key as a shell takes them; a word that looks like an option stands behind `--`."""
+        end_of_options = ["--"] if any(each.startswith("-") for each in self.words) else []
+        return shlex.join([self.table.full_name, *end_of_options, *self.words])
 
     @classmethod
     def of_words(cls, table: TableMetadata, words: Sequence[str]) -> RowKey:

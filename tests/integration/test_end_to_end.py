@@ -194,6 +194,7 @@ def two_agents(two_nodes: Sandbox, tmp_path: Path) -> Iterator[list[AgentProcess
         assert agent.stop() == 0, agent.log_tail()
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("two_agents")
 def test_two_replicas_of_a_change_become_one_record(two_nodes: Sandbox, connector_archive: Path) -> None:
     """RF 2, an agent on each node: twice as many events as changes, and one record for each change."""

@@ -115,6 +115,7 @@ def test_each_older_line_takes_cql_and_leaves_changes_in_cdc_raw(line: str) -> N
         assert not node.running
 
 
+@pytest.mark.extended
 def test_two_nodes_keep_a_copy_each_and_one_lives_without_the_other() -> None:
     """RF 2 at ALL reaches both; a killed node comes back on its data, also with half a table, on which Cassandra does not start."""
     # a busy machine may take longer than Cassandra's default of 2 s for a write

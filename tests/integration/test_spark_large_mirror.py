@@ -34,7 +34,7 @@ pytestmark = [
 _NAMES = ("it's", "back\\slash", "both'\\", '"', "plain")
 
 
-@pytest.mark.parametrize("keeps_more", [True, False])
+@pytest.mark.parametrize("keeps_more", [True, pytest.param(False, marks=pytest.mark.extended)])
 def test_its_rows_are_those_of_the_topic(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, keeps_more: bool
 ) -> None:
@@ -72,7 +72,7 @@ def test_its_rows_are_those_of_the_topic(
 
 
 @pytest.mark.spark_line("==4.1")
-@pytest.mark.parametrize("keeps_more", [True, False])
+@pytest.mark.parametrize("keeps_more", [pytest.param(True, marks=pytest.mark.extended), False])
 def test_an_iceberg_mirror_has_the_rows_of_the_topic_and_keeps_its_files(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, keeps_more: bool
 ) -> None:

@@ -31,6 +31,7 @@ print(Path(f"/proc/{SparkContext._gateway.proc.pid}/maps").read_text())
 """
 
 
+@pytest.mark.extended
 def test_prepare_archives_the_classes_that_sessions_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session with the same jars maps the archive. Java would not say that it cannot."""
     (tmp_path / "artifacts").symlink_to(cache_dir() / "artifacts")

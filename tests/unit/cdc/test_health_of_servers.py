@@ -230,6 +230,9 @@ def test_partitions_that_a_mirror_does_not_know_are_asked_for(tmp_path: Path) ->
             return mirror_finding(service, str(tmp_path), _WRITTEN_S)
 
     assert found(pages).text.startswith("lacks records of 1 of 3 topic partitions")
+    assert found(pages).remedy.endswith("began with startingOffsets: those partitions have older records only")
+    behind = {**pages, paths[0]: page({"ledgerId": 5, "entryId": 10})}
+    assert found(behind).remedy == "start cdc spark mirror (--follow keeps it running)"
     assert found({}).text == f"its topic does not exist: {names[0]}, and 1 partitions more"
 
 

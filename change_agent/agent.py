@@ -343,15 +343,18 @@ class ChangeAgent:
         present = self._provider.present or frozenset()
         return [each for each in self._interpreter.published_tables if each.cdc and each.table_id in present]
 
+    def _left_out_tables(self) -> list[TableMetadata]:
+        """The tables that the node has now and whose changes are not published."""
+        present = self._provider.present or frozenset()
+        return [each for each in self._interpreter.left_out_tables if each.table_id in present]
+
     def _table_stops(self) -> dict[tuple[str, str], str | None]:
         known = self._provider.known
         tables = {} if known is None else known.tables
         published = self._interpreter.published_tables
         note_unlogged(published, self._provider.unlogged_keyspaces, self._stops)
         if self._progress is not None:
-            present = self._provider.present or frozenset()
-            left_out = [each for each in self._interpreter.left_out_tables if each.table_id in present]
-            note_left_out(left_out, self._progress.reported, self._stops)
+            note_left_out(self._left_out_tables(), self._progress.reported, self._stops)
         if self._guard.ran_without_cdc and (disabled := self._present_tables()):
             # Each answer once: an operator may end the stop soon after the node's restart.
             self._guard.ran_without_cdc = False
@@ -378,9 +381,10 @@ class ChangeAgent:
         is_known = moments is not None and moments.has_checked and self._interpreter.schema_version > 0
         if known is None or moments is None or not is_known:
             return None
+        left_out = {each.full_name for each in self._left_out_tables()}
         return ProgressState(
             node_id=known.node_id,
-            tables=self._interpreter.published_tables,
+            tables=[each for each in self._interpreter.published_tables if each.full_name not in left_out],
             stops=self._table_stops(),
             peers=[Peer(each.host_id, each.address, each.data_center) for each in self._provider.nodes],
             replication=self._provider.replication,

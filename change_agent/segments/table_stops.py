@@ -73,10 +73,12 @@ def note_left_out(left_out: Iterable[TableMetadata], reported: Collection[tuple[
 
     The stop stays when they are published again: what was written meanwhile is missing.
     """
+    known = stops.reasons()
     for each in left_out:
         if (each.keyspace, each.name) in reported:
             why = "includeTables or excludeTables left it out" if each.cdc else "it had cdc = false"
             reason = (
                 f"{why}, so its changes of that time are not on the events topic: when that is corrected, {_REPAIR}"
             )
-            stops.add(each.full_name, reason)
+            if reason not in known.get(each.full_name, ""):
+                stops.add(each.full_name, reason)

@@ -7,8 +7,10 @@ import threading
 import time
 
 from cassandra.cluster import Session
+from click.testing import CliRunner
 
 from cdc.agent_process import AgentProcess
+from cdc.main import cli
 from tests.fixtures.agent import EventsFor
 from tests.topics.agent_table import KEYED, AgentTable
 from tests.topics.events_topic import wait_until
@@ -161,3 +163,35 @@ def test_a_batch_over_a_cdc_and_another_table_keeps_its_cdc_part(
     )
     [event] = events_for(KEYED, batch, count=1)
     assert (event.event.partition_key, event.event.columns) == (b"\0\0\0\1", ("v",))
+
+
+def test_a_table_whose_cdc_was_off_stands_still_until_an_operator_has_verified_it(
+    table: AgentTable, agent: AgentProcess
+) -> None:
+    """While it is off the progress does not have it; behind that it has the reason, and no newer time."""
+
+    def progress() -> dict[str, object] | None:
+        found: dict[str, object] | None = agent.status()["published_until"].get(table.name)
+        return found
+
+    table.create()
+    table.write(1)
+    table.catch_up()
+    wait_until(lambda: (progress() or {}).get("time_ms") is not None, "it has a time")
+    table.cdc(False)
+    table.write(2)
+    table.catch_up()
+    wait_until(lambda: progress() is None, "it is not published")
+    table.cdc(True)
+    table.write(3)
+    assert table.wait_for_last(3) == [1, 3]
+    reason = "it had cdc = false, so its changes of that time are not on the events topic"
+    wait_until(lambda: reason in str((progress() or {}).get("stopped")), "the reason is reported")
+    before = progress()
+    table.catch_up()
+    assert progress() == before
+    resumed = CliRunner().invoke(
+        cli, ["agent", "resume-progress", "--working-dir", str(agent.working_dir), table.name], catch_exceptions=False
+    )
+    assert resumed.exit_code == 0, resumed.output
+    wait_until(lambda: (progress() or {}).get("stopped") is None, "it goes on")

@@ -45,6 +45,7 @@ _EXPIRY_READS: Final = 4
 _FIRST: Final = ReadLevel.FIRST
 _HIGHER: Final = ReadLevel.HIGHER
 _ROW_DELETION: Final = MutationKind.ROW_DELETION
+_NO_DELETIONS: Final = LaterDeletions()
 _WRITETIME: Final = struct.Struct(">q")
 
 
@@ -148,7 +149,8 @@ class RowTask(Task):
     def _judge(self, rows: Rows, row: RawRow | None) -> None:
         """Which of the events the read proves, and what it says of the others; the newest first, for deletions explain what is gone."""
         events = self.work.events
-        later = LaterDeletions()
+        is_single = len(events) == 1  # nearly always
+        later = _NO_DELETIONS if is_single else LaterDeletions()
         self._proven, self._others = [], []
         for pending in reversed(events):
             if self._is_shown(pending, rows, row):
@@ -159,8 +161,9 @@ class RowTask(Task):
                     self._proven.append(pending)
                 else:
                     self._others.append((pending, outcome))
-            later.add(pending.event)
-        if len(events) > 1:
+            if not is_single:
+                later.add(pending.event)
+        if not is_single:
             self._proven.reverse()
             self._others.reverse()
 

@@ -20,7 +20,7 @@ acknowledged and stored:
     SegmentRotation         where it is wanted: a session of its own
 
 The caller owns this object, the Pulsar client and the lock of the working directory. Archiving, where it is wanted, has a
-thread that the PositionsWriter uses.
+thread that the PositionsWriter uses. This module is long because the wiring of every stage is here and nowhere else.
 """
 
 from __future__ import annotations
@@ -377,9 +377,9 @@ class ChangeAgent:
 
     def _progress_state(self) -> ProgressState | None:
         known, moments = self._provider.known, self._moments
-        # Before the first look at the schema no table is known to be published.
-        is_known = moments is not None and moments.has_checked and self._interpreter.schema_version > 0
-        if known is None or moments is None or not is_known:
+        if known is None or moments is None or not moments.has_checked:
+            return None
+        if not self._interpreter.schema_version:  # before its first look at the schema it publishes no table
             return None
         left_out = {each.full_name for each in self._left_out_tables()}
         return ProgressState(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from change_agent.archive.segment_archive import segment_id_of_name
+from change_agent.commitlog.descriptor import file_id
 from runtime.backoff import Backoff
 from runtime.notices import Notices
 from schemas.archived_schema import ArchivedSchema
@@ -84,7 +84,9 @@ class Archiving:
 
     def _store(self, log: Path, node_id: str) -> None:
         """On the archive's thread. A segment is finished, so what it needs to be read is known by now."""
-        schema, segment_id = self._schema(), segment_id_of_name(log.name)
+        found = file_id(log.name)
+        assert found is not None, log.name
+        schema, (_, segment_id) = self._schema(), found
         first = segment_id if self._first_segment is None else min(segment_id, self._first_segment)
         if schema is not None and (schema is not self._stored_schema or first != self._first_segment):
             self._archive.store_schema(replace(schema, first_segment=first))

@@ -28,7 +28,7 @@ from schemas.archived_schema import (
 )
 from schemas.errors import CdcError
 
-__all__ = ["ArchiveError", "Compression", "SegmentArchive", "archive_problem", "fetch_segment", "segment_id_of_name"]
+__all__ = ["ArchiveError", "Compression", "SegmentArchive", "archive_problem", "fetch_segment"]
 
 _log: Final = logging.getLogger(__name__)
 Compression = Literal["zstd", "none"]
@@ -36,7 +36,7 @@ _SUFFIXES: Final[dict[Compression, str]] = {"zstd": ".zst", "none": ""}
 # Each is a frame of its own: memory does not depend on the segment, and any Zstandard tool reads them one after the other.
 _CHUNK: Final = 1024 * 1024
 _LEVEL: Final = 3
-_ARCHIVED: Final = re.compile(r"(CommitLog-\d+-(\d+)\.log)(\.zst)?")
+_ARCHIVED: Final = re.compile(r"(CommitLog-\d+-\d+\.log)(\.zst)?")
 
 
 class ArchiveError(CdcError):
@@ -169,7 +169,7 @@ def fetch_segment(source: str, folder: Path) -> Path:
     try:
         with fsspec.open(source, "rb") as reading:
             content = reading.read()
-        if match[3]:
+        if match[2]:
             content = bytes(cramjam.zstd.decompress(content))
         temporary.unlink(missing_ok=True)
         with open_private(temporary, "xb") as writing:
@@ -184,13 +184,6 @@ def fetch_segment(source: str, folder: Path) -> Path:
     except cramjam.DecompressionError as error:
         raise ArchiveError(f"{source} is not whole ({error})") from error
     return target
-
-
-def segment_id_of_name(name: str) -> int:
-    """The id of the segment of this file."""
-    match = _ARCHIVED.fullmatch(name)
-    assert match is not None, name
-    return int(match[2])
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -130,9 +130,9 @@ class MutationInterpreter:
 
     @property
     def left_out_tables(self) -> list[TableMetadata]:
-        """Tables that the node has or had of which nothing is published by what it says now.
+        """Tables, dropped ones too, whose changes are not published by their newest definition and the filter.
 
-        Of one that had `cdc = true` before, what was written then still is.
+        Changes from a time when such a table had `cdc = true` still are.
         """
         left_out = self._left_out
         return [each for table_id, each in self._tables.items() if table_id.bytes in left_out or not is_published(each)]

@@ -245,7 +245,7 @@ class EventsTopics(AdminClient[httpx.Response]):
 
 
 def _cursors(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """By subscription. A cursor is called as its subscription, encoded by Java's URLEncoder."""
+    """By subscription. A cursor has the name of its subscription, encoded by Java's URLEncoder."""
     return {unquote_plus(name): each for name, each in stats["cursors"].items()}
 
 

@@ -147,7 +147,7 @@ class PartitionLanes:
     def hand_over(
         self, work: Work, events: Sequence[PendingEvent], is_published: Callable[[PendingEvent], bool]
     ) -> bool:
-        """Let what waits behind the work settle these of its events, too; False if nothing does that is sure to read the row.
+        """Let what waits behind the work settle these of its events, too; False if nothing waits that is sure to read the row.
 
         An expiry may end without a record, a copy of a change without a read, and an event of the partition may not read the
         row. Events of another kind of agent are not settled together with these.

@@ -114,8 +114,8 @@ class IcebergTable(LakeTable):
     def compact(self) -> None:
         """`rewrite_data_files`; other files stay as they are. By Java, since the SQL of Spark 3.5 has no `CALL`.
 
-        Deletes of files that are gone go, too: Iceberg alone would keep them beside a file that stays. No row changes, so the new
-        snapshots are complete until when the one before them was.
+        Delete files of data files that are gone are removed, too: Iceberg alone would keep them beside a data file that stays.
+        Rows do not change, so the new snapshots have the resolved timestamp of the snapshot before them.
         """
         table = self._table()
         found = table.currentSnapshot()

@@ -121,7 +121,7 @@ class PulsarAdmin(AdminClient[httpx.Response]):
                 size_bytes=answer["currentLedgerSize"],
             )
         cursors = answer["cursors"].items()
-        # A cursor is called as its subscription, encoded by Java's URLEncoder.
+        # A cursor has the name of its subscription, encoded by Java's URLEncoder.
         return ledgers, {unquote_plus(name): Position.parse(str(each["markDeletePosition"])) for name, each in cursors}
 
     def of_topic(self, topic: str) -> None:

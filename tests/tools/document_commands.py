@@ -65,6 +65,7 @@ def message_commands(program: str) -> list[str]:
 
 
 def _as_typed(text: str) -> str:
-    """Without the end of its sentence; `{option}` is a whole option, everything else in braces a value."""
+    """Without the end of its sentence; `{option}` and `{self.arguments}` are whole options, all else in braces a value."""
     text = re.sub(r"(?:\\n)?[ .]*$", "", re.sub(r"\s+", " ", text))
-    return re.sub(r"\{[^}]*\}|%s", "VALUE", text.replace("{option}", "--limit 1"))
+    text = text.replace("{option}", "--limit 1").replace("{self.arguments}", "--name VALUE")
+    return re.sub(r"\{[^}]*\}|%s", "VALUE", text)

@@ -34,7 +34,7 @@ def resolved(path: Path | None, tables: tuple[str, ...], as_json: bool, promethe
 
     \b
     cdc resolved shop.orders --config line.yaml
-    cdc resolved --config line.yaml --listen 127.0.0.1:9500
+    cdc resolved --config line.yaml --listen 127.0.0.1:9466
     """
     config = line_of(path)
     if listen is not None:

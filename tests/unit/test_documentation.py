@@ -22,6 +22,7 @@ from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.configuration.config import SourceConfig
 from source_connector.configuration.datastax_options import IDLE_OPTIONS
 from source_connector.configuration.secret_options import FILE_OPTIONS
+from tests.fuzz.names import NAMES
 from tests.tools.document_commands import DOCUMENTS, ROOT, block_commands, blocks, inline_commands, message_commands
 
 _MAKE_TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -259,3 +260,19 @@ def test_messages_in_the_runbook_are_those_of_the_programs() -> None:
     for message in said:
         for part in message.split("..."):
             assert part.strip() in code, message
+
+
+def test_a_second_terminal_has_the_environment() -> None:
+    """In the quickstart, `cdc` is on the PATH of a new terminal only when the environment was activated there."""
+    quickstart = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    after = quickstart.partition("In a second terminal")[2]
+    commands = after.partition("```sh\n")[2].split()
+    assert commands[:2] == [".", ".venv/bin/activate"]
+
+
+def test_the_targets_of_fuzzing_are_all_documented() -> None:
+    """With the number of them in the command's comment."""
+    section = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8").split("## Fuzzing\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert sorted(name for row in rows for name in re.findall(r"`([^`]+)`", row)) == sorted(NAMES)
+    assert f"the {len(NAMES)} targets" in section

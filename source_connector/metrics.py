@@ -20,12 +20,12 @@ COUNTED: Final[Mapping[str, str]] = {
     "events_dead_lettered": "Events that can never be published and became dead letters",
     "events_of_dropped_tables": "Events of tables that were dropped",
     "events_received": "Events that were read from events topics",
-    "expiries_looked_at_again": "Reads that showed what should have expired, and were repeated",
-    "expiries_stored": "Rows that wait for the second in which something of them expires",
+    "expiries_looked_at_again": "Reads that still returned an expired value, and were repeated",
+    "expiries_stored": "Rows that wait for the second in which one of their values expires",
     "keys_not_read": "Reads that failed while reads of other keys were answered",
-    "levels_left_out": "Times that a consistency level was left out for a while, for nodes did not answer",
+    "levels_left_out": "Times that the higher consistency level was not used for a while, because nodes did not answer",
     "levels_refused": "Answers of Cassandra that a consistency level is disallowed",
-    "messages_dead_lettered": "Messages that are no events and became dead letters",
+    "messages_dead_lettered": "Messages that are not events, and became dead letters",
     "partitions_taken_over": "Topic partitions that this instance began to read or got from another one",
     "range_deletions_left_out": "Range deletions that were not published (publish.rangeDeletions: false)",
     "reads_at_fallback": "Reads that a lower level than the configured one answered",
@@ -36,7 +36,7 @@ COUNTED: Final[Mapping[str, str]] = {
     "retries": "Attempts that failed and were repeated",
     "rows_not_converted": "Rows that could not be written as a record",
     "slots_given_up": "Statements that had no answer after 2 s",
-    "unexpected_errors": "Attempts that failed for a reason that nobody foresaw; the log has it",
+    "unexpected_errors": "Attempts that failed for an unexpected reason; the log gives the reason",
 }
 """Name -> help. All are reported from the start, so that a dashboard has them and an alarm sees their first increase."""
 

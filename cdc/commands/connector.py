@@ -116,7 +116,7 @@ def list_expiries(
     *,
     as_json: bool,
 ) -> None:
-    """How many keys wait for the second in which something of their row expires, and until when. What waits is not changed.
+    """Show how many rows wait until a value in them expires, and until when. Nothing is changed.
 
     \b
     cdc connector expiries --service-url pulsar://broker:6650 --table shop.orders

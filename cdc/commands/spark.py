@@ -106,7 +106,7 @@ def verify_command(
 ) -> None:
     """Compare a Cassandra table with its data topic, or a mirror.
 
-    Exit code 1 when rows differ; 3 when none is known to, but some still changed or were left out.
+    Exit code 1: rows differ. Exit code 3: no row is known to differ, but some rows were still changing or were left out.
 
     \b
     cdc spark verify \\

@@ -33,8 +33,12 @@ __all__ = ["publish_command"]
 @BROKER_OPTIONS
 @TOPIC_OPTION
 @click.option("--target", required=True, help="Folder of the table's mirror, which keeps a change log.")
-@click.option("--rows", "has_rows", is_flag=True, help="Publish rows by key, and a null for each that goes (rows-...).")
-@click.option("--changes", "has_changes", is_flag=True, help="Publish every change with both images (changes-...).")
+@click.option(
+    "--rows", "has_rows", is_flag=True, help="Publish each changed row, and a null for a row that is gone (rows-...)."
+)
+@click.option(
+    "--changes", "has_changes", is_flag=True, help="Publish every change, with the row before and after (changes-...)."
+)
 @click.option("--rows-topic", help="The topic of --rows; by default rows-KEYSPACE.TABLE beside data-KEYSPACE.TABLE.")
 @click.option("--changes-topic", help="The topic of --changes; by default changes-KEYSPACE.TABLE, likewise.")
 @click.option(

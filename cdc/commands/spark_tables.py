@@ -71,7 +71,9 @@ _JOB_OPTIONS = together(
 
 
 @click.command(name="mirror")
-@click.option("--changelog", is_flag=True, help="Also keep every insert, update and delete with both images.")
+@click.option(
+    "--changelog", is_flag=True, help="Also keep every insert, update and delete, with the row before and after."
+)
 @click.option("--history", is_flag=True, help="Also keep every version of every row with its times.")
 @click.option(
     "--resync",
@@ -111,7 +113,7 @@ def mirror_command(
 @click.option("--history", is_flag=True, help="Also keep every version of every row with its times.")
 @_JOB_OPTIONS
 def changelog_command(*, history: bool, **given: object) -> None:
-    """Keep every insert, update and delete with both images (TARGET/changes), and the mirror that they come from.
+    """Keep every insert, update and delete, with the row before and after (TARGET/changes), and the mirror that they come from.
 
     \b
     cdc spark changelog \\
@@ -122,7 +124,9 @@ def changelog_command(*, history: bool, **given: object) -> None:
 
 
 @click.command(name="history")
-@click.option("--changelog", is_flag=True, help="Also keep every insert, update and delete with both images.")
+@click.option(
+    "--changelog", is_flag=True, help="Also keep every insert, update and delete, with the row before and after."
+)
 @_JOB_OPTIONS
 def history_command(*, changelog: bool, **given: object) -> None:
     """Keep every version of every row with its times (TARGET/history), and the mirror that they come from.

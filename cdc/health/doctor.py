@@ -115,7 +115,7 @@ def _version(subject: str, product: str, version: str, tested: Sequence[str]) ->
     if version.rpartition(".")[0] in lines:
         return ok(subject, f"answers, {product} {version}")
     text = f"{product} {version} was not tested; {', '.join(tested)} were"
-    return warning(subject, text, "try it on a cluster that may fail")
+    return warning(subject, text, "use a tested version, or try this one on a test cluster first")
 
 
 def _settings(subject: str, settings: Mapping[str, str], *, read_unsynced: bool) -> Iterator[Finding]:
@@ -200,7 +200,7 @@ def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted
         )
     for pattern in wanted:
         if not any(fnmatchcase(table, pattern) for table in found):
-            yield failure(pattern, "no table is called so", "create it, or correct tables in line.yaml")
+            yield failure(pattern, "no table matches this pattern", "create it, or correct tables in line.yaml")
 
 
 def _pulsar(service: PulsarService) -> Iterator[Finding]:

@@ -272,7 +272,9 @@ def test_a_second_terminal_has_the_environment() -> None:
 
 def test_the_targets_of_fuzzing_are_all_documented() -> None:
     """With the number of them in the command's comment."""
-    section = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8").split("## Fuzzing\n", 1)[1].split("\n## ", 1)[0]
+    section = (
+        (ROOT / "docs" / "testing.md").read_text(encoding="utf-8").split("## Fuzzing\n", 1)[1].split("\n## ", 1)[0]
+    )
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     assert sorted(name for row in rows for name in re.findall(r"`([^`]+)`", row)) == sorted(NAMES)
     assert f"the {len(NAMES)} targets" in section

@@ -311,7 +311,10 @@ class ChangeAgent:
         record = lost_topic_record(
             lost, full_topic_name(self._config.topic_prefix), known, self._positions.read_place, int(time.time() * 1000)
         )
-        reason = f"the events topic {lost.reason.partition(';')[0]}: run cdc spark resync, or verify the table"
+        reason = (
+            f"the events topic {lost.reason.partition(';')[0]}: run cdc spark resync; or run cdc spark verify --repair on the table,"
+            " then cdc agent resume-progress"
+        )
         self._stops.note(table, reason, [record])
         if self._progress is not None:
             # Before the report: behind it, an agent after this one does not know of the loss.

@@ -235,7 +235,10 @@ def gap_finding(payloads: Sequence[bytes], waiting: int, acknowledged_by: str) -
             return warning("", f"{text}; {others}", f"see what they are, then {clear}", gaps=0)
         return ok("", text, gaps=0)
     text = f"{_gaps_text(found)}{f'. {others}' if others else ''}"
-    remedy = f"`cdc spark resync` sends these changes again and closes them (docs/runbook.md); or verify the tables, then {clear}"
+    remedy = (
+        "`cdc spark resync` sends these changes again and closes them (docs/runbook.md); or `cdc spark verify --repair` the tables, then"
+        f" {clear}, and run `cdc agent resume-progress` on {_nodes_text(found)}: it cannot see that the records were acknowledged"
+    )
     return failure("", text, remedy, gaps=len(found))
 
 
@@ -256,6 +259,14 @@ def _gaps_text(found: Sequence[GapRecord]) -> str:
 def _gap_text(gap: GapRecord) -> str:
     since = "the beginning" if gap.from_ms is None else _minute(gap.from_ms)
     return f"{gap.table_name} from {since} to {_minute(gap.to_ms)} UTC ({gap.reason})"
+
+
+def _nodes_text(found: Sequence[GapRecord]) -> str:
+    """The hosts, by the ids that `nodetool status` prints."""
+    nodes = list(dict.fromkeys(str(each.node_id) for each in found))
+    if len(nodes) > _SHOWN_GAPS:
+        return f"the {len(nodes):,} nodes of these gaps"
+    return f"node {nodes[0]}" if len(nodes) == 1 else f"the nodes {', '.join(nodes)}"
 
 
 def _minute(time_ms: int) -> str:

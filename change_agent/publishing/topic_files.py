@@ -84,7 +84,10 @@ class TopicFiles:
     def _report_damage(self, file: HeldEvents) -> None:
         if damaged := file.take_damage():
             self._metrics.damaged_bytes += damaged
-            self._on_damage(f"events in {file.path} were damaged and cannot be published: verify the table")
+            self._on_damage(
+                f"events in {file.path} were damaged and cannot be published: run cdc spark verify --repair on the table, then"
+                " cdc agent resume-progress, and restart the agent"
+            )
             _log.error(
                 "%s: %d bytes of events in %s are damaged and cannot be published: verify the table; the others are sent, then"
                 " the file is kept as %s.damaged",

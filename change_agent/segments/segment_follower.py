@@ -60,6 +60,8 @@ _END: Final = 2**62
 _OPEN_REST_MS: Final = 10_000
 # Longer than any usual period of sync.
 _SYNC_MARGIN_MS: Final = 60_000
+# No closed gap ends these stops, and a gap whose record was acknowledged has none that closes it.
+_REPAIR: Final = "run cdc spark verify --repair on the tables, then cdc agent resume-progress"
 # Nothing is wrong with such a segment: another agent, or this one with another key store, reads it.
 _NOT_FOR_US: Final = (UnsupportedVersionError, UnsupportedEncodingError, SegmentKeyError)
 
@@ -404,7 +406,7 @@ class SegmentFollower:
                 self._metrics.note_damage(error.damage)
                 self._expect(key, Presence.EARLY, before)
                 self._positions.note_fault(key, str(error))
-                self._stop(EVERY_TABLE, f"{error}; the entry is skipped: verify the tables")
+                self._stop(EVERY_TABLE, f"{error}; the entry is skipped: {_REPAIR}")
                 _log.error("%s; the entry is skipped, and the segment is kept in the folder for errors", error)
                 self._interpreter.note_missing(key, error.resume_position)
                 reader.skip_to(error.resume_position)
@@ -494,7 +496,7 @@ class SegmentFollower:
         self._report_unreadable(segment, f"{error}; the segment {what}; the other segments continue", error.damage)
         self._followed_segment(segment).failed_at = segment.limit
         if segment.final:
-            self._stop(EVERY_TABLE, f"{error}; the segment {what}: changes in it are not published")
+            self._stop(EVERY_TABLE, f"{error}; the segment {what}, and changes in it are not published: {_REPAIR}")
         if segment.final and corrupt:
             self._open_position(segment.key, 0)
             self._positions.note_fault(segment.key, str(error))
@@ -575,7 +577,7 @@ class SegmentFollower:
         # Before it is reported, and so before it can be closed.
         self._stop(
             EVERY_TABLE,
-            f"{len(lost)} segments went from cdc_raw before they were read: run cdc spark resync, or verify the tables",
+            f"{len(lost)} segments went from cdc_raw before they were read: run cdc spark resync; or {_REPAIR}",
             records,
         )
         self._gaps.report(Gap(records=records, on_reported=lambda: self._positions.finish(*lost)))

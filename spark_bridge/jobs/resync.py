@@ -188,7 +188,8 @@ class _Run:
             elif fate is Fate.OTHER_CLUSTER:
                 reason = (
                     f"{self.access.address} has no such table, or a newer one, and node {gaps[0].node_id} of the gap is not in that "
-                    "cluster: check the contact point; if the node has left the cluster, acknowledge the gap's record"
+                    "cluster: check the contact point; if the node has left the cluster, acknowledge the gap's record, and run cdc agent "
+                    "resume-progress where an agent goes on with its working directory"
                 )
                 found.append(_left_open(table.name, gaps, reason))
             else:
@@ -241,7 +242,7 @@ class _Run:
         if unwritable:
             raise _NotHealedError(
                 f"{len(unwritable)} deleted rows cannot be sent, because the data topic does not have their CQL keys; the first is "
-                f"{unwritable[0]}: delete them in Cassandra again, then acknowledge the gap's record"
+                f"{unwritable[0]}: delete them in Cassandra again, and when the connector has published that, run this again"
             )
         if found.differing > len(found.shown):
             raise _NotHealedError(

@@ -146,6 +146,11 @@ def test_open_gaps_are_a_failure_with_their_remedy_and_closed_ones_are_not() -> 
         "1 gap is open: changes may be lost. shop.parts from the beginning to 2026-11-18 11:06 UTC (2 segments went)"
     )
     assert found.remedy.startswith("`cdc spark resync` ")
+    # Agents wait for records that close the gaps: an acknowledgement tells them nothing.
+    assert (
+        f"`pulsar-admin topics clear-backlog -s sub gaps`, and run `cdc agent resume-progress` on node {UUID(int=1)}"
+        in found.remedy
+    )
     payloads.append(encode_gap(parts.closed(1_795_000_003_000, "the table was dropped")))
     assert gap_finding(payloads, 4, "-s sub gaps") == ok("", "none is open, 2 are closed", gaps=0)
     foreign = gap_finding([*payloads, b"\x01"], 5, "-s sub gaps")

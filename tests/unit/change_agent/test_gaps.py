@@ -15,7 +15,7 @@ from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError
 from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.segment_ids import SegmentIds
-from change_agent.positions.stops import Stops
+from change_agent.positions.stops import EVERY_TABLE, Stops
 from change_agent.publishing.event_producers import EventProducer, OnResult
 from change_agent.segments.gap_detector import GapDetector
 from change_agent.segments.gaps import Gap, GapReporter
@@ -88,6 +88,10 @@ def test_segments_that_were_seen_and_went_unread_are_one_gap(tmp_path: Path, cap
     assert agent.metrics.segments_gone_unread == 2
     [told] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert told.startswith(f"2 segments ({_ID} to {_ID + 1}) went from cdc_raw before they were read to their end")
+    # Who repairs the tables otherwise has to tell the agent, which sees no acknowledged record.
+    assert agent.stops.reasons()[EVERY_TABLE].endswith(
+        ": run cdc spark resync; or run cdc spark verify --repair on the tables, then cdc agent resume-progress"
+    )
 
 
 def test_a_segment_that_went_while_the_agent_was_down_is_a_gap(tmp_path: Path) -> None:

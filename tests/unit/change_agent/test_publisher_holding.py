@@ -190,6 +190,7 @@ def test_held_events_that_were_damaged_on_disk_are_told_and_the_others_are_publi
     assert broker.positions(TOPIC_A) == [*range(8, 14), *range(2, 8)]
     assert second.metrics.tables["ks.a"].damaged_bytes > 0
     assert [table for table, _ in second.damage] == ["ks.a", "ks.a"]
+    assert all("cdc agent resume-progress, and restart the agent" in reason for _, reason in second.damage)
     assert (
         sum("are damaged and cannot be published: verify the table" in each.getMessage() for each in caplog.records)
         == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from change_agent.errors import Damage
+from change_agent.positions.stops import EVERY_TABLE
 from tests.agent.segment_writer import segment_bytes
 from tests.agent.stages import MemoryTables, StagedAgent, payloads
 from tests.golden.segments import ENCODED_SEGMENTS
@@ -16,6 +17,8 @@ from tests.topics.events_topic import wait_until
 
 # Ids as of a node that started now, so that no segment looks as if it were of an earlier start.
 _ID = time.time_ns() // 1_000_000 - 10_000
+# The only commands that end such a stop: no gap record covers it.
+_RESUME = ": run cdc spark verify --repair on the tables, then cdc agent resume-progress"
 
 
 def test_an_entry_with_a_bad_checksum_is_skipped_and_its_segment_set_aside(
@@ -33,6 +36,7 @@ def test_an_entry_with_a_bad_checksum_is_skipped_and_its_segment_set_aside(
     assert (agent.metrics.corrupt_entries, agent.metrics.segments_deleted) == (1, 0)
     assert {kind: count for kind, count in agent.metrics.damage.items() if count} == {Damage.ENTRY: 1}
     assert [f"CommitLog-7-{_ID}.log, position " in each.getMessage() for each in caplog.records] == [True, True]
+    assert agent.stops.reasons()[EVERY_TABLE].endswith(f"; the entry is skipped{_RESUME}")
 
 
 def test_a_segment_that_cannot_be_read_is_set_aside_and_the_others_go_on(
@@ -48,6 +52,7 @@ def test_a_segment_that_cannot_be_read_is_set_aside_and_the_others_go_on(
     assert (agent.metrics.segments_unreadable, agent.metrics.segments_set_aside) == (1, 1)
     assert {kind: count for kind, count in agent.metrics.damage.items() if count} == {Damage.ENTRY_SIZE: 1}
     assert len(caplog.records) == 2
+    assert agent.stops.reasons()[EVERY_TABLE].endswith(f"is set aside, and changes in it are not published{_RESUME}")
 
 
 def test_a_live_segment_that_cannot_be_read_is_tried_when_its_index_moves_only(

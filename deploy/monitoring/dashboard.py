@@ -23,6 +23,8 @@ _NODE: Final = 'instance=~"$agent"'
 _TABLE: Final = 'instance=~"$agent",table=~"$table"'
 _USER: Final = "pulsar_source_user_metric_"
 _RATE: Final = "[$__rate_interval]"
+# As in alerts.yaml: of the default topicPrefix.
+_EVENTS: Final = 'topic=~".*/cdc-events-[^/]+[.].+",topic!~".*/cdc-events-expiry-.+"'
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ _ROWS: Final[dict[str, Sequence[_Graph]]] = {
         _Graph("Age of the oldest unpublished change", "Without readUnsynced it reaches Cassandra's sync period.", "s",
                ((f"cdc_agent_lag_seconds{{{_NODE}}}", "{{instance}}"),)),
         _Graph("Messages that wait for the connector", "By events topic. 0 while the connector keeps up.", "short",
-               (('sum by (topic) (pulsar_subscription_back_log{topic=~".*/cdc-events-.+"})', "{{topic}}"),)),
+               ((f"sum by (topic) (pulsar_subscription_back_log{{{_EVENTS}}})", "{{topic}}"),)),
         _Graph("From the write to the record", "The mean of an interval, by the writer's clock.", "ms",
                ((_mean("replication_latency"), "{{fqfn}}"),)),
     ),

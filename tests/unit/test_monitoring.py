@@ -17,6 +17,9 @@ from cdc.main import cli
 from change_agent.metrics import AgentMetrics
 from change_agent.publishing.topic_status import TopicStatus
 from change_agent.reporting.prometheus import MetricsPage
+from schemas.gap_record import gaps_topic
+from schemas.progress_record import progress_topic
+from schemas.topics import events_topic, expiry_topic, full_topic_name, schema_changes_topic
 from source_connector.metrics import COUNTED, MEASURED
 from tests.topics.metric_names import agent_metrics_named, resolved_metrics_named, source_metrics_named
 
@@ -87,6 +90,28 @@ def test_each_alarm_is_one_sentence_with_a_place_in_the_runbook() -> None:
         assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
     runbook = (_ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
     assert re.findall(r"^### (Cdc\w+)$", runbook, re.MULTILINE) == names
+
+
+@pytest.mark.parametrize("name", ["alerts.yaml", "cassandra-cdc-dashboard.json"])
+def test_a_backlog_is_that_of_tables_events_topics(name: str) -> None:
+    """Records stay on the gaps topic when their gaps are closed, and expiries wait for their second: no reader is missing there."""
+    text = (_FOLDER / name).read_text(encoding="utf-8").replace(r"\"", '"')
+    selectors = re.findall(r"pulsar_subscription_(?:back_log|msg_ack_rate)\{(.*?)\}", text)
+    assert selectors
+    events = events_topic("shop", "orders")
+    others = [
+        gaps_topic(),
+        progress_topic(),
+        expiry_topic(events, "shop", "orders"),
+        schema_changes_topic(events, "shop", "orders"),
+    ]
+    for selector in selectors:
+        [(wanted, unwanted)] = re.findall(r'^topic=~"(.*)",topic!~"(.*)"$', selector)
+        for topic, is_counted in [(events, True), *((each, False) for each in others)]:
+            for part in ("", "-partition-3"):
+                full = f"{full_topic_name(topic)}{part}"
+                is_found = bool(re.fullmatch(wanted, full)) and not re.fullmatch(unwanted, full)
+                assert is_found == is_counted, full
 
 
 @_without_promtool

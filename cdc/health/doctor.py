@@ -25,7 +25,7 @@ from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
 from change_agent.cdc_raw.space import cdc_space_of
 from change_agent.configuration.config import AgentConfig
 from change_agent.publishing.topic_policies import EVENTS
-from change_agent.schema.node_connection import NodeUnavailableError
+from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
 from clients.topic_policies import Audience, PolicyQuestions, hazards_of
 from schemas.cql_identifier import cql_identifier
 from schemas.errors import ConfigError
@@ -95,8 +95,9 @@ def _cassandra(config: LineConfig, *, read_unsynced: bool = False) -> Iterator[F
         subject = f"node {address}"
         try:
             [version, *_] = [node.version for node in connection.nodes()]
-            settings = connection.settings(_SETTINGS)
             apart_s = time.time() - connection.clock_s()
+            # A refusal closes the session: behind it, the time would be that of a new one.
+            settings = _settings_of(connection)
             schema = connection.read_schema().schema if address == config.contact_points[0] else {}
         except NodeUnavailableError as error:
             remedy = "start it, or correct contactPoints, port and credentials"
@@ -110,6 +111,16 @@ def _cassandra(config: LineConfig, *, read_unsynced: bool = False) -> Iterator[F
         yield from captured_tables(schema, config.tables)
 
 
+def _settings_of(connection: NodeConnection) -> Mapping[str, str] | None:
+    """None where the role may not read them: the agent needs no such right. Raises NodeUnavailableError."""
+    try:
+        return connection.settings(_SETTINGS)
+    except NodeUnavailableError as error:
+        if not error.is_refusal:
+            raise
+        return None
+
+
 def _version(subject: str, product: str, version: str, tested: Sequence[str]) -> Finding:
     lines = {each.rpartition(".")[0] for each in tested}
     if version.rpartition(".")[0] in lines:
@@ -118,7 +129,11 @@ def _version(subject: str, product: str, version: str, tested: Sequence[str]) ->
     return warning(subject, text, "use a tested version, or try this one on a test cluster first")
 
 
-def _settings(subject: str, settings: Mapping[str, str], *, read_unsynced: bool) -> Iterator[Finding]:
+def _settings(subject: str, settings: Mapping[str, str] | None, *, read_unsynced: bool) -> Iterator[Finding]:
+    if settings is None:
+        text = "its role may not read system_views.settings: cdc_enabled, cdc_block_writes and the sync period are not checked"
+        yield warning(subject, text, "GRANT SELECT ON system_views.settings TO ROLE; or check them in cassandra.yaml")
+        return
     if "cdc_enabled" not in settings:
         yield warning(
             subject, "Cassandra 3.11 does not show its settings", "see to cdc_enabled: true in cassandra.yaml"

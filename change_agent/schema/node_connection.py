@@ -13,6 +13,7 @@ from cassandra import (
     DriverException,
     OperationTimedOut,
     RequestExecutionException,
+    Unauthorized,
     UnresolvableContactPoints,
 )
 from cassandra.auth import PlainTextAuthProvider
@@ -46,7 +47,11 @@ token_of: Final[Callable[[bytes], int]] = murmur3
 
 
 class NodeUnavailableError(CdcError):
-    """The node does not answer; it may later."""
+    """The node does not answer; it may later. `is_refusal`: it answers, and the role lacks a right."""
+
+    def __init__(self, text: str, *, is_refusal: bool = False) -> None:
+        super().__init__(text)
+        self.is_refusal: Final = is_refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +170,8 @@ class NodeConnection:
             # A session whose node restarted under another address never recovers; a new one does.
             self.close()
             addresses = ", ".join(self._contact_points)
-            raise NodeUnavailableError(f"Cassandra at {addresses} port {self._port}: {_reason(error)}") from error
+            text = f"Cassandra at {addresses} port {self._port}: {_reason(error)}"
+            raise NodeUnavailableError(text, is_refusal=isinstance(error, Unauthorized)) from error
 
     def _connected(self) -> _Session:
         if self._session is None:

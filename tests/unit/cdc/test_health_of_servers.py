@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -10,15 +11,17 @@ from typing import Any, Final
 from uuid import UUID
 
 import pytest
+from cassandra import OperationTimedOut, Unauthorized
 
 from cdc.health.agent_status import AgentStatus, NoStatusError
 from cdc.health.dead_letter_topics import asked_dead_letter_topics
-from cdc.health.doctor import _functions_worker, _pulsar, _topics
+from cdc.health.doctor import _cassandra, _functions_worker, _pulsar, _topics
 from cdc.health.findings import Finding, Level, ok
 from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.tables import gaps
+from change_agent.schema.node_connection import NodeConnection
 from schemas.gap_record import GapRecord, encode_gap
 from tests.servers.pages import Page, page, serving
 
@@ -100,6 +103,52 @@ def test_a_worker_that_is_not_enabled_or_refuses_has_its_own_remedy() -> None:
     )
     assert refused.level is Level.FAILURE
     assert refused.remedy == "pulsar-admin namespaces grant-permission --role ROLE --actions sources public/default"
+
+
+class _Node:
+    """A node's session; `refusal` is raised in place of its settings."""
+
+    def __init__(self, refusal: Exception) -> None:
+        self._refusal = refusal
+
+    def execute(self, query: str, timeout: float) -> Sequence[Mapping[str, Any]]:
+        if "system_views" in query:
+            raise self._refusal
+        if "toUnixTimestamp" in query:
+            return [{"now": int(time.time() * 1000)}]
+        if "FROM system.local" in query:
+            local = {
+                "host_id": UUID(int=7),
+                "release_version": "5.0.4",
+                "data_center": "dc1",
+                "rpc_address": "10.0.0.7",
+            }
+            return [local]
+        if "system_schema.tables" in query:
+            return [{"keyspace_name": "shop", "table_name": "orders", "id": UUID(int=8), "cdc": True, "written_us": 1}]
+        return []
+
+
+def _of_node(node: _Node, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    monkeypatch.setattr(NodeConnection, "_connected", lambda self: node)
+    return list(_cassandra(LineConfig.from_mapping({"contactPoints": "10.0.0.7"})))
+
+
+def test_a_role_that_may_not_read_settings_is_no_failure_and_hides_no_other_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A role with LOGIN and no grants is enough for the agent."""
+    refusal = Unauthorized("User cdc has no SELECT permission on <table system_views.settings> or any of its parents")
+    version, settings, clock, tables = _of_node(_Node(refusal), monkeypatch)
+    assert (version.level, settings.level, clock.level, tables.level) == (Level.OK, Level.WARNING, Level.OK, Level.OK)
+    assert settings.remedy.startswith("GRANT SELECT ON system_views.settings TO ROLE")
+    assert tables.text == "1 with cdc = true: shop.orders"
+
+
+def test_a_node_that_stops_answering_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a refusal is one."""
+    [found] = _of_node(_Node(OperationTimedOut()), monkeypatch)
+    assert (found.level, "does not answer" in found.text) == (Level.FAILURE, True)
 
 
 _GAPS: Final = "/admin/v2/persistent/public/default/cdc-events-gaps"

@@ -72,6 +72,32 @@ def test_a_unit_of_the_line_starts_a_command_that_there_is(unit: str) -> None:
     assert "RestartPreventExitStatus=2" in text
 
 
+@pytest.mark.parametrize("unit", sorted((_ROOT / "deploy").glob("*.service")), ids=lambda each: each.name)
+def test_what_a_unit_needs_is_installed_by_the_documented_steps(unit: Path) -> None:
+    """Without its user it ends with 217; without its configuration with 2, and is not started again."""
+    text = unit.read_text(encoding="utf-8")
+    install = (_ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    [user] = re.findall(r"^User=(.*)$", text, re.MULTILINE)
+    created = re.findall(r"^useradd --system (?:--gid (\S+)|--user-group) .*? (\S+)$", install, re.MULTILINE)
+    groups = {group for group, name in created if name == user}
+    [group] = re.findall(r"^Group=(.*)$", text, re.MULTILINE) or [""]
+    assert group in groups
+    assert f"\ncp {unit.name} /etc/systemd/system/\n" in install
+    for configuration in re.findall(r"--config (\S+)", text):
+        assert f"Write `{configuration}`" in install
+
+
+def test_the_steps_prepare_the_folders_that_the_unit_names() -> None:
+    """All other folders are read-only for the agent, which its page says."""
+    install, agent = ((_ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("install.md", "agent.md"))
+    [raw] = _values("ReadWritePaths")
+    assert re.search(rf"^install -d -o cassandra -g cassandra -m 0775 {raw}$", install, re.MULTILINE)
+    assert f"`{raw}`" in agent
+    for option in ("cdcRawDirectory", "cdcWorkingDir", "spillDir", "archiveUrl"):
+        assert f"`{option}`" in agent.partition("**systemd.**")[2].partition("**Container.**")[0], option
+        assert option in _unit().partition("[Unit]")[0], option
+
+
 def test_the_unit_gives_the_agent_time_to_drain_and_does_not_repeat_a_wrong_configuration() -> None:
     """SIGTERM ends it within 5 s; SIGHUP reloads; exit code 2 is the configuration's."""
     assert _values("KillSignal") == ["SIGTERM"]

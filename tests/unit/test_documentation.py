@@ -131,8 +131,8 @@ def test_the_documents_hold_commands_of_every_kind() -> None:
 
 
 _CHECKED_ELSEWHERE = {"cdc", "make", "pulsar-admin"}
-_OF_THE_SYSTEM = {"activate", "alias", "cargo", "cd"}
-"""Of a shell or of cargo, for maintainers: their folders exist."""
+_OF_THE_SYSTEM = {"activate", "alias", "cargo", "cd", "install", "ln", "useradd"}
+"""Of a shell, of cargo or of Debian: the folders of `cd` exist."""
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,9 @@ def test_what_another_command_names_is_there(command: str) -> None:
         assert (ROOT / "deploy" / f"{words[-1]}.service").exists()
     elif program == "cp":
         assert not words[1].startswith("deploy/") or (ROOT / words[1]).exists()
+        assert not words[1].endswith(".service") or (ROOT / "deploy" / words[1]).exists()
+    elif program == "runuser":
+        _check_cdc(shlex.join(words[words.index("--") + 1 :]), is_whole=True)
     elif program == "helm":
         assert f"{_PROJECT['name']}-{_PROJECT['version']}.tgz" in words
     elif program == "pytest":

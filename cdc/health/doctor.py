@@ -14,6 +14,7 @@ from typing import Final
 
 import pulsar
 
+from cdc.health.data_topics import data_topics
 from cdc.health.dead_letter_topics import asked_dead_letter_topics
 from cdc.health.findings import Finding, Level, Section, as_bytes, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
@@ -258,6 +259,9 @@ def _topics(service: PulsarService, config: LineConfig) -> list[Finding]:
         return [failure("", str(error), f"grant the right to list topics of {namespace}")]
     events = events_tables(names, config.topic_prefix)
     data = [name for name in names if name.rpartition("/")[2].startswith("data-")]
+    with suppress(PulsarServiceError):  # reported by another section
+        sources = sources_of(service, config.sources)
+        data += [topic for table in sorted(events) for topic in data_topics(table, sources)]
 
     audiences = dict.fromkeys(sorted(events.values()), EVENTS)
     with suppress(PulsarServiceError):  # reported by another section
@@ -267,15 +271,15 @@ def _topics(service: PulsarService, config: LineConfig) -> list[Finding]:
         return list(_topic(service, topic, audiences.get(topic)))
 
     with ThreadPoolExecutor(8) as pool:
-        return [finding for found in pool.map(look, [*audiences, *data]) for finding in found]
+        return [finding for found in pool.map(look, dict.fromkeys([*audiences, *data])) for finding in found]
 
 
 def _topic(service: PulsarService, topic: str, audience: Audience | None) -> Iterator[Finding]:
     """`audience` is that of unread messages; None for a data topic, which has readers without a subscription."""
     short = topic.rpartition("/")[2]
     try:
-        if audience is _LETTERS:
-            service.stats(topic)  # it is made with the first dead letter
+        if audience is not EVENTS:
+            service.stats(topic)  # it is made with the first dead letter, or record
         partitions = service.partitions(topic)
         questions = PolicyQuestions(service.policy)
         hazards = (

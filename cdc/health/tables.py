@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from cdc.health.completeness import completeness_of, with_completeness
+from cdc.health.data_topics import data_topics
 from cdc.health.dead_letter_topics import dead_letter_topics
 from cdc.health.findings import Finding, as_bytes, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
@@ -73,10 +74,9 @@ def tables(
 ) -> list[Finding]:
     """One finding a table. Raises PulsarServiceError."""
     events = events_tables(topics, config.topic_prefix)
-    known = set(topics)
 
     def look(table: str) -> list[Finding]:
-        return list(_table(service, config, table, events[table], _data_topic(table, sources, known), now_s))
+        return list(_table(service, config, table, events[table], data_topics(table, sources), now_s))
 
     with ThreadPoolExecutor(8) as pool:
         completeness = pool.submit(
@@ -90,17 +90,8 @@ def tables(
         return with_completeness(found, completeness.result())
 
 
-def _data_topic(table: str, sources: Sequence[SourceView], known: set[str]) -> str | None:
-    """The one that is there: as the table's own source has it, or by the connector's default."""
-    own = [
-        source.topic for source in sources if f"{source.options.get('keyspace')}.{source.options.get('table')}" == table
-    ]
-    candidates = [*own, full_topic_name(f"data-{table}")]
-    return next((each for each in candidates if each in known), None)
-
-
 def _table(
-    service: PulsarService, config: LineConfig, table: str, topic: str, data: str | None, now_s: float
+    service: PulsarService, config: LineConfig, table: str, topic: str, data: Sequence[str], now_s: float
 ) -> Iterator[Finding]:
     try:
         stats = service.stats(topic)
@@ -161,14 +152,19 @@ class Backlog:
         return f"{self.messages:,} message{'s wait' if self.messages != 1 else ' waits'}{age}"
 
 
-def _records(service: PulsarService, topic: str | None) -> str:
-    if topic is None:
-        return "no data topic yet"
-    try:
-        stats = service.stats(topic)
-    except NotThereError:
-        return "no data topic yet"
-    return f"{topic.rpartition('/')[2]} has {as_bytes(int(stats['storageSize']))}"
+def _records(service: PulsarService, topics: Sequence[str]) -> str:
+    """Of the first one that is there."""
+    for topic in topics:
+        short = topic.rpartition("/")[2]
+        try:
+            return f"{short} has {as_bytes(int(service.stats(topic)['storageSize']))}"
+        except NotThereError:
+            continue
+        except PulsarServiceError as error:
+            if not error.is_refusal:  # it may be of a tenant where the role has no rights
+                raise
+            return f"the size of {short} is not known: {error}"
+    return "no data topic yet"
 
 
 def dead_letters(

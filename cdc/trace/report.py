@@ -13,6 +13,7 @@ from typing import Final
 import pulsar
 
 from cdc.health.agent_status import NoStatusError
+from cdc.health.data_topics import data_topics
 from cdc.health.dead_letter_topics import dead_letter_topics
 from cdc.health.findings import Finding, Section, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
@@ -175,7 +176,7 @@ def _records(
     service: PulsarService, client: pulsar.Client, key: RowKey, options: TraceOptions, sources: Sequence[SourceView]
 ) -> tuple[list[DataRecord] | None, list[Finding]]:
     unread: list[str] = []
-    topic = full_topic_name(options.data_topic or _data_topic(key, sources))
+    topic = full_topic_name(options.data_topic or data_topics(key.table.full_name, sources)[0])
     try:
         found = list(data_records(client, topic, service.partitions(topic), key, options.since_s, unread))
     except NotThereError:
@@ -188,17 +189,6 @@ def _records(
     shown = found[-options.limit :]
     records = (ok(each.place, _record_text(each)) for each in shown)
     return None if unread else found, [*_cut(len(found), options.limit), *_unread(unread), *records]
-
-
-def _data_topic(key: RowKey, sources: Sequence[SourceView]) -> str:
-    """As the table's own source has it, or by the connector's default."""
-    source = _source_of(key, sources)
-    return source.topic if source is not None and source.topic else f"data-{key.table.full_name}"
-
-
-def _source_of(key: RowKey, sources: Sequence[SourceView]) -> SourceView | None:
-    named = [each for each in sources if each.options.get("keyspace") == key.table.keyspace]
-    return next((each for each in named if each.options.get("table") == key.table.name), None)
 
 
 def _record_text(found: DataRecord) -> str:

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from cdc.health.agent_status import AgentStatus, NoStatusError
+from cdc.health.data_topics import data_topics
 from cdc.health.doctor import agent_machine, captured_tables
 from cdc.health.findings import Finding, Level, Section, failure, level_of, ok, warning
 from cdc.health.line_config import LineConfig
@@ -28,6 +29,7 @@ from change_agent.reporting.http_endpoint import HttpEndpoint
 from change_agent.reporting.process_space import process_space
 from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
+from schemas.topics import full_topic_name
 
 _GOLDEN = Path(__file__).parent.parent.parent / "golden" / "health"
 _NOW_S = 1_795_453_200.0
@@ -125,6 +127,41 @@ def test_the_lines_own_topics_are_no_tables() -> None:
         f"{prefix}{name}" for name in ("shop.orders", "gaps", "schema-changes", "agent-66cdeb07", "expiry-shop.orders")
     ]
     assert events_tables(names, prefix) == {"shop.orders": f"{prefix}shop.orders"}
+
+
+def _deployed(topic: str, **options: object) -> SourceView:
+    return SourceView(name="s", topic=topic, options=options, wanted=1, instances=[], is_stopped=False)
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ([], []),
+        ([_deployed("persistent://acme/out/orders", keyspace="shop", table="orders")], ["persistent://acme/out/orders"]),
+        ([_deployed("persistent://acme/out/parts", keyspace="shop", table="parts")], []),
+        ([_deployed("", tables="crm.*, shop.ord?rs", destination="lake-{keyspace}.{table}")], ["lake-shop.orders"]),
+        ([_deployed("", tables=["shop.orders"], destination="persistent://a/b/{keyspace}-{table}")], ["persistent://a/b/shop-orders"]),
+        ([_deployed("", tables=["shop.parts", "crm.*"], destination="lake-{keyspace}.{table}")], []),
+        ([_deployed("", tables="shop.*")], []),
+        # These do not start.
+        ([_deployed("", tables="shop.*", destination="lake-{table")], []),
+        ([_deployed("", tables="shop", destination="lake-{keyspace}.{table}")], []),
+        (
+            [
+                _deployed("", tables="*.*", destination="lake-{keyspace}.{table}"),
+                _deployed("persistent://public/default/own", keyspace="shop", table="orders"),
+            ],
+            ["own", "lake-shop.orders"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_tables_data_topics_are_those_of_the_sources_that_serve_it_and_the_default(
+    sources: list[SourceView], expected: list[str]
+) -> None:
+    """In whatever namespace they are."""
+    assert list(data_topics("shop.orders", sources)) == [
+        full_topic_name(each) for each in (*expected, "data-shop.orders")
+    ]
 
 
 def _gap(table: str) -> GapRecord:

@@ -20,7 +20,8 @@ from cdc.health.findings import Finding, Level, ok
 from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
-from cdc.health.tables import gaps
+from cdc.health.sources import sources_of
+from cdc.health.tables import gaps, tables
 from change_agent.schema.node_connection import NodeConnection
 from schemas.gap_record import GapRecord, encode_gap
 from tests.servers.pages import Page, page, serving
@@ -312,6 +313,67 @@ def test_another_server_at_the_address_of_the_admin_service_is_reported(version:
     with serving(pages) as url, PulsarService(_line(url)) as service:
         found = [each for each in _pulsar(service) if each.level is Level.FAILURE]
     assert [each.text for each in found] == [f"{url}: {said}"]
+
+
+def _line_of_orders(
+    options: Mapping[str, object], topic: str, data: str, data_pages: Mapping[str, Page]
+) -> dict[str, Page]:
+    """A line with one table and one source, whose data topic has these pages."""
+    events = "/admin/v2/persistent/public/default/cdc-events-shop.orders"
+    subscription = {"msgBacklog": 0, "consumers": [{}]}
+    source = {"className": "", "topicName": topic, "configs": options}
+    return {
+        **_WORKER,
+        "/admin/v3/sources/public/default/shop": page(source),
+        _TOPICS: page([]),
+        f"{_TOPICS}/partitioned": page(["persistent://public/default/cdc-events-shop.orders"]),
+        f"{events}/partitions": page({"partitions": 1}),
+        f"{events}/partitioned-stats": page({"subscriptions": {"sub": subscription}}),
+        f"{events}/messageTTL": page(0),
+        f"{events}/backlogQuotaMap": page({}),
+        "/admin/v2/namespaces/public/default/subscriptionExpirationTime": page(0),
+        f"/admin/v2/persistent/{data}/partitions": page({"partitions": 0}),
+        **{f"/admin/v2/persistent/{data}/{name}": each for name, each in data_pages.items()},
+    }
+
+
+_SOURCES_WITH_OWN_TOPICS: Final = [
+    ({"tables": "shop.*", "destination": "lake-{keyspace}.{table}"}, "unused", "public/default/lake-shop.orders"),
+    ({"keyspace": "shop", "table": "orders"}, "persistent://acme/out/orders", "acme/out/orders"),
+]
+
+
+@pytest.mark.parametrize(("options", "topic", "data"), _SOURCES_WITH_OWN_TOPICS)
+def test_a_data_topic_is_found_by_the_options_of_its_source(options: dict[str, object], topic: str, data: str) -> None:
+    """Its name need not begin with data-, and its namespace need not be that of the events."""
+    policies = {
+        "messageTTL": page(60), "backlogQuotaMap": page({}),
+        "retention": page({"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}),
+    }  # fmt: skip
+    namespace = f"/admin/v2/namespaces/{data.rpartition('/')[0]}/subscriptionExpirationTime"
+    pages = _line_of_orders(options, topic, data, {"stats": page({"storageSize": 3 * 1024}), **policies})
+    short = data.rpartition("/")[2]
+    with (
+        serving({**pages, namespace: page(0)}) as url,
+        PulsarService(config := _line(url, eventsSubscriptionName="sub")) as service,
+    ):
+        [table] = tables(service, config, service.topics("public/default"), sources_of(service), 0.0)
+        assert f"nothing waits; {short} has 3.0 KiB" in table.text
+        events, found = _topics(service, config)
+    assert (events.level, found.level, found.subject) == (Level.OK, Level.WARNING, short)
+    assert found.text.startswith("the message TTL drops records")
+
+
+def test_a_data_topic_without_the_right_to_look_at_it_hides_no_table() -> None:
+    """It may be of another tenant, where only the source's role has rights."""
+    options, topic, data = _SOURCES_WITH_OWN_TOPICS[1]
+    refused = page({"reason": "no"}, 403)
+    pages = _line_of_orders(options, topic, data, {"stats": refused, "partitions": refused})
+    with serving(pages) as url, PulsarService(config := _line(url, eventsSubscriptionName="sub")) as service:
+        [table] = tables(service, config, service.topics("public/default"), sources_of(service), 0.0)
+        assert "nothing waits; the size of orders is not known: " in table.text
+        [events, found] = _topics(service, config)
+    assert (events.level, found.level, found.remedy) == (Level.OK, Level.WARNING, "grant the right to read them")
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"7"])

@@ -1,0 +1,45 @@
+"""The data topics of a table: where the sources that serve it publish its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from cdc.health.sources import SourceView
+from schemas.topics import full_topic_name
+from source_connector.configuration.config import SourceConfig
+from source_connector.configuration.table_selection import TableSelection, is_table_name, is_template
+
+__all__ = ["data_topics"]
+
+_DEFAULT: Final = str(SourceConfig.model_fields["destination"].default)
+
+
+def data_topics(table: str, sources: Sequence[SourceView]) -> tuple[str, ...]:
+    """Full names of the topics that may have the records of `keyspace.table`, each once: first that of a source of its own, last the
+    connector's default.
+    """
+    keyspace, _, name = table.partition(".")
+    own_first = sorted(sources, key=lambda each: bool(each.options.get("tables")))
+    found = [topic for each in own_first for topic in _of_source(each, keyspace, name)]
+    return tuple(dict.fromkeys([*found, full_topic_name(_DEFAULT.format(keyspace=keyspace, table=name))]))
+
+
+def _of_source(source: SourceView, keyspace: str, name: str) -> Iterator[str]:
+    options = source.options
+    if (options.get("keyspace"), options.get("table")) == (keyspace, name):
+        if source.topic:
+            yield source.topic
+        return
+    template = str(options.get("destination") or _DEFAULT)
+    if is_template(template):  # otherwise the source does not start
+        selection = TableSelection(entries=_entries(options), destination_template=template)
+        places = [*selection.named(), *selection.found([(keyspace, name, True)])]
+        yield from (each.destination for each in places if (each.keyspace, each.table) == (keyspace, name))
+
+
+def _entries(options: Mapping[str, Any]) -> list[str]:
+    """Names and patterns of the option `tables`: a list, or a text with commas."""
+    given = options.get("tables") or ()
+    entries = given.split(",") if isinstance(given, str) else given
+    return [entry for entry in (str(each).strip() for each in entries) if is_table_name(entry)]

@@ -98,9 +98,8 @@ def completeness_of(
         finally:
             line.close()
     except (CdcError, ImportError) as error:
-        return {
-            table: warning(table, f"until when it is complete is not known: {error}", "see Pulsar") for table in tables
-        }
+        text, remedy = f"until when it is complete is not known: {error}", "cdc doctor checks Pulsar's rights and state"
+        return {table: warning(table, text, remedy) for table in tables}
 
 
 def _finding(table: str, found: TableResolved) -> Finding:
@@ -109,14 +108,17 @@ def _finding(table: str, found: TableResolved) -> Finding:
     facts: Mapping[str, object] = {"resolved_ms": found.resolved_ms, "standing_still": list(found.problems)}
     why = "; ".join(found.problems)
     if found.resolved_ms is None:
-        return warning(table, f"until when it is complete is not known: {why}", "see the agents", **facts)
+        remedy = "start cdc agent on each node that is named, and right after its first start wait (CdcTableNotKnown in docs/runbook.md)"
+        return warning(table, f"until when it is complete is not known: {why}", remedy, **facts)
     age_s = max(0.0, time.time() - found.resolved_ms / 1000)
     text = f"complete until {utc_text(found.resolved_ms)} ({as_duration(age_s)} ago)"
     facts = {**facts, "resolved_age_s": age_s}
     if age_s < _LATE_S:
         return Finding(level=Level.OK, subject=table, text=text, facts=facts)
     make = failure if age_s > _VERY_LATE_S else warning
-    remedy = "an agent or the connector is behind, or the timestamp stands still for the reason that is given here"
+    remedy = (
+        "do what the reason says" if why else "wait, or see the lag of agents and sources: one of them is behind"
+    ) + " (CdcTableIncomplete in docs/runbook.md)"
     return make(table, f"{text}{f': {why}' if why else ''}", remedy, **facts)
 
 

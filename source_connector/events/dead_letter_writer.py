@@ -90,7 +90,10 @@ class DeadLetterWriter(Stage):
             letter = letter.without_its_properties()
             producer.send(letter.data, properties=letter.properties)
             _log.error(
-                "%s message %s: the dead letter is written without %s", letter.topic, letter.message_id, letter.cut
+                "%s message %s: the dead letter is written without %s; it cannot be sent again, so write its row again",
+                letter.topic,
+                letter.message_id,
+                letter.cut,
             )
 
     def _open(self) -> pulsar.Producer:

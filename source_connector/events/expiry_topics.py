@@ -476,7 +476,8 @@ class ExpiryTopics(Stage):
         numbers = [properties.get(name, "") for name in (_SECOND, _DELIVER_AT)]
         if not all(map(str.isdigit, numbers)) or not (properties.get(_PROBE) or properties.get(_TARGET)):
             self._notices.say(
-                "foreign", f"{topic}: message {message.message_id()} is of somebody else, and is left out"
+                "foreign",
+                f"{topic}: message {message.message_id()} is of somebody else, and is left out; find out who writes there",
             )
             _acknowledge(consumer, message)
             return

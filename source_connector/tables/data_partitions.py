@@ -67,7 +67,10 @@ class DataPartitions(Stage):
             names = self._connection.client().get_topic_partitions(topic)
         except pulsar.PulsarException as error:
             if not self.stopping.is_set():
-                self._notices.say(topic, f"{topic}: its number of partitions cannot be read: {error}")
+                self._notices.say(
+                    topic,
+                    f"{topic}: its number of partitions cannot be read, trying again: {error}; see that its broker runs",
+                )
             return
         before, now = self._counts[destination], sum("-partition-" in name for name in names)
         self._counts[destination] = now

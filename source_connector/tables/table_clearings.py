@@ -153,7 +153,9 @@ class TableClearings:
             return
         if table_id == message.table_id:
             _log.warning(
-                "%s: a node has dropped it, and others still have it, or it came back under its id", table.full_name
+                "%s: a node has dropped it, and others still have it, or it came back under its id: no drop is published; "
+                "check with nodetool describecluster that the nodes have one schema",
+                table.full_name,
             )
             self._end({id(message)})
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from datetime import datetime
@@ -15,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from cdc.health.agent_status import AgentStatus, NoStatusError
+from cdc.health.completeness import _finding, completeness_of
 from cdc.health.data_topics import data_topics
 from cdc.health.doctor import agent_machine, captured_tables
 from cdc.health.findings import Finding, Level, Section, failure, level_of, ok, warning
@@ -29,6 +31,7 @@ from change_agent.reporting.http_endpoint import HttpEndpoint
 from change_agent.reporting.process_space import process_space
 from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
+from schemas.resolved import TableResolved
 from schemas.topics import full_topic_name
 
 _GOLDEN = Path(__file__).parent.parent.parent / "golden" / "health"
@@ -162,6 +165,33 @@ def test_a_tables_data_topics_are_those_of_the_sources_that_serve_it_and_the_def
     assert list(data_topics("shop.orders", sources)) == [
         full_topic_name(each) for each in (*expected, "data-shop.orders")
     ]
+
+
+@pytest.mark.parametrize(
+    ("resolved_ms", "problems", "remedy"),
+    [
+        (None, ["node 10.0.0.7: its agent has not published its progress"], "start cdc agent on each node that is named"),
+        (1, ["node 10.0.0.7: 2 segments went: run cdc spark resync"], "do what the reason says (CdcTableIncomplete"),
+        (1, [], "wait, or see the lag of agents and sources"),
+    ],
+)  # fmt: skip
+def test_a_table_that_is_not_complete_has_a_remedy_that_somebody_can_follow(
+    resolved_ms: int | None, problems: list[str], remedy: str
+) -> None:
+    """Also the section of the runbook, whose alarm comes for the same reason."""
+    found = _finding(
+        "shop.orders", TableResolved(table="shop.orders", resolved_ms=resolved_ms, nodes=(), problems=problems)
+    )
+    assert found.remedy.startswith(remedy)
+    [section] = re.findall(r"(Cdc\w+) in docs/runbook\.md", found.remedy)
+    assert f"### {section}\n" in (Path(__file__).parents[3] / "docs" / "runbook.md").read_text(encoding="utf-8")
+
+
+def test_tables_that_pulsar_does_not_tell_of_have_a_command_as_remedy() -> None:
+    """Nobody listens there."""
+    line = LineConfig.from_mapping({"pulsarServiceUrl": "pulsar://127.0.0.1:1", "pulsarAdminUrl": "http://127.0.0.1:1"})
+    found = completeness_of(line, ["shop.orders"], [], 0.0)["shop.orders"]
+    assert (found.level, found.remedy) == (Level.WARNING, "cdc doctor checks Pulsar's rights and state")
 
 
 def _gap(table: str) -> GapRecord:

@@ -84,7 +84,9 @@ def test_a_letter_that_is_too_large_for_its_properties_is_written_without_them(
         read.cut
         == "its key and its 1 properties, 50 bytes, which the broker does not take beside the dead letter's own"
     )
-    assert caplog.messages == [f"events message (1,2,3,4): the dead letter is written without {read.cut}"]
+    assert caplog.messages == [
+        f"events message (1,2,3,4): the dead letter is written without {read.cut}; it cannot be sent again, so write its row again"
+    ]
 
 
 def test_what_nobody_has_foreseen_ends_the_source(monkeypatch: pytest.MonkeyPatch) -> None:

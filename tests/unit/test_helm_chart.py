@@ -20,6 +20,7 @@ from source_connector.configuration.config import SourceConfig
 _ROOT: Final = Path(__file__).parent.parent.parent
 _CHART: Final = _ROOT / "deploy" / "helm" / "cassandra-cdc"
 _EVERYTHING: Final = _ROOT / "deploy" / "helm" / "everything.yaml"
+_RELEASE: Final = "line"
 _HELM: Final = shutil.which("helm")
 _with_helm = pytest.mark.skipif(_HELM is None, reason="helm is not on this machine: the chart was not rendered")
 
@@ -34,7 +35,7 @@ def _helm(*arguments: object) -> str:
 
 
 def _rendered(*options: object) -> list[dict[str, Any]]:
-    return [each for each in yaml.safe_load_all(_helm("template", "line", _CHART, *options)) if each]
+    return [each for each in yaml.safe_load_all(_helm("template", _RELEASE, _CHART, *options)) if each]
 
 
 def _kinds(objects: list[dict[str, Any]]) -> list[str]:
@@ -64,6 +65,19 @@ def test_templates_use_values_that_there_are() -> None:
         for part in name.split(".")[1:]:
             assert part in found, name
             found = found[part]
+
+
+def test_the_example_of_a_source_names_the_service_that_the_chart_makes() -> None:
+    """For the release of docs/install.md, and for the one that the tests render. Another host does not exist in the cluster."""
+    install = (_ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    template = (_CHART / "templates" / "cassandra.yaml").read_text(encoding="utf-8")
+    notes = (_CHART / "templates" / "NOTES.txt").read_text(encoding="utf-8")
+    [release] = re.findall(r"^helm install (\S+) ", install, re.MULTILINE)
+    [service] = re.findall(r"^kind: Service\nmetadata:\n  name: (.*)$", template, re.MULTILINE)
+    assert f"{service}.{{{{ .Release.Namespace }}}}" in notes
+    for path, name in ((_CHART / "values.yaml", release), (_EVERYTHING, _RELEASE)):
+        points = re.findall(r"options: \{contactPoints: (.*?),", path.read_text(encoding="utf-8"))
+        assert points == [service.replace("{{ .Release.Name }}", name)], path
 
 
 @_with_helm
@@ -96,6 +110,7 @@ def test_what_the_chart_configures_is_what_our_programs_take(tmp_path: Path) -> 
     assert line["topicPrefix"] == agent["topicPrefix"]
     source = yaml.safe_load(objects["ConfigMap line-sources"]["data"]["orders.yaml"])
     SourceConfig.from_mapping(source["configs"], {"getServiceUrl": "pulsar://broker:6650"})
+    assert f"Service {source['configs']['contactPoints']}" in objects
     assert (source["tenant"], source["namespace"], source["parallelism"]) == ("shop", "cdc", 2)
     pod = objects["StatefulSet line-cassandra"]["spec"]["template"]["spec"]
     assert [each["name"] for each in pod["containers"]] == ["cassandra", "cassandra-cdc-agent"]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
-import fastavro
 from cassandra.metadata import Murmur3Token
 
 from schemas.avro_names import avro_names
-from schemas.cql_bytes import cql_bytes, joined_partition_key
-from schemas.cql_type import NativeType
+from schemas.cql_bytes import UnwritableKeyError, cql_bytes, joined_partition_key
+from schemas.cql_type import CqlType, NativeType
 from schemas.cql_value import AvroValue, value_reader
 from schemas.row_record import data_key_schema, record_writer
 from schemas.table_metadata import TableMetadata
+from spark_bridge.rows.record_reader import record_reader
 
 __all__ = ["RowKey", "RowKeys", "token_of"]
 
@@ -37,7 +36,7 @@ class RowKeys:
 
     def __init__(self, table: TableMetadata) -> None:
         self._width = len(table.partition_key)
-        self._schema = fastavro.parse_schema(cast("dict[str, object]", data_key_schema(table)))
+        self._read = record_reader(data_key_schema(table))
         self._columns = list(zip(avro_names([each.name for each in table.primary_key]), table.primary_key, strict=True))
         self._write = record_writer(data_key_schema(table))
 
@@ -48,10 +47,10 @@ class RowKeys:
         return all(isinstance(each, NativeType) and each.name != _CUT for each in types)
 
     def of(self, avro: bytes) -> RowKey:
-        """Raises UnwritableKeyError for a key whose bytes cannot be rebuilt from its Avro form (collections, user types)."""
-        values = self._values(avro)
+        """Raises UnwritableKeyError for a key whose bytes cannot be rebuilt from its Avro form (`time`, collections, tuples, user types)."""
+        values = self._read(avro)
         parts = tuple(
-            None if values[name] is None else cql_bytes(column.type, values[name]) for name, column in self._columns
+            None if values[name] is None else _exact_bytes(column.type, values[name]) for name, column in self._columns
         )
         return RowKey(avro=avro, parts=parts, has_row=all(each is not None for each in parts[self._width :]))
 
@@ -64,21 +63,23 @@ class RowKeys:
 
     def static_row_of(self, avro: bytes) -> RowKey:
         """The key of the partition's static row, of any key in it. Raises UnwritableKeyError."""
-        values = self._values(avro)
+        values = self._read(avro)
         values |= {name: None for name, _ in self._columns[self._width :]}
         return self.of(self._write(values))
 
     def token(self, avro: bytes) -> int:
         """The token of the key's partition. Raises UnwritableKeyError unless `are_exact`."""
-        values = self._values(avro)
-        return token_of([cql_bytes(column.type, values[name]) for name, column in self._columns[: self._width]])
-
-    def _values(self, avro: bytes) -> dict[str, AvroValue]:
-        values = fastavro.schemaless_reader(io.BytesIO(avro), self._schema, None)
-        return dict(cast("Mapping[str, AvroValue]", values))
+        values = self._read(avro)
+        return token_of([_exact_bytes(column.type, values[name]) for name, column in self._columns[: self._width]])
 
 
 def token_of(components: Sequence[bytes | None]) -> int:
     """The Murmur3 token of a partition key, by the CQL bytes of its columns."""
     token: int = Murmur3Token.hash_fn(joined_partition_key([each or b"" for each in components]))
     return token
+
+
+def _exact_bytes(cql_type: CqlType, value: AvroValue) -> bytes:
+    if cql_type == NativeType(_CUT):
+        raise UnwritableKeyError(cql_type, value)
+    return cql_bytes(cql_type, value)

@@ -7,18 +7,16 @@ inclusive start lies before all rows with that prefix, an exclusive one after th
 from __future__ import annotations
 
 import base64
-import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
-
-import fastavro
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spark_bridge.rows.avro_types import AvroType, bare_type, named_records
 from spark_bridge.rows.fold import Bounds
+from spark_bridge.rows.record_reader import record_reader
 
 if TYPE_CHECKING:  # without PySpark this module can be imported, too
     from spark_bridge.topics.topic_schemas import AvroRecord
@@ -30,9 +28,6 @@ KeySchemas: TypeAlias = "Sequence[tuple[int, AvroRecord]]"
 
 _Values = Sequence[Any]
 _Comparable = Callable[[Any], Any]
-
-# fastavro's name for a table called like one of Avro's types
-_ROOT: Final = "cdc_key"
 
 
 class RangeScope:
@@ -106,7 +101,7 @@ class _KeyReader:
 
     def __init__(self, schema: AvroRecord) -> None:
         self._named = named_records(schema)
-        self._schema = fastavro.parse_schema({**_plain(schema), "name": _ROOT})
+        self._read = record_reader(schema)
         # clustering columns are unions with null
         clustering = [each for each in schema["fields"] if isinstance(each["type"], list)]
         self.clustering_names = [str(each["name"]) for each in clustering]
@@ -114,7 +109,7 @@ class _KeyReader:
 
     def clustering(self, key: bytes) -> _Values:
         """Values of the clustering columns in a form that compares as in Cassandra."""
-        found: Any = fastavro.schemaless_reader(io.BytesIO(key), self._schema, None)
+        found = self._read(key)
         return [
             None if found[name] is None else comparable(found[name])
             for name, comparable in zip(self.clustering_names, self._comparables, strict=True)
@@ -167,13 +162,3 @@ def _float_order(value: float) -> tuple[bool, float, float]:
 def _decimal(value: Mapping[str, Any]) -> Decimal:
     unscaled = int.from_bytes(value["bigint"], "big", signed=True)
     return Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -value["scale"]))
-
-
-def _plain(avro_type: AvroType) -> dict[str, object]:
-    """Without logical types: fastavro's own forms of times cannot hold all that Cassandra has."""
-
-    def without(each: dict[str, object]) -> dict[str, object]:
-        return {name: value for name, value in each.items() if name != "logicalType"}
-
-    plain: dict[str, object] = json.loads(json.dumps(avro_type), object_hook=without)
-    return plain

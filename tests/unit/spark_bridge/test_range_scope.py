@@ -98,6 +98,15 @@ def test_values_compare_as_in_cassandra(cql_type: str, values: Sequence[object],
             assert [table.covers(before, each, VERSION) for each in keys] == [n < last for n in range(len(keys))]
 
 
+def test_two_columns_may_have_the_same_named_type() -> None:
+    """The second one names the record `cql_decimal`, which is in no namespace."""
+    table = Table(a="decimal", b="decimal")
+    low, high = ({"bigint": bytes([each]), "scale": 0} for each in (1, 2))
+    bounds = table.bounds({"a": low, "b": high}, {}, closed=(True, False))
+    covered = [table.covers(bounds, table.key({"a": low, "b": each}), VERSION) for each in (low, high)]
+    assert covered == [False, True]
+
+
 def test_a_bound_may_be_a_prefix() -> None:
     """All rows of a prefix lie between its inclusive bounds, none between exclusive ones."""
     table = Table(a="int", b="text")

@@ -8,9 +8,22 @@ import pytest
 
 from schemas.cql_bytes import UnwritableKeyError
 from schemas.cql_type import NativeType, UserType
+from schemas.cql_value import value_reader
+from schemas.native_codec import CODECS
 from schemas.row_record import data_key_schema, record_writer
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge.jobs.row_keys import RowKeys, token_of
+
+# CQL bytes of each native type that a key may have; `time` has no way back
+BYTES = [
+    ("ascii", "61"), ("bigint", "fffffffffffffffe"), ("blob", "cafe"), ("boolean", "01"), ("date", "80000001"),
+    ("date", "00000000"), ("date", "ffffffff"),  # before year 1, and after 9999
+    ("decimal", "00000002ff6a"), ("double", "3ff8000000000000"), ("float", "7fc00000"), ("inet", "7f000001"),
+    ("inet", "20010db8000000000000000000000001"), ("int", "fffffffe"), ("smallint", "fffe"), ("text", "c3a4"),
+    ("timestamp", "00000176bb3e707b"), ("timestamp", "4000000000000000"), ("timestamp", "ffffc77ced0327ff"),
+    ("timeuuid", "a5559b20e53e11f1a9d7973e92e688cb"), ("tinyint", "fe"), ("uuid", "00000001000041f08000000000000000"),
+    ("varint", "00ff"),
+]  # fmt: skip
 
 
 def table(partition_type: NativeType | UserType, *clustering: str) -> TableMetadata:
@@ -35,6 +48,25 @@ def test_a_key_has_the_bytes_and_the_token_that_cassandra_has() -> None:
     key = RowKeys(of).of(avro)
     assert (key.avro, key.parts, key.has_row) == (avro, (b"\0\0\0\1", b"a", b"\xff" * 8), True)
     assert RowKeys(of).token(avro) == token_of(key.parts[:1]) == -4069959284402364209
+
+
+@pytest.mark.parametrize(("cql_type", "data"), BYTES)
+def test_a_key_of_a_native_type_becomes_the_bytes_of_cassandra_again(cql_type: str, data: str) -> None:
+    """As partition key, and as clustering column, whose static row has none."""
+    value = value_reader(NativeType(cql_type))(bytes.fromhex(data))
+    of = table(NativeType(cql_type), cql_type)
+    keys, write = RowKeys(of), record_writer(data_key_schema(of))
+    avro = write({"pk": value, "ck0": value})
+    assert keys.are_exact
+    assert keys.of(avro).parts == (bytes.fromhex(data),) * 2
+    assert keys.token(avro) == token_of([bytes.fromhex(data)])
+    static = keys.static_row_of(avro)
+    assert (static.avro, static.parts) == (write({"pk": value, "ck0": None}), (bytes.fromhex(data), None))
+
+
+def test_every_native_type_of_a_key_is_tried() -> None:
+    """A new type needs a line above."""
+    assert {name for name, _ in BYTES} == {name for name, each in CODECS.items() if each.write is not None} - {"time"}
 
 
 def test_the_static_row_of_a_key_has_no_clustering_columns() -> None:
@@ -62,4 +94,9 @@ def test_a_key_that_has_no_way_back_is_named() -> None:
         RowKeys(of).of(avro)
     assert not RowKeys(of).are_exact
     assert not RowKeys(table(NativeType("time"))).are_exact
-    assert RowKeys(table(NativeType("int"), "time")).are_exact
+    of = table(NativeType("int"), "time")
+    write = record_writer(data_key_schema(of))
+    with pytest.raises(UnwritableKeyError, match="a key column of type time cannot be 2"):
+        RowKeys(of).of(write({"pk": 1, "ck0": 2}))
+    assert RowKeys(of).are_exact
+    assert RowKeys(of).of(write({"pk": 1, "ck0": None})).parts == (b"\0\0\0\1", None)

@@ -181,8 +181,11 @@ def latest_command(
 
     from spark_bridge import fresh_table
     from spark_bridge.jobs.latest import latest_on_read
+    from spark_bridge.topics.options import batch_options
 
     options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
+    if target is not None:
+        options = batch_options(options)  # which may be the mirror's
     statics = _columns(static_columns)
     check_topics(options)
     session = open_session(jars, master, iceberg=target is not None and may_be_iceberg(target), is_short=True)
@@ -255,7 +258,7 @@ def _run(
     job = _JobOptions(**given)  # type: ignore[arg-type]  # click has made them what the options say
     options = {"serviceUrl": job.service_url, "adminUrl": job.admin_url, "topic": job.topic, **named(job.more)}
     iceberg = job.table_format == "iceberg" or (job.table_format is None and may_be_iceberg(job.target))
-    check_topics(options)
+    check_topics({**options, "checkpointLocation": f"{job.target}/checkpoint"})  # as `mirror` sets it
     session = open_session(job.jars, job.master, iceberg=iceberg, is_short=job.follow is None)
     try:
         is_following = job.follow is not None

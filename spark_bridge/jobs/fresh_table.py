@@ -21,7 +21,7 @@ from spark_bridge.jobs.mirror_state import Applied, MirrorTables, not_applied
 from spark_bridge.reading.readers import raw_batch
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.clearings import clearings_now
-from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.options import BridgeOptions, batch_options
 from spark_bridge.topics.positions import Position
 
 __all__ = ["fresh_table"]
@@ -43,7 +43,7 @@ def fresh_table(
     if tables.rows.read() is None and not applied.epoch:
         reason = f"there is no mirror below {target}; `spark_bridge.current_table` reads the topic alone"
         raise ConfigError.of("target", reason)
-    given = option_texts(options)
+    given = batch_options(options)
     parsed = BridgeOptions.from_mapping(given)
     settings = MirrorSettings(static_columns=None if static_columns is None else tuple(static_columns))
     topic = parsed.of_topic(parsed.only_topic)
@@ -53,7 +53,7 @@ def fresh_table(
 
 
 def _without_offsets(given: Mapping[str, str]) -> dict[str, str]:
-    left_out = ("startingoffsets", "endingoffsets", "checkpointlocation")
+    left_out = ("startingoffsets", "endingoffsets")
     return {name: each for name, each in given.items() if name.lower() not in left_out}
 
 

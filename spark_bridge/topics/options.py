@@ -15,7 +15,7 @@ from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION, dead_letters_topic, full_topic_name
 from spark_bridge.topics.positions import parse_time_ms
 
-__all__ = ["BridgeOptions", "option_texts"]
+__all__ = ["BridgeOptions", "batch_options", "option_texts"]
 
 TOKEN_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"  # noqa: S105  (a class name)
 TLS_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationTls"
@@ -183,6 +183,7 @@ class BridgeOptions(BaseModel):
 
 _FIELDS: Final = {to_camel(name): name for name in BridgeOptions.model_fields}
 _ALIASES: Final = tuple(_FIELDS)
+_OF_STREAMS: Final = ("maxrowspertrigger", "maxbytespertrigger", "checkpointlocation")
 
 
 def _unknown(name: str) -> ConfigProblem:
@@ -201,6 +202,11 @@ def _reason(kind: str, message: str) -> str:
 def option_texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
     """Options as Spark wants them: values as text."""
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+
+
+def batch_options(options: Mapping[str, str | int | bool]) -> dict[str, str]:
+    """Options of a stream for a read that ends, as text: without limits of micro-batches and the checkpoint."""
+    return {name: each for name, each in option_texts(options).items() if name.lower() not in _OF_STREAMS}
 
 
 def _problems_together(known: Mapping[str, str]) -> list[ConfigProblem]:

@@ -119,6 +119,17 @@ def test_an_admin_service_that_does_not_answer_is_told_before_spark_starts(monke
     assert "check the option adminUrl" in line
 
 
+@pytest.mark.parametrize(
+    "command", [["mirror", "--target", "x"], ["changelog", "--target", "x"], ["latest", "--mirror", "x"]]
+)
+def test_a_mirror_may_have_a_limit_for_its_micro_batches(command: list[str]) -> None:
+    """Its checkpoint is below the target, whatever the version of PySpark; `latest` passes over a mirror's options."""
+    where = ["--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0.0.1:1", "--topic", "t"]
+    done = cdc(*command, *where, "-o", "maxRowsPerTrigger=5", "-o", "maxBytesPerTrigger=5000")
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, "the admin service does not answer" in line) == (1, True), line
+
+
 def test_jars_that_nobody_can_fetch_are_left_to_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No Maven and an empty cache; and Iceberg where its line has none."""
     monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path))

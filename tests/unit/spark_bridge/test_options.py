@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from schemas.errors import ConfigError
-from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.options import BridgeOptions, batch_options
 
 GIVEN = {"serviceUrl": "pulsar://h:6650", "adminUrl": "http://h:8080/", "topic": "data-shop.orders"}
 
@@ -93,6 +93,17 @@ def test_parameters_of_oauth2_are_reported_with_the_other_problems() -> None:
         "authParams: has an issuer_url that is no address such as https://auth.example.com",
         "minPartitions: Input should be greater than or equal to 1",
     ]
+
+
+def test_a_read_that_ends_takes_the_options_of_a_stream() -> None:
+    """Without what belongs to micro-batches, whatever its case; the rest stays as it is given."""
+    given = GIVEN | {
+        "MAXROWSPERTRIGGER": "5",
+        "maxBytesPerTrigger": "6",
+        "checkpointLocation": "/c",
+        "numbers": "string",
+    }
+    assert batch_options(given) == GIVEN | {"numbers": "string"}
 
 
 def test_secrets_do_not_print() -> None:

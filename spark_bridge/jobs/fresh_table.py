@@ -46,7 +46,7 @@ def fresh_table(
     given = batch_options(options)
     parsed = BridgeOptions.from_mapping(given)
     settings = MirrorSettings(static_columns=None if static_columns is None else tuple(static_columns))
-    topic = parsed.of_topic(parsed.only_topic)
+    topic = tables.with_numbers(parsed.of_topic(parsed.only_topic))
     batch = MirrorBatch(tables, topic, settings, clearings=lambda: clearings_now(topic))
     tail = raw_batch(spark, {**_without_offsets(given), **_offsets(parsed, applied)}).where(not_applied(applied))
     return batch.fresh(tail, replace(applied, clock_s=int(time.time())))

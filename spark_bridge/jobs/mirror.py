@@ -152,7 +152,7 @@ def mirror(
     given["checkpointLocation"] = checkpoint
     if "minpartitions" not in {name.lower() for name in given}:
         given["minPartitions"] = str(spark.sparkContext.defaultParallelism)
-    parsed = BridgeOptions.from_mapping(given)
+    parsed = MirrorTables(spark, target, table_format).with_numbers(BridgeOptions.from_mapping(given))
     steps = _Steps(
         tables=lambda session: MirrorTables(session, target, table_format),
         options=parsed.of_topic(parsed.only_topic),

@@ -112,7 +112,7 @@ class MirrorBatch:
         if self._histories:
             with suppress(TopicError):  # it has no schema yet
                 refuse_own_columns(table_columns(TopicSchemas.fetch(self._options)))
-        self._tables.keep_format()
+        self._tables.keep_format(self._options.numbers)
         self._tables.take_over()
         rows = self._tables.rows.read()
         if rows is not None and any(each.read() is None for each in [*self._logs, *self._histories]):
@@ -383,6 +383,7 @@ class MirrorBatch:
             is_zone_known=applied.is_zone_known,
             compacted=applied.compacted,
             layers=plan.layers(int(raw.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)),
+            numbers=applied.numbers,
         )
         self._tables.save_applied(done)
         return counts

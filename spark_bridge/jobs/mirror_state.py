@@ -40,7 +40,7 @@ from spark_bridge.rows.record_places import record_place
 from spark_bridge.rows.table_lives import TableLife
 from spark_bridge.spark_line import iceberg_jar
 from spark_bridge.topics.admin import PulsarAdmin
-from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.options import BridgeOptions, Numbers
 from spark_bridge.topics.positions import Position, topic_of
 from spark_bridge.topics.table_clearing import TableClearing, clearing_from_state
 
@@ -50,6 +50,7 @@ __all__ = [
     "MirrorTables",
     "RecordPosition",
     "applied_from_state",
+    "fit_numbers",
     "known_creations",
     "known_format",
     "not_applied",
@@ -98,7 +99,7 @@ class Applied:
     change log and history have the records up to these positions already (empty: those of the next epoch). `time_zone`: in which
     the tables' owners have timestamps. An earlier version wrote them in that of its session, and did not store it: `is_zone_known` is
     false. `compacted`: the epoch behind which small files became few. `layers`: how many files of `rows` a key may be in, by their
-    ranges of keys.
+    ranges of keys. `numbers`: the type that varint and decimal have in the tables (None: stored before this was kept).
     """
 
     epoch: int = 0
@@ -127,6 +128,7 @@ class Applied:
     is_zone_known: bool = True
     compacted: int = 0
     layers: int = 1
+    numbers: Numbers | None = None
 
     @property
     def life(self) -> TableLife | None:
@@ -212,10 +214,18 @@ class MirrorTables:
         """The last step of a micro-batch."""
         self._applied.write(json.dumps(asdict(replace(applied, table_format=self.table_format))))
 
-    def keep_format(self) -> None:
-        """Note the tables' format before the first of them is made: a first run that fails may have made some."""
-        if self._applied.read() is None:
-            self.save_applied(Applied())
+    def keep_format(self, numbers: Numbers) -> None:
+        """Note the tables' format and numbers before the first of them is made: a first run that fails may have made some."""
+        applied = self.applied()
+        if self._applied.read() is None or (applied.numbers != numbers and not self._are_made()):
+            self.save_applied(replace(applied, numbers=numbers))
+
+    def with_numbers(self, options: BridgeOptions) -> BridgeOptions:
+        """The options of a job on these tables, with the numbers that they have. Raises ConfigError where others are asked for."""
+        kept = self.applied().numbers
+        if kept in (None, options.numbers) or not self._are_made():
+            return options
+        return fit_numbers(options, kept, self.target)
 
     def ask_for_rebuild(self) -> None:
         """From now on, a run begins anew first, also one that is not told to."""
@@ -242,6 +252,7 @@ class MirrorTables:
                 is_zone_known=known.is_zone_known,
                 compacted=known.compacted,
                 layers=known.layers,
+                numbers=known.numbers,
             )
         )
 
@@ -270,7 +281,7 @@ class MirrorTables:
         known = self.applied()
         if known.is_expiring or known.clearing:
             return
-        if all(each.read() is None for each in (self.rows, self.changes, self.history)):
+        if not self._are_made():
             self.save_applied(replace(known, begun=None))
             return
         found = self._take_back(known.epoch + 1)
@@ -280,6 +291,10 @@ class MirrorTables:
             repeated = {topic: max(ends.get(topic, at), at) for topic, at in {**ends, **(repeated or {})}.items()}
         # whatever was found: Delta may know the number of an epoch that changed nothing
         self.save_applied(replace(known, epoch=known.epoch + 1, begun=None, repeated_until=repeated))
+
+    def _are_made(self) -> bool:
+        """Whether any table is there."""
+        return any(each.read() is not None for each in (self.rows, self.changes, self.history))
 
     def _take_back(self, epoch: int) -> Unfinished:
         found = take_back(self.rows, self.changes, self.history, epoch)
@@ -360,6 +375,17 @@ def applied_from_state(stored: str, session_zone: str = OWNER_TIME_ZONE) -> Appl
         clearing=tuple(clearing_from_state(each) for each in found.pop("clearing", ())),
         **found,
     )
+
+
+def fit_numbers(options: BridgeOptions, kept: Numbers, folder: str) -> BridgeOptions:
+    """Options for tables whose numbers are `kept`. Raises ConfigError where the options name others."""
+    if "numbers" in options.model_fields_set and options.numbers != kept:
+        reason = (
+            f"{options.numbers!r} is given, but the tables below {folder} have {kept!r}: leave the option out, or mirror the topic "
+            "into a new target"
+        )
+        raise ConfigError.of("numbers", reason)
+    return options.model_copy(update={"numbers": kept})
 
 
 def _positions(stored: Mapping[str, Sequence[int]]) -> dict[str, RecordPosition]:

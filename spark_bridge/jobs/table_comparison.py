@@ -70,11 +70,11 @@ class TableComparison:
         """`ranges` of the table are read, one task each. The session's settings are changed: it is the comparison's own.
         `published` is what the connector makes of the table, where it hides columns: both sides are compared in that form.
 
-        Raises TopicError, PulsarUnreachableError.
+        Raises TopicError, PulsarUnreachableError, StateFileError, and ConfigError for `numbers` that the mirror does not have.
         """
         self._spark = spark
         self._rows = 0
-        self._options = options
+        self._options = options if mirror is None else MirrorTables(spark, mirror).with_numbers(options)
         self._access = access
         self._table = table
         self._ranges = ranges

@@ -15,7 +15,10 @@ from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION, dead_letters_topic, full_topic_name
 from spark_bridge.topics.positions import parse_time_ms
 
-__all__ = ["BridgeOptions", "batch_options", "option_texts"]
+__all__ = ["BridgeOptions", "Numbers", "batch_options", "option_texts"]
+
+Numbers = Literal["decimal", "string"]
+"""The type of varint and decimal in Spark."""
 
 TOKEN_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"  # noqa: S105  (a class name)
 TLS_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationTls"
@@ -44,7 +47,7 @@ class BridgeOptions(BaseModel):
     min_partitions: int = Field(default=1, ge=1, le=10_000)
     receiver_queue_size: int = Field(default=2_000, ge=1, le=100_000)
     operation_timeout_seconds: int = Field(default=30, ge=1, le=3_600)
-    numbers: Literal["decimal", "string"] = "decimal"
+    numbers: Numbers = "decimal"
     corrupt_rows: Literal["fail", "keep"] = "fail"
     auth_plugin_class_name: str | None = None
     auth_params: SecretStr | None = None

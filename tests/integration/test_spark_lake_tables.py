@@ -25,6 +25,7 @@ from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 from spark_bridge.jobs.state_file import StateFile
 from spark_bridge.reading.folders import HadoopFolder
 from spark_bridge.rows.fold_batches import KEPT_SCHEMA
+from spark_bridge.topics.options import BridgeOptions
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
@@ -113,6 +114,27 @@ def test_a_target_keeps_its_format(spark: SparkSession, tmp_path: Path) -> None:
     assert len(list((tmp_path / "applied").glob("[0-9]*.json"))) == 2
     with pytest.raises(ConfigError, match=r"'delta' is given, but the tables below .* are 'iceberg'"):
         MirrorTables(spark, str(tmp_path), "delta")
+
+
+def test_a_target_keeps_its_numbers_once_there_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Before, another run may choose others: decimals that do not fit end the first run with that advice. A rebuild keeps them."""
+    given = {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:2", "topic": "t"}
+    plain, texts = (BridgeOptions.from_mapping({**given, **more}) for more in ({}, {"numbers": "string"}))
+    tables = MirrorTables(spark, str(tmp_path))
+    for options in (plain, texts):
+        assert tables.with_numbers(options) == options
+        tables.keep_format(options.numbers)
+        assert tables.applied().numbers == options.numbers
+    tables.rows.ensure(spark.range(1))
+    tables.keep_format(plain.numbers)
+    tables.begin_anew()
+    assert MirrorTables(spark, str(tmp_path)).with_numbers(plain) == texts
+    with pytest.raises(ConfigError, match=r"numbers: 'decimal' is given, but the tables below .* have 'string'"):
+        tables.with_numbers(BridgeOptions.from_mapping({**given, "numbers": "decimal"}))
+    # an earlier version did not store them
+    tables.save_applied(replace(tables.applied(), numbers=None))
+    tables.keep_format(plain.numbers)
+    assert (tables.applied().numbers, tables.with_numbers(texts)) == (None, texts)
 
 
 def test_what_an_earlier_version_kept_is_the_first_run_and_many_runs_become_one(

@@ -9,11 +9,20 @@ from typing import Final
 
 import pytest
 
+from schemas.errors import ConfigError
 from spark_bridge.errors import DataLossError
 from spark_bridge.jobs.batch_content import NO_CONTENT
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.mirror import given_from
-from spark_bridge.jobs.mirror_state import Applied, BegunEpoch, RecordPosition, applied_from_state, refuse_lost_records
+from spark_bridge.jobs.mirror_state import (
+    Applied,
+    BegunEpoch,
+    RecordPosition,
+    applied_from_state,
+    fit_numbers,
+    refuse_lost_records,
+)
+from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import TopicSchemas
 from tests.unit.spark_bridge.test_admin import AnsweringServer, options, server
 from tests.unit.spark_bridge.test_mirror_clearings import NO_PARTITIONS, TOPIC, ledgers
@@ -52,6 +61,31 @@ def test_a_state_of_an_earlier_version_names_neither_its_time_zone_nor_its_files
     assert (earlier.time_zone, earlier.is_zone_known, earlier.layers) == ("Asia/Tokyo", False, 10)
     # once stored, it stays what it was
     assert applied_from_state(json.dumps(asdict(earlier)), "UTC") == earlier
+
+
+def test_the_numbers_of_the_tables_are_stored() -> None:
+    """Of a state of an earlier version they are not known: what the options say counts."""
+    stored = asdict(replace(_RUNNING, numbers="string"))
+    assert applied_from_state(json.dumps(stored)).numbers == "string"
+    del stored["numbers"]
+    assert applied_from_state(json.dumps(stored)).numbers is None
+
+
+def test_a_job_on_a_mirror_has_the_numbers_of_its_tables() -> None:
+    """The option need not be given again; the other value would compare or write other texts."""
+    given = {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:2", "topic": "t"}
+    plain = BridgeOptions.from_mapping(given)
+    assert fit_numbers(plain, "string", "/lake/t") == BridgeOptions.from_mapping({**given, "numbers": "string"})
+    for numbers in ("decimal", "string"):
+        same = BridgeOptions.from_mapping({**given, "NUMBERS": numbers}).of_topic(TOPIC)
+        assert fit_numbers(same, same.numbers, "/lake/t") == same
+    asked = BridgeOptions.from_mapping({**given, "numbers": "decimal"})
+    with pytest.raises(ConfigError) as raised:
+        fit_numbers(asked.of_topic(TOPIC), "string", "/lake/t")
+    assert str(raised.value) == (
+        "numbers: 'decimal' is given, but the tables below /lake/t have 'string': leave the option out, or mirror the topic into a "
+        "new target"
+    )
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class _Topic:
         self.kind: Kind = kind
         data_topic = options.only_topic
         self.topic = full_topic_name(topic or topic_beside(data_topic, kind))
-        self._options = options.of_topic(self.topic)
+        self._options = options.of_whole_topic(self.topic)
         self._data_options = options
         if self.topic == data_topic:
             raise ConfigError.of(f"{kind}-topic", f"{topic} is the data topic, to which the connector writes")

@@ -134,6 +134,11 @@ class BridgeOptions(BaseModel):
         """The same options for one topic."""
         return self.model_copy(update={"topic": topic, "topics": None, "topics_pattern": None})
 
+    def of_whole_topic(self, topic: str) -> BridgeOptions:
+        """The same options for all records of one topic, whatever they say of the records of another one."""
+        whole = {"starting_offsets": "earliest", "ending_offsets": "latest"}
+        return self.of_topic(topic).model_copy(update=whole)
+
     @field_validator("topic")
     @classmethod
     def _one_topic(cls, value: str) -> str:

@@ -95,6 +95,19 @@ def test_parameters_of_oauth2_are_reported_with_the_other_problems() -> None:
     ]
 
 
+def test_another_topic_is_read_as_a_whole() -> None:
+    """A rebuild of `rows-` looks at each of its keys: where the data topic is to be read from does not concern it."""
+    given = GIVEN | {"startingOffsets": "latest", "endingOffsets": '{"data-shop.orders": "1:2"}', "minPartitions": "4"}
+    assert BridgeOptions.from_mapping(given).of_whole_topic("persistent://p/n/rows-shop.orders").as_texts() == {
+        **GIVEN,
+        "adminUrl": "http://h:8080",
+        "topic": "persistent://p/n/rows-shop.orders",
+        "startingOffsets": "earliest",
+        "endingOffsets": "latest",
+        "minPartitions": "4",
+    }
+
+
 def test_a_read_that_ends_takes_the_options_of_a_stream() -> None:
     """Without what belongs to micro-batches, whatever its case; the rest stays as it is given."""
     given = GIVEN | {

@@ -16,6 +16,7 @@ from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
     TOPIC_OPTION,
+    FiniteRange,
     SparkJobError,
     cassandra_options,
     check_topics,
@@ -157,7 +158,7 @@ def verify_command(
 @click.option("--rebuild", "rebuilt", metavar="TOPIC", help="Fill this emptied data topic again.")
 @click.option("--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="The agent's prefix of the events topics.")
 @click.option("--ranges", default=64, show_default=True, type=click.IntRange(1), help="Token ranges, one task each.")
-@click.option("--rows-per-second", type=float, help="The highest rate, over all tasks.")
+@click.option("--rows-per-second", type=FiniteRange(0, min_open=True), help="The highest rate, over all tasks.")
 @click.option("--progress-file", help="Keep finished ranges here, and continue after them.")
 @click.option("--dry-run", is_flag=True, help="Send nothing; estimate the number of rows.")
 @SESSION_OPTIONS
@@ -198,6 +199,11 @@ def backfill_command(
     wrong = [option for option, value in partly.items() if value is not None]
     if wrong and (snapshot == "initial" or rebuilt):
         raise ConfigError.of(wrong[0], "does not go with --snapshot initial and --rebuild, which send the whole table")
+    if snapshot == "initial" and rebuilt:
+        why = (
+            "does not go with --snapshot initial, which sends nothing if the table was sent once before: leave that out"
+        )
+        raise ConfigError.of("--rebuild", why)
     options = {"serviceUrl": service_url, "adminUrl": admin_url, **named(more)}
     session = open_session(jars, master)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from functools import reduce, wraps
@@ -19,6 +20,7 @@ __all__ = [
     "BROKER_OPTIONS",
     "SESSION_OPTIONS",
     "TOPIC_OPTION",
+    "FiniteRange",
     "SparkJobError",
     "cassandra_options",
     "check_topics",
@@ -38,6 +40,17 @@ _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/sp
 
 
 _Command: TypeAlias = Callable[..., Any]
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers, for options. Of itself click takes `nan` into every range, and `inf` into an open one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; a wrong one is a usage error."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 class SparkJobError(CdcError):

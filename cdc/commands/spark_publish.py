@@ -13,6 +13,7 @@ from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
     TOPIC_OPTION,
+    FiniteRange,
     SparkJobError,
     check_topics,
     may_be_iceberg,
@@ -22,6 +23,7 @@ from cdc.commands.spark_options import (
 )
 from cdc.commands.spark_progress import spark_progress
 from cdc.commands.stop_signals import stopped_by_signals
+from spark_bridge.jobs.arguments import MOST_SECONDS
 
 if TYPE_CHECKING:
     from spark_bridge.jobs.publish_state import Kind
@@ -43,7 +45,7 @@ __all__ = ["publish_command"]
 @click.option("--changes-topic", help="The topic of --changes; by default changes-KEYSPACE.TABLE, likewise.")
 @click.option(
     "--follow",
-    type=float,
+    type=FiniteRange(0, MOST_SECONDS),
     metavar="SECONDS",
     help="Keep running, and publish new changes every SECONDS, until SIGTERM or Ctrl-C.",
 )

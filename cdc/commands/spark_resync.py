@@ -15,6 +15,7 @@ from cdc.commands.hidden_columns import SOURCE_CONFIG_OPTION, hidden_columns
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
+    FiniteRange,
     SparkJobError,
     cluster_options,
     may_be_iceberg,
@@ -56,7 +57,7 @@ __all__ = ["report_lines", "resync_command"]
     "--margin",
     default=300.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     help="Seconds by which clocks of clients, nodes and agents may differ.",
 )
 @click.option(
@@ -74,7 +75,11 @@ __all__ = ["report_lines", "resync_command"]
     help="The most rows of a table to send because they differ.",
 )
 @click.option("--ranges", type=click.IntRange(1), help="Token ranges, one task each; by default two for each core.")
-@click.option("--rows-per-second", type=float, help="The highest rate of sending rows of the window, over all tasks.")
+@click.option(
+    "--rows-per-second",
+    type=FiniteRange(0, min_open=True),
+    help="The highest rate of sending rows of the window, over all tasks.",
+)
 @SESSION_OPTIONS
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object, and nothing else.")
 def resync_command(

@@ -15,6 +15,7 @@ from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
     TOPIC_OPTION,
+    FiniteRange,
     SparkJobError,
     check_topics,
     may_be_iceberg,
@@ -28,6 +29,7 @@ from cdc.commands.spark_options import (
 from cdc.commands.spark_progress import spark_progress
 from cdc.commands.stop_signals import stopped_by_signals
 from schemas.errors import ConfigError
+from spark_bridge.jobs.arguments import MOST_DAYS, MOST_SECONDS
 
 if TYPE_CHECKING:
     from schemas.hidden_columns import HiddenColumns
@@ -50,12 +52,16 @@ _JOB_OPTIONS = together(
     _STATIC_COLUMNS,
     click.option(
         "--follow",
-        type=float,
+        type=FiniteRange(0, MOST_SECONDS),
         metavar="SECONDS",
         help="Keep running, with a micro-batch every SECONDS, until SIGTERM or Ctrl-C.",
     ),
     click.option(
-        "--tombstone-retention-days", default=7.0, show_default=True, help="How long deletion markers are kept."
+        "--tombstone-retention-days",
+        default=7.0,
+        show_default=True,
+        type=FiniteRange(0, MOST_DAYS),
+        help="How long deletion markers are kept.",
     ),
     click.option("--compact", is_flag=True, help="Compact small files at the end, and every 100 micro-batches."),
     click.option(

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic
 from spark_bridge.errors import TopicError
+from spark_bridge.jobs.arguments import refuse_rate
 from spark_bridge.jobs.backfill_progress import Progress
 from spark_bridge.jobs.cassandra_rows import (
     ALL_TOKENS,
@@ -156,6 +157,7 @@ def _send(
     events_prefix: str = DEFAULT_EVENTS_PREFIX,
     on_progress: Callable[[int, int, int], None] = _report_nothing,
 ) -> BackfillReport:
+    refuse_rate("rows_per_second", rows_per_second)
     started = time.monotonic()
     metadata = table_metadata(access, keyspace, table)
     if part.where is not None:

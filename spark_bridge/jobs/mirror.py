@@ -21,6 +21,7 @@ from tenacity import RetryCallState, retry, retry_if_exception, stop_after_attem
 from schemas.errors import ConfigError
 from schemas.hidden_columns import HiddenColumns
 from spark_bridge.errors import SparkBridgeError, StateFileError, reason_of_spark
+from spark_bridge.jobs.arguments import refuse_interval, refuse_retention
 from spark_bridge.jobs.batch_session import session_of_its_own
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.completeness import Completeness
@@ -146,6 +147,8 @@ def mirror(
             "resync_from",
             "runs at the end of a mirror, and one with follow_interval_s has no end: run cdc spark resync beside it",
         )
+    refuse_interval("follow_interval_s", follow_interval_s)
+    refuse_retention("tombstone_retention_days", tombstone_retention_days)
     given = option_texts(options)
     checkpoint = _checkpoint_of(spark, target)
     given = {name: each for name, each in given.items() if name.lower() != "checkpointlocation"}

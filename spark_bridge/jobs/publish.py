@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from schemas.errors import ConfigError
 from schemas.topics import full_topic_name
 from spark_bridge.errors import PublishError
+from spark_bridge.jobs.arguments import refuse_interval
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.publish_envelope import envelope_schema
 from spark_bridge.jobs.publish_records import ChangeRecords
@@ -37,6 +38,8 @@ __all__ = ["PublishSummary", "publish", "topic_beside"]
 
 _log: Final = logging.getLogger(__name__)
 OnBatch = Callable[[str, int, int], None]
+_LEAST_WAIT_S: Final = 1.0
+"""Each check for changes asks the lake's file system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ def publish(
     `on_note` gets a message for the user, one line. Raises ConfigError, PublishError, TopicError,
     PulsarUnreachableError, StateFileError, and Spark's errors with these.
     """
+    refuse_interval("follow_interval_s", follow_interval_s)
     parsed = BridgeOptions.from_mapping(option_texts(options))
     started = time.monotonic()
     works = [_Topic(spark, parsed, target, kind, topic, on_note) for kind, topic in topics.items()]
@@ -80,7 +84,7 @@ def publish(
             sent[each.topic] += records
             on_batch(each.topic, records, epoch)
         rebuild = False
-        if follow_interval_s is None or stopping.wait(follow_interval_s):
+        if follow_interval_s is None or stopping.wait(max(_LEAST_WAIT_S, follow_interval_s)):
             return PublishSummary(records=sent, epoch=epoch, seconds=time.monotonic() - started)
 
 

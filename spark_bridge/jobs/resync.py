@@ -38,6 +38,7 @@ from schemas.resolved import PartitionCursor
 from schemas.table_metadata import TableMetadata
 from schemas.topics import DEFAULT_DATA_PREFIX, full_topic_name
 from spark_bridge.errors import SparkBridgeError, reason_of_spark
+from spark_bridge.jobs.arguments import refuse_rate
 from spark_bridge.jobs.batch_session import own_session
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, find_table, host_ids, token_ranges
 from spark_bridge.jobs.repair import RepairTarget
@@ -142,6 +143,7 @@ def resync(
     If a table fails, its gaps stay open, and the report has the reason. Raises ConfigError, PulsarUnreachableError,
     CassandraReadError, EventSendError.
     """
+    refuse_rate("rows_per_second", rows_per_second)
     started = time.monotonic()
     for name, value in (("mirror_target", mirror_target), ("data_topic", data_topic)):
         if value is not None and len(tables or ()) != 1:

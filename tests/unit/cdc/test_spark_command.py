@@ -73,6 +73,43 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], line
 
 
 @pytest.mark.parametrize(
+    ("command", "option", "values"),
+    [
+        (
+            ["mirror", *PULSAR, "--topic", "t", "--target", "x"],
+            "--tombstone-retention-days",
+            ("inf", "nan", "-1", "1e9"),
+        ),
+        (["mirror", *PULSAR, "--topic", "t", "--target", "x"], "--follow", ("inf", "nan", "-1")),
+        (["publish", *PULSAR, "--topic", "t", "--target", "x", "--rows"], "--follow", ("inf", "nan", "-1")),
+        (
+            ["backfill", *PULSAR, "--table", "k.t", "--contact-point", "h"],
+            "--rows-per-second",
+            ("inf", "nan", "-5", "0"),
+        ),
+        (["resync", *PULSAR, "--contact-point", "h"], "--rows-per-second", ("inf", "nan", "-5", "0")),
+        (["resync", *PULSAR, "--contact-point", "h"], "--margin", ("inf", "nan", "-5")),
+    ],
+)
+def test_numbers_that_a_job_cannot_work_with_are_refused(
+    command: list[str], option: str, values: tuple[str, ...]
+) -> None:
+    """Before Spark starts, and before anything is sent: some ended in the first task, or after an hour."""
+    for value in values:
+        done = CliRunner().invoke(spark, [*command, option, value])
+        assert done.exit_code == 2, (value, done.output)
+        assert f"Error: Invalid value for '{option}'" in done.output, (value, done.output)
+
+
+def test_a_snapshot_that_may_send_nothing_fills_no_topic_again() -> None:
+    """The emptied topic would stay empty, with exit code 0."""
+    command = ["backfill", *PULSAR, "--table", "k.t", "--contact-point", "h", "--snapshot", "initial"]
+    done = CliRunner().invoke(spark, [*command, "--rebuild", "data-k.t"])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception).startswith("--rebuild: does not go with --snapshot initial")
+
+
+@pytest.mark.parametrize(
     ("kept", "needs_iceberg"),
     [("iceberg", True), ("delta", False), (None, False), ("nothing", False), ("out of sight", True)],
 )

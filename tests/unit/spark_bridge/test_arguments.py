@@ -1,0 +1,52 @@
+"""Numbers that users give to jobs, in Python: refused at once, in the words of the argument."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from schemas.errors import ConfigError
+from spark_bridge.jobs.arguments import MOST_DAYS, MOST_SECONDS, refuse_interval, refuse_rate, refuse_retention
+from spark_bridge.jobs.backfill import backfill
+from spark_bridge.jobs.cassandra_rows import CassandraAccess
+from spark_bridge.jobs.mirror import mirror
+from spark_bridge.jobs.publish import publish
+from spark_bridge.jobs.resync import resync
+
+_OPTIONS = {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:2", "topic": "t"}
+_ACCESS = CassandraAccess(contact_points=("h",))
+_NO_SPARK = cast("SparkSession", None)
+
+
+@pytest.mark.parametrize("rate", [0, -5, math.inf, math.nan])
+def test_a_rate_is_above_0(rate: float) -> None:
+    """Without one there is no limit."""
+    with pytest.raises(ConfigError, match=f"rows_per_second: {rate} is no rate"):
+        backfill(_NO_SPARK, _OPTIONS, _ACCESS, "k", "t", rows_per_second=rate)
+    with pytest.raises(ConfigError, match=f"rows_per_second: {rate} is no rate"):
+        resync(_NO_SPARK, _OPTIONS, _ACCESS, rows_per_second=rate)
+    for good in (None, 0.001, 1e9):
+        refuse_rate("rows_per_second", good)
+
+
+@pytest.mark.parametrize("seconds", [-1, MOST_SECONDS + 1, math.inf, math.nan])
+def test_an_interval_is_a_time_that_ends(seconds: float) -> None:
+    """Of 0 too: micro-batches without a pause."""
+    with pytest.raises(ConfigError, match=r"follow_interval_s: .* is no interval: give seconds from 0 to 31,536,000"):
+        mirror(_NO_SPARK, _OPTIONS, "/lake", follow_interval_s=seconds)
+    with pytest.raises(ConfigError, match=r"follow_interval_s: .* is no interval"):
+        publish(_NO_SPARK, _OPTIONS, "/lake", {"rows": None}, follow_interval_s=seconds)
+    for good in (None, 0, 0.5, MOST_SECONDS):
+        refuse_interval("follow_interval_s", good)
+
+
+@pytest.mark.parametrize("days", [MOST_DAYS + 1, math.inf, -math.inf, math.nan])
+def test_a_retention_has_a_limit(days: float) -> None:
+    """It would have ended the mirror after an hour, and each run from then on."""
+    with pytest.raises(ConfigError, match=r"tombstone_retention_days: .* is no retention: give days up to 36,500"):
+        mirror(_NO_SPARK, _OPTIONS, "/lake", tombstone_retention_days=days)
+    for good in (-1, 0, 7, MOST_DAYS):
+        refuse_retention("tombstone_retention_days", good)

@@ -15,6 +15,7 @@ CdcError
    ├─ ProgressFileError         a backfill's progress file cannot be used
    ├─ UnresolvedError           a table is not complete until the given time
    ├─ StateFileError            how far a job has come cannot be read or written
+   │  └─ DamagedStateError      it can, and is not understood
    └─ CheckpointError           a query's checkpoint does not tell where the query stands
 """
 
@@ -32,6 +33,7 @@ __all__ = [
     "ArchiveReadError",
     "CassandraReadError",
     "CheckpointError",
+    "DamagedStateError",
     "DataLossError",
     "EventSendError",
     "OtherTopicError",
@@ -50,7 +52,7 @@ __all__ = [
 def reason_of_spark(text: str) -> str:
     """The first line of an error's text, or our own line of a Python traceback that Spark passes on."""
     ours = [line for line in text.splitlines() if line.startswith(("spark_bridge.errors.", "schemas.errors."))]
-    return ours[-1].split(": ", 1)[1] if ours else text.splitlines()[0]
+    return ours[-1].split(": ", 1)[1] if ours else (text.splitlines() or ["it gives no reason"])[0]
 
 
 class SparkBridgeError(CdcError):
@@ -142,6 +144,12 @@ class StateFileError(_PlaceError):
     """How far a job has come cannot be read or written; `place` is the folder."""
 
     _form = "state in {}: {}; check the path, the rights to it, and that Spark has the library and the settings for its file system"
+
+
+class DamagedStateError(StateFileError):
+    """The newest state in a folder is damaged, or a later version wrote it; `reason` names the remedy."""
+
+    _form = "state in {}: {}"
 
 
 class CheckpointError(_PlaceError):

@@ -25,13 +25,13 @@ def mirror_finding(service: PulsarService, target: str, now_s: float) -> Finding
         return warning(target, f"not checked: {error.name} is not installed", "pip install 'cassandra-cdc[spark]'")
     try:
         stored = newest_state(FsspecFolder(f"{target.rstrip('/')}/applied"))
+        state = None if stored is None else json.loads(stored)
     except (OSError, ValueError) as error:
         return failure(target, f"cannot be read ({error})", "correct mirrors in line.yaml, or the rights")
-    if stored is None:
+    if state is None:
         return failure(
             target, "no mirror was ever written there", "run cdc spark mirror, or correct mirrors in line.yaml"
         )
-    state = json.loads(stored)
     topics = {topic for topic, number in map(topic_of, state["positions"]) if number >= 0}
     partitions = [f"{topic}-partition-{number}" for topic in topics for number in range(_partitions(service, topic))]
     return judged_mirror(target, state, lambda topic: _end(service, topic), now_s, partitions)

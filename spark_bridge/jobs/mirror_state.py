@@ -31,7 +31,7 @@ from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable, has_iceberg
 from spark_bridge.jobs.kept_records import NOTHING_FORGOTTEN, Forgotten, KeptRecords, ReplacedRun, Run
 from spark_bridge.jobs.lake_table import LakeTable, TableFormat
-from spark_bridge.jobs.state_file import StateFile, newest_state
+from spark_bridge.jobs.state_file import StateFile, newest_state, understood
 from spark_bridge.jobs.unfinished_epoch import Unfinished, take_back
 from spark_bridge.reading.folders import FsspecFolder, HadoopFolder
 from spark_bridge.reading.planning import is_of_topic, last_of, refuse_gap
@@ -50,6 +50,7 @@ __all__ = [
     "MirrorTables",
     "RecordPosition",
     "applied_from_state",
+    "applied_in",
     "fit_numbers",
     "known_creations",
     "known_format",
@@ -62,6 +63,9 @@ _FORGET_EVERY_S: Final = 3_600
 _COMPACT_EPOCHS: Final = 50
 _LAYERS_OF_EARLIER: Final = 10
 """An earlier version wrote a first run of a million rows so: each of its ten tasks had keys from everywhere."""
+_WITHOUT_STATE: Final = (
+    "run the version that wrote it, or mirror the topic into a new target; the tables are as they were"
+)
 _READ_FOR_S: Final = 3_600
 """So long may a reader of a mirror take that is written at the same time."""
 
@@ -205,10 +209,12 @@ class MirrorTables:
         self.save_applied(replace(applied, compacted=applied.epoch))
 
     def applied(self) -> Applied:
-        """How far the mirror has come; a new one starts at epoch 0."""
+        """How far the mirror has come; a new one starts at epoch 0. Raises StateFileError."""
         stored = self._applied.read()
-        session_zone = self._spark.conf.get("spark.sql.session.timeZone")
-        return Applied() if stored is None else applied_from_state(stored, str(session_zone))
+        if stored is None:
+            return Applied()
+        session_zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
+        return applied_in(f"{self.target}/applied", stored, session_zone)
 
     def save_applied(self, applied: Applied) -> None:
         """The last step of a micro-batch."""
@@ -375,6 +381,11 @@ def applied_from_state(stored: str, session_zone: str = OWNER_TIME_ZONE) -> Appl
         clearing=tuple(clearing_from_state(each) for each in found.pop("clearing", ())),
         **found,
     )
+
+
+def applied_in(folder: str, stored: str, session_zone: str) -> Applied:
+    """The same of the state in a folder. Raises DamagedStateError."""
+    return understood(folder, stored, lambda text: applied_from_state(text, session_zone), _WITHOUT_STATE)
 
 
 def fit_numbers(options: BridgeOptions, kept: Numbers, folder: str) -> BridgeOptions:

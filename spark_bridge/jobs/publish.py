@@ -178,13 +178,13 @@ class _Topic:
                     "at least once; switch it on (pulsar-admin topics set-deduplication-status --enable), or give this job the right"
                 )
         self._is_begun = True
-        known = self._file.read()
         creations = admin.creations(partitions)
         if rebuild:
             before = {each: str(admin.last_position(each)) for each in partitions}
             begun = replace(Published.anew(self.topic, epoch), creations=dict.fromkeys(partitions), before=before)
             self._file.write(begun)
             return begun
+        known = self._file.read()  # a rebuild needs none, also where it is damaged
         writers = {each: admin.last_writer(each) for each in partitions}
         if known is None or known.topic != self.topic:
             self._check_empty(writers)

@@ -6,13 +6,15 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from pyspark.sql import SparkSession
 
-from spark_bridge.jobs.state_file import StateFile
+from spark_bridge.jobs.state_file import StateFile, understood
 
-__all__ = ["Kind", "Published", "PublishedFile"]
+__all__ = ["Kind", "Published", "PublishedFile", "published_in"]
+
+_WITHOUT_STATE: Final = "run the version that wrote it, or publish the whole table anew with --rebuild"
 
 Kind = Literal["rows", "changes"]
 """What a topic has: rows by key, or every change with both images."""
@@ -64,13 +66,19 @@ class PublishedFile:
     """Of one topic below a mirror's folder. Raises StateFileError."""
 
     def __init__(self, spark: SparkSession, target: str, kind: Kind) -> None:
-        self._file = StateFile(spark, f"{target.rstrip('/')}/published/{kind}")
+        self._folder = f"{target.rstrip('/')}/published/{kind}"
+        self._file = StateFile(spark, self._folder)
 
     def read(self) -> Published | None:
         """None before the first run."""
         stored = self._file.read()
-        return None if stored is None else Published(**json.loads(stored))
+        return None if stored is None else published_in(self._folder, stored)
 
     def write(self, published: Published) -> None:
         """Before the first record of a life, and before and after each micro-batch."""
         self._file.write(json.dumps(asdict(published)))
+
+
+def published_in(folder: str, stored: str) -> Published:
+    """The state in a folder. Raises DamagedStateError."""
+    return understood(folder, stored, lambda text: Published(**json.loads(text)), _WITHOUT_STATE)

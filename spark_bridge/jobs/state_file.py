@@ -7,12 +7,18 @@ Spark job, while a table of one row would need several.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final, TypeVar
+
 from pyspark.sql import SparkSession
 
-from spark_bridge.errors import StateFileError
+from spark_bridge.errors import DamagedStateError, StateFileError
 from spark_bridge.reading.folders import Folder, HadoopFolder
 
-__all__ = ["StateFile", "newest_state"]
+__all__ = ["StateFile", "newest_state", "understood"]
+
+_State = TypeVar("_State")
+_NOT_UNDERSTOOD: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 _KEPT = 2
 """The newest, and one that a slow reader may have chosen just before."""
@@ -50,6 +56,16 @@ def newest_state(folder: Folder) -> str | None:
     """The content of a `StateFile` in this folder. Raises OSError."""
     numbers = _numbers(folder)
     return folder.text(f"{numbers[-1]}.json") if numbers else None
+
+
+def understood(folder: str, stored: str, parse: Callable[[str], _State], remedy: str) -> _State:
+    """What `parse` makes of the newest state in a folder. Raises DamagedStateError with the remedy where it cannot."""
+    try:
+        return parse(stored)
+    except _NOT_UNDERSTOOD as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        reason = f"the newest file is damaged, or a later version wrote it ({why}); {remedy}"
+        raise DamagedStateError(folder, reason) from error
 
 
 def _numbers(folder: Folder) -> list[int]:

@@ -286,6 +286,15 @@ def test_partitions_that_a_mirror_does_not_know_are_asked_for(tmp_path: Path) ->
     assert found({}).text == f"its topic does not exist: {names[0]}, and 1 partitions more"
 
 
+def test_a_mirror_whose_state_is_damaged_is_a_failure(tmp_path: Path) -> None:
+    """A state file that a power failure has cut; it ended in a traceback."""
+    (tmp_path / "applied").mkdir()
+    (tmp_path / "applied" / "7.json").write_text('{"epoch": 7, "posi')
+    with serving({}) as url, PulsarService(_line(url)) as service:
+        found = mirror_finding(service, str(tmp_path), _WRITTEN_S)
+    assert (found.level, found.text.startswith("cannot be read (Unterminated string")) == (Level.FAILURE, True)
+
+
 _TOPICS: Final = "/admin/v2/persistent/public/default"
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from schemas.errors import ConfigError
-from spark_bridge.errors import DataLossError
+from spark_bridge.errors import DamagedStateError, DataLossError
 from spark_bridge.jobs.batch_content import NO_CONTENT
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.mirror import given_from
@@ -19,6 +19,7 @@ from spark_bridge.jobs.mirror_state import (
     BegunEpoch,
     RecordPosition,
     applied_from_state,
+    applied_in,
     fit_numbers,
     refuse_lost_records,
 )
@@ -69,6 +70,29 @@ def test_the_numbers_of_the_tables_are_stored() -> None:
     assert applied_from_state(json.dumps(stored)).numbers == "string"
     del stored["numbers"]
     assert applied_from_state(json.dumps(stored)).numbers is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "why"),
+    [
+        ("", "JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
+        ('{"epoch": 3, "posi', "JSONDecodeError: Unterminated string"),
+        ("[]", "AttributeError: "),
+        ("{}", "KeyError: 'static_columns'"),
+        (json.dumps({**asdict(_RUNNING), "of_later_version": 1}), "unexpected keyword argument 'of_later_version'"),
+    ],
+    ids=["empty", "cut", "other JSON", "no state", "later version"],
+)
+def test_a_state_that_is_not_understood_is_told_with_the_way_on(stored: str, why: str) -> None:
+    """After a power failure, or with an older wheel: one line in each run, also with --rebuild, which begins with it."""
+    with pytest.raises(DamagedStateError) as raised:
+        applied_in("/lake/t/applied", stored, "UTC")
+    text = str(raised.value)
+    assert text.startswith("state in /lake/t/applied: the newest file is damaged, or a later version wrote it (")
+    assert why in text
+    assert text.endswith("mirror the topic into a new target; the tables are as they were")
+    assert "\n" not in text
+    assert applied_in("/lake/t/applied", json.dumps(asdict(_RUNNING)), "UTC") == _RUNNING
 
 
 def test_a_job_on_a_mirror_has_the_numbers_of_its_tables() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
-from spark_bridge.jobs.publish_state import Published
+import pytest
+
+from spark_bridge.errors import DamagedStateError
+from spark_bridge.jobs.publish_state import Published, published_in
 
 PARTITION = "persistent://public/default/rows-shop.t-partition-2"
 
@@ -33,3 +36,14 @@ def test_a_later_record_of_another_producer_is_of_others() -> None:
     assert rebuilt.has_other_writer(PARTITION, "standalone-1-7", lambda _: "12:4")
     assert rebuilt.has_other_writer("another partition", "standalone-1-7", lambda _: "12:3")
     assert replace(rebuilt, before={}).has_other_writer(PARTITION, "standalone-1-7", lambda _: "12:3")
+
+
+@pytest.mark.parametrize(
+    "stored", ["", '{"topic": "rows-', "[]", "{}", '{"topic": "t", "producer": "p", "of_later_version": 1}']
+)
+def test_a_state_that_is_not_understood_is_told_with_the_way_on(stored: str) -> None:
+    """A rebuild does not read it."""
+    with pytest.raises(
+        DamagedStateError, match=r"^state in /lake/published/rows: .* publish the whole table anew with --rebuild$"
+    ):
+        published_in("/lake/published/rows", stored)

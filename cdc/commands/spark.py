@@ -17,13 +17,12 @@ from cdc.commands.spark_options import (
     SESSION_OPTIONS,
     TOPIC_OPTION,
     FiniteRange,
-    SparkJobError,
     cassandra_options,
     check_topics,
     may_be_iceberg,
     named,
     open_session,
-    reason,
+    spark_errors,
 )
 from cdc.commands.spark_prepare import prepare_command
 from cdc.commands.spark_progress import spark_progress
@@ -114,8 +113,6 @@ def verify_command(
       --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
       --topic data-shop.orders --table shop.orders --contact-point 10.0.0.1
     """
-    from pyspark.errors import PySparkException
-
     from spark_bridge.jobs.verify import verify
 
     keyspace, name = _table_name(table)
@@ -125,14 +122,12 @@ def verify_command(
     check_topics(options)
     session = open_session(jars, master, iceberg=iceberg)
     try:
-        with spark_progress(session, f"comparing {table}"):
+        with spark_errors(), spark_progress(session, f"comparing {table}"):
             report = verify(
                 session, options, access, keyspace, name, mirror_target=mirror_target, ranges=ranges, sample=sample,
                 sample_seed=sample_seed, repair=repair, events_prefix=events_prefix, settle_s=settle, give_up_s=give_up,
                 max_differences=max_differences, hidden=hidden,
             )  # fmt: skip
-    except PySparkException as error:
-        raise SparkJobError(reason(str(error))) from error
     finally:
         session.stop()
     if as_json:
@@ -188,7 +183,6 @@ def backfill_command(
       --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
       --table shop.orders --contact-point 10.0.0.1 --rows-per-second 2000
     """
-    from pyspark.errors import PySparkException
     from rich.progress import Progress
 
     from spark_bridge.jobs.backfill import backfill, initial_snapshot, rebuild
@@ -207,7 +201,7 @@ def backfill_command(
     options = {"serviceUrl": service_url, "adminUrl": admin_url, **named(more)}
     session = open_session(jars, master)
     try:
-        with Progress(transient=True, disable=not sys.stderr.isatty()) as display:
+        with spark_errors(), Progress(transient=True, disable=not sys.stderr.isatty()) as display:
             task = display.add_task(table, total=ranges)
             shared = _Shared(
                 ranges=ranges,
@@ -225,8 +219,6 @@ def backfill_command(
                     session, options, access, keyspace, name, where=where, tokens=tokens or ALL_TOKENS, dry_run=dry_run,
                     **shared,
                 )  # fmt: skip
-    except PySparkException as error:
-        raise SparkJobError(reason(str(error))) from error
     finally:
         session.stop()
     if report is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -29,8 +30,8 @@ __all__ = [
     "named",
     "open_session",
     "optional_cluster_options",
-    "reason",
     "resolved_ms",
+    "spark_errors",
     "together",
 ]
 
@@ -198,6 +199,7 @@ def open_session(
 
     `is_short`: most runs of the command take less than a minute.
     """
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkRuntimeError
 
     from cdc.commands.spark_jars import cached_jars
@@ -218,14 +220,28 @@ def open_session(
     except PySparkRuntimeError as error:
         java = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME is {java}" if java else "JAVA_HOME is not set"
-        text = f"Spark's Java did not start ({where}); install a JDK 17, or set JAVA_HOME to one: {reason(str(error))}"
+        text = f"Spark's Java did not start ({where}); install a JDK 17, or set JAVA_HOME to one: {_reason_of(error)}"
         raise SparkJobError(text) from error
+    except Py4JError as error:  # of a master that is none, for example
+        raise SparkJobError(_reason_of(error)) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
-def reason(text: str) -> str:
-    """Our own line of a Python traceback that Spark passes on, else Spark's first line."""
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Spark's errors, and those of Java that PySpark passes on as they are, become a SparkJobError."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise SparkJobError(_reason_of(error)) from error
+
+
+def _reason_of(error: Exception) -> str:
+    """Our own line of a Python traceback that Spark passes on, else Spark's first line, or that of Java's error."""
     from spark_bridge.errors import reason_of_spark
 
-    return reason_of_spark(text)
+    return reason_of_spark(str(getattr(error, "java_exception", error)))

@@ -14,12 +14,11 @@ from cdc.commands.spark_options import (
     SESSION_OPTIONS,
     TOPIC_OPTION,
     FiniteRange,
-    SparkJobError,
     check_topics,
     may_be_iceberg,
     named,
     open_session,
-    reason,
+    spark_errors,
 )
 from cdc.commands.spark_progress import spark_progress
 from cdc.commands.stop_signals import stopped_by_signals
@@ -83,8 +82,6 @@ def publish_command(
         topics["changes"] = changes_topic
     if not topics:
         raise click.UsageError("give --rows, --changes, or both: they say what to publish")
-    from pyspark.errors import PySparkException
-
     from spark_bridge.jobs.publish import publish
 
     options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
@@ -96,13 +93,15 @@ def publish_command(
             click.echo(f"{published.removeprefix('persistent://')}: {records:,} records, up to epoch {epoch}", err=True)
 
     try:
-        with spark_progress(session, f"publishing {target}"), stopped_by_signals(follow is not None) as stopping:
+        with (
+            spark_errors(),
+            spark_progress(session, f"publishing {target}"),
+            stopped_by_signals(follow is not None) as stopping,
+        ):
             summary = publish(
                 session, options, target, topics, rebuild=rebuild, follow_interval_s=follow, stopping=stopping, on_batch=show,
                 on_note=lambda text: click.echo(text, err=True),
             )  # fmt: skip
-    except PySparkException as error:
-        raise SparkJobError(reason(str(error))) from error
     finally:
         session.stop()
     if as_json:

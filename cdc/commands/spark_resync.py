@@ -16,12 +16,11 @@ from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
     FiniteRange,
-    SparkJobError,
     cluster_options,
     may_be_iceberg,
     named,
     open_session,
-    reason,
+    spark_errors,
 )
 from schemas.errors import ConfigError
 from schemas.topics import DEFAULT_DATA_PREFIX, DEFAULT_EVENTS_PREFIX
@@ -112,8 +111,6 @@ def resync_command(
       --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
       --contact-point 10.0.0.1
     """
-    from pyspark.errors import PySparkException
-
     from spark_bridge.jobs.resync import ResyncReport, resync
     from spark_bridge.topics.gaps import GapsTopic
     from spark_bridge.topics.options import BridgeOptions
@@ -133,14 +130,13 @@ def resync_command(
         return
     session = open_session(jars, master, iceberg=mirror_target is not None and may_be_iceberg(mirror_target))
     try:
-        report = resync(
-            session, options, access, tables=tables or None, mirror_target=mirror_target, data_topic=topic,
-            data_prefix=data_prefix, ranges=ranges, rows_per_second=rows_per_second, margin_s=margin,
-            connector_timeout_s=connector_timeout, max_differences=max_differences, hidden=hidden,
-            on_table=lambda table: click.echo(f"resyncing {table} ...", err=True),
-        )  # fmt: skip
-    except PySparkException as error:
-        raise SparkJobError(reason(str(error))) from error
+        with spark_errors():
+            report = resync(
+                session, options, access, tables=tables or None, mirror_target=mirror_target, data_topic=topic,
+                data_prefix=data_prefix, ranges=ranges, rows_per_second=rows_per_second, margin_s=margin,
+                connector_timeout_s=connector_timeout, max_differences=max_differences, hidden=hidden,
+                on_table=lambda table: click.echo(f"resyncing {table} ...", err=True),
+            )  # fmt: skip
     finally:
         session.stop()
     _print(report, as_json=as_json)

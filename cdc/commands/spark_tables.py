@@ -16,14 +16,13 @@ from cdc.commands.spark_options import (
     SESSION_OPTIONS,
     TOPIC_OPTION,
     FiniteRange,
-    SparkJobError,
     check_topics,
     may_be_iceberg,
     named,
     open_session,
     optional_cluster_options,
-    reason,
     resolved_ms,
+    spark_errors,
     together,
 )
 from cdc.commands.spark_progress import spark_progress
@@ -183,8 +182,6 @@ def latest_command(
     """
     if as_of is not None and target is not None:
         raise click.UsageError("--as-of reads the topic alone: leave --mirror out, or query the mirror's history")
-    from pyspark.errors import PySparkException
-
     from spark_bridge import fresh_table
     from spark_bridge.jobs.latest import latest_on_read
     from spark_bridge.topics.options import batch_options
@@ -198,7 +195,7 @@ def latest_command(
     lines: list[str] = []
     try:
         complete_until = None if as_of is not None else _complete(resolved_ms(options))
-        with spark_progress(session, f"reading {topic}"):
+        with spark_errors(), spark_progress(session, f"reading {topic}"):
             if target is None:
                 rows = latest_on_read(session, options, as_of=as_of, static_columns=statics)
             else:
@@ -213,8 +210,6 @@ def latest_command(
             click.echo(complete_until, err=True)
         for line in lines:
             click.echo(line)
-    except PySparkException as error:
-        raise SparkJobError(reason(str(error))) from error
     finally:
         session.stop()
 
@@ -257,8 +252,6 @@ _NO_HEALING: Final = _Healing()
 def _run(
     kept: _Kept, given: Mapping[str, object], healing: _Healing = _NO_HEALING, *, changelog: bool, history: bool
 ) -> None:
-    from pyspark.errors import PySparkException
-
     from spark_bridge.jobs.mirror import mirror
 
     job = _JobOptions(**given)  # type: ignore[arg-type]  # click has made them what the options say
@@ -268,7 +261,11 @@ def _run(
     session = open_session(job.jars, job.master, iceberg=iceberg, is_short=job.follow is None)
     try:
         is_following = job.follow is not None
-        with spark_progress(session, f"mirroring {job.topic}"), stopped_by_signals(is_following) as stopping:
+        with (
+            spark_errors(),
+            spark_progress(session, f"mirroring {job.topic}"),
+            stopped_by_signals(is_following) as stopping,
+        ):
             summary = mirror(
                 session,
                 options,
@@ -286,8 +283,6 @@ def _run(
                 hidden=healing.hidden,
                 on_batch=lambda counts: None if job.as_json else click.echo(_counts(counts), err=True),
             )
-    except PySparkException as error:
-        raise SparkJobError(reason(str(error))) from error
     finally:
         session.stop()
     click.echo(

@@ -9,16 +9,19 @@ import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
 
 from cdc.commands import spark as verify_module
-from cdc.commands import spark_tables
+from cdc.commands import spark_publish, spark_resync, spark_tables
 from cdc.commands.hidden_columns import hidden_columns
 from cdc.commands.spark import spark
 from cdc.commands.spark_jars import _SETS, cached_jars
-from cdc.commands.spark_options import may_be_iceberg
+from cdc.commands.spark_options import SparkJobError, may_be_iceberg
 from cdc.commands.spark_progress import tasks_text
 from cdc.commands.spark_resync import report_lines
 from cdc.commands.spark_top import summary_lines
@@ -99,6 +102,62 @@ def test_numbers_that_a_job_cannot_work_with_are_refused(
         done = CliRunner().invoke(spark, [*command, option, value])
         assert done.exit_code == 2, (value, done.output)
         assert f"Error: Invalid value for '{option}'" in done.output, (value, done.output)
+
+
+class _JavaException:
+    """As py4j passes on what PySpark has no class for: the text of the error has Java's stack trace, this one has not."""
+
+    _target_id = "o1"
+
+    def __str__(self) -> str:
+        return "java.io.IOException: Mkdirs failed to create file:/proc/x\nmore of it"
+
+
+@pytest.mark.parametrize(
+    ("command", "job"),
+    [
+        (["mirror", *PULSAR, "--topic", "t", "--target", "x"], "mirror.mirror"),
+        (["latest", *PULSAR, "--topic", "t"], "latest.latest_on_read"),
+        (["publish", *PULSAR, "--topic", "t", "--target", "x", "--rows"], "publish.publish"),
+        (["verify", *PULSAR, "--topic", "t", "--table", "k.t", "--contact-point", "h"], "verify.verify"),
+        (["backfill", *PULSAR, "--table", "k.t", "--contact-point", "h"], "backfill.backfill"),
+        (["resync", *PULSAR, "--contact-point", "h"], "resync.resync"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            Py4JJavaError("An error occurred while calling o1.save.\n", _JavaException()),
+            "java.io.IOException: Mkdirs failed to create file:/proc/x",
+        ),
+        (Py4JNetworkError("Answer from Java side is empty"), "Answer from Java side is empty"),
+        (PySparkException(""), "it gives no reason"),
+    ],
+    ids=["java", "no java", "no text"],
+)
+def test_an_error_of_java_is_one_line(
+    command: list[str], job: str, error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether PySpark has a class for it or not; the session is stopped."""
+    stopped: list[bool] = []
+
+    class Session:
+        def stop(self) -> None:
+            stopped.append(True)
+
+    def fail(*arguments: object, **more: object) -> None:
+        raise error
+
+    for module in (spark_tables, spark_publish, spark_resync, verify_module):
+        monkeypatch.setattr(module, "open_session", lambda *arguments, **more: Session())
+        monkeypatch.setattr(module, "check_topics", lambda options: None, raising=False)
+    monkeypatch.setattr(spark_tables, "resolved_ms", lambda options: None)
+    monkeypatch.setattr("spark_bridge.topics.gaps.GapsTopic.open_gaps", lambda topic: [SimpleNamespace()])
+    monkeypatch.setattr(f"spark_bridge.jobs.{job}", fail)
+    done = CliRunner().invoke(spark, command)
+    assert (type(done.exception), str(done.exception), stopped) == (SparkJobError, said, [True])
 
 
 def test_a_snapshot_that_may_send_nothing_fills_no_topic_again() -> None:

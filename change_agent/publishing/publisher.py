@@ -200,8 +200,7 @@ class MutationPublisher(Stage):
                     topic.note_problem(reason)
                 case Changed(topic, reason):
                     topic.note_problem(reason)
-                    if not topic.is_held:
-                        self._hold(topic)
+                    self._close(topic)
                 case Lost():
                     self._take_loss(message)
                 case Checked(tables, is_answered):
@@ -298,7 +297,8 @@ class MutationPublisher(Stage):
         }
         for topic in topics:
             for lane in topic.lanes:
-                if lane.is_cut_off(_CUT_OFF_S):
+                # A topic that is held sends nothing before all of its producers have a connection.
+                if lane.is_cut_off(_CUT_OFF_S, is_needed=topic.is_held):
                     lane.give_up()
                     self._reopen(topic, lane)
             if topic.is_held and topic.is_silent():
@@ -360,6 +360,15 @@ class MutationPublisher(Stage):
         topic.note_silence()
         topic.hold()
         self._open(topic, _SILENT.pause_s(topic.silences))
+
+    def _close(self, topic: TopicQueue) -> None:
+        """Send nothing more to the topic before it is opened again."""
+        if not topic.is_held:
+            self._hold(topic)
+        elif any(lane.is_open for lane in topic.lanes):
+            # Its file is being sent. Without an open lane it is being opened already.
+            topic.hold()
+            self._open(topic)
 
     def _hold(self, topic: TopicQueue) -> None:
         _log.warning(

@@ -44,6 +44,8 @@ class TopicLane:
         self._bytes_packed = 0
         # When the last message was acknowledged, or was sent while there was no other.
         self._moved_at = 0.0
+        # When the producer was last seen to have a connection.
+        self._connected_at = 0.0
         # Producers that were given up since a message was acknowledged.
         self.failures = 0
         # Events that the broker has, and the position of the last message with such events; unknown where the broker gave none.
@@ -73,6 +75,7 @@ class TopicLane:
     def open(self, producer: EventProducer) -> None:
         """Send with this producer from now on. It starts with the messages that are not acknowledged."""
         self._producer = producer
+        self._connected_at = time.monotonic()
         again = list(self._messages)
         unsent = len(again) - len(self._sent_at)
         sent_at = [*self._sent_at, *[time.monotonic()] * unsent]
@@ -130,11 +133,20 @@ class TopicLane:
         """Seconds since the oldest unacknowledged message was sent for the first time; 0 when there is none."""
         return time.monotonic() - self._sent_at[0] if self._sent_at else 0.0
 
-    def is_cut_off(self, seconds: float) -> bool:
-        """True when the producer has no connection, and no message was acknowledged for so long although some were sent."""
-        if self._producer is None or not self._messages or time.monotonic() - self._moved_at < seconds:
+    def is_cut_off(self, seconds: float, *, is_needed: bool) -> bool:
+        """True when the producer has no connection, and no message was acknowledged for so long although some were sent.
+
+        If the lane `is_needed`: also when nothing was sent, and there was no connection for so long.
+        """
+        if self._producer is None:
             return False
-        return not self._producer.is_connected()
+        now = time.monotonic()
+        if self._producer.is_connected():
+            self._connected_at = now
+            return False
+        if self._messages:
+            return now - self._moved_at >= seconds
+        return is_needed and now - self._connected_at >= seconds
 
     def give_up(self) -> None:
         """Close this producer. The next one sends what is not acknowledged."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def _line_without_a_disk(broker: MemoryBroker, held: Path) -> PublisherLine:
     return line
 
 
-def _line_with_held_events(broker: MemoryBroker, folder: Path, **limits: int) -> PublisherLine:
+def _line_with_held_events(broker: MemoryBroker, folder: Path, **limits: Any) -> PublisherLine:
     """Table a is refused, and ten of its events are held; one event of table b is published."""
     broker.refused_topics.add(TOPIC_A)
     line = PublisherLine(broker, folder, hold_events=5, **limits)
@@ -252,3 +253,41 @@ def test_a_topic_that_is_gone_is_noticed_without_a_connection_and_without_events
     broker.refused_topics.clear()
     wait_until(lambda: line.publisher.statuses["ks.a"].is_usable, "it is made again")
     line.publisher.stop()
+
+
+def test_no_held_event_is_sent_to_a_topic_that_is_gone(broker: MemoryBroker, tmp_path: Path) -> None:
+    """It is deleted while its file is sent, and clients make it again without a subscription: the file keeps what is left."""
+    line = _line_with_held_events(broker, tmp_path, max_events=1, check_s=0.1, answer_s=1_000.0)
+    broker.holds_back = True
+    broker.refused_topics.clear()
+    wait_until(lambda: line.publisher.statuses["ks.a"].is_usable, "the first message of the file is sent")
+    assert broker.positions(TOPIC_A) == [2]
+    broker.refused_topics.add(TOPIC_A)
+    broker.lost_topics.add(TOPIC_A)
+    wait_until(lambda: not line.publisher.statuses["ks.a"].is_usable, "nothing more is sent to it")
+    broker.holds_back = False
+    for acknowledge in broker.held:
+        acknowledge(None)
+    time.sleep(0.3)
+    assert (broker.positions(TOPIC_A), _held(tmp_path)) == ([2], ["ks.a.events"])
+    broker.lost_topics.clear()
+    broker.refused_topics.clear()
+    wait_until(lambda: _held(tmp_path) == [], "it is made again, and all is published", 20)
+    line.publisher.stop()
+    assert broker.positions(TOPIC_A) == [2, *range(2, 12)]
+
+
+def test_a_held_topic_gets_new_producers_for_those_that_do_not_connect_again(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """It opens, and its connections go before anything of the file is sent."""
+    line = _line_with_held_events(broker, tmp_path)
+    broker.connected = False
+    broker.refused_topics.clear()
+    wait_until(lambda: broker.opened == 2, "it is opened")
+    wait_until(lambda: broker.opened > 2, "its producer is replaced", 20)
+    assert (broker.positions(TOPIC_A), _held(tmp_path)) == ([], ["ks.a.events"])
+    broker.connected = True
+    wait_until(lambda: _held(tmp_path) == [], "all is published", 20)
+    line.publisher.stop()
+    assert broker.positions(TOPIC_A) == [*range(2, 12)]

@@ -147,6 +147,7 @@ class ChangeAgent:
                 max_held_bytes=config.max_held_bytes,
             ),
             check_s=config.events_topics_check_interval_ms / 1000,
+            tables=self._present_names,
             on_damage=self._stops.note,
         )
         self._watcher: Final = CdcRawWatcher(
@@ -336,10 +337,12 @@ class ChangeAgent:
     def _note_moment(self, time_ms: int) -> None:
         """The reader's thread: everything that the node answered before is with the publisher."""
         stops = self._table_stops()
-        present = frozenset((each.keyspace, each.name) for each in self._present_tables())
         self._publisher.note_moment(
-            time_ms, frozenset(name for name, reason in stops.items() if reason is None), present
+            time_ms, frozenset(name for name, reason in stops.items() if reason is None), self._present_names()
         )
+
+    def _present_names(self) -> frozenset[tuple[str, str]]:
+        return frozenset((each.keyspace, each.name) for each in self._present_tables())
 
     def _present_tables(self) -> list[TableMetadata]:
         """Those of the published tables that the node has now."""

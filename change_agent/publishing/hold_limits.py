@@ -50,3 +50,8 @@ class HoldLimits:
         if is_urgent and any(topic.acknowledged_since(proof_at) for topic in usable):
             return waiting
         return [topic for topic in waiting if topic.unusable_for() >= self.max_seconds]
+
+    def wants_another(self, topics: Collection[TopicQueue], *, reading_waits: bool) -> bool:
+        """True when reading waits and none of these topics can be used, for long: one of another table may be usable."""
+        is_stuck = reading_waits and self.disk_has_room(topics)
+        return is_stuck and all(topic.unusable_for() >= self.max_seconds for topic in topics)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -101,9 +101,13 @@ class MutationPublisher(Stage):
         held_directory: Path,
         hold_limits: HoldLimits,
         check_s: float = _CHECK_S,
+        tables: Callable[[], Collection[tuple[str, str]]] = tuple,
         on_damage: Callable[[str, str], None] = lambda table, reason: None,
     ) -> None:
-        """`on_damage` gets `keyspace.table` and a reason, on the publisher's thread, when held events of it are lost."""
+        """Both calls are on the publisher's thread. `tables` are those (keyspace, table) that may have events now.
+
+        `on_damage` gets `keyspace.table` and a reason when held events of it are lost.
+        """
         super().__init__("publisher")
         self._producers: Final = producers
         self._positions: Final = positions
@@ -130,6 +134,7 @@ class MutationPublisher(Stage):
         self._present: frozenset[tuple[str, str]] = frozenset()
         self._checked: frozenset[tuple[str, str]] = frozenset()
         self._on_moment: Callable[[], None] = lambda: None
+        self._tables: Final = tables
         self._on_damage: Final = on_damage
 
     def publish(self, events: Sequence[Outgoing]) -> None:
@@ -305,10 +310,15 @@ class MutationPublisher(Stage):
                 self._hold_again(topic)
             # Room on disk or in flight may have come back.
             self._ready[topic.name] = topic
-        for topic in self._hold_limits.topics_to_hold(topics, reading_waits=self._positions.waits_for_room):
+        reading_waits = self._positions.waits_for_room
+        for topic in self._hold_limits.topics_to_hold(topics, reading_waits=reading_waits):
             if topic.is_silent():
                 topic.note_silence()
             self._hold(topic)
+        if self._hold_limits.wants_another(topics, reading_waits=reading_waits):
+            # Its events may be behind those that reading waits for. One at a time: the broker itself may be away.
+            for quiet in sorted(set(self._tables()) - self._topics.keys())[:1]:
+                self._topic(*quiet)
         self._check_topics(now)
 
     def _check_topics(self, now: float) -> None:

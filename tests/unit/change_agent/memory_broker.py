@@ -142,11 +142,14 @@ class PublisherLine:
         answer_s: float = 10.0,
         hold_s: float = 0.0,
         hold_max_s: float = 90.0,
+        room: int = 10_000,
     ) -> None:
         self.broker = broker
-        self.positions = InflightPositions(max_events=10_000, max_bytes=10_000_000)
+        self.positions = InflightPositions(max_events=room, max_bytes=10_000_000)
         self.positions.open(1, 0)
         self.metrics = AgentMetrics()
+        self.tables: set[tuple[str, str]] = set()
+        """The tables that the node has."""
         self.damage: list[tuple[str, str]] = []
         """Tables whose held events were lost, with the reasons."""
         self.publisher = MutationPublisher(
@@ -165,6 +168,7 @@ class PublisherLine:
                 answer_s=answer_s,
             ),
             check_s=check_s,
+            tables=lambda: self.tables,
             on_damage=lambda table, reason: self.damage.append((table, reason)),
         )
         self.position = 0

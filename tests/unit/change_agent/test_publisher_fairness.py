@@ -128,3 +128,33 @@ def test_a_topic_that_falls_silent_again_goes_on_where_it_was(broker: MemoryBrok
     assert sorted(set(positions)) == list(range(2, 9_002))
     assert len(positions) <= 9_000 + 2_500
     assert list(dict.fromkeys(positions)) == list(range(2, 9_002))
+
+
+def test_a_topic_that_reading_waits_for_is_held_when_that_of_a_quiet_table_can_be_used(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """The other table's events are behind those that have all room, so its topic was never opened."""
+    broker.refused_topics.add(TOPIC_A)
+    line = PublisherLine(broker, tmp_path, hold_max_s=1.0, room=10)
+    line.tables |= {("ks", "a"), ("ks", "b"), ("ks", "c")}
+    line.publisher.start()
+    line.publish("a", *range(10))
+    assert line.positions.take_room(1, 100, _A_MOMENT_S), "reading goes on"
+    assert (sorted(broker.stored), line.metrics.topics_held) == ([TOPIC_B], 1)
+    line.publisher.stop()
+
+
+def test_when_the_broker_is_away_the_topics_of_quiet_tables_are_tried_one_by_one(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """None of them can be used, so nothing is held: the log is the better place to wait in."""
+    broker.refused_topics |= {_topic(table) for table in "ab" + _TEN}
+    line = PublisherLine(broker, tmp_path, hold_max_s=2.0, room=10)
+    line.tables |= {("ks", table) for table in "ab" + _TEN}
+    line.publisher.start()
+    line.publish("a", *range(10))
+    assert not line.positions.take_room(1, 100, 4.5)
+    assert (line.acknowledged(), list(tmp_path.rglob("*.events"))) == (0, [])
+    assert "ks.b" in line.publisher.statuses
+    assert len(line.publisher.statuses) <= 3
+    line.publisher.stop()

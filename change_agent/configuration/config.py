@@ -38,6 +38,7 @@ from change_agent.configuration.cassandra_yaml import (
 from change_agent.configuration.commitlog_options import load_segment_options
 from change_agent.configuration.datastax_options import ENVIRONMENT_NAMES, FOREIGN_NAMES, take_out
 from change_agent.configuration.option_types import (
+    Folder,
     Port,
     RawDirectory,
     TablePatterns,
@@ -52,6 +53,8 @@ __all__ = ["RELOADABLE", "AgentConfig", "option_names", "to_option"]
 _MIB: Final = 1024 * 1024
 _MIN_ROTATION_MS: Final = 1_000
 _MIN_PROGRESS_MS: Final = 100
+# Of the working directory: segments in them are kept, or are read once more.
+_NOT_FOR_SPILLED: Final = ("error", "reprocess", "held")
 
 
 def _off_or_a_second(interval_ms: int) -> int:
@@ -66,18 +69,46 @@ def _off_or_a_tenth(interval_ms: int) -> int:
     return interval_ms
 
 
-def _archive_url(url: str | None) -> str | None:
-    problem = None if url is None else archive_problem(url)
+def _archive_url(url: str | None, info: ValidationInfo) -> str | None:
+    if url is None:
+        return None
+    if not url:
+        # It would be the folder that the process was started in.
+        raise ValueError("is empty; give a folder, or leave the option out")
+    problem = archive_problem(url)
     if problem is not None:
         raise ValueError(problem)
+    protocol, _, path = url.rpartition("://")
+    if protocol in ("", "file", "local"):
+        _outside_cdc_raw(Path(path), info)
     return url
 
 
-def _outside_cdc_raw(folder: Path | None, info: ValidationInfo) -> Path | None:
+def _outside_cdc_raw(folder: Path, info: ValidationInfo) -> Path:
     raw = info.data.get("cdc_raw_directory")
-    if folder is not None and isinstance(raw, Path) and folder.resolve().is_relative_to(raw.resolve()):
+    if isinstance(raw, Path) and folder.resolve().is_relative_to(raw.resolve()):
         raise ValueError(f"{folder} lies in cdcRawDirectory, where Cassandra counts it; take a folder elsewhere")
     return folder
+
+
+def _working_dir(folder: Path, info: ValidationInfo) -> Path:
+    raw = info.data.get("cdc_raw_directory")
+    if isinstance(raw, Path) and raw.resolve() in _own_folders(folder, "spill", *_NOT_FOR_SPILLED):
+        raise ValueError(f"cdcRawDirectory ({raw}) is one of the agent's own folders there; take a folder elsewhere")
+    return _outside_cdc_raw(folder, info)
+
+
+def _spill_dir(folder: Path | None, info: ValidationInfo) -> Path | None:
+    if folder is None:
+        return None
+    work = info.data.get("cdc_working_dir")
+    if isinstance(work, Path) and folder.resolve() in _own_folders(work, *_NOT_FOR_SPILLED):
+        raise ValueError(f"{folder} is for other files of the agent; take another folder")
+    return _outside_cdc_raw(folder, info)
+
+
+def _own_folders(working_dir: Path, *names: str) -> list[Path]:
+    return [(working_dir / name).resolve() for name in names]
 
 
 RELOADABLE: Final = frozenset({
@@ -93,14 +124,14 @@ class AgentConfig(CassandraOptions, PulsarOptions):
     cassandra_yaml: Path | None = None
     commitlog_options: Path | None = None
     cdc_raw_directory: RawDirectory
-    cdc_working_dir: Path
+    cdc_working_dir: Annotated[Folder, AfterValidator(_working_dir)]
     schema_refresh_interval_ms: int = Field(default=10_000, ge=100)
     cdc_poll_interval_ms: int = Field(default=1_000, ge=10)
     read_unsynced: bool = False
     read_unsynced_min_interval_ms: int = Field(default=1, ge=1, le=1_000)
     read_unsynced_max_interval_ms: int = Field(default=20, ge=1, le=1_000)
     cdc_total_space_bytes: int | None = Field(default=None, ge=_MIB)
-    spill_dir: Annotated[Path | None, AfterValidator(_outside_cdc_raw)] = None
+    spill_dir: Annotated[Folder | None, AfterValidator(_spill_dir)] = None
     spill_when_full_within_ms: int = Field(default=300_000, ge=0)
     spill_min_free_bytes: int = Field(default=1024 * _MIB, ge=0)
     archive_url: Annotated[str | None, AfterValidator(_archive_url)] = None

@@ -10,7 +10,17 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-__all__ = ["AdminUrl", "Names", "PemFile", "Port", "RawDirectory", "ServiceUrl", "TablePatterns", "TopicPrefix"]
+__all__ = [
+    "AdminUrl",
+    "Folder",
+    "Names",
+    "PemFile",
+    "Port",
+    "RawDirectory",
+    "ServiceUrl",
+    "TablePatterns",
+    "TopicPrefix",
+]
 
 
 def _names(value: object) -> object:
@@ -30,6 +40,13 @@ def _is_there(look: Callable[[], bool]) -> bool:
         return look()
     except OSError:
         return False
+
+
+def _not_empty(value: object) -> object:
+    # An empty path would be the folder that the process was started in.
+    if value == "":
+        raise ValueError("is empty; give a path, or leave the option out")
+    return value
 
 
 def _raw_directory(path: Path) -> Path:
@@ -82,7 +99,10 @@ TablePatterns = Annotated[tuple[str, ...], BeforeValidator(_names), AfterValidat
 Port = Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_port)]
 """A port, or `off`."""
 
-RawDirectory = Annotated[Path, AfterValidator(_raw_directory)]
+Folder = Annotated[Path, BeforeValidator(_not_empty)]
+"""A folder that may be made when it is needed."""
+
+RawDirectory = Annotated[Path, BeforeValidator(_not_empty), AfterValidator(_raw_directory)]
 """A folder that is there, and may be read and written."""
 
 PemFile = Annotated[Path, AfterValidator(_pem_file)]

@@ -300,7 +300,7 @@ def _captured() -> list[dict[str, str]]:
 
 def agent_options_seeds() -> Iterator[bytes]:
     """Small files of an agent, right ones and wrong ones."""
-    right = "cdcRawDirectory: /tmp\ncdcWorkingDir: /tmp/work\n"
+    right = "cdcRawDirectory: /tmp\ncdcWorkingDir: /work\n"
     yield right.encode()
     yield (right + "contactPoints: [10.0.0.1]\nusername: u\npassword: p\nincludeTables: 'ks.*'\n").encode()
     yield b'{"cdcRawDirectory": "/tmp", "port": 70000, "topicPrefx": 1, "eventsTopicPartitions": "4"}'

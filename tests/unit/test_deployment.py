@@ -144,7 +144,8 @@ def test_what_the_image_installs_is_a_whole_agent(tmp_path: Path) -> None:
     install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     _python(*install, "--target", str(target), str(source))
     config = tmp_path / "agent.yaml"
-    config.write_text(f"cdcRawDirectory: {tmp_path}\ncdcWorkingDir: {tmp_path / 'work'}\n")
+    (tmp_path / "cdc_raw").mkdir()
+    config.write_text(f"cdcRawDirectory: {tmp_path}/cdc_raw\ncdcWorkingDir: {tmp_path / 'work'}\n")
     where = _python("-c", "import cdc.main, change_agent; print(change_agent.__file__)", path=target)
     assert where.startswith(str(target))
     assert "no problems found" in _python("-m", "cdc.main", "agent", "--config", str(config), "--check", path=target)

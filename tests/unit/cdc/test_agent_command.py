@@ -47,7 +47,8 @@ def test_a_node_without_cdc_is_told_before_anything_starts(tmp_path: Path) -> No
 def test_check_says_that_a_file_is_good_and_starts_nothing(tmp_path: Path) -> None:
     """The working directory is not even made."""
     config = tmp_path / "agent.yaml"
-    config.write_text(f"cdcRawDirectory: {tmp_path}\ncdcWorkingDir: {tmp_path}/work\npulsarBatchDelayInMs: 5\n")
+    (tmp_path / "cdc_raw").mkdir()
+    config.write_text(f"cdcRawDirectory: {tmp_path}/cdc_raw\ncdcWorkingDir: {tmp_path}/work\npulsarBatchDelayInMs: 5\n")
     done = _agent("--config", str(config), "--check")
     assert (done.returncode, done.stderr) == (0, "")
     assert "pulsarBatchDelayInMs has no effect" in done.stdout
@@ -61,7 +62,8 @@ def test_damaged_positions_are_one_line(tmp_path: Path) -> None:
     work.mkdir()
     (work / "positions-a.json").write_text("damaged")
     config = tmp_path / "agent.yaml"
-    config.write_text(f"cdcRawDirectory: {tmp_path}\ncdcWorkingDir: {work}\n")
+    (tmp_path / "cdc_raw").mkdir()
+    config.write_text(f"cdcRawDirectory: {tmp_path}/cdc_raw\ncdcWorkingDir: {work}\n")
     done = _agent("--config", str(config))
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -74,7 +76,8 @@ def _stopped(tmp_path: Path, name: str) -> Path:
     work.mkdir()
     Stops(work).note(f"ks.{name}", "why")
     config = tmp_path / f"{name}.yaml"
-    config.write_text(f"cdcRawDirectory: {tmp_path}\ncdcWorkingDir: {work}\n")
+    (tmp_path / "cdc_raw").mkdir(exist_ok=True)
+    config.write_text(f"cdcRawDirectory: {tmp_path}/cdc_raw\ncdcWorkingDir: {work}\n")
     return config
 
 

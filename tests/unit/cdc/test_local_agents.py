@@ -24,12 +24,13 @@ _PULSAR = "http://127.0.0.1:9"
 def waiting(tmp_path: Path) -> Iterator[list[Path]]:
     """Two agents with one cdc_raw, which a third one has; their agent.yaml."""
     lock = FolderLock(tmp_path)
+    (tmp_path / "cdc_raw").mkdir()
     assert lock.take()
     paths, processes = [], []
     for name in ("first", "second"):
         path = tmp_path / f"{name}.yaml"
         path.write_text(
-            f"cdcRawDirectory: {tmp_path}\ncdcWorkingDir: {tmp_path}/{name}\nhttpPort: 0\npulsarAdminUrl: {_PULSAR}\n"
+            f"cdcRawDirectory: {tmp_path}/cdc_raw\ncdcWorkingDir: {tmp_path}/{name}\nhttpPort: 0\npulsarAdminUrl: {_PULSAR}\n"
         )
         paths.append(path)
         with (tmp_path / f"{name}.log").open("wb") as log:

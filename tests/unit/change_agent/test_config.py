@@ -20,7 +20,8 @@ def _problems(options: dict[str, object], environment: dict[str, str] | None = N
 @pytest.fixture
 def needed(tmp_path: Path) -> dict[str, object]:
     """The options that have no default."""
-    return {"cdcRawDirectory": str(tmp_path), "cdcWorkingDir": str(tmp_path / "work")}
+    (tmp_path / "cdc_raw").mkdir()
+    return {"cdcRawDirectory": str(tmp_path / "cdc_raw"), "cdcWorkingDir": str(tmp_path / "work")}
 
 
 def test_two_options_are_enough(needed: dict[str, object]) -> None:
@@ -82,7 +83,7 @@ def test_the_folder_comes_from_cassandra_yaml(tmp_path: Path) -> None:
     """cassandraYaml stands for cdcRawDirectory."""
     settings = tmp_path / "cassandra.yaml"
     settings.write_text(f"cdc_enabled: true\ncdc_raw_directory: {tmp_path}\n")
-    config = AgentConfig.from_mapping({"cassandraYaml": str(settings), "cdcWorkingDir": str(tmp_path)}, {})
+    config = AgentConfig.from_mapping({"cassandraYaml": str(settings), "cdcWorkingDir": "/work"}, {})
     assert config.cdc_raw_directory == tmp_path
 
 
@@ -285,3 +286,48 @@ def test_a_file_that_is_no_configuration_is_one_line(tmp_path: Path, content: st
     with pytest.raises(ConfigError, match=re.escape(reason)) as raised:
         AgentConfig.load(path, {})
     assert str(raised.value).startswith(str(path)) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "folder"),
+    [
+        ("cdcWorkingDir", "{raw}"),
+        ("cdcWorkingDir", "{raw}/agent"),
+        ("spillDir", "{raw}/spill"),
+        ("archiveUrl", "{raw}/archive"),
+        ("archiveUrl", "file://{raw}/archive"),
+    ],
+)
+def test_the_agent_keeps_nothing_in_cdc_raw(needed: dict[str, object], option: str, folder: str) -> None:
+    """Cassandra counts it, and would refuse writes for it."""
+    raw = needed["cdcRawDirectory"]
+    path = folder.format(raw=raw)
+    assert _problems(needed | {option: path}) == {
+        option: f"{path.removeprefix('file://')} lies in cdcRawDirectory, where Cassandra counts it; take a folder"
+        " elsewhere"
+    }
+
+
+@pytest.mark.parametrize("name", ["error", "reprocess", "held"])
+def test_spilled_segments_are_not_kept_among_other_files(needed: dict[str, object], name: str) -> None:
+    """What was set aside would be deleted as a segment that was spilled and is read."""
+    path = f"{needed['cdcWorkingDir']}/{name}"
+    assert _problems(needed | {"spillDir": path}) == {
+        "spillDir": f"{path} is for other files of the agent; take another folder"
+    }
+
+
+@pytest.mark.parametrize("name", ["spill", "error", "reprocess", "held"])
+def test_cdc_raw_is_no_folder_of_the_agent(tmp_path: Path, name: str) -> None:
+    """The default of spillDir would be the folder that it is to keep free."""
+    raw = tmp_path / name
+    raw.mkdir()
+    assert _problems({"cdcRawDirectory": str(raw), "cdcWorkingDir": str(tmp_path)}) == {
+        "cdcWorkingDir": f"cdcRawDirectory ({raw}) is one of the agent's own folders there; take a folder elsewhere"
+    }
+
+
+@pytest.mark.parametrize("option", ["cdcRawDirectory", "cdcWorkingDir", "spillDir", "archiveUrl"])
+def test_an_empty_folder_is_refused(needed: dict[str, object], option: str) -> None:
+    """It would be the folder that the process was started in; of a service that is often /."""
+    assert _problems(needed | {option: ""})[option].startswith("is empty; give a ")

@@ -73,7 +73,7 @@ def event_producers(config: AgentConfig, on_lost: Callable[[LostTopic], None]) -
     return EventProducers(
         topics,
         PartitionCounts(config.cdc_working_dir),
-        TopicChecks(config.cdc_working_dir),
+        TopicChecks(config.cdc_working_dir, config.events_subscription_name),
         on_lost=on_lost,
         service_url=config.pulsar_service_url,
         auth=auth,

@@ -217,7 +217,10 @@ class EventProducers:
 
     def check_unopened(self, topic: str) -> None:
         """The same for a topic that is not open, if an earlier agent has found it whole."""
-        if self._checks.knows(topic):
+        if self._checks.former_subscription(topic) is not None:
+            # The new one is made before anything that it should get is deleted.
+            self._partitions(topic)
+        elif self._checks.knows(topic):
             self.check(topic, None)
 
     def hazards(self, topic: str) -> tuple[str, ...]:
@@ -260,7 +263,9 @@ class EventProducers:
         if not self._checks.knows(topic):
             return None
         try:
-            self._checks.compare(topic, self._topics.check(topic))
+            # After a change of eventsSubscriptionName the topic is whole if it has the former subscription still.
+            former = self._checks.former_subscription(topic)
+            self._checks.compare(topic, self._topics.check(topic, former))
         except TopicLostError as error:
             self._checks.note_lost(topic, error.reason)
             return error.reason

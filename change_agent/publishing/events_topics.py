@@ -110,18 +110,22 @@ class EventsTopics(AdminClient[httpx.Response]):
         except PublishError as error:
             _log.debug("its subscription gets no mark: %s", error)
 
-    def check(self, topic: str) -> TopicState:
-        """How the topic is now. Raises TopicLostError when it or its subscription does not exist, PublishError."""
+    def check(self, topic: str, subscription: str | None = None) -> TopicState:
+        """How the topic is now, with this subscription (by default the one that it is made with).
+
+        Raises TopicLostError when one of the two does not exist, PublishError.
+        """
+        subscription = subscription or self._subscription
         partitions = self.partitions(topic)
         # Before what waits is asked for: then what has nothing waiting has consumed up to these ends.
-        ends = self._ends(topic, partitions)
+        ends = self._ends(topic, partitions, subscription)
         stats = self._stats(topic, partitions)
         if not any(stats.values()):
             # Its number of partitions is still known to the broker, for a moment after its deletion.
             raise TopicLostError(topic, f"does not exist{self._hint}")
-        if self._without_subscription(stats):
-            raise TopicLostError(topic, f"has no subscription {self._subscription!r}{self._hint}")
-        found = [each["subscriptions"][self._subscription] for each in stats.values()]
+        if _without_subscription(stats, subscription):
+            raise TopicLostError(topic, f"has no subscription {subscription!r}{self._hint}")
+        found = [each["subscriptions"][subscription] for each in stats.values()]
         marks = {(each.get("subscriptionProperties") or {}).get(_MARK, "") for each in found}
         return TopicState(
             partitions=partitions,
@@ -137,7 +141,7 @@ class EventsTopics(AdminClient[httpx.Response]):
         # Without its mark: of two calls that make a subscription at the same time a broker stores the properties of one and
         # shows those of the other, until it loads the topic again.
         if not self.make_subscription(topic, self._subscription):
-            for name in self._without_subscription(self._stats(topic, self.partitions(topic))):
+            for name in _without_subscription(self._stats(topic, self.partitions(topic)), self._subscription):
                 self.make_subscription(name, self._subscription)
 
     def _make_topic(self, topic: str, partitions: int, *, is_known: bool) -> None:
@@ -181,9 +185,6 @@ class EventsTopics(AdminClient[httpx.Response]):
         except TopicLostError:
             return False
 
-    def _without_subscription(self, stats: Mapping[str, Any]) -> list[str]:
-        return [name for name, each in stats.items() if self._subscription not in each.get("subscriptions", {})]
-
     def _stats(self, topic: str, partitions: int) -> dict[str, Any]:
         """By partition. To list subscriptions takes the right to consume; the right to produce allows reading the statistics."""
         if not partitions:
@@ -200,7 +201,7 @@ class EventsTopics(AdminClient[httpx.Response]):
         except TopicLostError:
             return {}
 
-    def _ends(self, topic: str, partitions: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    def _ends(self, topic: str, partitions: int, subscription: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         """Of each partition its last entry, and how far the subscription is; empty where the broker does not answer that."""
         what = "partitioned-internalStats" if partitions else "internalStats"
         try:
@@ -209,7 +210,7 @@ class EventsTopics(AdminClient[httpx.Response]):
             return [
                 (
                     _ledger_position(each[name]["lastConfirmedEntry"]),
-                    _ledger_position(_cursors(each[name])[self._subscription]["markDeletePosition"]),
+                    _ledger_position(_cursors(each[name])[subscription]["markDeletePosition"]),
                 )
                 for name in sorted(each)
             ]
@@ -242,6 +243,10 @@ class EventsTopics(AdminClient[httpx.Response]):
             raise PublishError(
                 topic, f"{method} {path}: {answer.status_code} {reason_of(answer) or answer.reason_phrase}{hint}"
             )
+
+
+def _without_subscription(stats: Mapping[str, Any], subscription: str) -> list[str]:
+    return [name for name, each in stats.items() if subscription not in each.get("subscriptions", {})]
 
 
 def _cursors(stats: Mapping[str, Any]) -> dict[str, Any]:

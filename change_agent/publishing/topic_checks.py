@@ -2,7 +2,8 @@
 not.
 
     topic-looks.json => {"<topic>": Entry}
-      Entry => {"mark": text | null, "lost": text | null, "looks": [{"ends": [[ledger, entry], ...], "place": Place | null}]}
+      Entry => {"subscription": text, "mark": text | null, "lost": text | null, "looks": [Look]}
+        Look => {"ends": [[ledger, entry], ...], "place": Place | null}
       Place => [segment id, position, time in milliseconds]
 
 A check stores where each topic partition ended, and what of the commit log was acknowledged just before. When the
@@ -13,6 +14,7 @@ earlier checks are forgotten. So events that nobody consumed count as lost, too.
 from __future__ import annotations
 
 import json
+import logging
 import operator
 import threading
 import time
@@ -23,9 +25,11 @@ from typing import Any, Final, NamedTuple
 
 from change_agent.errors import TopicLostError
 from change_agent.positions.inflight import Place
+from schemas.topics import DEFAULT_SUBSCRIPTION
 
 __all__ = ["LostTopic", "TopicChecks", "TopicState"]
 
+_log: Final = logging.getLogger(__name__)
 # A subscription without a mark gets one then: the agent that has made its topic has had time to set its own.
 _UNMARKED_S: Final = 60.0
 # Checks that are kept while nothing is consumed; of more, every second one.
@@ -67,6 +71,7 @@ class _Check(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
+    subscription: str
     mark: str | None
     lost: str | None = None
     checks: list[_Check] = field(default_factory=list)
@@ -74,10 +79,17 @@ class _Entry:
 
 
 class TopicChecks:
-    """The file of a working directory; may be used by several threads."""
+    """The file of a working directory; may be used by several threads. `subscription` is that of the events topics now."""
 
-    def __init__(self, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        subscription: str = DEFAULT_SUBSCRIPTION,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.path: Final = directory / "topic-looks.json"
+        self._subscription: Final = subscription
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
         self._entries: Final = self._read()
@@ -88,6 +100,12 @@ class TopicChecks:
         """Whether the topic was found whole before."""
         with self._lock:
             return topic in self._entries
+
+    def former_subscription(self, topic: str) -> str | None:
+        """The topic's subscription when it was last found whole, if eventsSubscriptionName had another value then."""
+        with self._lock:
+            entry = self._entries.get(topic)
+            return None if entry is None or entry.subscription == self._subscription else entry.subscription
 
     def compare(self, topic: str, found: TopicState) -> None:
         """Raises TopicLostError when this is not the subscription of the last check, or the topic was lost since."""
@@ -118,7 +136,8 @@ class TopicChecks:
     def note(self, topic: str, found: TopicState, place: Place | None) -> None:
         """It was found whole; `place` is from before the check, or None while events of it wait on disk."""
         with self._lock:
-            entry = self._entries.setdefault(topic, _Entry(found.mark, since=self._clock()))
+            entry = self._entries.setdefault(topic, _Entry(self._subscription, found.mark, since=self._clock()))
+            self._note_subscription(topic, entry, found)
             entry.mark = found.mark or entry.mark
             if place is not None or not entry.checks:
                 entry.checks.append(_Check(found.ends, place))
@@ -132,13 +151,27 @@ class TopicChecks:
             if len(entry.checks) > _MOST_CHECKS:
                 entry.checks[1:] = entry.checks[2::2]
 
+    def _note_subscription(self, topic: str, entry: _Entry, found: TopicState) -> None:
+        former = entry.subscription
+        if former == self._subscription:
+            return
+        _log.info(
+            "%s has the subscription %r now, which begins at the oldest message that the topic has; if nothing reads %r, delete it",
+            topic,
+            self._subscription,
+            former,
+        )
+        entry.subscription, entry.mark, entry.since = self._subscription, found.mark, self._clock()
+
     def renew(self, topic: str, found: TopicState) -> Place | None:
         """It was lost, and was made again: where in the log what may be lost begins. Until `note_reported` the file says so."""
         with self._lock:
             entry = self._entries[topic]
             self._unreported.setdefault(topic, entry)
             place = entry.checks[0].place if entry.checks else None
-            self._entries[topic] = _Entry(found.mark, checks=[_Check(found.ends, place)], since=self._clock())
+            self._entries[topic] = _Entry(
+                self._subscription, found.mark, checks=[_Check(found.ends, place)], since=self._clock()
+            )
             return place
 
     def note_reported(self, topic: str) -> None:
@@ -162,7 +195,7 @@ class TopicChecks:
     def _read(self) -> dict[str, _Entry]:
         try:
             loaded = json.loads(self.path.read_text(encoding="utf-8"))
-            return {str(topic): _of_json(entry) for topic, entry in loaded.items()}
+            return {str(topic): _of_json(entry, self._subscription) for topic, entry in loaded.items()}
         except (OSError, ValueError, TypeError, AttributeError, KeyError):
             # Known again at the next check.
             return {}
@@ -173,10 +206,16 @@ def _reached(consumed: tuple[LedgerPosition, ...], ends: tuple[LedgerPosition, .
 
 
 def _as_json(entry: _Entry) -> dict[str, object]:
-    return {"mark": entry.mark, "lost": entry.lost, "looks": [each._asdict() for each in entry.checks]}
+    return {
+        "subscription": entry.subscription,
+        "mark": entry.mark,
+        "lost": entry.lost,
+        "looks": [each._asdict() for each in entry.checks],
+    }
 
 
-def _of_json(entry: dict[str, Any]) -> _Entry:
+def _of_json(entry: dict[str, Any], subscription: str) -> _Entry:
+    """Files of earlier versions do not name the subscription: it is taken for this one."""
     checks = [
         _Check(
             tuple((int(ledger), int(end)) for ledger, end in check["ends"]),
@@ -184,4 +223,4 @@ def _of_json(entry: dict[str, Any]) -> _Entry:
         )
         for check in entry["looks"]
     ]
-    return _Entry(entry["mark"], entry["lost"], checks)
+    return _Entry(str(entry.get("subscription", subscription)), entry["mark"], entry["lost"], checks)

@@ -6,7 +6,7 @@ import itertools
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -420,6 +420,22 @@ def test_a_topic_whose_partitions_come_back_is_made_in_a_later_round(server: _Se
     assert made == [2] * 5
 
 
+def _producers(
+    server: _Server, folder: Path, checks: TopicChecks, on_lost: Callable[[LostTopic], None]
+) -> EventProducers:
+    return EventProducers(
+        _topics(server, create=False),
+        PartitionCounts(folder),
+        checks,
+        on_lost=on_lost,
+        service_url="pulsar://127.0.0.1:1",
+        auth=None,
+        trust_certificates=None,
+        allow_insecure=False,
+        verify_hostname=False,
+    )
+
+
 def test_a_loss_that_cannot_be_reported_now_is_reported_when_the_topic_is_opened_again(
     server: _Server, tmp_path: Path
 ) -> None:
@@ -435,20 +451,34 @@ def test_a_loss_that_cannot_be_reported_now_is_reported_when_the_topic_is_opened
         lost.append(each)
         raise PublishError(each.topic, "its loss cannot be reported")
 
-    producers = EventProducers(
-        _topics(server, create=False),
-        PartitionCounts(tmp_path),
-        checks,
-        on_lost=refuse,
-        service_url="pulsar://127.0.0.1:1",
-        auth=None,
-        trust_certificates=None,
-        allow_insecure=False,
-        verify_hostname=False,
-    )
+    producers = _producers(server, tmp_path, checks, refuse)
     for _ in range(2):
         with pytest.raises(PublishError, match="its loss cannot be reported"):
             producers.open_partition(_TOPIC, 0)
     producers.close()
     assert [each.since for each in lost] == [Place(7, 100, 1000)] * 2
     assert lost[0].reason == lost[1].reason
+
+
+@pytest.mark.parametrize("former_is_there", [True, False])
+def test_another_name_of_the_subscription_is_a_loss_only_if_the_former_one_is_gone(
+    server: _Server, tmp_path: Path, former_is_there: bool
+) -> None:
+    """Without it nothing says whether the topic is the one that it was."""
+    former = {"old": {"subscriptionProperties": {"cdc-subscription": "m"}, "msgBacklog": 3}}
+    subscriptions = {"sub": {"msgBacklog": 3}} | (former if former_is_there else {})
+    server.answers = {
+        ("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}),
+        ("GET", _STATS): (200, {"partitions": {f"{_TOPIC}-partition-0": {"subscriptions": subscriptions}}}),
+    }
+    before = TopicChecks(tmp_path, "old")
+    before.note(_TOPIC, TopicState(partitions=1, mark="m", ends=((1, 5),)), Place(7, 100, 1000))
+    before.save()
+    checks, lost = TopicChecks(tmp_path, "sub"), list[LostTopic]()
+    producers = _producers(server, tmp_path, checks, lost.append)
+    for _ in range(2):
+        producers.check_unopened(_TOPIC)
+    producers.close()
+    expected = [] if former_is_there else [("has no subscription 'old'", Place(7, 100, 1000))]
+    assert [(each.reason.partition(";")[0], each.since) for each in lost] == expected
+    assert checks.former_subscription(_TOPIC) is None

@@ -121,3 +121,33 @@ def test_a_subscription_without_a_mark_wants_one_after_a_minute(
     assert looks.wants_mark(_TOPIC)
     looks.note(_TOPIC, _state(20, 20), _place(200))
     assert not looks.wants_mark(_TOPIC)
+
+
+def test_another_name_of_the_subscription_is_a_new_beginning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What the former one had not consumed stays the place from which a loss would begin."""
+    caplog.set_level("INFO")
+    former = TopicChecks(tmp_path, "old")
+    former.note(_TOPIC, _state(10, 5), _place(100))
+    former.save()
+    looks = TopicChecks(tmp_path, "new")
+    assert looks.former_subscription(_TOPIC) == "old"
+    looks.compare(_TOPIC, _state(10, 5))
+    looks.note(_TOPIC, _state(10, -1, mark=None), None)
+    looks.save()
+    assert [each.getMessage() for each in caplog.records] == [
+        f"{_TOPIC} has the subscription 'new' now, which begins at the oldest message that the topic has; if nothing reads"
+        " 'old', delete it"
+    ]
+    for each in (looks, TopicChecks(tmp_path, "new")):
+        assert each.former_subscription(_TOPIC) is None
+        each.compare(_TOPIC, _state(10, -1, mark=None))
+    assert looks.renew(_TOPIC, _state(-1, -1, mark="n")) == _place(100)
+
+
+def test_a_file_of_an_earlier_version_names_no_subscription(tmp_path: Path) -> None:
+    """It is that of now; so a loss is found as before."""
+    (tmp_path / "topic-looks.json").write_text(f'{{"{_TOPIC}": {{"mark": "m", "lost": null, "looks": []}}}}')
+    looks = TopicChecks(tmp_path, "sub")
+    assert looks.former_subscription(_TOPIC) is None
+    with pytest.raises(TopicLostError):
+        looks.compare(_TOPIC, _state(10, 10, mark="n"))

@@ -300,6 +300,7 @@ class MutationPublisher(Stage):
             f"{keyspace}.{table}": topic.status(self._producers.hazards(topic.name))
             for (keyspace, table), topic in self._topics.items()
         }
+        self._note_room(topics)
         for topic in topics:
             for lane in topic.lanes:
                 # A topic that is held sends nothing before all of its producers have a connection.
@@ -320,6 +321,18 @@ class MutationPublisher(Stage):
             for quiet in sorted(set(self._tables()) - self._topics.keys())[:1]:
                 self._topic(*quiet)
         self._check_topics(now)
+
+    def _note_room(self, topics: Sequence[TopicQueue]) -> None:
+        holding = [topic for topic in topics if topic.held_bytes]
+        is_full = bool(holding) and not self._hold_limits.disk_has_room(topics)
+        if is_full and not self._metrics.held_full:
+            _log.error(
+                "held events have all of maxHeldBytes (%d): no more are held, and reading of all tables waits when the"
+                " in-flight limits are reached; correct the topics (%s), or raise maxHeldBytes",
+                self._hold_limits.max_held_bytes,
+                ", ".join(topic.name for topic in holding),
+            )
+        self._metrics.held_full = int(is_full)
 
     def _check_topics(self, now: float) -> None:
         """A topic may be changed or deleted, also one of a table without an event since the start."""

@@ -150,14 +150,23 @@ def test_when_no_topic_can_be_used_nothing_is_held(broker: MemoryBroker, tmp_pat
     line.publisher.stop()
 
 
-def test_when_the_disk_has_its_share_nothing_more_is_held(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_when_the_disk_has_its_share_nothing_more_is_held(
+    broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Then the events wait in memory, and in the end the reader does."""
     line = _line_with_held_events(broker, tmp_path, max_held_bytes=100)
     line.publish("a", 12)
     time.sleep(0.3)
     assert line.acknowledged() == 11
+    wait_until(lambda: line.metrics.held_full == 1, "it is told")
+    time.sleep(1.5)
+    assert [each.getMessage() for each in caplog.records if "maxHeldBytes" in each.getMessage()] == [
+        "held events have all of maxHeldBytes (100): no more are held, and reading of all tables waits when the in-flight"
+        f" limits are reached; correct the topics ({TOPIC_A}), or raise maxHeldBytes"
+    ]
     broker.refused_topics.clear()
     wait_until(lambda: line.acknowledged() == 12, "all is published")
+    wait_until(lambda: line.metrics.held_full == 0, "there is room again")
     line.publisher.stop()
     assert broker.positions(TOPIC_A) == [*range(2, 13)]
 

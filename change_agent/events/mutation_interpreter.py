@@ -173,8 +173,10 @@ class MutationInterpreter:
         if (known := known or self._source.known) is not None:
             self._use(known)
 
-    def begin(self, segment_id: int, latest_ms: int, *, is_resumed: bool) -> None:
+    def begin(self, segment_id: int, latest_ms: int, *, is_resumed: bool, goes_back: bool = False) -> None:
         """The next entries are of this segment, written at or before `latest_ms`. Raises StoppedError.
+
+        `goes_back`: entries of it that were read before come once more.
 
         Without an answer of the node they can be read where nothing of the log is missing between them and what was read
         before: then the log itself has every change of the schema. Else this waits for the node.
@@ -183,7 +185,11 @@ class MutationInterpreter:
             self._use(self._known(self._wanted_ms))
             self._is_confirmed = True
         self._segment_id = segment_id
-        self._moments.begin(segment_id, latest_ms, self._confirmed_ms)
+        self._moments.begin(segment_id, latest_ms, self._confirmed_ms, goes_back=goes_back)
+
+    def note_read(self, segment_id: int, until_ms: int) -> None:
+        """Everything of the segment that was written until then (since the epoch) was read."""
+        self._moments.note_read(segment_id, until_ms)
 
     def end(self, segment_id: int) -> None:
         """The segment was read to its end."""

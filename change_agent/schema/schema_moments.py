@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
+from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again
 from change_agent.db.mutation import MutationDecoder
 from change_agent.db.values import Mutation
 from change_agent.db.write_time import lowest_write_time_us
@@ -56,6 +57,8 @@ class SchemaMoments:
         self._segment_id = -1
         self._unbroken_from = 0
         self._earliest_us = self._latest_us = self._confirmed_us = 0
+        # The newest segment of which something was read, and until when it was written.
+        self._read_segment_id = self._read_until_us = 0
         self.ids: frozenset[bytes] = frozenset()
 
     def use(self, known: SchemaOfLog) -> None:
@@ -69,16 +72,22 @@ class SchemaMoments:
         self._tables, self._versions = known.tables, known.versions
         self.ids = frozenset(table_id.bytes for table_id in known.versions)
 
-    def begin(self, segment_id: int, latest_ms: int, confirmed_ms: int) -> None:
-        """The next entries are of this segment, written at or before `latest_ms`; the schema was read at
-        `confirmed_ms`."""
+    def begin(self, segment_id: int, latest_ms: int, confirmed_ms: int, *, goes_back: bool = False) -> None:
+        """The next entries are of the segment with this key, written at or before `latest_ms`; the schema was read at
+        `confirmed_ms`. `goes_back`: entries of it that were read before come once more."""
         # The log is read in the order in which it was written. So the latest time of the entries before is the earliest
         # time of these, unless the reader went back to an earlier segment.
-        self._earliest_us = self._latest_us if segment_id >= self._segment_id else 0
+        is_next = segment_id >= self._read_segment_id and not goes_back
+        self._earliest_us = self._read_until_us if is_next else 0
         self._latest_us, self._confirmed_us = latest_ms * 1000, confirmed_ms * 1000
         if segment_id != self._segment_id:
-            before = self._complete.first_of_run(segment_id - 1)
+            before = self._first_of_run_before(segment_id)
             self._segment_id, self._unbroken_from = segment_id, segment_id if before is None else before
+
+    def note_read(self, segment_id: int, until_ms: int) -> None:
+        """Everything of the segment that was written until then (since the epoch) was read."""
+        if segment_id >= self._read_segment_id:
+            self._read_segment_id, self._read_until_us = segment_id, until_ms * 1000
 
     def end(self, segment_id: int) -> None:
         """The segment was read to its end."""
@@ -86,13 +95,16 @@ class SchemaMoments:
 
     def follows(self, segment_id: int) -> bool:
         """True when nothing of the log is missing before this segment."""
-        return segment_id - 1 in self._complete
+        return self._first_of_run_before(segment_id) is not None
+
+    def _first_of_run_before(self, segment_id: int) -> int | None:
+        """Nothing of the log is missing between that segment and this one. What is read again is not in the log's order."""
+        return None if is_read_again(SegmentKey(segment_id)) else self._complete.first_of_run(segment_id - 1)
 
     def unsettled(self, segment_id: int, position: int) -> list[LogPlace]:
         """Places before this one behind which the node may still have used the definition before."""
-        here = (segment_id, position)
         found = [each for places in self._places.values() for each in places if not each.settled]
-        return [each for each in found if (each.segment_id, each.position) < here]
+        return [each for each in found if _is_before(each, segment_id, position)]
 
     def decoders(self, payload: bytes, position: int) -> Iterator[MutationDecoder]:
         """Decoders for an entry that ends at `position`: the right one, then others to try when the bytes do not fit."""
@@ -139,10 +151,9 @@ class SchemaMoments:
     def _evidence(
         self, table_id: UUID, versions: TableVersions, position: int, when: WrittenWhen
     ) -> LogEvidence | None:
-        here = (self._segment_id, position)
         last: LogPlace | None = None
         for place in self._places.get(table_id, ()):
-            if (place.segment_id, place.position) < here and (
+            if _is_before(place, self._segment_id, position) and (
                 last is None or (place.segment_id, place.position) > (last.segment_id, last.position)
             ):
                 last = place
@@ -159,6 +170,12 @@ class SchemaMoments:
                 self._decoders.clear()
             decoder = self._decoders[key] = MutationDecoder({**self._tables, **chosen})
         return decoder
+
+
+def _is_before(place: LogPlace, segment_id: int, position: int) -> bool:
+    """Whether the log has the place before this one. Of segments that are read again, only one's own places surely are."""
+    is_comparable = min(place.segment_id, segment_id) >= 0 or place.segment_id == segment_id
+    return is_comparable and (place.segment_id, place.position) < (segment_id, position)
 
 
 def _written_us(payload: bytes) -> int:

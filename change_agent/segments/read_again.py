@@ -84,7 +84,8 @@ class ReadAgain:
     def _read(self, table_id: UUID, part: ReadPart) -> int:
         count = 0
         with SegmentReader(part.path, part.start, self._options) as reader:
-            self._interpreter.begin(part.segment_id, time.time_ns() // 1_000_000, is_resumed=True)
+            now_ms = time.time_ns() // 1_000_000
+            self._interpreter.begin(part.segment_id, now_ms, is_resumed=True, goes_back=True)
             version = reader.descriptor.version
             for entry in _entries(reader, part.end):
                 payload = entry.payload

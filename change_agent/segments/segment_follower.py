@@ -347,6 +347,7 @@ class SegmentFollower:
                 return False
             self._note_failure(segment, error)
             return True
+        self._interpreter.note_read(segment.key, segment.index_time_ms)
         self._positions.note_read_until(segment.index_time_ms)
         if segment.final:
             self._note_unsynced(reader)

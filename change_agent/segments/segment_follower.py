@@ -113,6 +113,10 @@ class SegmentFollower:
         self._is_set_aside: Callable[[SegmentKey], bool] = lambda _: False
         self._detector: Final = GapDetector(stored.segments)
         self._batch: Final = EventBatch(positions, publisher, metrics, stopping)
+        # Nothing is missing before what this pass reads next.
+        self._is_unbroken = True
+        # Segments of gaps that are not reported: the next start finds them once more.
+        self._unreported: set[SegmentKey] = set()
         # Replaced as a whole, for other threads: file name and limit of every segment with an index.
         self.listed: Mapping[SegmentKey, ReadableSegment] = {}
 
@@ -242,6 +246,8 @@ class SegmentFollower:
             self._interpreter.use_schema_of(min(now_ms, max(each.index_time_ms for each in unread)))
         self._find_clearings()
         self._tail = None
+        # A segment that is gone is found to be a gap by the next pass, whose window begins where reading was complete.
+        self._is_unbroken = not (self._detector.misses(self.listed) or self._has_unreported())
         unsynced = self._unsynced
         for segment in unread:
             if unsynced is None and not (segment.has_index or segment.final):
@@ -257,6 +263,11 @@ class SegmentFollower:
             if now_ms - segment.index_time_ms < _OPEN_REST_MS:
                 # Cassandra completes a segment before it syncs the next.
                 break
+
+    def _has_unreported(self) -> bool:
+        progress = self._positions.progress() if self._unreported else {}
+        self._unreported = {each for each in self._unreported if each in progress and not progress[each].read_to_end}
+        return bool(self._unreported)
 
     def _forget_second_readings(self) -> None:
         """What was read a second time and is gone may be wanted once more; so may one with a stored place or fault."""
@@ -324,10 +335,10 @@ class SegmentFollower:
     def _read(self, segment: ReadableSegment) -> bool:
         """False when it was moved since it was listed: those behind it wait for the next listing."""
         if not segment.log_exists:
-            return True
+            return self._pass_over(segment)
         followed = self._followed_segment(segment)
         if followed.failed_at == segment.limit and not segment.final:
-            return True
+            return self._pass_over(segment)
         try:
             was_begun = followed.reader is not None
             reader = self._reader(segment)
@@ -346,13 +357,19 @@ class SegmentFollower:
             if isinstance(error, SegmentFileError) and not segment.path.exists():
                 return False
             self._note_failure(segment, error)
-            return True
+            return self._pass_over(segment)
         self._interpreter.note_read(segment.key, segment.index_time_ms)
-        self._positions.note_read_until(segment.index_time_ms)
+        if self._is_unbroken and not segment.is_read_again:
+            self._positions.note_read_until(segment.index_time_ms)
         if segment.final:
             self._note_unsynced(reader)
             self._interpreter.end(segment.key)
             self._finish(segment)
+        return True
+
+    def _pass_over(self, segment: ReadableSegment) -> bool:
+        """Read those behind it; True, as `_read` returns it."""
+        self._is_unbroken = self._is_unbroken and segment.is_read_again
         return True
 
     def _note_unsynced(self, reader: SegmentReader) -> None:
@@ -563,6 +580,7 @@ class SegmentFollower:
         until_ms = max(self._positions.acknowledged_until_ms, self._stored.until_ms)
         # Writes of the last moments before a sync are in the next one.
         from_ms = until_ms - _SYNC_MARGIN_MS if until_ms else None
+        self._unreported.update(lost)
         self._metrics.segments_gone_unread += len(lost)
         self._interpreter.note_missing(lost[-1], _END)
         _log.error("%s", gap_message(lost, from_ms, gone.to_ms))

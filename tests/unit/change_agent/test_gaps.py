@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -111,6 +112,88 @@ def test_a_segment_that_went_while_the_agent_was_down_is_a_gap(tmp_path: Path) -
     wait_until(lambda: last.files() == [], "another segment is finished")
     last.stop()
     assert last.gaps == []
+
+
+def _read_a_part(folder: Path, segment_id: int, synced_s: float) -> None:
+    """An agent has read the first part of a segment, which was synced then, and ends. Cassandra removes the segment."""
+    agent = _agent(folder)
+    whole, first = segment_bytes(segment_id, [payloads(2), payloads(4)]), len(segment_bytes(segment_id, [payloads(2)]))
+    agent.segment(segment_id, whole, str(first))
+    _date(agent, segment_id, synced_s)
+    agent.start()
+    wait_until(lambda: agent.stored_now().until_ms > 0, "the first part is read")
+    agent.stop()
+    assert len(agent.published) == 2
+    _remove(agent, segment_id)
+
+
+def _date(agent: StagedAgent, segment_id: int, synced_s: float) -> None:
+    os.utime(agent.cdc_raw / f"CommitLog-7-{segment_id}_cdc.idx", (synced_s, synced_s))
+
+
+@pytest.mark.parametrize("reprocessed", [False, True], ids=["newer segments", "and a file in reprocess"])
+def test_a_gap_begins_before_the_first_lost_change_whatever_is_read_behind_it(
+    tmp_path: Path, reprocessed: bool
+) -> None:
+    """The newer segment is read before the loss is sure; so is what an operator has queued. The start after that, before the gap
+    is reported, finds the same."""
+    hour_ago = time.time() - 3600
+    lost_id = int(hour_ago * 1000) - 10_000
+    _read_a_part(tmp_path, lost_id, hour_ago)
+    content = segment_bytes(lost_id + 5, [payloads(3)])
+    for turn in range(2):
+        agent = _agent(tmp_path)
+        if turn == 0:
+            agent.segment(lost_id + 5, content, str(len(content)))
+            _date(agent, lost_id + 5, time.time() - 20)
+        if reprocessed:
+            (agent.work / "reprocess").mkdir(exist_ok=True)
+            again = segment_bytes(lost_id - 1000 + turn, [payloads(1)])
+            (agent.work / "reprocess" / f"CommitLog-7-{lost_id - 1000 + turn}.log").write_bytes(again)
+        agent.start()
+        wait_until(lambda: len(agent.gaps) == 1, "the gap is found")  # noqa: B023
+        if turn == 0:
+            wait_until(lambda: len(agent.published) == 3 + reprocessed, "the rest is read")  # noqa: B023
+        agent.stop()
+        from_ms = agent.gaps[0].records[0].from_ms
+        assert from_ms is not None and hour_ago - 61 <= from_ms / 1000 <= hour_ago - 59
+    last = _agent(tmp_path)
+    last.start()
+    wait_until(lambda: len(last.gaps) == 1, "the gap is found")
+    last.gaps[0].on_reported()
+    wait_until(lambda: last.stored_now().until_ms > (hour_ago + 3000) * 1000, "the times go on behind it")
+    last.stop()
+
+
+def test_a_gap_begins_before_a_segment_that_could_not_be_read_although_those_behind_it_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading of a completed segment is denied, and it goes. What was read before it was synced two hours ago."""
+    two_hours_ago = time.time() - 7200
+    first_id = int(two_hours_ago * 1000) - 10_000
+    agent = _agent(tmp_path)
+    content = segment_bytes(first_id, [payloads(3)])
+    agent.segment(first_id, content, f"{len(content)}\nCOMPLETED")
+    _date(agent, first_id, two_hours_ago)
+    agent.start()
+    wait_until(lambda: agent.files() == [] and agent.stored_now().until_ms > 0, "the first is finished")
+    opened = Path.open
+
+    def refuse(path: Path, *arguments: object, **options: object) -> object:
+        if path.name == f"CommitLog-7-{first_id + 1}.log" and arguments == ("rb",):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *arguments, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", refuse)
+    agent.segment(first_id + 1, content, f"{len(content)}\nCOMPLETED")
+    content = segment_bytes(first_id + 2, [payloads(2)])
+    agent.segment(first_id + 2, content, str(len(content)))
+    wait_until(lambda: len(agent.published) == 5, "the one behind it is read")
+    _remove(agent, first_id + 1)
+    wait_until(lambda: len(agent.gaps) == 1, "the gap is found")
+    agent.stop()
+    from_ms = agent.gaps[0].records[0].from_ms
+    assert from_ms is not None and from_ms <= two_hours_ago * 1000
 
 
 @pytest.mark.parametrize("set_aside", [False, True], ids=["deleted unread", "set aside"])

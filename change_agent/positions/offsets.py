@@ -112,6 +112,8 @@ class OffsetStore:
             ) from None
         self._generation = 0
         self._next_name = _NAMES[0]
+        self._newest = self.older = StoredPositions()
+        """What a start uses when the newest generation is damaged; empty where there is none, or that is damaged."""
 
     def close(self) -> None:
         """Let another agent use the directory."""
@@ -134,9 +136,10 @@ class OffsetStore:
                     f"{self._directory}: {' and '.join(present)} are damaged; delete them to read every segment again"
                 )
             return StoredPositions()
-        self._generation, positions, name = max(found, key=lambda each: each[0])
+        *others, (self._generation, self._newest, name) = sorted(found, key=lambda each: each[0])
+        self.older = others[0][1] if others else StoredPositions()
         self._next_name = _NAMES[1 - _NAMES.index(name)]
-        return positions
+        return self._newest
 
     def store(self, positions: StoredPositions) -> None:
         """Make the positions durable; when this returns they survive a power loss."""
@@ -150,6 +153,7 @@ class OffsetStore:
         temporary.replace(target)
         sync_directory(self._directory)
         self._generation = generation
+        self._newest, self.older = positions, self._newest
         self._next_name = _NAMES[1 - _NAMES.index(self._next_name)]
 
 

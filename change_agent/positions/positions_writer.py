@@ -32,7 +32,8 @@ class FinishedSegments(Protocol):
 
 
 class PositionsWriter(Stage):
-    """Stores the acknowledged prefix at an interval and once more at the end. A position is stored before a file goes.
+    """Stores the acknowledged prefix at an interval and once more at the end. Before a segment is deleted,
+    both generations have it as finished: a start with a damaged newer one must not take it for lost.
 
     While it cannot be stored (a full disk), no file goes, and it is tried again: a crash then repeats events.
     """
@@ -132,6 +133,8 @@ class PositionsWriter(Stage):
         if positions != self._stored:
             self._store.store(positions)
             self._stored = positions
+        if self._store.older.finished != finished:
+            self._store.store(positions)
         for key in ended:
             self._positions.forget(key)
         self._set_aside -= ended

@@ -264,3 +264,31 @@ def test_a_reason_file_says_what_to_do(tmp_path: Path) -> None:
     assert (told["segment"], told["reason"]) == ("CommitLog-7-1.log", "position 5: broken")
     assert "cdc agent reprocess" in told["what_now"]
     assert not log.exists()
+
+
+@pytest.mark.parametrize("faulty", [False, True], ids=["deleted", "set aside"])
+def test_a_segment_that_went_before_the_newest_positions_were_damaged_is_not_taken_for_lost(
+    tmp_path: Path, faulty: bool
+) -> None:
+    """Nothing was written after it. The generation before says that it may be gone, too."""
+    content = bytearray(segment_bytes(_ID, [payloads(2), payloads(4)]))
+    if faulty:
+        content[len(segment_bytes(_ID, [payloads(3)])) + 25] ^= 1
+    agent = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
+    agent.segment(_ID, bytes(content), str(len(segment_bytes(_ID, [payloads(2)]))))
+    agent.start()
+    wait_until(lambda: len(agent.stored_now().segments) == 1, "the segment is begun")
+    agent.index(_ID, f"{len(content)}\nCOMPLETED")
+    wait_until(lambda: agent.files() == [], "the segment is finished")
+    if faulty:
+        assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").exists()
+    agent.stop()
+    both = [agent.work / name for name in ("positions-a.json", "positions-b.json")]
+    newest = max(both, key=lambda each: json.loads(each.read_bytes().partition(b"\n")[2])["generation"])
+    newest.write_bytes(newest.read_bytes()[:-3])
+    after = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
+    after.start()
+    time.sleep(0.3)
+    after.stop()
+    assert after.gaps == [] and after.metrics.segments_gone_unread == 0
+    assert _ID in after.stored_now().finished

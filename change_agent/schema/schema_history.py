@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ class SchemaHistory:
             for each in definitions:
                 if each.present and (each.table_id not in found or not _is_same(each, found[each.table_id].rows)):
                     each.present = False
-                    each.confirmed_ms = self.confirmed_at_ms
+                    each.confirmed_ms = _unless_to_come(self.confirmed_at_ms)
                     changed.append(each)
         for table_id, rows in found.items():
             if not any(each.present for each in self._definitions[table_id]):
@@ -124,8 +125,9 @@ class SchemaHistory:
 
     def confirm(self, time_ms: int) -> None:
         """The node says that its schema at `time_ms` (since the epoch) is the latest that was added."""
-        self.confirmed_at_ms = max(time_ms, self.confirmed_at_ms)
-        if self.confirmed_at_ms - self._stored_confirmed_ms >= _CONFIRM_INTERVAL_MS:
+        # It may be an earlier time than before: the clock was set back.
+        self.confirmed_at_ms = time_ms
+        if abs(time_ms - self._stored_confirmed_ms) >= _CONFIRM_INTERVAL_MS:
             self._store_confirmed()
 
     def note(self, change: SchemaChange, segment_id: int, position: int) -> bool:
@@ -227,7 +229,8 @@ class SchemaHistory:
         self.places = store.places()
         node_id = store.meta("node_id")
         self.node_id = None if node_id is None else UUID(node_id)
-        self.confirmed_at_ms = self._stored_confirmed_ms = int(store.meta("confirmed_ms") or 0)
+        self._stored_confirmed_ms = int(store.meta("confirmed_ms") or 0)
+        self.confirmed_at_ms = _unless_to_come(self._stored_confirmed_ms)
         self._derive(self._definitions)
 
     def _forget(self) -> None:
@@ -340,6 +343,11 @@ def read_newest_tables(path: Path) -> dict[UUID, TableMetadata]:
     """
     # In the order of time, so that the newest of each stays.
     return {each.table_id: tables_of(each.rows)[each.table_id] for each in read_definitions(path)}
+
+
+def _unless_to_come(time_ms: int) -> int:
+    """0, which is unknown, for a time that a clock gave before it was set back."""
+    return time_ms if time_ms <= time.time_ns() // 1_000_000 else 0
 
 
 def _is_same(definition: Definition, rows: SystemSchema) -> bool:

@@ -76,8 +76,8 @@ class SchemaMoments:
         """The next entries are of the segment with this key, written at or before `latest_ms`; the schema was read at
         `confirmed_ms`. `goes_back`: entries of it that were read before come once more."""
         # The log is read in the order in which it was written. So the latest time of the entries before is the earliest
-        # time of these, unless the reader went back to an earlier segment.
-        is_next = segment_id >= self._read_segment_id and not goes_back
+        # time of these, unless the reader went back to an earlier segment, or the clock was set back.
+        is_next = segment_id >= self._read_segment_id and self._read_until_us <= latest_ms * 1000 and not goes_back
         self._earliest_us = self._read_until_us if is_next else 0
         self._latest_us, self._confirmed_us = latest_ms * 1000, confirmed_ms * 1000
         if segment_id != self._segment_id:

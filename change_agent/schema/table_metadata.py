@@ -118,6 +118,11 @@ class TableMetadataProvider(Stage):
         `reread` asks for all of the schema even when the node says that its version is the same.
         """
         with self._changed:
+            now_ms = time.time_ns() // 1_000_000
+            # The clock may have been set back since: nothing was or will be confirmed for a time to come.
+            time_ms = min(time_ms, now_ms)
+            if self._confirmed_at_ms > now_ms:
+                self._note_confirmed(0)
             if time_ms > self._confirmed_at_ms or reread:
                 self._wanted_at_ms = max(self._wanted_at_ms, time_ms)
                 self._reread_wanted = self._reread_wanted or reread
@@ -220,16 +225,21 @@ class TableMetadataProvider(Stage):
                 self._history.add(read)
                 self.present = frozenset(UUID(str(row["id"])) for row in read.schema["tables"])
                 self.refreshes += 1
-            self._confirmed_at_ms = max(self._confirmed_at_ms, asked_at_ms)
             if read is not None:
                 self._publish()
             self._history.confirm(asked_at_ms)
-            if self._known is not None:
-                self._known = replace(self._known, confirmed_at_ms=self._confirmed_at_ms)
+            self._note_confirmed(asked_at_ms)
+            # Else the node would be asked without a pause after the clock was set back.
+            self._wanted_at_ms = min(self._wanted_at_ms, time.time_ns() // 1_000_000)
             if reread:
                 self._reread_wanted = False
             self._schema_version = version
             self._changed.notify_all()
+
+    def _note_confirmed(self, time_ms: int) -> None:
+        self._confirmed_at_ms = time_ms
+        if self._known is not None:
+            self._known = replace(self._known, confirmed_at_ms=time_ms)
 
 
 def _replication(schema: SystemSchema) -> dict[str, dict[str, str]]:

@@ -130,6 +130,14 @@ def test_a_segment_that_could_not_be_read_is_not_behind_itself() -> None:
     assert moments.is_published()
 
 
+def test_a_segment_that_was_written_while_the_clock_was_ahead_says_nothing_about_the_next() -> None:
+    """The node's clock was set back between them."""
+    moments = _Moments()
+    moments.read(7, 5000)
+    moments.begin(8, 300)
+    assert moments.is_published()
+
+
 class _TurnedOff(MemoryTables):
     """`cdc` of the table was turned off then, for good."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from change_agent.schema.node_connection import LocalState, Node, NodeConnection
 from change_agent.schema.schema_history import NodeSchema, SchemaHistory
+from change_agent.schema.schema_store import read_definitions
 from change_agent.schema.table_metadata import KnownTables, TableMetadataProvider
 from tests.topics.events_topic import wait_until
 
@@ -23,11 +24,13 @@ class _Answers(NodeConnection):
     def __init__(self) -> None:
         super().__init__(contact_points=[], port=0, username=None, password=None)
         self._altered = False
+        self.asked = 0
 
     def alter(self) -> None:
         self._altered = True
 
     def local(self) -> LocalState:
+        self.asked += 1
         return LocalState(UUID(int=self._altered), {})
 
     def read_schema(self) -> NodeSchema:
@@ -94,3 +97,34 @@ def test_what_cannot_be_stored_is_not_confirmed(
     wait_until(lambda: _now(provider) is not None, "there is room again", 10)
     after = provider.known
     assert after is not None and after.tables[_TABLE].cdc
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["while it runs", "between two runs"])
+def test_after_a_clock_that_was_ahead_the_node_is_asked_as_ever(
+    node: _Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: bool
+) -> None:
+    """A day ahead, then right: a definition of before is not taken for today's, nor for that of the day to come."""
+    real, ahead_ns = time.time_ns, 86_400 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: real() + ahead_ns)
+    provider = TableMetadataProvider(node, SchemaHistory(tmp_path), 10.0)
+    provider.start()
+    known = _now(provider)
+    assert known is not None and not known.tables[_TABLE].cdc
+    if restart:
+        provider.stop()
+        provider = TableMetadataProvider(node, SchemaHistory(tmp_path), 10.0)
+    node.alter()
+    ahead_ns = 0
+    if restart:
+        provider.start()
+    known = _now(provider)
+    assert known is not None and known.tables[_TABLE].cdc
+    assert known.confirmed_at_ms <= real() // 10**6
+    [gone] = [each for each in read_definitions(tmp_path / "schema.sqlite") if not each.present]
+    assert gone.confirmed_ms <= real() // 10**6
+    asked = node.asked
+    time.sleep(0.3)
+    assert node.asked <= asked + 1
+    known = provider.as_of((real() + 86_400 * 10**9) // 10**6, 5.0)
+    assert known is not None
+    provider.stop()

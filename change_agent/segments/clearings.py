@@ -219,13 +219,14 @@ class Clearings:
         due = [
             (table_id, each)
             for table_id, each in self._pending.items()
-            if now >= each.due_at
-            and (each.state is _State.REPEATED or now > each.found_at + _PATIENCE_S or _is_passed(each, log))
+            if each.state is _State.FOUND
+            and now >= each.due_at
+            and (now > each.found_at + _PATIENCE_S or _is_passed(each, log))
         ]
         if due and not self._wait_for_events() and self._stopping.is_set():
             raise StoppedError
         for table_id, each in due:
-            if each.state is _State.FOUND and not self._publish_due(table_id, each, log, read_again):
+            if not self._publish_due(table_id, each, log, read_again):
                 return
         self._finish_repeated()
 
@@ -241,8 +242,14 @@ class Clearings:
         return True
 
     def _finish_repeated(self) -> None:
-        """A crash before the broker has the events behind a truncation repeats the truncation and them."""
-        repeated = [table_id for table_id, each in self._pending.items() if each.state is _State.REPEATED]
+        """A crash before the broker has the events behind a truncation repeats the truncation and them.
+
+        One whose events do not come to the broker must not hold the reader up in every pass.
+        """
+        now = time.monotonic()
+        repeated = [
+            table_id for table_id, each in self._pending.items() if each.state is _State.REPEATED and now >= each.due_at
+        ]
         if not repeated:
             return
         if self._wait_for_events():

@@ -224,3 +224,30 @@ def test_a_drop_of_many_tables_waits_for_the_broker_once(
     wait_until(lambda: len(topics.sent) == _PARTITIONS * len(names), "the refused one, too")
     agent.positions.acknowledge(tracked_entries(agent.published), 6, sum(each.size for each in agent.published))
     agent.stop()
+
+
+def test_events_behind_a_late_truncation_that_wait_for_a_topic_hold_the_reader_up_ever_more_rarely(
+    tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another table's topic cannot be used. The truncation is stored in the end."""
+    topics = _ClearingTopics()
+    agent = _start(tmp_path, tables, topics)
+    whole, first = _sections()
+    agent.segment(_ID, whole, str(len(whole)))
+    wait_until(lambda: len(agent.published) == 6, "all is read")
+    waits: list[float] = []
+    is_empty = False
+
+    def wait_until_empty(timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        return is_empty
+
+    monkeypatch.setattr(agent.positions, "wait_until_empty", wait_until_empty)
+    tables.truncations = {_table_of(4): Truncation(_ID, first, 1_000)}
+    wait_until(lambda: bool(topics.sent), "it is published", 20)
+    time.sleep(1.0)
+    # Before and behind the truncation, then after one second, and after two.
+    assert len(waits) <= 4
+    is_empty = True
+    wait_until(lambda: f'"{_table_of(4)}": [' in (agent.work / "clearings.json").read_text(), "it is stored", 10)
+    _end_segment(agent, whole)

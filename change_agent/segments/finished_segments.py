@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Final
 
 from change_agent.archive.archiving import Archiving
@@ -33,6 +34,8 @@ class FinishedSegmentFiles:
         self._parked: Final = parked
         self._metrics: Final = metrics
         self._archiving: Final = archiving
+        # Archived segments that could not be deleted yet.
+        self._archived: Final[set[Path]] = set()
         follower.ask_for_set_aside(archiver.is_set_aside)
 
     def let_go(self, finished: SegmentIds, faulty: Mapping[SegmentKey, str]) -> frozenset[SegmentKey]:
@@ -46,6 +49,8 @@ class FinishedSegmentFiles:
             if key in finished:
                 if not self._is_parked(segment) and self._is_kept_elsewhere(segment):
                     self._metrics.segments_deleted += self._archiver.delete(segment.path)
+                    if not segment.path.exists():
+                        self._archived.discard(segment.path)
             elif key in faulty and self._archiver.set_aside(segment.path, faulty[key]):
                 self._metrics.segments_set_aside += 1
                 set_aside.add(key)
@@ -67,7 +72,11 @@ class FinishedSegmentFiles:
         """
         if self._archiving is None or (segment.is_read_again and not segment.is_spilled):
             return True
+        if segment.path in self._archived:
+            return True
         archived = self._archiving.is_archived(segment.path)
+        if archived:
+            self._archived.add(segment.path)
         self._metrics.segments_archived += archived
         self._metrics.archive_failures = self._archiving.failures
         return archived

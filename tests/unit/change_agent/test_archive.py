@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -208,6 +210,37 @@ def test_a_failing_archive_deletes_nothing_and_goes_on_when_it_works_again(
     assert len(list((tmp_path / "archive" / _NODE).iterdir())) == 3
     [error] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert "cannot be archived (" in error and "it is not deleted, trying again" in error
+
+
+def test_an_archived_segment_that_cannot_be_deleted_is_archived_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder may not be written just now: deleting is tried again, and the archive is left alone."""
+    stored: list[str] = []
+
+    class Archive(SegmentArchive):
+        def store(self, log: Path, node_id: str) -> None:
+            stored.append(log.name)
+            super().store(log, node_id)
+
+    unlink, denied = Path.unlink, 0
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        nonlocal denied
+        if path.parent.name == "cdc_raw" and denied < 30:
+            denied += 1
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    archiving = Archiving(Archive(str(tmp_path / "archive"), "zstd"), lambda: _NODE, lambda: None)
+    agent = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()), archiving=archiving)
+    agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), "9\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: agent.files() == [], "the segment is deleted", 20)
+    agent.stop()
+    assert denied == 30
+    assert stored == [f"CommitLog-7-{_ID}.log"] and agent.metrics.segments_archived == 1
 
 
 def test_a_segment_that_was_set_aside_is_published_again_by_reprocess(tmp_path: Path) -> None:

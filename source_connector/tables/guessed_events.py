@@ -132,14 +132,24 @@ class GuessedStaticTask(RowTask):
     marker and every row that is there after it, which is right for both.
     """
 
+    def start(self) -> None:
+        """Read the static row. Where no static column is published, none can show which it is."""
+        if self.owner.projection.static_selection.value_columns:
+            super().start()
+        else:
+            self._start_deletion()
+
     def on_rows(self, rows: Rows) -> None:
         """Publish the static row, or continue with the partition."""
-        newest = self.work.newest
-        event = newest.event
         row = rows.rows[0] if rows.rows else None
         writetimes = {} if row is None else self._selection.writetimes_us(row)
-        if event.writetime_us in writetimes.values():
+        if self.work.newest.event.writetime_us in writetimes.values():
             super().on_rows(rows)
-            return
+        else:
+            self._start_deletion()
+
+    def _start_deletion(self) -> None:
+        newest = self.work.newest
+        event = newest.event
         deletion = event._replace(kind=MutationKind.PARTITION_DELETION, deletion_time_us=event.writetime_us, columns=())
         ScopeTask(self.work.with_newest(PendingEvent(deletion, newest.message)), self.owner).start()

@@ -16,9 +16,10 @@ from schemas.truncation import Truncation
 from source_connector.data_format import DataFormat
 from source_connector.encoding.projection import Projection
 from source_connector.errors import FetchError
+from source_connector.events.datastax_events import DataStaxEvent
 from source_connector.events.dead_letter_writer import DeadLetterWriter
 from source_connector.events.dead_letters import DeadLetter
-from source_connector.events.events_message import EventsMessage, UnreadableMessage
+from source_connector.events.events_message import DataStaxMessage, EventsMessage, RawMessage, UnreadableMessage
 from source_connector.events.expiry_topics import ExpiryTopics
 from source_connector.events.mutation_cache import MutationCache
 from source_connector.host.host_connection import HostConnection
@@ -141,7 +142,7 @@ class _Origin:
     def __init__(self, neighbours: Neighbours) -> None:
         self._neighbours = neighbours
 
-    def settled(self, message: EventsMessage | UnreadableMessage, events: int) -> None:
+    def settled(self, message: EventsMessage | DataStaxMessage | UnreadableMessage, events: int) -> None:
         message.unsettled -= events
         self._neighbours.settled.append(events)
 
@@ -157,10 +158,12 @@ class Case:
         range_deletions: bool = True,
         hidden: HiddenColumns | None = None,
         publishes_expiry: bool = False,
+        current: TableMetadata | None = None,
     ) -> None:
         self.now = 0.0
         monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: self.now)
         self.around = Neighbours()
+        self.around.current = current or self.around.current
         self.timers = Timers()
         self.outbox = Outbox(cast("HostConnection", self.around))
         self.metrics = Metrics()
@@ -216,6 +219,19 @@ class Case:
         origin = _Origin(self.around)
         message = EventsMessage(identity=b"", message_id=message_id, content=content, topic="events", origin=origin)
         self.line.receive(message)
+        self.line.work()
+
+    def receive_guess(self, event: DataStaxEvent) -> None:
+        """An event of a DataStax agent, and the look at the schema that it waits for."""
+        message_id: Any = "(1,2,3,4)"
+        self.line.receive(
+            DataStaxMessage(
+                identity=b"", message_id=message_id, topic="events", event=event, raw=RawMessage(data=b""),
+                origin=_Origin(self.around),
+            )
+        )  # fmt: skip
+        self.line.work()
+        self.timers.run_due()
         self.line.work()
 
     def answer(self, outcome: RawRow | Exception | None, key: int = 1) -> None:

@@ -9,11 +9,12 @@ import pytest
 from schemas.hidden_columns import ColumnPattern, HiddenColumns, Hiding
 from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationKind, RangeBounds, decode_events
 from source_connector.errors import FetchError
+from source_connector.events.datastax_events import DataStaxEvent
 from source_connector.host.host_protocol import SchemaRefused, SchemaTaken
 from source_connector.rows.read_request import RawRow, Rows
 from source_connector.tables.data_partitions import PartitionsAdded
 from source_connector.tables.newest_schema import NewestSchemaAnswer
-from tests.unit.source_connector.events import event, int32, read_at
+from tests.unit.source_connector.events import NODE, event, int32, read_at, table
 from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, UNFORESEEN, UNWRITABLE, Case
 
 
@@ -364,6 +365,28 @@ def test_log_lines_have_no_key_where_it_is_hidden(
     told = "\n".join([letter.reason, *(each.getMessage() for each in caplog.records)])
     assert "7:100: row (hidden) of ks.t cannot be converted" in told and "goes to the dead-letter topic" in told
     assert int32(0x5EC7E7).hex() not in told and poison.key.hex() not in told
+
+
+@pytest.mark.parametrize("dropped", [["ks.t.s"], []], ids=["dropped", "published"])
+def test_a_partition_delete_of_a_datastax_agent_has_a_marker(
+    monkeypatch: pytest.MonkeyPatch, dropped: list[str]
+) -> None:
+    """Where no static column is published, no read of one shows that it is not a static write."""
+    hidden = HiddenColumns(patterns=[ColumnPattern.parse(Hiding.DROP, each) for each in dropped]) if dropped else None
+    case = Case(monkeypatch, hidden=hidden, current=table(clustering_key=("c",), static=("s",), table_id=OLD))
+    case.receive_guess(
+        DataStaxEvent(
+            key={"pk": 1, "c": None}, digest=16 * b"d", node_id=NODE, segment_id=1, position=2, writetime_us=10
+        )
+    )
+    if not dropped:
+        case.answer(None)
+    case.taken(1)
+    assert (case.counters["records_published"], case.around.settled) == (1, [])
+    (page,) = case.around.reads
+    assert page.request.kind is MutationKind.PARTITION_DELETION
+    case.answer(None)
+    assert case.around.settled == [1]
 
 
 EXPIRING: RawRow = (int32(5), (10).to_bytes(8, "big"), int32(4), read_at(601))

@@ -27,6 +27,7 @@ _STANDSTILL_S: Final = 5.0
 _PART_OF_THE_ROW: Final = (
     names.KIND,
     names.TABLE_ID,
+    names.TABLE_GENERATION,
     names.EXPIRES_AT,
     names.COLUMNS_EXPIRE_AT,
     names.CELLS_EXPIRE_AT,

@@ -11,13 +11,15 @@ def record(value: bytes | None = b"v", key: bytes = b"k", **properties: str) -> 
 
 
 def test_only_the_last_acknowledged_row_of_a_key_is_held() -> None:
-    """Another value, another key, a deletion, another expiry: each is a change; another write time alone is none."""
+    """Another value, another key, a deletion, another expiry, another life of the table: each is a change; another write time is none."""
     rows = LastRows(10)
     assert not rows.holds(record())
     rows.is_published(record(writetime="1"))
     assert rows.holds(record(writetime="2", segpos="3"))
     others = [record(b"w"), record(key=b"l"), record(None), record(b""), record(expires_at="9"), record(kind="x")]
     assert not any(map(rows.holds, others))
+    next_lives = [record(table_id="2"), record(table_generation="2")]
+    assert not any(map(rows.holds, next_lives))
     rows.is_on_its_way(record(b"w"))
     assert not rows.holds(record())
     rows.is_published(record(None))

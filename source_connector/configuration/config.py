@@ -24,7 +24,13 @@ from source_connector.configuration.datastax_options import known_name, take_out
 from source_connector.configuration.hidden_options import HASH_KEY, column_patterns, hidden_problems
 from source_connector.configuration.private_files import is_content, is_readable_content
 from source_connector.configuration.secret_options import FILE_OPTIONS, SECRET_OPTIONS, take_secrets
-from source_connector.configuration.table_selection import TablePlace, TableSelection, is_table_name, is_template
+from source_connector.configuration.table_selection import (
+    TablePlace,
+    TableSelection,
+    is_table_name,
+    is_template,
+    main_topic,
+)
 from source_connector.data_format import DataFormat
 
 __all__ = ["ConsistencyName", "SourceConfig", "flattened", "hidden_columns_of"]
@@ -227,11 +233,11 @@ class SourceConfig(BaseModel):
         """The full name of the topic for what cannot be published: one for all sources of the events' namespace."""
         if self.dead_letters_name:
             return full_topic_name(self.dead_letters_name)
-        return dead_letters_topic(self.topics[0])
+        return dead_letters_topic(main_topic(self.topics))
 
     @property
     def changes_topic(self) -> str:
-        """The full name of the topic for changes of the table's definition, by default beside the first events topic.
+        """The full name of the topic for changes of the table's definition, by default beside the main events topic.
 
         Empty when they are not wanted.
         """
@@ -240,8 +246,8 @@ class SourceConfig(BaseModel):
         if self.schema_changes_topic:
             return full_topic_name(self.schema_changes_topic)
         if self.tables and self.events_topics:
-            return schema_changes_topic(self.topics[0], "{keyspace}", "{table}")
-        return schema_changes_topic(self.topics[0], self.keyspace, self.table)
+            return schema_changes_topic(main_topic(self.topics), "{keyspace}", "{table}")
+        return schema_changes_topic(main_topic(self.topics), self.keyspace, self.table)
 
 
 # Option -> name in the host's OPEN document, which serves as its default.

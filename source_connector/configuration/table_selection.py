@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schemas.topics import expiry_topic, full_topic_name
+from schemas.topics import DEFAULT_EVENTS_PREFIX, expiry_topic, full_topic_name
 
-__all__ = ["TablePlace", "TableSelection", "is_pattern", "is_table_name", "is_template"]
+__all__ = ["TablePlace", "TableSelection", "is_pattern", "is_table_name", "is_template", "main_topic"]
 
 _SYSTEM: Final = ("system", "system_schema", "system_auth", "system_distributed", "system_traces", "system_views")
+_OUR_PREFIX: Final = DEFAULT_EVENTS_PREFIX.rpartition("/")[2]
+_DATASTAX_PREFIX: Final = "events-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class TablePlace:
     @property
     def expiry_topic(self) -> str:
         """The topic where its rows wait for their expiry."""
-        return expiry_topic(self.events_topics[0], self.keyspace, self.table)
+        return expiry_topic(main_topic(self.events_topics), self.keyspace, self.table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,21 @@ class TableSelection:
             events_topics=tuple(full_topic_name(each.format(**names)) for each in self.events_templates),
             destination=full_topic_name(self.destination_template.format(**names)),
         )
+
+
+def main_topic(events_topics: Sequence[str]) -> str:
+    """The events topic beside which the connector has its own topics: the first one that our agents write, as far as names tell.
+
+    So they stay the same when a migration ends and the topic of DataStax's agents is removed.
+    """
+    return min(events_topics, key=_rank)
+
+
+def _rank(topic: str) -> int:
+    name = topic.rpartition("/")[2]
+    if name.startswith(_OUR_PREFIX):
+        return 0
+    return 2 if name.startswith(_DATASTAX_PREFIX) else 1
 
 
 def is_pattern(entry: str) -> bool:

@@ -78,6 +78,35 @@ def test_events_topics_may_be_one_or_several(given: object, topics: tuple[str, .
     assert config(events={"topic": given}).topics == topics
 
 
+@pytest.mark.parametrize("tables", [{"keyspace": "ks", "table": "t"}, {"tables": "ks.t"}], ids=["one", "templates"])
+@pytest.mark.parametrize(
+    ("events", "prefix"),
+    [
+        (["cdc-events-", "events-"], "public/default/cdc-events-"),
+        (["events-", "cdc-events-"], "public/default/cdc-events-"),
+        (["a/b/dse-", "x/y/cdc-events-"], "x/y/cdc-events-"),
+        (["events-", "x/y/ours-", "more-"], "x/y/ours-"),
+        (["x/y/events-"], "x/y/events-"),
+    ],
+)
+def test_topics_of_the_connector_are_beside_those_of_our_agents(
+    tables: dict[str, str], events: list[str], prefix: str
+) -> None:
+    """Their names do not change when the topic of DataStax's agents is removed from the list."""
+    names = "{keyspace}.{table}" if "tables" in tables else "ks.t"
+    given = {
+        "contactPoints": "c",
+        "loadBalancing.localDc": "dc1",
+        **tables,
+        "events.topic": [f"{each}{names}" for each in events],
+    }
+    found, _ = SourceConfig.from_mapping(given, {"getServiceUrl": "pulsar://broker:6650"})
+    (place,) = found.selection.named()
+    assert found.changes_topic == f"persistent://{prefix}schema-changes"
+    assert place.expiry_topic == f"persistent://{prefix}expiry-ks.t"
+    assert found.dead_letters_topic == f"persistent://{prefix.rpartition('/')[0]}/cdc-dead-letters"
+
+
 def test_numbers_may_be_text_and_come_as_floats() -> None:
     """Pulsar's JSON knows one kind of number."""
     assert config(port="9043").port == 9043

@@ -136,14 +136,14 @@ final class ChildProcess {
         return new ArrayDeque<>();
     }
 
-    /** A producer that is made registers its schema, or tells why it cannot; a topic that is slow holds up no other. */
+    /** A producer that is made registers its schema, or tells why it cannot, with the class; a topic that is slow holds up no other. */
     private void register(Frames.SchemaFrame frame) {
         Schema<Object> schema = DataSchema.of(frame);
         String topic = frame.topic().isEmpty() ? context.getOutputTopic() : frame.topic();
         context.getPulsarClient().newProducer(schema).topic(topic).createAsync().thenCompose(Producer::closeAsync)
                 .thenRun(() -> destinations.put(frame.id(), new Destination(schema, frame.topic())))
                 .handle((done, e) -> outgoing.add(e == null ? Frames.answer(Frames.Type.TAKEN, frame.id(), "")
-                        : Frames.answer(Frames.Type.REFUSED, frame.id(), "" + e.getCause().getMessage())));
+                        : Frames.answer(Frames.Type.REFUSED, frame.id(), "" + e.getCause())));
     }
 
     private void put(Object next) throws InterruptedException {

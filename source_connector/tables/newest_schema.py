@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 import struct
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from runtime.backoff import Backoff
 from runtime.notices import Notices
 from source_connector.events.pulsar_access import PulsarConnection, schema_bytes
 from source_connector.host.record import DataSchema
@@ -22,6 +24,9 @@ __all__ = ["NewestSchemaAnswer", "NewestSchemas", "marked"]
 
 _log = logging.getLogger(__name__)
 
+_BACKOFF: Final = Backoff(1, 10.0)
+_PATIENCE_S: Final = 45.0
+"""Ends, with the last question, before the registration asks again by itself."""
 _MARK: Final = "cql_registration"
 
 
@@ -50,20 +55,29 @@ class NewestSchemas:
         self._notices = Notices(_log)
 
     def check(self, schema: DataSchema) -> None:
-        """Answered by `post`. Where the registry does not answer, the schema counts as its newest one."""
+        """Answered by `post`. Where the registry does not answer for long, the schema counts as its newest one."""
         threading.Thread(target=self._check, args=(schema,), name="newest-schema", daemon=True).start()
 
     def _check(self, schema: DataSchema) -> None:
+        self._post(NewestSchemaAnswer(schema_id=schema.schema_id, is_newest=self._is_newest(schema)))
+
+    def _is_newest(self, schema: DataSchema) -> bool:
         import pulsar
 
+        lasting = (pulsar.AuthorizationError, pulsar.AuthenticationError, pulsar.AlreadyClosed)
         topic = schema.topic or self._output_topic
-        is_newest = True
-        try:
-            is_newest = schema_bytes(self._connection.client(), topic) == _registered(schema)
-        except pulsar.PulsarException as error:
-            text = f"{topic}: its newest schema cannot be read: {error}"
-            self._notices.say(topic, text, self._connection.hint)
-        self._post(NewestSchemaAnswer(schema_id=schema.schema_id, is_newest=is_newest))
+        failures, ends_at = 0, time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return schema_bytes(self._connection.client(), topic) == _registered(schema)
+            except pulsar.PulsarException as error:
+                text = f"{topic}: its newest schema cannot be read: {error}"
+                self._notices.say(topic, text, self._connection.hint)
+                failures += 1
+                pause_s = _BACKOFF.pause_s(failures)
+                if isinstance(error, lasting) or time.monotonic() + pause_s > ends_at:
+                    return True
+            time.sleep(pause_s)
 
 
 def _registered(schema: DataSchema) -> bytes:

@@ -6,6 +6,7 @@ tried again with growing pauses, because an operator may change the topic's comp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,14 @@ _BACKOFF: Final = Backoff(1, 30.0)
 _MOST_MARKS: Final = 100
 _ANSWER_S: Final = 90.0
 """Longer than the host and Pulsar's clients take for an answer, or for a failure."""
+
+_OF_REGISTRY: Final = (
+    "set the topic's or namespace's schema compatibility strategy to one that allows the change, or use another "
+    "destination topic"
+)
+_OF_BROKER: Final = "check that the broker runs, that the topic exists, and that the source's role may produce to it"
+# The class of the Java client's exception, or the broker's word.
+_REGISTRYS_OWN: Final = re.compile(r"incompatible\s?schema", re.IGNORECASE)
 
 
 class SchemaRegistration:
@@ -83,7 +92,8 @@ class SchemaRegistration:
                 self.is_taken = True
             return
         self.is_taken = False
-        if self._is_marking and self._mark:
+        is_registrys_own = _REGISTRYS_OWN.search(answer.reason) is not None
+        if self._is_marking and self._mark and is_registrys_own:
             self._use_older_version(table, answer.reason)
             return
         self._refusals += 1
@@ -92,8 +102,7 @@ class SchemaRegistration:
         self._notices.say(
             "registry",
             f"{table} is parked, its events wait: the data topic does not take the table's schema "
-            f"({' '.join(answer.reason.split())}); set the topic's or namespace's schema compatibility strategy to "
-            f"one that allows the change, or use another destination topic; next attempt in {pause_s:.1f} s",
+            f"({' '.join(answer.reason.split())}); {_OF_REGISTRY if is_registrys_own else _OF_BROKER}; next attempt in {pause_s:.1f} s",
         )
         self._timers.after(pause_s, partial(self._again, schema, question))
 

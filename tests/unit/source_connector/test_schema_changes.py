@@ -6,9 +6,13 @@ import json
 import logging
 import time
 from dataclasses import replace
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import cast
 from uuid import UUID
 
 import fastavro
+import pulsar
 import pytest
 
 from runtime.notices import Notices
@@ -16,9 +20,11 @@ from schemas.cql_type import NativeType, UserType
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from schemas.topics import schema_changes_topic
 from source_connector.data_format import DataFormat
+from source_connector.events.pulsar_access import PulsarConnection
 from source_connector.host.host_protocol import SchemaRefused, SchemaTaken, encode_schema
 from source_connector.host.record import DataSchema
-from source_connector.tables.newest_schema import NewestSchemaAnswer
+from source_connector.tables import newest_schema
+from source_connector.tables.newest_schema import NewestSchemaAnswer, NewestSchemas
 from source_connector.tables.schema_changes import SCHEMA_CHANGE_SCHEMA
 from source_connector.tables.schema_registration import SchemaRegistration
 from source_connector.tables.table_definition import changes_between, definition_of
@@ -229,6 +235,78 @@ def test_where_no_mark_is_taken_the_older_version_serves(caplog: pytest.LogCaptu
     assert not registry.registration.is_taken
     registry.take(2, is_newest=False)
     assert registry.registration.is_taken and registry.sent[-1] == encode_schema(_schema(2))
+
+
+def test_a_marked_schema_is_asked_for_again_after_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that is away for a moment has refused nothing: records by the older version would hide a column."""
+    registry = Registry()
+    registry.registration.announce(_schema(1))
+    registry.take(1, is_newest=False)
+    marked = encode_schema(replace(_schema(1), value_schema='{"doc":"1","cql_registration":1}'))
+    for known in (2, 3):  # at the first question, and behind a record that was refused
+        registry.registration.answered(
+            SchemaRefused(1, "org.apache.pulsar.client.api.PulsarClientException$TimeoutException: 30 s"), "ks.t"
+        )
+        assert registry.registration.is_refused and not registry.registration.is_taken
+        registry.run_timers()
+        assert registry.sent[known:] == [marked]
+        registry.take(1)
+        assert registry.registration.is_taken and not registry.registration.is_refused
+        registry.timers._heap.clear()
+    assert "$TimeoutException: 30 s); check that the broker runs" in caplog.text
+    registry.registration.answered(
+        SchemaRefused(1, "org.apache.pulsar.client.api.PulsarClientException$IncompatibleSchemaException: no"), "ks.t"
+    )
+    assert registry.sent[4:] == [encode_schema(_schema(1))]
+
+
+class Newest:
+    """A connection whose registry does not answer a number of times."""
+
+    hint = None
+
+    def __init__(self, failures: int, error: Exception) -> None:
+        self._failures = failures
+        self._error = error
+        self._client = self
+
+    def client(self) -> Newest:
+        return self
+
+    def get_schema_info(self, topic: str, version: int) -> Newest:
+        self._failures -= 1
+        if self._failures >= 0:
+            raise self._error
+        return self
+
+    def schema(self) -> str:
+        return "another"
+
+
+@pytest.mark.parametrize(
+    ("failures", "error", "is_newest"),
+    [
+        (3, pulsar.ConnectError(""), False),
+        (3, pulsar.Timeout(""), False),
+        (99, pulsar.Timeout(""), True),
+        (1, pulsar.AuthorizationError(""), True),
+    ],
+)
+def test_a_registry_that_does_not_answer_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, failures: int, error: Exception, is_newest: bool
+) -> None:
+    """For less than a minute. A schema of which nothing is known then counts as the newest one."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(newest_schema, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    answers: SimpleQueue[NewestSchemaAnswer] = SimpleQueue()
+    connection = cast("PulsarConnection", Newest(failures, error))
+    NewestSchemas(connection, "data", answers.put).check(_schema(1))
+    assert answers.get(timeout=10) == NewestSchemaAnswer(schema_id=1, is_newest=is_newest)
+    assert now[0] < 60
 
 
 def test_a_refused_schema_is_given_up_for_a_newer_one() -> None:

@@ -92,11 +92,13 @@ def resend_letters(service_url: str, topic: str, auth_plugin: str, auth_params: 
     """
     options = _options(service_url, auth_plugin, auth_params, trust_certs)
     count = 0
-    with closing(resend(options, full_topic_name(topic))) as letters:
-        for letter in letters:
-            click.echo(json.dumps(_as_object(letter), ensure_ascii=False))
-            count += 1
-    click.echo(f"{count} sent again", err=True)
+    try:
+        with closing(resend(options, full_topic_name(topic))) as letters:
+            for letter in letters:
+                click.echo(json.dumps(_as_object(letter), ensure_ascii=False))
+                count += 1
+    finally:
+        click.echo(f"{count} sent again", err=True)
 
 
 @connector.command(name="expiries")

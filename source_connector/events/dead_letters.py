@@ -35,6 +35,7 @@ _BUSY_PAUSE_S: Final = 0.2
 _MOST_OTHERS: Final = 1_000
 # A reason may quote a whole value.
 _LONGEST_REASON: Final = 2_000
+_MOST_NAMES: Final = 20
 # Before the names of the properties that a DataStax agent's message had.
 _OWN: Final = "message."
 
@@ -145,38 +146,86 @@ class DeadLetter:
 
 
 def dead_letters(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, None]:
-    """All dead letters that were not sent again, oldest first; nothing is changed. Raises DeadLettersError."""
+    """All dead letters that were not sent again, oldest first; nothing is changed.
+
+    Raises DeadLettersError, and does so behind the letters for other messages among them.
+    """
+    left = _Left(topic)
     with _Reading(options, topic) as reading:
         for message in reading.messages():
-            yield DeadLetter.from_message(message.data(), message.properties())
+            letter = left.letter_of(message)
+            if letter is not None:
+                yield letter
+    left.report()
 
 
 def resend(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, None]:
     """Send all dead letters to their events topics again; each is yielded when the broker has it.
 
     A dead letter leaves the dead-letter topic then, and not before. Raises DeadLettersError, and does so behind the others for
-    letters that hold too little of their message.
+    letters that hold too little of their message, for those that their topics do not take, and for other messages.
     """
-    cut: list[str] = []
+    left = _Left(topic)
     with _Reading(options, topic) as reading:
-        producers: dict[tuple[str, int | None], pulsar.Producer] = {}
         for message in reading.messages():
-            letter = DeadLetter.from_message(message.data(), message.properties())
-            if letter.cut:
-                cut.append(f"{letter.topic} {letter.message_id}")
+            letter = left.letter_of(message)
+            if letter is None:
                 continue
-            place = letter.topic, letter.schema_version
-            if place not in producers:
-                producers[place] = reading.producer(letter)
-            key = letter.message_key or None
-            producers[place].send(letter.data, partition_key=key, properties=dict(letter.message_properties))
+            if letter.cut:
+                left.cut.append(f"{letter.topic} {letter.message_id}")
+                continue
+            try:
+                reading.send(letter)
+            except pulsar.PulsarException as error:
+                left.refused.append(f"{letter.topic} {letter.message_id} ({error})")
+                continue
             reading.acknowledge(message)
             yield letter
-    if cut:
-        raise DeadLettersError(
-            f"{topic}: {len(cut)} dead letters were not sent again and stay, because their messages were too large to be kept "
-            f"whole (the property 'cut' names what is missing); write their rows again: {', '.join(cut)}"
-        )
+    left.report()
+
+
+@dataclass(slots=True)
+class _Left:
+    """What stays on the dead-letter topic, for the error at the end."""
+
+    topic: str
+    cut: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+
+    def letter_of(self, message: pulsar.Message) -> DeadLetter | None:
+        """None for a message that is not a dead letter: somebody wrote it here by hand."""
+        if _is_letter(message.properties()):
+            return DeadLetter.from_message(message.data(), message.properties())
+        self.foreign.append(str(message.message_id()))
+        return None
+
+    def report(self) -> None:
+        """Raises DeadLettersError if anything stays."""
+        problems = []
+        if self.cut:
+            problems.append(
+                f"{len(self.cut)} dead letters were not sent again and stay, because their messages were too large to be kept "
+                f"whole (the property 'cut' names what is missing); write their rows again: {', '.join(self.cut)}"
+            )
+        if self.refused:
+            problems.append(
+                f"{len(self.refused)} dead letters were not sent again and stay, because their topics do not take them; "
+                f"mend the topics, then resend: {_first(self.refused)}"
+            )
+        if self.foreign:
+            problems.append(
+                f"{len(self.foreign)} messages without the property 'topic' are not dead letters and stay; when no dead letter "
+                f"is left, `pulsar-admin topics clear-backlog --subscription {RESEND_SUBSCRIPTION} {self.topic}` removes "
+                f"them: {_first(self.foreign)}"
+            )
+        if problems:
+            raise DeadLettersError(f"{self.topic}: {'; '.join(problems)}")
+
+
+def _first(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _is_letter(properties: Mapping[str, str]) -> bool:
@@ -190,6 +239,8 @@ class _Reading:
         self._topic = topic
         self._client = new_client(options)
         self._consumer: pulsar.Consumer | None = None
+        self._producers: dict[tuple[str, int | None], pulsar.Producer] = {}
+        self._refusals: dict[tuple[str, int | None], pulsar.PulsarException] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -267,7 +318,23 @@ class _Reading:
         assert self._consumer is not None
         self._consumer.acknowledge(message)
 
-    def producer(self, letter: DeadLetter) -> pulsar.Producer:
+    def send(self, letter: DeadLetter) -> None:
+        """To its events topic. Raises pulsar.PulsarException, at once for a topic that has not taken an earlier letter."""
+        place = letter.topic, letter.schema_version
+        if place in self._refusals:
+            raise self._refusals[place]
+        try:
+            if place not in self._producers:
+                self._producers[place] = self._producer(letter)
+            key, properties = letter.message_key or None, dict(letter.message_properties)
+            self._producers[place].send(letter.data, partition_key=key, properties=properties)
+        except pulsar.MessageTooBig:  # others of the topic may be smaller
+            raise
+        except pulsar.PulsarException as error:
+            self._refusals[place] = error
+            raise
+
+    def _producer(self, letter: DeadLetter) -> pulsar.Producer:
         """A producer that writes bytes as the letter's writer did."""
         if letter.message_key:  # key and value stand apart there, and a message without a version is read by the latest
             return new_producer(self._client, letter.topic)

@@ -17,6 +17,7 @@ from source_connector.events.pulsar_access import PulsarOptions
 OPTIONS = PulsarOptions(service_url="pulsar://broker:6650")
 LETTER = DeadLetter(topic="events", message_id="1", reason="why", data=b"x").properties
 OTHER = {"kind": "row"}
+LARGE = b"large"
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Message:
     told: Mapping[str, str]
 
     def data(self) -> bytes:
-        return b"x"
+        return LARGE if self.told.get("message_id") == "large" else b"x"
 
     def properties(self) -> Mapping[str, str]:
         return self.told
@@ -43,6 +44,8 @@ class Broker:
     subscriptions: list[str] = field(default_factory=list)
     acknowledged: list[int] = field(default_factory=list)
     sent: list[bytes] = field(default_factory=list)
+    name: str = "dead"
+    producers: list[str] = field(default_factory=list)
     read: int = 0
     received: int = 0
 
@@ -73,9 +76,14 @@ class Broker:
         self.acknowledged.append(message.at)
 
     def create_producer(self, topic: str, **settings: object) -> Broker:
+        self.producers.append(topic)
+        if topic == "gone":
+            raise pulsar.TopicNotFound("TopicNotFound")
         return self
 
     def send(self, data: bytes, **settings: object) -> None:
+        if data == LARGE:
+            raise pulsar.MessageTooBig("MessageTooBig")
         self.sent.append(data)
 
     def close(self) -> None:
@@ -86,6 +94,13 @@ def _broker(monkeypatch: pytest.MonkeyPatch, *told: Mapping[str, str], is_silent
     broker = Broker([Message(at, each) for at, each in enumerate(told)], is_silent)
     monkeypatch.setattr(module, "new_client", lambda options: broker)
     return broker
+
+
+def _letters_and_error(command: Any, broker: Broker) -> tuple[list[DeadLetter], str]:
+    found: list[DeadLetter] = []
+    with pytest.raises(DeadLettersError) as raised:
+        found.extend(command(OPTIONS, broker.name))
+    return found, str(raised.value)
 
 
 @pytest.mark.parametrize("command", [dead_letters, resend])
@@ -137,3 +152,32 @@ def test_where_a_reader_gets_no_answer_the_subscription_is_asked(monkeypatch: py
     broker = _broker(monkeypatch, LETTER, is_silent=True)
     assert [each.reason for each in dead_letters(OPTIONS, "dead")] == ["why"]
     assert broker.subscriptions == ["resend"]
+
+
+def test_a_foreign_message_among_the_letters_stays_and_stops_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody wrote it there by hand. The error at the end names it, and says how it is removed."""
+    listed, error = _letters_and_error(dead_letters, _broker(monkeypatch, LETTER, OTHER, LETTER))
+    assert (len(listed), error[:35]) == (2, "dead: 1 messages without the proper")
+    broker = _broker(monkeypatch, LETTER, OTHER, LETTER)
+    sent, error = _letters_and_error(resend, broker)
+    assert (len(sent), broker.acknowledged) == (2, [0, 2])
+    assert "`pulsar-admin topics clear-backlog --subscription resend dead` removes them: (1,1,-1,-1)" in error
+    assert "\n" not in error
+
+
+def test_what_a_topic_does_not_take_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deleted topic is asked once for all its letters; of a topic that has refused a large one, others are sent."""
+    gone, large = LETTER | {"topic": "gone"}, LETTER | {"message_id": "large"}
+    broker = _broker(monkeypatch, gone, large, LETTER, gone, LETTER)
+    sent, error = _letters_and_error(resend, broker)
+    assert (len(sent), broker.acknowledged, broker.producers) == (2, [2, 4], ["gone", "events"])
+    assert error == (
+        "dead: 3 dead letters were not sent again and stay, because their topics do not take them; mend the topics, then "
+        "resend: gone 1 (TopicNotFound), events large (MessageTooBig), gone 1 (TopicNotFound)"
+    )
+
+
+def test_the_error_has_a_few_names_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one line of a log."""
+    _, error = _letters_and_error(dead_letters, _broker(monkeypatch, LETTER, *[OTHER] * 30))
+    assert error.endswith("(1,20,-1,-1) and 10 more")

@@ -44,8 +44,15 @@ def take_secrets(given: dict[str, object], environment: Mapping[str, str]) -> li
                 given[option] = Path(str(path)).read_text(encoding="utf-8").strip()
             except (OSError, UnicodeDecodeError) as error:
                 reason = str(error.strerror) if isinstance(error, OSError) else "it is not UTF-8 text"
-                problems.append(ConfigProblem(option=file_option, reason=f"{path} cannot be read ({reason})"))
+                problems.append(ConfigProblem(option=file_option, reason=_unreadable(str(path), reason)))
                 given[option] = _UNREADABLE
         elif not given.get(option) and environment.get(variable_of(option)):
             given[option] = environment[variable_of(option)]
     return problems
+
+
+def _unreadable(path: str, reason: str) -> str:
+    """Without the value where it may be the secret itself, or the content of its file."""
+    if path.startswith("/"):
+        return f"{path} cannot be read ({reason})"
+    return f"is no file that can be read ({reason}); give the file's full path, which begins with /"

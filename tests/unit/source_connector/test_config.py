@@ -209,6 +209,17 @@ def test_a_secret_that_cannot_be_read_is_told_by_its_file_option(tmp_path: Path)
     ]
 
 
+@pytest.mark.parametrize("value", ["hunter2", "base64:aHVudGVyMg=="])
+def test_a_secret_in_the_place_of_its_file_is_not_shown(value: str) -> None:
+    """The error is in `sources status` and in the instance's log."""
+    (problem,) = problems({**_LOGIN, "auth.passwordFile": value})
+    assert value not in problem and "hunter2" not in problem
+    assert problem == (
+        "auth.passwordFile: is no file that can be read (No such file or directory); give the file's full path, which "
+        "begins with /"
+    )
+
+
 def test_what_would_be_left_aside_in_silence_is_told() -> None:
     """A login or certificates without a provider give a warning; what can only be a mistake is refused."""
     assert parsed(auth__username="u", ssl__truststore__path="/t.jks")[1] == (

@@ -20,7 +20,7 @@ from schemas.topics import (
     full_topic_name,
     schema_changes_topic,
 )
-from source_connector.configuration.datastax_options import known_name, take_out_foreign
+from source_connector.configuration.datastax_options import known_name, take_out_foreign, use_login
 from source_connector.configuration.hidden_options import HASH_KEY, column_patterns, hidden_problems
 from source_connector.configuration.private_files import is_content, is_readable_content
 from source_connector.configuration.secret_options import FILE_OPTIONS, SECRET_OPTIONS, take_secrets
@@ -162,6 +162,7 @@ class SourceConfig(BaseModel):
         known = dict(flattened(options))
         problems, warnings = take_out_foreign(known)
         problems += take_secrets(known, environment or {})
+        use_login(known)
         for option, name in _PULSAR_OPTIONS.items():
             if pulsar and name in pulsar:
                 known.setdefault(option, pulsar[name])
@@ -182,7 +183,7 @@ class SourceConfig(BaseModel):
         if config.hash_key.get_secret_value() and not config.hashed_columns:
             warnings.append(f"{HASH_KEY}: has no effect without columns.hash")
         if config.auth_provider == "None" and config.auth_username:
-            warnings.append("auth.username: has no effect without auth.provider PLAIN")
+            warnings.append("auth.username: has no effect without auth.password")
         if config.ssl_provider == "None" and any(value for name, value in known.items() if name in _TLS_STORES):
             warnings.append(
                 "ssl.*: has no effect without ssl.provider JDK or OpenSSL; Cassandra is spoken to in plain text"

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from schemas.errors import ConfigProblem
 
-__all__ = ["IDLE_OPTIONS", "known_name", "take_out_foreign"]
+__all__ = ["IDLE_OPTIONS", "known_name", "take_out_foreign", "use_login"]
 
 DRIVER_PREFIX: Final = "datastax-java-driver."
 _ONE_OF_OURS: Final[Mapping[str, str]] = {
@@ -96,6 +96,13 @@ def take_out_foreign(given: dict[str, object]) -> tuple[list[ConfigProblem], lis
             idle.append(name)
     warning = f"options without a meaning for this connector are ignored: {', '.join(idle)}"
     return problems, [warning] if idle else []
+
+
+def use_login(given: dict[str, object]) -> None:
+    """Log in wherever name and password are given, as DataStax's connector does, also with the provider None."""
+    is_without = str(given.get("auth.provider") or "None").lower() == "none"
+    if is_without and given.get("auth.username") and given.get("auth.password"):
+        given["auth.provider"] = "PLAIN"
 
 
 def _problems(name: str, value: object) -> Iterator[ConfigProblem]:

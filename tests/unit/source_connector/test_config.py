@@ -223,7 +223,7 @@ def test_a_secret_in_the_place_of_its_file_is_not_shown(value: str) -> None:
 def test_what_would_be_left_aside_in_silence_is_told() -> None:
     """A login or certificates without a provider give a warning; what can only be a mistake is refused."""
     assert parsed(auth__username="u", ssl__truststore__path="/t.jks")[1] == (
-        "auth.username: has no effect without auth.provider PLAIN",
+        "auth.username: has no effect without auth.password",
         "ssl.*: has no effect without ssl.provider JDK or OpenSSL; Cassandra is spoken to in plain text",
     )
     wrong = {

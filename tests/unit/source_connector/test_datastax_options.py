@@ -212,6 +212,20 @@ def test_the_login_of_the_driver_is_ours() -> None:
 
 
 @pytest.mark.parametrize(
+    "provider", [{}, {"auth.provider": "None"}, {"auth.provider": ""}], ids=["left out", "None", "empty"]
+)
+def test_a_name_and_a_password_are_a_login(provider: dict[str, object]) -> None:
+    """Whatever the provider is, as in DataStax's connector; wherever the password comes from."""
+    found, warnings = accepted(_PLACE | provider | {"auth.username": "u", "auth.password": "hunter2"})
+    assert (found.auth_provider, found.auth_username, warnings) == ("PLAIN", "u", ())
+    from_worker, _ = SourceConfig.from_mapping(
+        _TABLE | _PLACE | {"auth.username": "u"}, {}, {"CDC_AUTH_PASSWORD": "hunter2"}
+    )
+    assert from_worker.auth_provider == "PLAIN"
+    assert accepted(_PLACE | {"auth.password": "hunter2"})[0].auth_provider == "None"
+
+
+@pytest.mark.parametrize(
     ("case", "option"),
     [
         ("should_unpack_base64_secureBundle", "cloud.secureConnectBundle"),

@@ -33,7 +33,7 @@ public class CassandraSource implements Source<GenericRecord> {
         if (abi == null || !"file".equals(abi.getProtocol())) {
             throw new IOException("the archive was not unpacked as a NAR: the Python application is not beside it");
         }
-        File application = new File(abi.getPath()).getParentFile();
+        File application = new File(abi.toURI()).getParentFile();
         String python = String.valueOf(config.getOrDefault("python", "python3"));
         child = new ChildProcess(List.of(python, "-I", "-S", application.getPath()), application, context);
         try {

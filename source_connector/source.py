@@ -314,5 +314,5 @@ def _tables_since(client: CassandraClient, seen_at: UUID | None) -> tuple[UUID, 
 
 def _base_name(topic: str) -> str:
     """The topic of a topic partition."""
-    base, is_partition, _ = topic.rpartition("-partition-")
-    return base if is_partition else topic
+    base, _, number = topic.rpartition("-partition-")
+    return base if base and number.isdigit() else topic

@@ -296,6 +296,7 @@ def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
     """Rules that pydantic's types do not say."""
     yield from _place_problems(given)
     yield from _table_problems(given)
+    yield from _topic_problems(given)
     for option in _FILES:
         value = given.get(option)
         if isinstance(value, str) and is_content(value) and not is_readable_content(value):
@@ -391,6 +392,14 @@ def _table_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
     topics = _parts(given.get("events.topic", ()))
     if isinstance(topics, list | tuple) and not all(is_template(str(each)) for each in topics):
         yield ConfigProblem(option="events.topic", reason=reason)
+
+
+def _topic_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
+    topics = _parts(given.get("events.topic", ()))
+    for topic in topics if isinstance(topics, list | tuple) else ():
+        if re.search(r"-partition-\d+$", str(topic)):
+            reason = f"name the topic, not its partition: its partitions are divided by --parallelism among the instances (got {topic!r})"
+            yield ConfigProblem(option="events.topic", reason=reason)
 
 
 def _place_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:

@@ -104,5 +104,5 @@ def is_template(text: str) -> bool:
         return text.format(keyspace="a", table="b") != text.format(keyspace="c", table="d") and (
             text.format(keyspace="a", table="b") != text.format(keyspace="a", table="d")
         )
-    except (LookupError, ValueError):
+    except (LookupError, ValueError, AttributeError, TypeError):
         return False

@@ -16,7 +16,7 @@ from source_connector.errors import FetchError
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.host_protocol import Close
 from source_connector.rows.cassandra_client import CassandraClient
-from source_connector.source import Inbox
+from source_connector.source import Inbox, _base_name
 
 
 def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,3 +46,16 @@ def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(mo
     assert not running.is_alive()
     time.sleep(1)
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("topic", "base"),
+    [
+        ("persistent://public/default/cdc-events-ks.t-partition-12", "persistent://public/default/cdc-events-ks.t"),
+        ("persistent://public/default/cdc-events-ks.t", "persistent://public/default/cdc-events-ks.t"),
+        ("persistent://a/b/of-partition-ks.t", "persistent://a/b/of-partition-ks.t"),
+    ],
+)
+def test_a_message_is_of_the_topic_whose_partition_it_comes_from(topic: str, base: str) -> None:
+    """Only a number stands for a partition."""
+    assert _base_name(topic) == base

@@ -51,6 +51,18 @@ def test_names_are_served_at_once_and_patterns_when_a_table_with_cdc_matches() -
             "destination: with tables it is a template, a topic that contains {",
         ),
         ({"tables": "a.*", "destination": "data-{table"}, "destination: with tables it is a template"),
+        ({"tables": "a.*", "destination": "data-{keyspace.table}"}, "destination: with tables it is a template"),
+        ({"tables": "a.*", "destination": "data-{keyspace[x]}.{table}"}, "destination: with tables it is a template"),
+        ({"tables": "a.*", "events.topic": "x-{keyspace.x}.{table}"}, "events.topic: with tables it is a template"),
+        (
+            {"keyspace": "ks", "table": "t", "events.topic": "cdc-events-ks.t, cdc-events-ks.t-partition-0"},
+            "events.topic: name the topic, not its partition: its partitions are divided by --parallelism among the "
+            "instances (got 'cdc-events-ks.t-partition-0')",
+        ),
+        (
+            {"tables": "ks.t", "events.topic": "x-{keyspace}.{table}-partition-12"},
+            "events.topic: name the topic, not its partition",
+        ),
         ({"tables": "a.*", "destination": "data-{keyspace}"}, "destination: with tables it is a template"),
         ({"tables": "a.*", "events.topic": "x"}, "events.topic: with tables it is a template"),
         ({"tables": "a.*", "events.topic": "x{keyspace}.{table},y"}, "events.topic: with tables it is a template"),

@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 _ASK_AGAIN_S: Final = 0.5
 # A node that has been down since, or that may not be queried, reports through its agent.
 _PATIENCE_S: Final = 15.0
+# The agents' times of one drop differ by less. Less than the patience: the table was there when a drop of then had reached all nodes.
+_SAME_DROP_MS: Final = 10_000
 
 
 class _State(Enum):
@@ -85,6 +87,8 @@ class TableClearings:
         self._give_up_at = 0.0
         self._is_final = False
         self._last: ClearingRecord | None = None
+        self._undone: tuple[UUID, int] | None = None
+        """Id and time of the last drop behind which the table was there."""
 
     @property
     def holds(self) -> bool:
@@ -100,7 +104,7 @@ class TableClearings:
             )
             message.settle()
             return
-        if self._last is not None and _is_covered(self._last, message):
+        if self._is_undone(message) or (self._last is not None and _is_covered(self._last, message)):
             message.settle()
             return
         self._waiting.append((message, table))
@@ -157,10 +161,21 @@ class TableClearings:
                 "check with nodetool describecluster that the nodes have one schema",
                 table.full_name,
             )
-            self._end({id(message)})
+            assert message.clearing is not None
+            self._undone = message.table_id, message.clearing.time_ms
+            self._end({id(each) for each, _ in self._waiting if self._is_undone(each)})
             return
         self._noted = {}
         self._wait()
+
+    def _is_undone(self, message: EventsMessage) -> bool:
+        """True for a drop that each node reports on each partition: one patience is enough for all of its messages."""
+        clearing = message.clearing
+        assert clearing is not None
+        if self._undone is None or clearing.kind is not ClearingKind.DROP:
+            return False
+        table_id, time_ms = self._undone
+        return message.table_id == table_id and clearing.time_ms <= time_ms + _SAME_DROP_MS
 
     def _wait(self) -> None:
         self._state = _State.WAITING

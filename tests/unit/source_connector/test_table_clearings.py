@@ -13,7 +13,7 @@ from schemas.truncation import Truncation
 from source_connector.events.events_message import EventsMessage
 from source_connector.tables.clearing_record import ClearingRecord, covers, node_clearings, without_earlier
 from source_connector.tables.schema_changes import ClearingToPublish
-from tests.unit.source_connector.events import NODE, event
+from tests.unit.source_connector.events import NODE, event, table
 from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, Case, _Origin
 
 _OTHER = UUID(int=77)
@@ -235,3 +235,36 @@ def test_a_clock_that_is_set_between_two_truncations_hides_none(monkeypatch: pyt
     assert covers(record, OLD, told, NODE, 7) == is_one
     lagging = node_clearings(told._replace(position=1_000), UUID(int=1), 7, {NODE: later})
     assert len(without_earlier(lagging, [record])) == len(lagging) - is_one
+
+
+def test_a_drop_whose_table_is_back_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each node and partition: all their messages are of one drop, those that come later as well. Another drop is not."""
+    case = Case(monkeypatch)
+    monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: case.now)
+
+    def pass_seconds(seconds: int) -> None:
+        for _ in range(2 * seconds):
+            case.now += 0.5
+            case.timers.run_due()
+            case.line.work()
+
+    for time_ms in (1_000_000, 1_002_000):
+        for _ in range(4):
+            _tell(case, Clearing(ClearingKind.DROP, 1, time_ms), UUID(int=time_ms))
+    case.receive(event(1))
+    pass_seconds(14)
+    assert (case.around.reads, case.around.settled) == ([], [])
+    pass_seconds(2)
+    assert (len(case.around.reads), len(case.around.settled)) == (1, 8)
+    _tell(case, Clearing(ClearingKind.DROP, 1, 1_003_000))
+    case.receive(event(2))
+    assert (len(case.around.reads), len(case.around.settled)) == (2, 9)
+    for key in (1, 2):
+        case.answer(GOOD, key=key)
+        case.taken(key)
+    _tell(case, Clearing(ClearingKind.DROP, 9, 1_020_000))
+    case.receive(event(3))
+    assert (case.around.reads, len(case.around.settled)) == ([], 11)
+    case.around.current = table(table_id=NEW)
+    pass_seconds(1)
+    assert [each.clearing.time_ms for each in case.around.clearings] == [1_020_000]

@@ -73,6 +73,8 @@ _EARLY_ONE_OF: Final = 500
 _OUT_OF_ORDER_S: Final = 30
 _TOO_EARLY_S: Final = 60
 _PROBE_S: Final = 180
+# By the time that has passed, not by the clocks of broker and Cassandra, which may differ.
+_AT_ONCE_S: Final = 30
 _SEARCH_S: Final = 10.0
 _HINT_S: Final = 30.0
 _MOST_HELD: Final = 200
@@ -481,15 +483,23 @@ class ExpiryTopics(Stage):
             )
             _acknowledge(consumer, message)
             return
-        if int(properties[_DELIVER_AT]) - now_s > _TOO_EARLY_S:
+        deliver_at = int(properties[_DELIVER_AT])
+        if deliver_at - now_s > _PROBE_S - _AT_ONCE_S and time.time() - message.publish_timestamp() / 1000 < _AT_ONCE_S:
             self._cannot_wait(topic)
             return
         if properties.get(_PROBE):
             _acknowledge(consumer, message)
             return
         held = _Held(topic=topic, consumer=consumer, message=message, properties=properties)
+        if deliver_at - now_s > _TOO_EARLY_S:
+            self._notices.say(
+                "early",
+                f"{topic}: a message came {deliver_at - now_s:.0f} s before its time, and waits here: the broker's clock is ahead of "
+                "Cassandra's, or a node's clock is behind; set the clocks",
+            )
         # Keys that are due later were delivered early so that ledgers can be deleted.
-        at_s = now_s if held.second - now_s > _TOO_EARLY_S else held.second + _BEHIND_S
+        from_s = max(now_s, deliver_at)
+        at_s = from_s if held.second - from_s > _TOO_EARLY_S else held.second + _BEHIND_S
         self._hold_until(held, at_s)
         self._held_of[topic] += 1
         if self._held_of[topic] > _MOST_HELD and topic not in self._paused:
@@ -502,7 +512,7 @@ class ExpiryTopics(Stage):
             DeploymentError(
                 f"expiry.publish: {topic}: the broker delivers delayed messages at once; set delayedDeliveryEnabled=true in "
                 "its broker.conf, or allow it by `pulsar-admin namespaces set-delayed-delivery --enable`, or set expiry.publish to "
-                "false"
+                "false (a broker whose clock is minutes ahead of Cassandra's does the same: set the clocks)"
             )
         )
         self.stopping.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 from uuid import UUID
 
@@ -13,6 +13,7 @@ import pulsar
 import pytest
 
 from schemas.mutation_event import MutationEvent, MutationKind
+from source_connector.errors import DeploymentError
 from source_connector.events.expiry_topics import ExpiriesStored, ExpiryTopics
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
 
@@ -77,6 +78,15 @@ class Keeper:
             for name, value in properties.items():
                 builder.property(name, str(value))
             self.topics._hold(table, cast("Any", self.consumers[table]), pulsar.Message._wrap(builder.build()))
+
+    def receive(self, properties: Mapping[str, object], published_s_ago: float) -> None:
+        """A message of the first table's expiry topic comes."""
+        builder = _pulsar.MessageBuilder().content(b"")
+        for name, value in properties.items():
+            builder.property(name, str(value))
+        message = pulsar.Message._wrap(builder.build())
+        message.publish_timestamp = lambda: int((time.time() - published_s_ago) * 1000)
+        self.topics._hold("a", cast("Any", self.consumers["a"]), message)
 
     def store(self, table: str, second: int) -> None:
         event = MutationEvent(
@@ -194,3 +204,42 @@ def test_events_that_are_refused_are_tried_again_with_a_new_producer(keeper: Kee
     keeper.now_s += 31
     keeper.turn()
     assert keeper.consumers["a"].acknowledged == 5
+
+
+@pytest.mark.parametrize("ahead_s", [61, 90, 1000])
+def test_what_comes_before_its_time_waits_for_cassandras_clock(
+    keeper: Keeper, ahead_s: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker's clock is ahead, or one node's is behind. The message has waited in the broker, so that one delays."""
+    events = Producer()
+    keeper.produces("events-a", events)
+    second = NOW_S + 2000
+    keeper.now_s = float(second - 1 - ahead_s)
+    keeper.receive({"second": second, "deliver_at": second - 1, "target": "events-a", "keys": 1}, 2000 - ahead_s)
+    keeper.turn()
+    assert (keeper.posted, keeper.topics.stopping.is_set(), events.sent) == ([], False, 0)
+    assert f"a: a message came {ahead_s} s before its time, and waits here: the broker's clock is ahead" in caplog.text
+    keeper.now_s = second - 1.0
+    keeper.turn()
+    assert events.sent == 0
+    keeper.now_s = second + 0.1
+    keeper.turn()
+    assert (events.sent, keeper.consumers["a"].acknowledged) == (1, 1)
+
+
+def test_what_is_to_wait_for_longer_is_stored_again_at_its_time(keeper: Keeper) -> None:
+    """Not before: a broker that delivers too early would get it again and again."""
+    store = Producer()
+    keeper.produces("a", store)
+    keeper.receive({"second": NOW_S + 9000, "deliver_at": NOW_S + 100, "target": "events-a", "keys": 1}, 500)
+    for keeper.now_s, sent in ((NOW_S + 99.0, 0), (NOW_S + 101.0, 1)):
+        keeper.turn()
+        assert store.sent == sent
+
+
+@pytest.mark.parametrize(("waited_s", "is_error"), [(1, True), (80, False)])
+def test_a_probe_that_comes_at_once_ends_the_source(keeper: Keeper, waited_s: int, *, is_error: bool) -> None:
+    """Nothing is delayed there. A probe that has waited was delayed, by whatever clock."""
+    keeper.receive({"second": NOW_S + 180, "deliver_at": NOW_S + 180, "probe": "true", "keys": 0}, waited_s)
+    assert [type(each) for each in keeper.posted] == [DeploymentError] * is_error
+    assert (keeper.topics.stopping.is_set(), keeper.consumers["a"].acknowledged) == (is_error, 1 - is_error)

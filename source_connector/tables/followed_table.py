@@ -43,6 +43,8 @@ __all__ = ["FollowedTable", "SchemaStages", "TableUser"]
 
 _T = TypeVar("_T")
 
+# Ten looks are to take some seconds, whatever the option is: the table's events become dead letters after them.
+_SHORTEST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 
 
@@ -101,7 +103,7 @@ class FollowedTable:
         self._user = user
         self._destination = destination
         self._is_alone = is_alone
-        self._backoff = Backoff(stages.shortest_pause_s, _LONGEST_PAUSE_S)
+        self._backoff = Backoff(max(stages.shortest_pause_s, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
         self._failures = 0
         self._is_found = self._is_planned = self._is_looking = False
         self._of_unknown_tables: list[tuple[EventsMessage, int]] = []

@@ -159,6 +159,7 @@ class Case:
         hidden: HiddenColumns | None = None,
         publishes_expiry: bool = False,
         current: TableMetadata | None = None,
+        shortest_pause_s: float = 0.1,
     ) -> None:
         self.now = 0.0
         monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: self.now)
@@ -195,7 +196,7 @@ class Case:
                 new_schema_id=itertools.count(1).__next__,
                 columns=".*",
                 data_format=DataFormat.KEY_VALUE_AVRO,
-                shortest_pause_s=0.1,
+                shortest_pause_s=shortest_pause_s,
                 hidden=hidden,
             ),
         )

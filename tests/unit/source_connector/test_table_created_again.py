@@ -159,3 +159,18 @@ def test_what_is_under_way_when_an_earlier_id_comes_back_is_not_published(monkey
     case.answer(GOOD, key=30)
     assert (case.published, case.around.settled) == ([OLD], [1])
     assert b"table_generation\x00\x00\x00\x0230" in case.around.frames[-1]
+
+
+def test_a_node_that_lags_gets_seconds_whatever_the_option_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `query.backoffInMs: 1`, ten looks that do not find the new table ended within half a second."""
+    case = Case(monkeypatch, shortest_pause_s=0.001)
+    case.around.is_agreed = False
+    case.receive(event(1), table_id=NEW)
+    for _ in range(1_000):
+        case.now += 0.01
+        case.timers.run_due()
+        case.line.work()
+    assert case.around.dead_letters == []
+    case.around.current = table(table_id=NEW)
+    case.pass_time()
+    assert (case.around.dead_letters, len(case.around.reads)) == ([], 1)

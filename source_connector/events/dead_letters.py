@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import _pulsar
 import pulsar
@@ -232,8 +232,15 @@ def _is_letter(properties: Mapping[str, str]) -> bool:
     return bool(properties.get("topic"))
 
 
+class _Look(NamedTuple):
+    """The first messages of a partition: whether there may be dead letters, and how many other messages were read."""
+
+    may_have_letters: bool
+    others: int = 0
+
+
 class _Reading:
-    """A client and the subscription that keeps the dead letters."""
+    """A client, and the subscription that keeps the dead letters of the partition that is read."""
 
     def __init__(self, options: PulsarOptions, topic: str) -> None:
         self._topic = topic
@@ -250,30 +257,28 @@ class _Reading:
         if isinstance(error, pulsar.PulsarException):
             raise DeadLettersError(f"{self._topic}: {error}") from error
 
-    def _subscribe(self) -> pulsar.Consumer:
-        attempts = Retrying(
-            retry=retry_if_exception_type(pulsar.ConsumerBusy),
-            stop=stop_after_delay(_LONGEST_TURN_S),
-            wait=wait_fixed(_BUSY_PAUSE_S),
-            reraise=True,
-        )
-        try:
-            return attempts(subscribe, self._client, self._topic)
-        except pulsar.ConsumerBusy as error:
-            text = (
-                f"{self._topic}: somebody else lists or resends these dead letters at the moment; try again afterwards"
-            )
-            raise DeadLettersError(text) from error
-
     def messages(self) -> Iterator[pulsar.Message]:
-        """Those that are there now, not those that come meanwhile."""
-        if not self._may_have_letters():
-            return
-        self._consumer = self._subscribe()
-        last = self._consumer.get_last_message_id()
+        """Those that are there now, not those that come meanwhile. Raises DeadLettersError if none of many is a dead letter.
+
+        Partition by partition: a consumer of several does not tell where its topic ends.
+        """
+        looks = {each: self._look(each) for each in self._client.get_topic_partitions(self._topic)}
+        others = sum(each.others for each in looks.values())
+        if others and not any(each.may_have_letters for each in looks.values()):
+            text = (
+                "the property 'topic' is in none, and a message without it is not a dead letter; is it the right topic?"
+            )
+            raise DeadLettersError(f"{self._topic}: {others:,} messages were read: {text}")
+        for partition, look in looks.items():
+            if look.may_have_letters:
+                self._consumer = self._subscribe(partition)
+                yield from self._messages_of(self._consumer)
+
+    def _messages_of(self, consumer: pulsar.Consumer) -> Iterator[pulsar.Message]:
+        last = consumer.get_last_message_id()
         end = last.ledger_id(), last.entry_id()
         while end[1] >= 0:
-            message = self._next(self._consumer)
+            message = self._next(consumer)
             if message is None:
                 return
             yield message
@@ -281,26 +286,34 @@ class _Reading:
             if (at.ledger_id(), at.entry_id()) >= end:
                 return
 
-    def _may_have_letters(self) -> bool:
-        """False for a topic without messages. Raises DeadLettersError for one that has others: a subscription would keep them for
-        ever, so a reader looks first.
-        """
+    def _subscribe(self, partition: str) -> pulsar.Consumer:
+        attempts = Retrying(
+            retry=retry_if_exception_type(pulsar.ConsumerBusy),
+            stop=stop_after_delay(_LONGEST_TURN_S),
+            wait=wait_fixed(_BUSY_PAUSE_S),
+            reraise=True,
+        )
+        try:
+            return attempts(subscribe, self._client, partition)
+        except pulsar.ConsumerBusy as error:
+            text = (
+                f"{self._topic}: somebody else lists or resends these dead letters at the moment; try again afterwards"
+            )
+            raise DeadLettersError(text) from error
+
+    def _look(self, partition: str) -> _Look:
+        """A subscription would keep the messages of another topic for ever, so a reader looks first."""
         others = 0
-        with closing(self._client.create_reader(self._topic, pulsar.MessageId.earliest)) as reader:
+        with closing(self._client.create_reader(partition, pulsar.MessageId.earliest)) as reader:
             try:
                 while others < _MOST_OTHERS and reader.has_message_available():
                     if _is_letter(reader.read_next(timeout_millis=_RECEIVE_TIMEOUT_MS).properties()):
-                        return True
+                        return _Look(may_have_letters=True, others=others)
                     others += 1
             except pulsar.Timeout:
                 if not others:
-                    return True  # it does not tell; the subscription does
-        if others:
-            text = (
-                "the property 'topic' is in none, and a message without it is not a dead letter; is it the right topic?"
-            )
-            raise DeadLettersError(f"{self._topic}: {others:,} messages were read: {text}")
-        return False
+                    return _Look(may_have_letters=True)  # it does not tell; the subscription does
+        return _Look(may_have_letters=False, others=others)
 
     @staticmethod
     def _next(consumer: pulsar.Consumer) -> pulsar.Message | None:

@@ -49,6 +49,9 @@ class Broker:
     read: int = 0
     received: int = 0
 
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        return [topic]
+
     def create_reader(self, topic: str, start: pulsar.MessageId) -> Broker:
         return self
 
@@ -181,3 +184,58 @@ def test_the_error_has_a_few_names_of_many(monkeypatch: pytest.MonkeyPatch) -> N
     """It is one line of a log."""
     _, error = _letters_and_error(dead_letters, _broker(monkeypatch, LETTER, *[OTHER] * 30))
     assert error.endswith("(1,20,-1,-1) and 10 more")
+
+
+class PartitionedBroker:
+    """A topic of partitions. A consumer of the whole topic does not know its last message, as with Pulsar's client."""
+
+    def __init__(self, *partitions: Broker) -> None:
+        self.topics = {f"dead-partition-{at}": each for at, each in enumerate(partitions)}
+        self.topics["dead"] = Whole([])
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        return list(self.topics)[:-1]
+
+    def create_reader(self, topic: str, start: pulsar.MessageId) -> Broker:
+        return self.topics[topic]
+
+    def subscribe(self, topic: str, name: str, **settings: object) -> Broker:
+        return self.topics[topic].subscribe(topic, name)
+
+    def create_producer(self, topic: str, **settings: object) -> Broker:
+        return self.topics["dead"]
+
+    def close(self) -> None:
+        pass
+
+
+class Whole(Broker):
+    """All partitions together."""
+
+    def get_last_message_id(self) -> pulsar.MessageId:
+        raise pulsar.OperationNotSupported("OperationNotSupported")
+
+
+def test_each_partition_of_a_topic_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`allowAutoTopicCreationType=partitioned` makes one with the connector's first letter. An empty partition waits for nobody."""
+    first, empty, last = Broker([Message(0, LETTER), Message(1, LETTER)]), Broker([]), Broker([Message(0, LETTER)])
+    broker = PartitionedBroker(first, empty, last)
+    monkeypatch.setattr(module, "new_client", lambda options: broker)
+    assert len(list(dead_letters(OPTIONS, "dead"))) == 3
+    for each in (first, last):
+        each.read = each.received = 0
+    assert len(list(resend(OPTIONS, "dead"))) == 3
+    assert (first.acknowledged, last.acknowledged, len(broker.topics["dead"].sent)) == ([0, 1], [0], 3)
+    assert (first.subscriptions, empty.subscriptions) == (["resend", "resend"], [])
+
+
+def test_partitions_without_any_letter_are_of_another_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages of all of them count. Where one has a letter, what is in the others is not asked about."""
+    others = Broker([Message(0, OTHER)]), Broker([Message(0, OTHER)])
+    monkeypatch.setattr(module, "new_client", lambda options: PartitionedBroker(*others))
+    with pytest.raises(DeadLettersError, match=r"^dead: 2 messages were read"):
+        list(dead_letters(OPTIONS, "dead"))
+    assert [each.subscriptions for each in others] == [[], []]
+    one, letter = Broker([Message(0, OTHER)]), Broker([Message(0, LETTER)])
+    monkeypatch.setattr(module, "new_client", lambda options: PartitionedBroker(one, letter))
+    assert len(list(dead_letters(OPTIONS, "dead"))) == 1

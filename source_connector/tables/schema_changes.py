@@ -173,7 +173,8 @@ class SchemaChangeTopic(Stage):
     def _open(self, client: pulsar.Client) -> None:
         import pulsar
 
-        self._reader = client.create_reader(self._topic, pulsar.MessageId.earliest)
+        if self._reader is None:  # a client keeps each reader that it has made
+            self._reader = client.create_reader(self._topic, pulsar.MessageId.earliest)
         schema = schema_of_bytes("JSON", "SchemaChange", schema_text(SCHEMA_CHANGE_SCHEMA))
         self._producer = client.create_producer(self._topic, schema=schema)
 

@@ -23,9 +23,9 @@ from source_connector.data_format import DataFormat
 from source_connector.events.pulsar_access import PulsarConnection
 from source_connector.host.host_protocol import SchemaRefused, SchemaTaken, encode_schema
 from source_connector.host.record import DataSchema
-from source_connector.tables import newest_schema
+from source_connector.tables import newest_schema, schema_changes
 from source_connector.tables.newest_schema import NewestSchemaAnswer, NewestSchemas
-from source_connector.tables.schema_changes import SCHEMA_CHANGE_SCHEMA
+from source_connector.tables.schema_changes import SCHEMA_CHANGE_SCHEMA, SchemaChangeTopic
 from source_connector.tables.schema_registration import SchemaRegistration
 from source_connector.tables.table_definition import changes_between, definition_of
 from source_connector.timers import Timers
@@ -258,6 +258,43 @@ def test_a_marked_schema_is_asked_for_again_after_an_outage(caplog: pytest.LogCa
         SchemaRefused(1, "org.apache.pulsar.client.api.PulsarClientException$IncompatibleSchemaException: no"), "ks.t"
     )
     assert registry.sent[4:] == [encode_schema(_schema(1))]
+
+
+class Client:
+    """One that may read the topic of schema changes, and not write to it."""
+
+    readers = 0
+
+    def client(self) -> Client:
+        return self
+
+    def create_reader(self, topic: str, start: pulsar.MessageId) -> object:
+        self.readers += 1
+        return object()
+
+    def create_producer(self, topic: str, **settings: object) -> object:
+        raise pulsar.AuthorizationError("AuthorizationError")
+
+    def hint(self) -> str:
+        return ""
+
+
+def test_a_topic_that_takes_no_producer_gets_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is tried: a client keeps each reader until it is closed."""
+    client, tried = Client(), SimpleQueue[int]()
+
+    def pause_s(failures: int) -> float:
+        tried.put(failures)
+        return 0.001
+
+    monkeypatch.setattr(schema_changes, "_BACKOFF", SimpleNamespace(pause_s=pause_s))
+    topic = SchemaChangeTopic(cast("PulsarConnection", client), "changes", lambda answer: None)
+    topic.publish("ks", "t", definition_of(TABLE))
+    topic.start()
+    while tried.get(timeout=10) < 5:
+        pass
+    topic.stop()
+    assert client.readers == 1
 
 
 class Newest:

@@ -25,7 +25,7 @@ from spark_bridge.jobs.batch_content import MOST_HERE, NO_CONTENT, BatchContent,
 from spark_bridge.jobs.batch_session import at_once, fit_session, in_few_tasks
 from spark_bridge.jobs.completeness import tag_commits
 from spark_bridge.jobs.epoch_plan import EpochPlan
-from spark_bridge.jobs.history_table import OWN_COLUMNS, add_versions, has_epoch, refuse_own_columns
+from spark_bridge.jobs.history_table import add_versions, has_epoch, refuse_own_columns
 from spark_bridge.jobs.kept_records import Run
 from spark_bridge.jobs.lake_table import LakeTable, is_listed
 from spark_bridge.jobs.mirror_clearings import PendingClearings, report_clearings
@@ -38,9 +38,9 @@ from spark_bridge.jobs.mirror_rows import (
     counts_and_soonest,
     in_newest_schema,
     merge_rows,
-    renamed_columns,
     whole,
 )
+from spark_bridge.jobs.mirror_schema import follow_schema
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables, known_creations, not_applied
 from spark_bridge.jobs.row_steps import RowChanges
 from spark_bridge.jobs.small_merge import soonest_expiry
@@ -357,7 +357,7 @@ class MirrorBatch:
         # A truncation that is not applied yet may be older than the resolved timestamp.
         resolved_ms = (self._complete_until(positions) if is_whole else None) or applied.resolved_ms
         # Not tagged: a commit that renames or drops a column brings no rows.
-        self._follow_schema(plan)
+        followed = follow_schema(self._tables, plan)
         tag_commits(raw.sparkSession, resolved_ms)
         counts, soonest, run = self._fold_and_merge(raw, plan)
         runs = (*(() if plan.is_new_table else applied.runs or ()), run)
@@ -384,6 +384,7 @@ class MirrorBatch:
             compacted=applied.compacted,
             layers=plan.layers(int(raw.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)),
             numbers=applied.numbers,
+            gone_until=followed.gone_until,
         )
         self._tables.save_applied(done)
         return counts
@@ -464,29 +465,6 @@ class MirrorBatch:
             .withColumnRenamed("changed_us", "writetime")
         )
         log.append(named, writer=f"cassandra-cdc {self._tables.target}", epoch=epoch)
-
-    def _follow_schema(self, plan: EpochPlan) -> None:
-        """Key columns that were renamed, value columns that were dropped; new ones come with the first merge.
-
-        What was dropped and added again since the last micro-batch is new, too. That is noted before anything is merged: a run
-        that fails later has written the column's new values, which are not to go.
-        """
-        wanted = table_columns(plan.schemas)
-        for table, own in (
-            (self._tables.rows, OWN),
-            (self._tables.history, (*OWN, *OWN_COLUMNS)),
-        ):
-            found = table.read()
-            if found is None:
-                continue
-            names = [each for each in found.columns if each not in own]
-            renamed = renamed_columns(names, plan.schemas)
-            for old, new in zip(names, renamed, strict=True):
-                if old != new:
-                    table.rename_column(old, new)
-            table.drop_columns([each for each in renamed if each not in wanted or each in plan.gone_columns])
-        if plan.gone_columns:
-            self._tables.save_applied(replace(plan.applied, schema_version=plan.schemas.newest.version))
 
 
 @contextmanager

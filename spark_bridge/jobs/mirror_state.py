@@ -104,6 +104,8 @@ class Applied:
     the tables' owners have timestamps. An earlier version wrote them in that of its session, and did not store it: `is_zone_known` is
     false. `compacted`: the epoch behind which small files became few. `layers`: how many files of `rows` a key may be in, by their
     ranges of keys. `numbers`: the type that varint and decimal have in the tables (None: stored before this was kept).
+    `gone_until`: value columns that were dropped, with the last epoch under which the change log may have values that Cassandra no
+    longer shows, also if a column of that name was added again.
     """
 
     epoch: int = 0
@@ -133,6 +135,7 @@ class Applied:
     compacted: int = 0
     layers: int = 1
     numbers: Numbers | None = None
+    gone_until: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def life(self) -> TableLife | None:
@@ -259,6 +262,7 @@ class MirrorTables:
                 compacted=known.compacted,
                 layers=known.layers,
                 numbers=known.numbers,
+                gone_until=known.gone_until,
             )
         )
 

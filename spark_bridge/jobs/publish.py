@@ -13,15 +13,17 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.types import StructType
 
 from schemas.errors import ConfigError
 from schemas.topics import full_topic_name
 from spark_bridge.errors import PublishError
 from spark_bridge.jobs.arguments import refuse_interval
+from spark_bridge.jobs.lake_table import quoted
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.publish_envelope import envelope_schema
 from spark_bridge.jobs.publish_records import ChangeRecords
@@ -129,7 +131,8 @@ class _Topic:
         """How many records were sent, and the epoch that is reached."""
         tables = MirrorTables(self._spark, self._target)
         # Before the log is read: a mirror may finish a later epoch meanwhile, and the log as read may have a part of it.
-        epoch = tables.applied().epoch
+        applied = tables.applied()
+        epoch = applied.epoch
         if epoch == self._reached and not rebuild:
             return 0, epoch
         log = tables.changes.read()
@@ -155,9 +158,10 @@ class _Topic:
         self._check_numbers(published, partitions, self._schema(schemas.newest))
         published = replace(published, sent_until=reached)
         self._file.write(published)
-        records = self._records(log, published, reached, ChangeRecords(schemas, len(partitions)))
-        if published.whole_epoch is not None and self.kind == "rows":
-            self._publish_nulls(published.producer, partitions, schemas, _state(log, reached))
+        whole = None if published.whole_epoch is None else _state(log, reached, applied.gone_until)
+        records = self._records(log, published, reached, whole, ChangeRecords(schemas, len(partitions)))
+        if whole is not None and self.kind == "rows":
+            self._publish_nulls(published.producer, partitions, schemas, whole)
         sent = self._sender(published.producer, partitions, schemas.newest).run(records)
         with PublishAdmin(self._options) as admin:
             creations = admin.creations(partitions)
@@ -270,10 +274,12 @@ class _Topic:
     def _sender(self, producer: str, partitions: Sequence[str], version: SchemaVersion) -> RecordSender:
         return RecordSender(self._options, partitions, producer, self._schema(version))
 
-    def _records(self, log: DataFrame, published: Published, epoch: int, made: ChangeRecords) -> DataFrame:
+    def _records(
+        self, log: DataFrame, published: Published, epoch: int, whole: DataFrame | None, made: ChangeRecords
+    ) -> DataFrame:
         build = made.rows if self.kind == "rows" else made.changes
-        if published.whole_epoch is not None:
-            return build(_state(log, published.whole_epoch))
+        if whole is not None:
+            return build(whole)
         waiting = log.where((F.col("epoch") > published.epoch) & (F.col("epoch") <= epoch))
         there = _epoch_of_first_rows(log) if published.epoch < 0 else None
         return build(waiting.withColumn("is_there", F.lit(False) if there is None else F.col("epoch") == there))
@@ -298,11 +304,18 @@ def _with_source(log: DataFrame) -> DataFrame:
     return log if "source" in log.columns else log.withColumn("source", F.lit(None).cast(RECORD_SOURCE))
 
 
-def _state(log: DataFrame, epoch: int) -> DataFrame:
-    """The rows that the change log leaves at the end of an epoch, as inserts of it. Asked again it gives the same."""
+def _state(log: DataFrame, epoch: int, gone_until: Mapping[str, int]) -> DataFrame:
+    """The rows that the change log leaves at the end of an epoch, as inserts of it. Asked again it gives the same.
+
+    `gone_until`: columns that were dropped, and the last epoch whose values of them are null since (`Applied`).
+    """
     newest = Window.partitionBy("_cdc_id").orderBy(F.col("epoch").desc(), F.col("step").desc())
     last = log.where(F.col("epoch") <= epoch).withColumn("at", F.row_number().over(newest))
     there = last.where("at = 1 AND after IS NOT NULL").drop("at")
+    image = cast("StructType", log.schema["after"].dataType)
+    for name in gone_until.keys() & set(image.names):
+        shown = F.when(F.col("epoch") > gone_until[name], F.col("after").getField(name))
+        there = there.withColumn("after", F.col("after").withField(quoted(name), shown))
     return there.withColumns({
         "epoch": F.lit(epoch).cast("bigint"),
         "op": F.lit("insert"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -33,7 +34,7 @@ from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.publish_admin import publish_admin
 from tests.fault_kit.proxy import Proxy
 from tests.fixtures.mirror import Mirror, MirrorOf
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, killed_driver
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, killed_driver, table_schemas
 from tests.servers.interface import PulsarServer
 from tests.spark.environment import line_jars
 from tests.topics.events_topic import wait_until
@@ -301,6 +302,32 @@ def test_a_run_after_a_rebuild_goes_on_where_a_partition_has_no_record_of_the_re
     published.run(rebuild=True)
     assert set(published.run().records.values()) == {0}
     assert published.folded() == kept.rows()
+
+
+@pytest.mark.extended
+def test_a_rebuild_has_nothing_of_a_column_before_it_was_dropped_and_added_again(
+    spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic
+) -> None:
+    """Nothing was written to the row since, so the change log has the old value as its last. After a rebuild of the mirror, too."""
+    topic = data_topic(*PLAIN)
+    kept = mirror_of(topic)
+    published = Published(spark, topic, kept)
+    topic.write(*[Record(key={"id": number}, value={"name": "old"}) for number in range(2)])
+    kept.run(history=False)
+    published.run()
+    _, dropped = table_schemas(partition_key={"id": "int"}, regular={"size": "int"})
+    _, again = table_schemas(partition_key={"id": "int"}, regular={"size": "int", "name": "text"})
+    topic.write(Record(key={"id": 2}, value={"size": 2}), value_schema=dropped)
+    topic.write(Record(key={"id": 3}, value={"name": "new"}), value_schema=again)
+    kept.run(history=False)
+    for is_rebuilt in (False, True):
+        if is_rebuilt:
+            kept.run(history=False, rebuild=True)
+        published.run(rebuild=True)
+        assert list(map(json.loads, published.folded())) == list(map(json.loads, kept.rows()))
+        assert '"old"' not in "".join(published.folded())
+        rebuilt = published.records("changes").where("value.op = 'r'").selectExpr("value.after.name").collect()
+        assert {row.name for row in rebuilt} == {None, "new"}
 
 
 def test_a_mirror_without_a_change_log_and_a_held_topic_are_told_in_one_line(

@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.errors import ConfigError
-from spark_bridge.errors import OtherTopicError, reason_of_spark
+from spark_bridge.errors import OtherTopicError, StateFileError, reason_of_spark
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable, has_iceberg
 from spark_bridge.jobs.kept_records import NOTHING_FORGOTTEN, Forgotten, KeptRecords, ReplacedRun, Run
@@ -167,8 +167,10 @@ class MirrorTables:
     """The tables below one folder; `table_format` None: that of the tables that are there, else Delta Lake."""
 
     def __init__(self, spark: SparkSession, target: str, table_format: TableFormat | None = None) -> None:
-        """Raises ConfigError when the tables that are there have another format, or one that the session cannot read."""
-        folder = target.rstrip("/")
+        """Raises ConfigError when the tables that are there have another format, or one that the session cannot read;
+        StateFileError when Spark has no such file system.
+        """
+        folder = _absolute(spark, target.rstrip("/"))
         self._spark = spark
         self.target = folder
         self._applied = StateFile(spark, f"{folder}/applied")
@@ -348,6 +350,14 @@ class MirrorTables:
             return
         forgotten = Forgotten(applied.runs[-1].number, int(now_s - retention_s))
         self.save_applied(replace(applied, forgot_s=now_s, forgotten=forgotten))
+
+
+def _absolute(spark: SparkSession, folder: str) -> str:
+    """Delta takes the path of a table in SQL only if it is absolute."""
+    try:
+        return HadoopFolder(spark, folder).absolute()
+    except OSError as error:
+        raise StateFileError(folder, str(error)) from None
 
 
 def known_format(target: str) -> TableFormat | None:

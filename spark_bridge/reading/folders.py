@@ -58,6 +58,7 @@ class HadoopFolder:
         assert jvm is not None
         self._path = jvm.org.apache.hadoop.fs.Path
         self._lines = jvm.org.apache.commons.io.IOUtils
+        self._given = folder
         with _os_errors():
             self._folder = self._path(folder)
             self._files = self._folder.getFileSystem(session.sessionState().newHadoopConf())
@@ -91,9 +92,18 @@ class HadoopFolder:
                 raise OSError(f"{name} cannot be put there")
 
     def address(self) -> str:
-        """The folder with its file system, for programs that do not know Spark's default one; a local path as it is."""
+        """The folder with its file system, for programs that do not know Spark's default one; a local path without it."""
         with _os_errors():
-            return str(self._folder if self.is_local() else self._files.makeQualified(self._folder))
+            local = self.is_local()
+            return str(self._path(self.absolute()) if local else self._files.makeQualified(self._folder))
+
+    def absolute(self) -> str:
+        """The folder as it was given, if that is absolute; a relative one begins in the working directory of Spark's driver."""
+        with _os_errors():
+            if self._folder.isAbsolute():
+                return self._given
+            whole = self._files.makeQualified(self._folder)
+            return str(whole.toUri().getPath() if self.is_local() else whole)
 
     def is_local(self) -> bool:
         """Whether it is on this machine's own file system."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -257,6 +258,23 @@ def test_compaction_leaves_no_deletes_of_files_that_are_gone(
     assert sorted(row.id for row in table.read().where("id < 0").collect()) == [-4]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])
+def test_a_relative_target_is_below_the_working_directory_of_the_driver(
+    spark: SparkSession, tmp_path: Path, table_format: TableFormat
+) -> None:
+    """Delta's SQL takes absolute paths only; a DataFrame's writer, which makes the tables, takes any."""
+    relative = os.path.relpath(tmp_path, Path.cwd())
+    tables = MirrorTables(spark, relative, table_format)
+    assert Path(tables.target).resolve() == tmp_path
+    assert Path(tables.target).is_absolute()
+    assert HadoopFolder(spark, f"{relative}/checkpoint").address() == f"{tables.target}/checkpoint"
+    tables.rows.create(spark.createDataFrame([(1, "x"), (2, "y")], "id int, name string"))
+    MirrorTables(spark, relative, table_format).rows.delete("id = 1")
+    found = MirrorTables(spark, str(tmp_path), table_format).rows.read()
+    assert found is not None
+    assert json_lines(found) == ['{"id":2,"name":"y"}']
+
+
 def _conflict(table: LakeTable) -> None:
     raise Py4JError(f"another one compacts {table.path}")
 
@@ -269,3 +287,5 @@ def test_a_folder_is_named_with_its_file_system_unless_that_is_local(spark: Spar
     on_hdfs.conf.set("fs.defaultFS", "hdfs://127.0.0.1:9")  # nothing connects to it
     folder = HadoopFolder(on_hdfs, "/lake/orders/checkpoint")
     assert (folder.address(), folder.is_local()) == ("hdfs://127.0.0.1:9/lake/orders/checkpoint", False)
+    assert folder.absolute() == "/lake/orders/checkpoint"
+    assert HadoopFolder(on_hdfs, "lake").absolute().startswith("hdfs://127.0.0.1:9/user/")

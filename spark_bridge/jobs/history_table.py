@@ -27,12 +27,16 @@ _CLOSES: Final = "_cdc_closes"
 _CLOSED_US: Final = "_cdc_closed_us"
 
 
-def refuse_own_columns(columns: Collection[str]) -> None:
+def refuse_own_columns(history: LakeTable, columns: Collection[str]) -> None:
     """Raises ConfigError where the table has a column of the history's own; Spark does not tell upper from lower case."""
     taken = sorted(each for each in columns if each.lower() in OWN_COLUMNS)
     if taken:
-        reason = f"the table has columns that a history adds itself ({', '.join(taken)}): keep a change log instead"
-        raise ConfigError.of("history", reason)
+        advice = "keep a change log instead"
+        if history.read() is not None:  # a mirror keeps up a history that is there, asked or not
+            advice = f"delete {history.path}, and keep a change log instead (changelog in the place of history)"
+        raise ConfigError.of(
+            "history", f"the table has columns that a history adds itself ({', '.join(taken)}): {advice}"
+        )
 
 
 def has_epoch(history: LakeTable, epoch: int) -> bool:

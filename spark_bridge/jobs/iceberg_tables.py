@@ -6,7 +6,7 @@ The file system must rename in one step (HDFS, a local disk, ADLS); one job at a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -83,7 +83,9 @@ class IcebergTable(LakeTable):
         if found is None:
             self.create(rows.limit(0))
             return
-        lacking = [f"{name} {kind.simpleString()}" for name, kind in _lacking(found.schema, rows.schema)]
+        is_exact = self._spark.conf.get("spark.sql.caseSensitive") == "true"
+        named = _lacking(found.schema, rows.schema, str if is_exact else str.lower)
+        lacking = [f"{name} {kind.simpleString()}" for name, kind in named]
         if lacking:
             self._spark.sql(f"ALTER TABLE {self._name} ADD COLUMNS ({', '.join(lacking)})")
             self._written()
@@ -176,21 +178,25 @@ def _merged(summary: Mapping[str, str]) -> dict[str, int]:
     return {op: int(rows) for op, rows in counted.items() if rows is not None}
 
 
-def _lacking(found: StructType, wanted: StructType, path: str = "") -> Iterator[tuple[str, DataType]]:
-    """Columns, and fields of structs at any depth, that are wanted and not there, with their types."""
-    there = {each.name: each.dataType for each in found}
+def _lacking(
+    found: StructType, wanted: StructType, told: Callable[[str], str], path: str = ""
+) -> Iterator[tuple[str, DataType]]:
+    """Columns, and fields of structs at any depth, that are wanted and not there, with their types; `told`: what of a name counts."""
+    there = {told(each.name): each.dataType for each in found}
     for each in wanted:
         name = f"{path}{quoted(each.name)}"
-        if each.name not in there:
+        if told(each.name) not in there:
             yield name, each.dataType
         else:
-            yield from _lacking_inside(there[each.name], each.dataType, name)
+            yield from _lacking_inside(there[told(each.name)], each.dataType, told, name)
 
 
-def _lacking_inside(found: DataType, wanted: DataType, name: str) -> Iterator[tuple[str, DataType]]:
+def _lacking_inside(
+    found: DataType, wanted: DataType, told: Callable[[str], str], name: str
+) -> Iterator[tuple[str, DataType]]:
     if isinstance(found, StructType) and isinstance(wanted, StructType):
-        yield from _lacking(found, wanted, f"{name}.")
+        yield from _lacking(found, wanted, told, f"{name}.")
     elif isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
-        yield from _lacking_inside(found.elementType, wanted.elementType, f"{name}.element")
+        yield from _lacking_inside(found.elementType, wanted.elementType, told, f"{name}.element")
     elif isinstance(found, MapType) and isinstance(wanted, MapType):
-        yield from _lacking_inside(found.valueType, wanted.valueType, f"{name}.value")
+        yield from _lacking_inside(found.valueType, wanted.valueType, told, f"{name}.value")

@@ -111,7 +111,7 @@ class MirrorBatch:
         known_creations(applied, self._options)
         if self._histories:
             with suppress(TopicError):  # it has no schema yet
-                refuse_own_columns(table_columns(TopicSchemas.fetch(self._options)))
+                refuse_own_columns(self._tables.history, table_columns(TopicSchemas.fetch(self._options)))
         self._tables.keep_format(self._options.numbers)
         self._tables.take_over()
         rows = self._tables.rows.read()
@@ -343,7 +343,7 @@ class MirrorBatch:
         assert isinstance(creations, dict)
         assert isinstance(schemas, TopicSchemas)
         if self._histories:
-            refuse_own_columns(table_columns(schemas))
+            refuse_own_columns(self._tables.history, table_columns(schemas))
         plan = EpochPlan(schemas, applied, content, is_new_table, table_bytes)
         plan = replace(
             plan,

@@ -20,7 +20,7 @@ from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = [
     "EXPIRES_AT", "ID", "OWN", "OWNER", "WRITETIME", "change_op", "content_text", "counts_and_soonest", "counts_of",
-    "identified", "in_newest_schema", "merge_rows", "renamed_columns", "whole",
+    "identified", "in_newest_schema", "kept_columns", "merge_rows", "whole",
 ]  # fmt: skip
 
 ID: Final = "_cdc_id"
@@ -88,11 +88,15 @@ def merge_rows(
     )
 
 
-def renamed_columns(names: Sequence[str], schemas: TopicSchemas) -> list[str]:
-    """A mirrored table's columns, the key's first, by the newest schema: Cassandra renames key columns only."""
-    keys = KeyColumns.of(schemas)
+def kept_columns(names: Sequence[str], schemas: TopicSchemas, gone_columns: Collection[str]) -> dict[str, str]:
+    """Which of a mirrored table's columns, the key's first, the newest schema has, and their names in it.
+
+    Cassandra renames key columns only, also to the name of a column that was dropped. `gone_columns` of the schema are others.
+    """
+    keys, wanted = KeyColumns.of(schemas), table_columns(schemas)
     width = len(keys.partition) + len(keys.clustering)
-    return [*table_columns(schemas)[:width], *names[width:]]
+    values = [each for each in names[width:] if each in wanted[width:] and each not in gone_columns]
+    return {**dict(zip(names[:width], wanted[:width], strict=True)), **{each: each for each in values}}
 
 
 def in_newest_schema(
@@ -100,8 +104,7 @@ def in_newest_schema(
 ) -> DataFrame:
     """Rows of a mirror with the columns and types of a table that follows the newest schema; `gone_columns` are null."""
     schema = StructType([each for each in rows.schema if each.name not in OWN])
-    renamed = zip(renamed_columns(schema.names, schemas), schema.names, strict=True)
-    names = {new: old for new, old in renamed if new not in gone_columns}
+    names = {new: old for old, new in kept_columns(schema.names, schemas, gone_columns).items()}
     types = {each.name: each.dataType for each in schema}
     return rows.select(*[
         conformed(F.col(quoted(names[each.name])), types[names[each.name]], each.dataType).alias(each.name)

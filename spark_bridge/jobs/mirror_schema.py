@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import OWN_COLUMNS
-from spark_bridge.jobs.mirror_rows import OWN, renamed_columns
+from spark_bridge.jobs.lake_table import LakeTable
+from spark_bridge.jobs.mirror_rows import OWN, kept_columns
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
-from spark_bridge.rows.table_rows import table_columns
 
 __all__ = ["follow_schema"]
 
 
 def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
-    """Key columns that were renamed, value columns that were dropped; new ones come with the first merge. The state as noted.
+    """Value columns that were dropped, key columns that were renamed; new ones come with the first merge. The state as noted.
 
     What was dropped and added again since the last micro-batch is new, too. That is noted before anything is merged: a run
     that fails later has written the column's new values, which are not to go. The change log keeps its columns, so it is noted
     before they are dropped until when their values were shown.
     """
-    wanted, applied = table_columns(plan.schemas), plan.applied
+    applied = plan.applied
     for table, own in (
         (tables.rows, OWN),
         (tables.history, (*OWN, *OWN_COLUMNS)),
@@ -29,17 +30,31 @@ def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
         if found is None:
             continue
         names = [each for each in found.columns if each not in own]
-        renamed = renamed_columns(names, plan.schemas)
-        for old, new in zip(names, renamed, strict=True):
-            if old != new:
-                table.rename_column(old, new)
-        dropped = [each for each in renamed if each not in wanted or each in plan.gone_columns]
+        kept = kept_columns(names, plan.schemas, plan.gone_columns)
+        dropped = [each for each in names if each not in kept]
         if dropped and table is tables.rows:
             gone = dict.fromkeys(dropped, applied.epoch)
             applied = replace(applied, gone_until={**applied.gone_until, **gone})
             tables.save_applied(applied)
+        # in this order: a key column may get the name of one that was dropped
         table.drop_columns(dropped)
+        _rename(table, kept)
     if plan.gone_columns:
         applied = replace(applied, schema_version=plan.schemas.newest.version)
         tables.save_applied(applied)
     return applied
+
+
+def _rename(table: LakeTable, names: Mapping[str, str]) -> None:
+    """From the old names of columns to the new ones. Columns whose old name is to be another's, or their own in other
+    letters, make room first: Spark refuses a name that is there, and does not tell upper from lower case. Done again after a
+    failure in between, it does the rest.
+    """
+    renamed = {old: new for old, new in names.items() if old != new}
+    taken = {each.lower() for each in renamed.values()}
+    now = {old: f"_cdc_renamed_{at}" if old.lower() in taken else old for at, old in enumerate(names)}
+    for old in renamed:
+        if now[old] != old:
+            table.rename_column(old, now[old])
+    for old, new in renamed.items():
+        table.rename_column(now[old], new)

@@ -16,18 +16,22 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.errors import ConfigError
 from spark_bridge.jobs import iceberg_tables, kept_records
+from spark_bridge.jobs.batch_content import NO_CONTENT
 from spark_bridge.jobs.batch_session import session_of_its_own
 from spark_bridge.jobs.completeness import tag_commits
 from spark_bridge.jobs.delta_tables import DeltaTable
+from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import add_versions, has_epoch
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import LakeTable, TableFormat, update_and_insert
+from spark_bridge.jobs.mirror_schema import follow_schema
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 from spark_bridge.jobs.state_file import StateFile
 from spark_bridge.reading.folders import HadoopFolder
 from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from spark_bridge.topics.options import BridgeOptions
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
+from tests.unit.spark_bridge.test_mirror_schema import topic
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
 pytestmark = [
@@ -256,6 +260,31 @@ def test_compaction_leaves_no_deletes_of_files_that_are_gone(
     found = table._table().currentSnapshot().summary()
     assert [found.get(f"total-{each}") for each in ("data-files", "delete-files")] == ["2", "1"]
     assert sorted(row.id for row in table.read().where("id < 0").collect()) == [-4]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])
+def test_tables_follow_names_that_collide(spark: SparkSession, tmp_path: Path, table_format: TableFormat) -> None:
+    """A key column gets other letters, another the name of a column that was dropped; the change log keeps what it has."""
+    tables = MirrorTables(spark, str(tmp_path), table_format)
+    own = "'1' _cdc_id, '1' _cdc_owner, 1L _cdc_writetime, 1L _cdc_expires_at"
+
+    def change(row: str, epoch: int) -> DataFrame:
+        return spark.sql(f"SELECT {epoch}L epoch, named_struct({row}) after").coalesce(1)
+
+    tables.rows.create(spark.sql(f"SELECT 'k' id, 't' at, 'old' v, 'w' w, {own}").coalesce(1))
+    tables.changes.append(change("'id', 'k', 'at', 't', 'v', 'old', 'w', 'w'", 1), writer="test", epoch=1)
+    schemas = topic(("id at", "v w"), ("Id v", "w"))
+    follow_schema(tables, EpochPlan(schemas, Applied(epoch=1, schema_version=0), NO_CONTENT, False, 0))
+    found = MirrorTables(spark, str(tmp_path), table_format).rows.read()
+    assert found is not None
+    assert json_lines(found.select("Id", "v", "w")) == ['{"Id":"k","v":"t","w":"w"}']
+    assert found.columns[:3] == ["Id", "v", "w"]
+    tables.changes.append(change("'Id', 'k', 'v', 't2', 'w', 'w'", 2), writer="test", epoch=2)
+    log = MirrorTables(spark, str(tmp_path), table_format).changes.read()
+    assert log is not None
+    assert json_lines(log.select("epoch", "after.id", "after.v")) == [
+        '{"epoch":1,"id":"k","v":"old"}', '{"epoch":2,"id":"k","v":"t2"}',
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])

@@ -9,8 +9,11 @@ from typing import Final, cast
 
 import pytest
 
+from schemas.errors import ConfigError
 from spark_bridge.jobs.batch_content import NO_CONTENT
 from spark_bridge.jobs.epoch_plan import EpochPlan
+from spark_bridge.jobs.history_table import refuse_own_columns
+from spark_bridge.jobs.lake_table import LakeTable
 from spark_bridge.jobs.mirror_schema import follow_schema
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables, applied_from_state
 from spark_bridge.topics.topic_schemas import SchemaVersion, TopicSchemas
@@ -20,6 +23,8 @@ _OWN: Final = ["_cdc_id", "_cdc_owner", "_cdc_writetime", "_cdc_expires_at"]
 
 class Table:
     """Columns only; without any it does not exist. `fails_at`: the statement at which the run ends."""
+
+    path = "/lake/t/history"
 
     def __init__(self, *columns: str) -> None:
         self.columns = [*columns, *_OWN] if columns else []
@@ -102,3 +107,49 @@ def test_a_column_that_comes_back_later_is_noted_as_of_its_drop() -> None:
     later = Applied(epoch=9, schema_version=1, gone_until=dropped.gone_until)
     assert tables.follow(later, topic(("id", "a c"), ("id", "a"), ("id", "a c"))).gone_until == {"c": 7}
     assert len(tables.saved) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "done"),
+    [
+        (("id at", "a"), ("key at", "a"), ["id to key"]),
+        (("id at", "a"), ("Id at", "a"), ["id to _cdc_renamed_0", "_cdc_renamed_0 to Id"]),
+        (("a b", "x"), ("b c", "x"), ["b to _cdc_renamed_1", "a to b", "_cdc_renamed_1 to c"]),
+        (("a b", "x"), ("b a", "x"), [
+            "a to _cdc_renamed_0", "b to _cdc_renamed_1", "_cdc_renamed_0 to b", "_cdc_renamed_1 to a",
+        ]),
+        (("a", "v w"), ("v", "w"), ["drop v", "a to v"]),
+        (("a", "v w"), ("V", "w"), ["drop v", "a to V"]),
+        (("a", "v w"), ("v", "w a"), ["drop v", "a to v"]),
+    ],
+    ids=[
+        "renamed", "in other letters", "one to the name of another", "exchanged", "to that of a dropped column",
+        "to that in other letters", "and its own name is another's",
+    ],
+)  # fmt: skip
+def test_names_that_collide_end_no_run(before: tuple[str, str], after: tuple[str, str], done: list[str]) -> None:
+    """Also where a run ended at any of the statements, and the next one does the rest."""
+    columns, schemas = " ".join(before).split(), topic(before, after)
+    wanted = [*after[0].split(), *[each for each in after[1].split() if each in before[1].split()], *_OWN]
+    tables = Tables(Table(*columns), Table(*columns))
+    tables.follow(Applied(epoch=7, schema_version=0), schemas)
+    assert tables.rows.done == tables.history.done == done
+    assert tables.rows.columns == tables.history.columns == wanted
+    for statement in done:
+        stopped = Tables(Table(*columns))
+        stopped.rows.fails_at = statement
+        with pytest.raises(OSError, match="stopped"):
+            stopped.follow(Applied(epoch=7, schema_version=0), schemas)
+        stopped.rows.fails_at = None
+        stopped.follow(stopped.saved[-1] if stopped.saved else Applied(epoch=7, schema_version=0), schemas)
+        assert stopped.rows.columns == wanted
+
+
+def test_a_column_of_the_historys_own_name_says_how_to_go_on() -> None:
+    """A mirror keeps up a history that is there, so it must go before anything else helps."""
+    added = r"history: the table has columns that a history adds itself \(Closed\): "
+    with pytest.raises(ConfigError, match=added + "keep a change log instead"):
+        refuse_own_columns(cast(LakeTable, Table()), ["id", "Closed"])
+    with pytest.raises(ConfigError, match=added + "delete /lake/t/history, and keep a change log instead"):
+        refuse_own_columns(cast(LakeTable, Table("id")), ["id", "Closed"])
+    refuse_own_columns(cast(LakeTable, Table("id")), ["id", "closing"])

@@ -21,6 +21,7 @@ __all__ = [
     "is_large",
     "is_sparse",
     "own_session",
+    "pin_session",
     "session_of_its_own",
 ]
 
@@ -46,8 +47,10 @@ _PINNED: Final = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    # in what is published
+    "spark.sql.avro.datetimeRebaseModeInWrite": "CORRECTED",
 }
-"""Settings that change what a mirror stores, or whether it finds it again. The user's session may have others."""
+"""Settings that change what a mirror stores or publishes, or whether it finds it again. The user's session may have others."""
 
 _TASK_RECORDS: Final = 25_000
 _TASK_BYTES: Final = 16 << 20
@@ -69,8 +72,7 @@ def fit_session(session: SparkSession, records: int, kept_bytes: int, *, is_loca
 
     `is_local`: the tables are on a local file system.
     """
-    for name, value in _PINNED.items():
-        session.conf.set(name, value)
+    pin_session(session)
     for name, value in SMALL_RUNS.items():
         if session.conf.get(name, None) is None:
             session.conf.set(name, value)
@@ -97,6 +99,12 @@ def fit_session(session: SparkSession, records: int, kept_bytes: int, *, is_loca
     # so many tasks also where rows come from the driver
     session.conf.set("spark.sql.leafNodeDefaultParallelism", str(tasks))
     session.conf.set("spark.sql.shuffle.partitions", str(tasks))
+
+
+def pin_session(session: SparkSession) -> None:
+    """Set up a session of one's own so that what is stored does not depend on the user's. `fit_session` does it, too."""
+    for name, value in _PINNED.items():
+        session.conf.set(name, value)
 
 
 def _fit_lookups(session: SparkSession, *, is_local: bool) -> None:

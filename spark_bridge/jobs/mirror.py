@@ -22,7 +22,7 @@ from schemas.errors import ConfigError
 from schemas.hidden_columns import HiddenColumns
 from spark_bridge.errors import SparkBridgeError, StateFileError, reason_of_spark
 from spark_bridge.jobs.arguments import refuse_interval, refuse_retention
-from spark_bridge.jobs.batch_session import session_of_its_own
+from spark_bridge.jobs.batch_session import own_session, pin_session, session_of_its_own
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.completeness import Completeness
 from spark_bridge.jobs.lake_table import TableFormat
@@ -215,8 +215,10 @@ def _run(
 ) -> MirrorSummary:
     checkpoint = given["checkpointLocation"]
     started = time.monotonic()
-    given = given_from(_prepare(spark, steps.tables(spark), checkpoint, steps.options, rebuild=rebuild), given)
-    steps = steps.begun(spark)
+    with own_session(spark) as own:
+        pin_session(own)
+        given = given_from(_prepare(own, steps.tables(own), checkpoint, steps.options, rebuild=rebuild), given)
+        steps = steps.begun(own)
     # Taken before the end is looked up: records of writes before the timestamp are before the end.
     steps.completeness.ask()
     ends = _ends(parsed)

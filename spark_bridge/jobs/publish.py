@@ -23,6 +23,7 @@ from schemas.errors import ConfigError
 from schemas.topics import full_topic_name
 from spark_bridge.errors import PublishError
 from spark_bridge.jobs.arguments import refuse_interval
+from spark_bridge.jobs.batch_session import own_session, pin_session
 from spark_bridge.jobs.lake_table import quoted
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.publish_envelope import envelope_schema
@@ -76,18 +77,20 @@ def publish(
     refuse_interval("follow_interval_s", follow_interval_s)
     parsed = BridgeOptions.from_mapping(option_texts(options))
     started = time.monotonic()
-    works = [_Topic(spark, parsed, target, kind, topic, on_note) for kind, topic in topics.items()]
-    sent = dict.fromkeys([each.topic for each in works], 0)
-    stopping = stopping or threading.Event()
-    while True:
-        epoch = -1
-        for each in works:
-            records, epoch = each.run(rebuild=rebuild)
-            sent[each.topic] += records
-            on_batch(each.topic, records, epoch)
-        rebuild = False
-        if follow_interval_s is None or stopping.wait(max(_LEAST_WAIT_S, follow_interval_s)):
-            return PublishSummary(records=sent, epoch=epoch, seconds=time.monotonic() - started)
+    with own_session(spark) as own:
+        pin_session(own)
+        works = [_Topic(own, parsed, target, kind, topic, on_note) for kind, topic in topics.items()]
+        sent = dict.fromkeys([each.topic for each in works], 0)
+        stopping = stopping or threading.Event()
+        while True:
+            epoch = -1
+            for each in works:
+                records, epoch = each.run(rebuild=rebuild)
+                sent[each.topic] += records
+                on_batch(each.topic, records, epoch)
+            rebuild = False
+            if follow_interval_s is None or stopping.wait(max(_LEAST_WAIT_S, follow_interval_s)):
+                return PublishSummary(records=sent, epoch=epoch, seconds=time.monotonic() - started)
 
 
 def topic_beside(data_topic: str, kind: Kind) -> str:

@@ -24,6 +24,7 @@ from schemas.errors import ConfigError
 from schemas.row_record import AvroSchema
 from spark_bridge import raw_batch, typed
 from spark_bridge.errors import PublishError
+from spark_bridge.jobs.batch_session import session_of_its_own
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.publish import PublishSummary, publish, topic_beside
@@ -328,6 +329,26 @@ def test_a_rebuild_has_nothing_of_a_column_before_it_was_dropped_and_added_again
         assert '"old"' not in "".join(published.folded())
         rebuilt = published.records("changes").where("value.op = 'r'").selectExpr("value.after.name").collect()
         assert {row.name for row in rebuilt} == {None, "new"}
+
+
+def test_old_dates_are_published_whatever_calendar_the_session_has(
+    spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """With these settings, which Spark 3.5 has by default, it writes no date before 1582. The change log begins later."""
+    users = session_of_its_own(spark)
+    for each in ("avro", "parquet"):
+        users.conf.set(f"spark.sql.{each}.datetimeRebaseModeInWrite", "EXCEPTION")
+    topic = data_topic(*table_schemas(partition_key={"id": "int"}, regular={"day": "date", "at": "timestamp"}))
+    first_day = -719_162  # 0001-01-01
+    topic.write(Record(key={"id": 1}, value={"day": first_day, "at": first_day * 86_400_000}))
+    kept = Mirror(users, topic, tmp_path / "mirror", {})
+    published = Published(users, topic, kept)
+    kept.run(changelog=False, history=False)
+    kept.run()
+    published.run()
+    assert published.folded() == kept.rows() == kept.replayed() == kept.open_versions()
+    assert '"day":"0001-01-01"' in published.folded()[0]
+    assert users.conf.get("spark.sql.avro.datetimeRebaseModeInWrite") == "EXCEPTION"
 
 
 def test_a_mirror_without_a_change_log_and_a_held_topic_are_told_in_one_line(

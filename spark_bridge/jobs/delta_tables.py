@@ -64,6 +64,7 @@ class DeltaTable(LakeTable):
 
     def merge(self, source: DataFrame, on: str, *actions: str) -> Mapping[str, int]:
         """`MERGE` of `source` (s) into the table (t); fields that its structs lack are added."""
+        self._avoid_vectors()
         view = f"cdc_merge_{abs(hash(self.path))}"
         source.createOrReplaceTempView(view)
         if HAS_DATA_SOURCES:
@@ -75,6 +76,24 @@ class DeltaTable(LakeTable):
         self._spark.catalog.dropTempView(view)
         self._written()
         return {"insert": done.num_inserted_rows, "update": done.num_updated_rows, "delete": done.num_deleted_rows}
+
+    def delete(self, condition: str) -> None:
+        """`DELETE FROM`."""
+        self._avoid_vectors()
+        super().delete(condition)
+
+    def update(self, assignments: str, condition: str) -> None:
+        """`UPDATE`."""
+        self._avoid_vectors()
+        super().update(assignments, condition)
+
+    def _avoid_vectors(self) -> None:
+        """Delta of Spark 3.5 takes a table's column `path` for one of its own when it makes deletion vectors, and fails."""
+        found = self.read()
+        if HAS_DATA_SOURCES or found is None or "path" not in [each.lower() for each in found.columns]:
+            return
+        for each in ("merge", "delete", "update"):
+            self._spark.conf.set(f"spark.databricks.delta.{each}.deletionVectors.persistent", "false")
 
     def compact(self) -> None:
         """`OPTIMIZE`, by the settings that `fit_session` gives the session."""

@@ -108,6 +108,17 @@ def test_views_and_jobs_stand_on_the_3_5_reader(
         assert spark35.call(job, options=dict(topic.options), target=str(tmp_path / job)) == wanted
 
 
+@pytest.mark.parametrize("column", ["path", "Path", "filepath", "name"])
+def test_rows_of_a_large_table_change_whatever_its_columns_are_called(
+    spark35: Spark35, tmp_path: Path, column: str
+) -> None:
+    """Delta 3.3.2 makes no deletion vectors for a table with a column `path`."""
+    found = spark35.call("changed_rows", folder=str(tmp_path / "rows"), column=column)
+    assert [tuple(json.loads(each).values()) for each in found] == [
+        (0, "0"), (1, "merged"), (2, "updated"), (9, "merged"),
+    ]  # fmt: skip
+
+
 def test_the_count_check_names_what_a_reader_left_out(
     spark: SparkSession, spark35: Spark35, data_topic: MakeTopic
 ) -> None:

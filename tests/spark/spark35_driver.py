@@ -16,6 +16,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_bridge import current_table, raw_batch, raw_stream, session_builder
+from spark_bridge.jobs.batch_session import fit_session, session_of_its_own
+from spark_bridge.jobs.delta_tables import DeltaTable
+from spark_bridge.jobs.lake_table import update_and_insert
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.reading.count_check import missing_records
@@ -65,6 +68,22 @@ def _rows(tables: MirrorTables) -> list[str]:
     rows = tables.rows.read()
     assert rows is not None
     return sorted(rows.drop(*[name for name in rows.columns if name.startswith("_cdc")]).toJSON().collect())
+
+
+def changed_rows(spark: SparkSession, folder: str, column: str) -> list[str]:
+    """What a Delta table, in a session for large ones, has after each kind of change of its rows."""
+    session = session_of_its_own(spark)
+    fit_session(session, 0, 1 << 30, is_local=True)
+    table = DeltaTable(session, folder)
+    table.create(session.sql(f"SELECT id, string(id) `{column}` FROM range(6)").coalesce(1))
+    changed = session.sql(f"SELECT 1L id, 'merged' `{column}` UNION ALL SELECT 9L, 'merged'")
+    update, insert = update_and_insert(changed.columns)
+    table.merge(changed, "t.id = s.id", f"WHEN MATCHED THEN {update}", f"WHEN NOT MATCHED THEN {insert}")
+    table.delete("id > 2 AND id < 6")
+    table.update(f"`{column}` = 'updated'", "id = 2")
+    found = table.read()
+    assert found is not None
+    return sorted(found.toJSON().collect())
 
 
 def missing(spark: SparkSession, options: Options, left_out: str) -> list[str]:

@@ -1,0 +1,67 @@
+"""What Delta tables do about errors of Delta; the session is one that only remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_bridge.jobs import delta_tables
+from spark_bridge.jobs.delta_tables import DeltaTable
+
+
+class Session:
+    """It has one table of these columns. `sent`: by the first word of each statement, the settings with which it ran."""
+
+    def __init__(self, *columns: str) -> None:
+        self.settings: dict[str, str] = {}
+        self.sent: dict[str, Mapping[str, str]] = {}
+        self.conf = self.read = self.catalog = self
+        self.columns = columns
+
+    def format(self, name: str) -> Session:
+        return self
+
+    def load(self, path: str) -> Session:
+        return self
+
+    def set(self, name: str, value: str) -> None:
+        self.settings[name] = value
+
+    def sql(self, statement: str) -> Session:
+        self.sent[statement.split(maxsplit=1)[0]] = dict(self.settings)
+        return self
+
+    def collect(self) -> Sequence[SimpleNamespace]:
+        return [SimpleNamespace(num_inserted_rows=0, num_updated_rows=0, num_deleted_rows=0)]
+
+    def createOrReplaceTempView(self, name: str) -> None:  # noqa: N802  (PySpark's name)
+        pass
+
+    def dropTempView(self, name: str) -> None:  # noqa: N802  (PySpark's name)
+        pass
+
+
+@pytest.mark.parametrize(
+    ("is_3_5", "column", "avoids"),
+    [(True, "path", True), (True, "Path", True), (True, "paths", False), (False, "path", False)],
+)
+def test_a_table_with_a_column_path_has_no_deletion_vectors_on_3_5(
+    monkeypatch: pytest.MonkeyPatch, is_3_5: bool, column: str, avoids: bool
+) -> None:
+    """Delta 3.3.2 ends each such statement with AMBIGUOUS_REFERENCE."""
+    monkeypatch.setattr(delta_tables, "HAS_DATA_SOURCES", not is_3_5)
+    for kind in ("MERGE", "DELETE", "UPDATE"):
+        session = Session("id", column)
+        table = DeltaTable(cast(SparkSession, session), "/lake/t/rows")
+        if kind == "MERGE":
+            table.merge(cast(DataFrame, session), "t.id = s.id", "WHEN MATCHED THEN DELETE")
+        elif kind == "DELETE":
+            table.delete("id = 1")
+        else:
+            table.update("id = 2", "id = 1")
+        setting = session.sent[kind].get(f"spark.databricks.delta.{kind.lower()}.deletionVectors.persistent")
+        assert setting == ("false" if avoids else None)

@@ -156,8 +156,8 @@ def record_images(
         "v": value.try_decode(F.col("value"), F.col("schema_version")),
     })  # fmt: skip
     checked = tried.withColumns({
-        "k": key.checked(F.col("k"), "key", place, F.col("key_version")),
-        "v": value.checked(F.col("v"), "value", place, F.col("schema_version")),
+        "k": key.checked(F.col("k"), F.col("key"), "key", place, F.col("key_version")),
+        "v": value.checked(F.col("v"), F.col("value"), "value", place, F.col("schema_version")),
     })  # fmt: skip
     finished = checked.withColumns({"k": key.finish(F.col("k")), "v": value.finish(F.col("v"))})
     own = {

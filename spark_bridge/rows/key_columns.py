@@ -39,7 +39,7 @@ def with_key(rows: DataFrame, name: str, schemas: TopicSchemas, version: Column,
     """Add the decoded `key` by that name; one that cannot be decoded fails the query, by its place."""
     decoder = key_decoder(schemas, "string")
     tried = rows.withColumn(name, decoder.try_decode(F.col("key"), version))
-    return tried.withColumn(name, decoder.checked(F.col(name), "key", place, version))
+    return tried.withColumn(name, decoder.checked(F.col(name), F.col("key"), "key", place, version))
 
 
 def with_owner(rows: DataFrame, schemas: TopicSchemas, place: Column, time_zone: str = OWNER_TIME_ZONE) -> DataFrame:

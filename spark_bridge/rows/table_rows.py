@@ -49,6 +49,7 @@ def _plain_columns(rows: DataFrame, key: RecordDecoder, value: RecordDecoder, ke
         *_VERSIONS,
         key.try_decode(F.col("key"), F.col("key_version")).alias("key"),
         value.try_decode(F.col("value"), F.col("value_version")).alias("value"),
+        *_data("key", "value"),
     )
     checked = structs.select(*kept, "gone_columns", *_checked_row(key, value))
     finished = checked.select(
@@ -78,6 +79,8 @@ def _with_static_columns(
         key.try_decode(F.col("key"), F.col("key_version")).alias("key"),
         F.when(F.col("is_alive"), value.try_decode(F.col("value"), F.col("value_version"))).alias("value"),
         value.try_decode(F.col("static_value"), static_version).alias("static"),
+        *_data("key", "value"),
+        F.col("static_value").alias("static_data"),
     )
     of_partition = F.concat(F.lit("of the partition with key "), F.col("key_bytes"))
     checked = structs.select(
@@ -86,7 +89,9 @@ def _with_static_columns(
         "static_names",
         "gone_columns",
         *_checked_row(key, value),
-        value.checked(F.col("static"), "static columns", of_partition, F.col("static_version")).alias("static"),
+        value.checked(
+            F.col("static"), F.col("static_data"), "static columns", of_partition, F.col("static_version")
+        ).alias("static"),
     )
     finished = checked.select(
         *kept,
@@ -113,12 +118,17 @@ def _with_static_columns(
     return finished.select(*keys, *values, *kept, (F.col("is_alive") | has_static).alias(shows))
 
 
+def _data(*names: str) -> list[Column]:
+    """The bytes of what is decoded under the same name."""
+    return [F.col(each).alias(f"{each}_data") for each in names]
+
+
 def _checked_row(key: RecordDecoder, value: RecordDecoder) -> tuple[Column, Column]:
     """Key and value after `try_decode`; what could not be decoded is an error that names the message."""
     place = F.col("place")
     return (
-        key.checked(F.col("key"), "key", place, F.col("key_version")).alias("key"),
-        value.checked(F.col("value"), "value", place, F.col("value_version")).alias("value"),
+        key.checked(F.col("key"), F.col("key_data"), "key", place, F.col("key_version")).alias("key"),
+        value.checked(F.col("value"), F.col("value_data"), "value", place, F.col("value_version")).alias("value"),
     )
 
 

@@ -16,12 +16,15 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.avro.functions import from_avro
 
 from spark_bridge.rows.avro_columns import AvroColumns, Numbers
+from spark_bridge.rows.avro_types import named_records
+from spark_bridge.rows.unfit_times import MOST_MS, has_times, unfit_times
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import AvroRecord, TopicSchemas
 
 __all__ = ["RecordDecoder", "is_corrupt", "key_decoder", "typed_rows", "value_decoder"]
 
 _DECODED: Final = "__cdc_decoded"
+_DATA: Final = "__cdc_data"
 _AS_WRITTEN: Final = {"datetimeRebaseMode": "CORRECTED"}
 """Dates before 1582 as they are, whatever Spark's session does for files of Spark 2."""
 
@@ -36,7 +39,7 @@ class RecordDecoder:
     def __init__(self, topic: str, schemas: Sequence[tuple[int, AvroRecord]], numbers: Numbers) -> None:
         """`schemas`: version and schema, oldest first."""
         self._topic = topic
-        self._schemas = [(version, _with_times_as_numbers(schema)) for version, schema in schemas]
+        self._schemas = [(version, _as_numbers(schema, "time-micros")) for version, schema in schemas]
         self._columns = AvroColumns(self._schemas[-1][1], numbers)
 
     @property
@@ -47,26 +50,19 @@ class RecordDecoder:
     def decode(self, data: Column, version: Column) -> Column:
         """First step: Avro bytes to a struct; null for null. An unknown schema version fails the query."""
         reader = json.dumps(self._schemas[-1][1])
-        return self._by_writer(version, lambda writer: _from_avro(data, writer, reader))
+        return self._by_writer(self._schemas, version, lambda writer: _from_avro(data, writer, reader))
 
     def try_decode(self, data: Column, version: Column) -> Column:
         """As `decode`, but bytes that cannot be decoded give a struct of nulls, which `checked` knows."""
-        newest = self._schemas[-1][1]
-        fields = newest["fields"]
-        assert isinstance(fields, list)
-        # A field that no writer knows has its default in every record that could be decoded.
-        marked = json.dumps({**newest, "fields": [*fields, {"name": _DECODED, "type": "boolean", "default": True}]})
-        return self._by_writer(
-            version, lambda writer: from_avro(data, writer, {**_AS_WRITTEN, "mode": "PERMISSIVE", "avroSchema": marked})
-        )
+        return self._tried(self._schemas, data, version)
 
     def finish(self, record: Column) -> Column:
         """Last step: numbers in their final types."""
         return self._columns.converted(record)
 
-    def checked(self, record: Column, what: str, place: Column, version: Column) -> Column:
-        """Between `try_decode` and `finish`; what could not be decoded fails the query, by its `place` in the topic."""
-        return F.when(is_corrupt(record), F.raise_error(self.complaint(what, place, version))).otherwise(
+    def checked(self, record: Column, data: Column, what: str, place: Column, version: Column) -> Column:
+        """Between `try_decode` of `data` and `finish`; what could not be decoded fails the query, by its `place` in the topic."""
+        return F.when(is_corrupt(record), F.raise_error(self.complaint(data, what, place, version))).otherwise(
             record.dropFields(_DECODED)
         )
 
@@ -74,21 +70,42 @@ class RecordDecoder:
         """Between `try_decode` and `finish`; null for what could not be decoded."""
         return F.when(~is_corrupt(record), record.dropFields(_DECODED))
 
-    def complaint(self, what: str, place: Column, version: Column) -> Column:
-        """Why a record could not be decoded."""
-        return F.concat(
-            F.lit(f"topic {self._topic}: the {what} of message "),
-            place,
-            F.lit(" cannot be decoded by its schema version "),
-            version.cast("string"),
-            F.lit(
-                "; typed rows go on without it, and show it in the column _corrupt, with the option corruptRows=keep"
-            ),
+    def complaint(self, data: Column, what: str, place: Column, version: Column) -> Column:
+        """Why `data` could not be decoded."""
+        message = F.concat(F.lit(f"topic {self._topic}: the {what} of message "), place)
+        advice = F.lit(
+            "; typed rows go on without it, and show it in the column _corrupt, with the option corruptRows=keep"
+        )
+        undecodable = F.concat(
+            message, F.lit(" cannot be decoded by its schema version "), version.cast("string"), advice
+        )
+        if not has_times(self._schemas[-1][1], named_records(self._schemas[-1][1])):
+            return undecodable
+        as_numbers = [(number, _as_numbers(schema, "timestamp-millis")) for number, schema in self._schemas]
+        unfit = unfit_times(self._tried(as_numbers, data, version), self._schemas[-1][1])
+        limit = F.lit(
+            f" has timestamps that do not fit Spark's TIMESTAMP (at most {MOST_MS} milliseconds before and after 1970): "
+        )
+        remedy = F.lit("; correct the row in Cassandra, and for a mirror see docs/spark.md, Timestamps that do not fit")
+        return F.coalesce(F.concat(message, limit, unfit, remedy, advice), undecodable)
+
+    def _tried(self, schemas: Sequence[tuple[int, AvroRecord]], data: Column, version: Column) -> Column:
+        newest = schemas[-1][1]
+        fields = newest["fields"]
+        assert isinstance(fields, list)
+        # A field that no writer knows has its default in every record that could be decoded.
+        marked = json.dumps({**newest, "fields": [*fields, {"name": _DECODED, "type": "boolean", "default": True}]})
+        return self._by_writer(
+            schemas,
+            version,
+            lambda writer: from_avro(data, writer, {**_AS_WRITTEN, "mode": "PERMISSIVE", "avroSchema": marked}),
         )
 
-    def _by_writer(self, version: Column, decoded: Callable[[str], Column]) -> Column:
+    def _by_writer(
+        self, schemas: Sequence[tuple[int, AvroRecord]], version: Column, decoded: Callable[[str], Column]
+    ) -> Column:
         writers: dict[str, list[int]] = {}
-        for number, schema in self._schemas:
+        for number, schema in schemas:
             writers.setdefault(json.dumps(schema), []).append(number)
         record: Column | None = None
         for writer, versions in writers.items():
@@ -137,16 +154,22 @@ def typed_rows(raw: DataFrame, schemas: TopicSchemas, options: BridgeOptions) ->
     version, place = F.col("schema_version"), F.col("message_id")
     tried = {"key": key.try_decode(F.col("key"), version), "value": value.try_decode(F.col("value"), version)}
     if options.corrupt_rows == "fail":
-        checked = raw.withColumns(tried).withColumns(
-            {
-                "key": key.checked(F.col("key"), "key", place, version),
-                "value": value.checked(F.col("value"), "value", place, version),
-            }
+        data = F.struct(F.col("key"), F.col("value"))
+        checked = (
+            raw.withColumns({**tried, _DATA: data})
+            .withColumns(
+                {
+                    "key": key.checked(F.col("key"), F.col(_DATA).getField("key"), "key", place, version),
+                    "value": value.checked(F.col("value"), F.col(_DATA).getField("value"), "value", place, version),
+                }
+            )
+            .drop(_DATA)
         )
     else:
         bytes_kept = raw.withColumns({**tried, "_corrupt": F.struct(F.col("key"), F.col("value"))})
-        reason = F.when(is_corrupt(F.col("key")), key.complaint("key", place, version)).when(
-            is_corrupt(F.col("value")), value.complaint("value", place, version)
+        data = F.col("_corrupt")
+        reason = F.when(is_corrupt(F.col("key")), key.complaint(data.getField("key"), "key", place, version)).when(
+            is_corrupt(F.col("value")), value.complaint(data.getField("value"), "value", place, version)
         )
         corrupt = F.struct(reason.alias("reason"), F.col("_corrupt.key"), F.col("_corrupt.value"))
         checked = bytes_kept.withColumns(
@@ -164,11 +187,11 @@ def _from_avro(data: Column, writer: str, reader: str) -> Column:
     return from_avro(data, writer, options if writer == reader else {**options, "avroSchema": reader})
 
 
-def _with_times_as_numbers(record: AvroRecord) -> AvroRecord:
-    """`time-micros` as the long it is: PySpark 4.1 reads it so, 4.2 as its type TIME, which it then does not support."""
+def _as_numbers(record: AvroRecord, logical: str) -> AvroRecord:
+    """A logical type as the long it is. PySpark 4.1 reads `time-micros` so, 4.2 as its type TIME, which it then does not support."""
 
     def plain(each: dict[str, object]) -> dict[str, object]:
-        return {"type": "long"} if each.get("logicalType") == "time-micros" else each
+        return {"type": "long"} if each.get("logicalType") == logical else each
 
     found: AvroRecord = json.loads(json.dumps(record), object_hook=plain)
     return found

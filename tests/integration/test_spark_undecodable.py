@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import json
 
 import pulsar as pulsar_client
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
+from schemas.cql_type import NativeType, UserType
+from schemas.cql_value import AvroValue
 from schemas.row_record import schema_text
 from spark_bridge import changes, current_table, raw_batch
 from spark_bridge.errors import TopicError
@@ -55,6 +58,41 @@ def test_an_undecodable_record_is_named_or_kept(spark: SparkSession, data_topic:
         said[:40],
         None,
     ]
+
+
+def test_a_timestamp_that_spark_cannot_hold_is_named(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """At any depth, with its value; what is no Avro is another error. A corrected row is one of the table again."""
+    place = UserType("shop", "place", ("street", "since"), (NativeType("text"), NativeType("timestamp")))
+    columns = {"at": "timestamp", "home": "place", "seen": "list<timestamp>", "by_name": "map<text, frozen<place>>"}
+    topic = data_topic(*table_schemas(partition_key={"id": "int"}, regular=columns, user_types={"place": place}))
+    most, nanoseconds = 9_223_372_036_854_775, 1_700_000_000_000_000_000
+    there = {"street": "Elm", "since": most}
+    good: dict[str, AvroValue] = {"at": -most, "home": there, "seen": [0, most], "by_name": {"x": there}}
+    bad: dict[str, AvroValue] = {
+        "at": 0,
+        "home": {**there, "since": nanoseconds},
+        "seen": [0, -nanoseconds],
+        "by_name": {"x": there, "y": {**there, "since": most + 1}},
+    }
+    ids = topic.write(Record(key={"id": 1}, value=good), Record(key={"id": 2}, value=bad))
+    said = (
+        f"topic {topic.name}: the value of message {ids[1].removesuffix(':-1')} has timestamps that do not fit Spark's TIMESTAMP "
+        f"(at most {most} milliseconds before and after 1970): "
+    )
+    kept = changes(spark, {**topic.options, "corruptRows": "keep"}).orderBy("message_id")
+    good_reason, bad_reason = [row.reason for row in kept.select("_corrupt.reason").collect()]
+    assert good_reason is None
+    assert bad_reason.startswith(said)
+    assert json.loads(bad_reason.removeprefix(said).partition("; correct the row in Cassandra")[0]) == {
+        "home": {"since": nanoseconds},
+        "seen": [-nanoseconds],
+        "by_name": {"y": {"since": most + 1}},
+    }
+    with pytest.raises(PySparkException) as error:
+        current_table(spark, topic.options).collect()
+    assert said in str(error.value)
+    topic.write(Record(key={"id": 2}, value=good))
+    assert current_table(spark, topic.options).where(f"unix_millis(at) = {-most}").count() == 2
 
 
 @pytest.mark.parametrize("kind", ["row", "row_deletion"])

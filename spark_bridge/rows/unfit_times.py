@@ -1,0 +1,62 @@
+"""Timestamps that Cassandra has and Spark cannot hold: Cassandra counts 64 bits of milliseconds, Spark of microseconds."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+
+from spark_bridge.rows.avro_types import AvroType, NamedRecords, bare_type, field_types, named_records
+from spark_bridge.topics.topic_schemas import AvroRecord
+
+__all__ = ["MOST_MS", "has_times", "unfit_times"]
+
+MOST_MS: Final = (2**63 - 1) // 1_000
+"""Before and after 1970."""
+
+
+def has_times(avro_type: AvroType, named: NamedRecords) -> bool:
+    """Whether a type has a timestamp, at any depth."""
+    match bare_type(avro_type, named):
+        case {"logicalType": "timestamp-millis"}:
+            return True
+        case {"type": "array", "items": inner} | {"type": "map", "values": inner}:
+            return has_times(inner, named)
+        case {"type": "record"} as record:
+            return any(has_times(each, named) for _, each in field_types(record))
+        case _:
+            return False
+
+
+def unfit_times(record: Column, schema: AvroRecord) -> Column:
+    """JSON of those of a record whose timestamps are read as numbers; null where there are none. The schema has timestamps."""
+    # so that the record is in the expression once, which may decode it
+    found = F.transform(F.array(record), lambda each: _unfit(each, schema, named_records(schema)))
+    return F.to_json(found.getItem(0), {"ignoreNullFields": "true"})
+
+
+def _unfit(column: Column, avro_type: AvroType, named: NamedRecords) -> Column:
+    """What of a column that has timestamps does not fit, in the column's shape; null without any."""
+    match bare_type(avro_type, named):
+        case {"type": "array", "items": inner}:
+            found = F.filter(
+                F.transform(column, lambda each: _unfit(each, inner, named)), lambda each: each.isNotNull()
+            )
+            return F.when(F.size(found) > 0, found)
+        case {"type": "map", "values": inner}:
+            values = F.transform_values(column, lambda _, each: _unfit(each, inner, named))
+            found = F.map_filter(values, lambda _, each: each.isNotNull())
+            return F.when(F.size(found) > 0, found)
+        case {"type": "record"} as record:
+            fields = [
+                _unfit(column.getField(name), each, named).alias(name)
+                for name, each in field_types(record)
+                if has_times(each, named)
+            ]
+            found = F.struct(*fields)
+            return F.when(reduce(or_, [each.isNotNull() for each in fields]), found)
+        case _:
+            return F.when(~column.between(-MOST_MS, MOST_MS), column)

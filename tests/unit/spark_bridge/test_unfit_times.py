@@ -1,0 +1,49 @@
+"""Which tables have timestamps, so that one may not fit; the values are looked at in Spark."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from schemas.cql_type import NativeType, UserType, parse_cql_type
+from schemas.row_record import data_value_schema
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from spark_bridge.rows.avro_types import field_types, named_records
+from spark_bridge.rows.unfit_times import MOST_MS, has_times
+
+_TYPES = {
+    "place": UserType("shop", "place", ("street", "since"), (NativeType("text"), NativeType("timestamp"))),
+    "size": UserType("shop", "size", ("width", "day"), (NativeType("int"), NativeType("date"))),
+}
+
+
+def test_a_timestamp_is_found_at_any_depth() -> None:
+    """Also in a type that the schema names where it has defined it before; the other times fit."""
+    columns = {
+        "a": "timestamp", "b": "list<timestamp>", "c": "map<text, frozen<place>>", "d": "place",
+        "e": "tuple<int, set<timestamp>>", "f": "date", "g": "time", "h": "bigint", "i": "list<frozen<size>>", "j": "decimal",
+    }  # fmt: skip
+    table = TableMetadata(
+        keyspace="shop",
+        name="t",
+        table_id=UUID("a5559b20-e53e-11f1-a9d7-973e92e688cb"),
+        partition_key=(ColumnMetadata(name="pk", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"), position=0),),
+        clustering_key=(),
+        static_columns=(),
+        regular_columns=tuple(
+            ColumnMetadata(name=name, kind=ColumnKind.REGULAR, type=parse_cql_type(text, _TYPES), position=0)
+            for name, text in columns.items()
+        ),
+    )
+    schema = data_value_schema(table)
+    assert isinstance(schema, dict)
+    named = named_records(schema)
+    assert [name for name, each in field_types(schema) if has_times(each, named)] == ["a", "b", "c", "d", "e"]
+    assert has_times(schema, named)
+
+
+@pytest.mark.parametrize(("most_ms", "fits"), [(MOST_MS, True), (MOST_MS + 1, False)])
+def test_the_limit_is_that_of_microseconds_in_64_bits(most_ms: int, fits: bool) -> None:
+    assert (most_ms * 1_000 < 2**63) is fits
+    assert (-most_ms * 1_000 >= -(2**63)) is fits

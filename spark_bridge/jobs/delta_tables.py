@@ -23,6 +23,12 @@ _PROPERTIES: Final = {
 }
 
 
+_OWN_NAMES: Final = frozenset(
+    ("filepath", "rowindexcol", "deletionvectorid", "dvfilepath" if HAS_DATA_SOURCES else "path")
+)
+"""Of the columns that Delta adds itself to find the rows for deletion vectors, in small letters."""
+
+
 class DeltaTable(LakeTable):
     """One table; it need not exist yet."""
 
@@ -88,9 +94,9 @@ class DeltaTable(LakeTable):
         super().update(assignments, condition)
 
     def _avoid_vectors(self) -> None:
-        """Delta of Spark 3.5 takes a table's column `path` for one of its own when it makes deletion vectors, and fails."""
+        """Delta fails to make deletion vectors for a table that has a column of one of these names."""
         found = self.read()
-        if HAS_DATA_SOURCES or found is None or "path" not in [each.lower() for each in found.columns]:
+        if found is None or _OWN_NAMES.isdisjoint(each.lower() for each in found.columns):
             return
         for each in ("merge", "delete", "update"):
             self._spark.conf.set(f"spark.databricks.delta.{each}.deletionVectors.persistent", "false")

@@ -112,7 +112,7 @@ def test_views_and_jobs_stand_on_the_3_5_reader(
 def test_rows_of_a_large_table_change_whatever_its_columns_are_called(
     spark35: Spark35, tmp_path: Path, column: str
 ) -> None:
-    """Delta 3.3.2 makes no deletion vectors for a table with a column `path`."""
+    """Delta makes no deletion vectors for a table with a column of one of its own names."""
     found = spark35.call("changed_rows", folder=str(tmp_path / "rows"), column=column)
     assert [tuple(json.loads(each).values()) for each in found] == [
         (0, "0"), (1, "merged"), (2, "updated"), (9, "merged"),

@@ -31,6 +31,7 @@ from spark_bridge.reading.folders import HadoopFolder
 from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from spark_bridge.topics.options import BridgeOptions
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
+from tests.spark.spark35_driver import changed_rows
 from tests.unit.spark_bridge.test_mirror_schema import topic
 
 # Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
@@ -302,6 +303,17 @@ def test_a_relative_target_is_below_the_working_directory_of_the_driver(
     found = MirrorTables(spark, str(tmp_path), table_format).rows.read()
     assert found is not None
     assert json_lines(found) == ['{"id":2,"name":"y"}']
+
+
+@pytest.mark.parametrize("column", ["path", "filePath", "dvfilepath", "deletionvectorid"])
+def test_rows_of_a_large_table_change_whatever_its_columns_are_called(
+    spark: SparkSession, tmp_path: Path, column: str
+) -> None:
+    """Delta makes no deletion vectors for a table with a column of one of its own names."""
+    found = changed_rows(spark, str(tmp_path / "rows"), column)
+    assert [tuple(json.loads(each).values()) for each in found] == [
+        (0, "0"), (1, "merged"), (2, "updated"), (9, "merged"),
+    ]  # fmt: skip
 
 
 def _conflict(table: LakeTable) -> None:

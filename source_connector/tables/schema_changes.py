@@ -183,7 +183,7 @@ class SchemaChangeTopic(Stage):
         assert self._reader is not None
         while self._reader.has_message_available():
             message = self._reader.read_next(timeout_millis=_OPEN_TIMEOUT_MS)
-            change = _change(message.data())
+            change = _change(self._topic, message.data())
             name = message.partition_key()
             self._last[name] = None if change is None else change["new"]
             if change is not None and (clearing := change.get("clearing")) is not None:
@@ -255,12 +255,16 @@ def last_positions(client: pulsar.Client, topic: str) -> list[DataPosition | Non
     return found
 
 
-def _change(data: bytes) -> SchemaChange | None:
+def _change(topic: str, data: bytes) -> SchemaChange | None:
     """A record; None where it cannot be read."""
     try:
         change = cast("SchemaChange", json.loads(data))
         change["new"]
     except (ValueError, KeyError, TypeError):
-        _log.warning("a record of the topic of schema changes is none: %d bytes", len(data))
+        _log.warning(
+            "%s: a message of %d bytes is not a record of a schema change, and is left out; find out who else writes to this topic",
+            topic,
+            len(data),
+        )
         return None
     return change

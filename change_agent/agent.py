@@ -38,7 +38,7 @@ from change_agent.archive.last_archive import LastArchive
 from change_agent.archive.segment_archive import SegmentArchive
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
-from change_agent.clients import cdc_raw_guard, event_producers, node_connection, segment_rotation
+from change_agent.clients import cdc_raw_guard, event_producers, segment_rotation
 from change_agent.configuration.config import RELOADABLE, AgentConfig, to_option
 from change_agent.configuration.table_filter import TableFilter
 from change_agent.errors import PublishError
@@ -68,6 +68,7 @@ from change_agent.reporting.progress_reporter import (
 from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.reporting.status_report import StatusReport
 from change_agent.reporting.topic_prefix import take_prefix
+from change_agent.schema.node_connection import NodeConnection
 from change_agent.schema.schema_history import SchemaHistory
 from change_agent.schema.table_metadata import TableMetadataProvider
 from change_agent.segments.clearings import Clearings
@@ -270,7 +271,7 @@ class ChangeAgent:
     def _make_provider(self) -> TableMetadataProvider:
         config = self._config
         history = SchemaHistory(config.cdc_working_dir)
-        return TableMetadataProvider(node_connection(config), history, config.schema_refresh_interval_ms / 1000)
+        return TableMetadataProvider(NodeConnection.of(config), history, config.schema_refresh_interval_ms / 1000)
 
     def _make_report(self) -> StatusReport:
         return StatusReport(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from change_agent.configuration.cassandra_yaml import settings_of
 from change_agent.configuration.config import AgentConfig
-from change_agent.configuration.connections import cassandra_tls, pulsar_auth, pulsar_tls
+from change_agent.configuration.connections import pulsar_auth, pulsar_tls
 from change_agent.metrics import AgentMetrics
 from change_agent.publishing.event_producers import EventProducers
 from change_agent.publishing.events_topics import EventsTopics
@@ -17,24 +17,13 @@ from change_agent.schema.node_connection import NodeConnection
 from change_agent.segments.cdc_raw_guard import CdcRawGuard, GuardLimits
 from change_agent.segments.segment_rotation import SegmentRotation
 
-__all__ = ["cdc_raw_guard", "event_producers", "node_connection", "segment_rotation"]
-
-
-def node_connection(config: AgentConfig) -> NodeConnection:
-    """A connection to the agent's own node; it connects when it is asked something. Raises ConfigError."""
-    return NodeConnection(
-        contact_points=config.contact_points,
-        port=config.port,
-        username=config.username,
-        password=None if config.password is None else config.password.get_secret_value(),
-        tls=cassandra_tls(config),
-    )
+__all__ = ["cdc_raw_guard", "event_producers", "segment_rotation"]
 
 
 def segment_rotation(config: AgentConfig) -> SegmentRotation | None:
     """Limits the delay with Cassandra 3.11, if configured, with a separate session. Raises ConfigError."""
     interval_ms = config.segment_rotation_interval_ms
-    return SegmentRotation(node_connection(config), interval_ms / 1000) if interval_ms else None
+    return SegmentRotation(NodeConnection.of(config), interval_ms / 1000) if interval_ms else None
 
 
 def cdc_raw_guard(
@@ -44,7 +33,7 @@ def cdc_raw_guard(
     return CdcRawGuard(
         config.cdc_raw_directory,
         spill_directory,
-        node_connection(config),
+        NodeConnection.of(config),
         {} if config.cassandra_yaml is None else settings_of(config.cassandra_yaml),
         GuardLimits(
             total_bytes=config.cdc_total_space_bytes,

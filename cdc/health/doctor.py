@@ -18,7 +18,6 @@ from cdc.health.data_topics import data_topics
 from cdc.health.dead_letter_topics import asked_dead_letter_topics
 from cdc.health.findings import Finding, Level, Section, as_bytes, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
-from cdc.health.nodes import connection_of
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.sources import sources_of
 from cdc.health.tables import events_tables
@@ -92,7 +91,7 @@ def agent_checks(config: AgentConfig) -> list[Section]:
 
 def _cassandra(config: LineConfig, *, read_unsynced: bool = False) -> Iterator[Finding]:
     for address in config.contact_points:
-        connection = connection_of(config.model_copy(update={"contact_points": (address,)}))
+        connection = NodeConnection.of(config.model_copy(update={"contact_points": (address,)}))
         subject = f"node {address}"
         try:
             [version, *_] = [node.version for node in connection.nodes()]

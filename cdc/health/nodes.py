@@ -14,12 +14,11 @@ from cdc.health.line_config import LineConfig
 from cdc.health.local_agents import LocalAgent, local_agents, shared_nodes
 from cdc.health.pulsar_service import NotThereError, PulsarService
 from change_agent.configuration.config import AgentConfig
-from change_agent.configuration.connections import cassandra_tls
 from change_agent.schema.node_connection import Node, NodeConnection
 from schemas.errors import ConfigError
 from schemas.topics import full_topic_name
 
-__all__ = ["agents", "connection_of", "nodes_of", "nodes_without_agent"]
+__all__ = ["agents", "nodes_of", "nodes_without_agent"]
 
 _HINT: Final = "start `cdc agent` beside it; one with createTopics: false has to be named under agents in line.yaml"
 
@@ -63,7 +62,7 @@ def _status(place: str) -> AgentStatus | str:
 
 def nodes_of(config: LineConfig) -> list[Node]:
     """All nodes of the cluster, as the first contact point that answers knows them. Raises NodeUnavailableError."""
-    connection = connection_of(config)
+    connection = NodeConnection.of(config)
     try:
         return connection.nodes()
     finally:
@@ -86,14 +85,3 @@ def nodes_without_agent(
         if not is_there:
             text = f"no agent publishes the changes of this node (host id {node.host_id})"
             yield failure(f"node {node.address}", text, _HINT)
-
-
-def connection_of(config: LineConfig) -> NodeConnection:
-    """A connection to the cluster; it connects when it is asked something. Raises ConfigError."""
-    return NodeConnection(
-        contact_points=config.contact_points,
-        port=config.port,
-        username=config.username,
-        password=None if config.password is None else config.password.get_secret_value(),
-        tls=cassandra_tls(config),
-    )

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdc.health.line_config import LineConfig
-from cdc.health.nodes import connection_of
 from cdc.trace.avro_values import read_avro, value_reader_of
 from cdc.trace.row_key import RowKey
 from change_agent.configuration.connections import cassandra_tls
-from change_agent.schema.node_connection import Node
+from change_agent.schema.node_connection import Node, NodeConnection
 from schemas.errors import CdcError, ConfigError
 from schemas.system_schema import tables_of
 from schemas.table_metadata import TableMetadata
@@ -45,7 +44,7 @@ def table_named(config: LineConfig, name: str) -> tuple[TableMetadata, list[Node
     keyspace, dot, table = name.partition(".")
     if not dot or not table:
         raise ConfigError.of("TABLE", f"{name!r} is not keyspace.table")
-    connection = connection_of(config)
+    connection = NodeConnection.of(config)
     try:
         tables = tables_of(connection.read_schema().schema).values()
         nodes = connection.nodes()

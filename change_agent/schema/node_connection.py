@@ -1,11 +1,11 @@
-"""NodeConnection: the agent's CQL queries to its node. The only module of the agent that imports cassandra-driver."""
+"""NodeConnection: the agent's CQL queries to its node. Only it and `lean_imports` import cassandra-driver."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
 from cassandra import (
@@ -22,6 +22,8 @@ from cassandra.metadata import murmur3
 from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import dict_factory
 
+from change_agent.configuration.connections import cassandra_tls
+from change_agent.configuration.server_options import CassandraOptions
 from change_agent.schema.schema_history import NodeSchema
 from clients.certificate_refusal import certificate_refusal
 from clients.node_errors import node_errors, one_line
@@ -97,6 +99,17 @@ class NodeConnection:
         self._tls: Final = tls
         self._cluster: Cluster | None = None
         self._session: _Session | None = None
+
+    @classmethod
+    def of(cls, options: CassandraOptions) -> Self:
+        """A connection by the options of an agent or of a pipeline. Raises ConfigError."""
+        return cls(
+            contact_points=options.contact_points,
+            port=options.port,
+            username=options.username,
+            password=None if options.password is None else options.password.get_secret_value(),
+            tls=cassandra_tls(options),
+        )
 
     def close(self) -> None:
         """Close the session; the next question opens another."""

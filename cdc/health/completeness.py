@@ -85,9 +85,7 @@ class ResolvedLine:
         return self._timestamps.foreign_messages
 
 
-def completeness_of(
-    config: LineConfig, tables: Sequence[str], dead_letters: Sequence[str], now_s: float
-) -> dict[str, Finding]:
+def completeness_of(config: LineConfig, tables: Sequence[str], dead_letters: Sequence[str]) -> dict[str, Finding]:
     """By table: until when it is complete, or why that is not known. Whatever fails is a finding."""
     if not tables:
         return {}

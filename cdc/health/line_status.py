@@ -46,7 +46,7 @@ def line_status(config: LineConfig) -> list[Section]:
             Section(title="servers", findings=[*node_findings, _broker(config, pulsar)]),
             Section(
                 title="agents",
-                findings=[*agent_findings, *_uncovered(service, config, pulsar, nodes, statuses, now_s)]
+                findings=[*agent_findings, *_uncovered(service, config, pulsar, nodes, statuses)]
                 or [warning("", "none is known", "start cdc agent, or name it under agents in line.yaml")],
             ),
             Section(title="sources", findings=_sources(config, pulsar, now_s)),
@@ -104,11 +104,10 @@ def _uncovered(
     pulsar: _Answer,
     nodes: Sequence[Node],
     statuses: Sequence[AgentStatus],
-    now_s: float,
 ) -> list[Finding]:
     if pulsar.problem is not None or not nodes:
         return []
-    return _known(pulsar, lambda: list(nodes_without_agent(service, config, nodes, statuses, now_s)))
+    return _known(pulsar, lambda: list(nodes_without_agent(service, config, nodes, statuses)))
 
 
 def _sources(config: LineConfig, pulsar: _Answer, now_s: float) -> list[Finding]:

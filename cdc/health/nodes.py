@@ -70,7 +70,7 @@ def nodes_of(config: LineConfig) -> list[Node]:
 
 
 def nodes_without_agent(
-    service: PulsarService, config: LineConfig, nodes: Sequence[Node], statuses: Sequence[AgentStatus], now_s: float
+    service: PulsarService, config: LineConfig, nodes: Sequence[Node], statuses: Sequence[AgentStatus]
 ) -> Iterator[Finding]:
     """A finding for each node whose changes nobody publishes: no agent says so, and the broker knows none."""
     named = {each.node_id for each in statuses}

@@ -84,7 +84,6 @@ def tables(
             config,
             sorted(events),
             dead_letter_topics(config, (each.options for each in sources)),
-            now_s,
         )
         found = [finding for found in pool.map(look, sorted(events)) for finding in found]
         return with_completeness(found, completeness.result())

@@ -199,9 +199,9 @@ class AgentConfig(CassandraOptions, PulsarOptions):
         return cls.from_mapping(_read(path), environment)
 
     @classmethod
-    def working_dir_of(cls, path: Path | None, environment: Mapping[str, str] | None = None) -> Path:
+    def working_dir_of(cls, path: Path | None) -> Path:
         """`cdcWorkingDir` alone, for users who may inspect an agent and do not have its rights. Raises ConfigError."""
-        from_environment, _ = _from_environment(os.environ if environment is None else environment)
+        from_environment, _ = _from_environment(os.environ)
         found = (from_environment | dict(_read(path))).get("cdcWorkingDir")
         if not isinstance(found, str):
             raise ConfigError.of("cdcWorkingDir", "is missing; set it, or give --working-dir")

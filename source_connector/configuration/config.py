@@ -262,10 +262,10 @@ _PULSAR_OPTIONS: Final = {
 }
 
 
-def flattened(options: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def flattened(options: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """Nested maps as names with dots; values of null are left out."""
     # Not by recursion: how deep they are is the user's.
-    left = [(f"{prefix}{name}", value) for name, value in options.items()][::-1]
+    left = list(options.items())[::-1]
     while left:
         name, value = left.pop()
         if isinstance(value, Mapping):

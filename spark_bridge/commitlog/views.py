@@ -189,7 +189,7 @@ def rows_fold(table: TableMetadata, moment_us: int) -> Fold:
             for change in same.unified(changes):
                 partition.add(change, moment_us)
             remaining = [values.without_dropped(each) for each in partition.rows()]
-            for rows in _shown(remaining, table, now_s):
+            for rows in _shown(remaining, now_s):
                 row, times = values.values(rows, now_s)
                 key = keys.avro(partition_key, rows[0].clustering)
                 # a table of keys only repeats its key in the value
@@ -202,7 +202,7 @@ def rows_fold(table: TableMetadata, moment_us: int) -> Fold:
     return fold
 
 
-def _shown(remaining: Sequence[RemainingRow], table: TableMetadata, now_s: int) -> Iterator[list[RemainingRow]]:
+def _shown(remaining: Sequence[RemainingRow], now_s: int) -> Iterator[list[RemainingRow]]:
     """Each row that is visible, with the static row; the static row alone where there is no other."""
     statics = [each for each in remaining if each.clustering is STATIC and each.is_visible(now_s)]
     rows = [each for each in remaining if each.clustering is not STATIC and each.is_visible(now_s)]

@@ -119,9 +119,9 @@ def whole(columns: Sequence[str]) -> Column:
     return F.struct(*[F.col(quoted(each)).alias(each) for each in columns])
 
 
-def content_text(image: str, columns: Sequence[str]) -> Column:
-    """Columns of a struct as text, to be compared: maps are not comparable in Spark. Null where there is no struct."""
-    found = F.col(image)
+def content_text(columns: Sequence[str]) -> Column:
+    """Columns of the struct `image` as text, to be compared: maps are not comparable in Spark. Null where there is no struct."""
+    found = F.col("image")
     if not columns:
         return F.lit(None).cast("string")
     text = F.to_json(F.struct(*[found.getField(each).alias(each) for each in columns]))

@@ -50,7 +50,7 @@ class ImageColumns:
     def texts(self) -> tuple[Column, Column]:
         """`cells` and `statics` of the column `image`; see `content_text`."""
         cells = [each for each in self.names if each not in self.statics]
-        return content_text("image", cells), content_text("image", self.statics)
+        return content_text(cells), content_text(self.statics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

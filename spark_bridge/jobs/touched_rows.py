@@ -130,13 +130,13 @@ class TouchedRows:
     def compared(self, folded: Folded) -> DataFrame:
         """Rows of the touched partitions: `op`, `_cdc_id`, `after` (a struct, of rows that changed), `expires_at`."""
         results = self._results(folded.judged)
-        now = results.withColumn("new", content_text("image", table_columns(self._plan.schemas)))
+        now = results.withColumn("new", content_text(table_columns(self._plan.schemas)))
         before = self._before(folded, results.schema["image"].dataType)
         if before is None:
             nothing = {"before": F.lit(None).cast(results.schema["image"].dataType), "old": F.lit(None).cast("string")}
             compared = now.withColumns(nothing)
         else:
-            old = content_text("image", table_columns(self._plan.schemas))
+            old = content_text(table_columns(self._plan.schemas))
             known = before.select(ID, F.col("image").alias("before"), old.alias("old"))
             compared = now.select(ID, "image", "new").join(known, ID, "full_outer")
         compared = compared.withColumnRenamed("image", "after").where("before IS NOT NULL OR after IS NOT NULL")

@@ -54,7 +54,7 @@ def connector_batch(spark: SparkSession, options: BridgeOptions) -> DataFrame:
     """
     settings = _settings(options)
     with PulsarAdmin(options) as admin:
-        topics = _checked_topics(options, admin)
+        topics = _checked_topics(admin)
         starts = starting_positions(options, admin, topics)
         ends = ending_positions(options, admin, topics)
         planned = {each.partition_topic for each in plan_ranges(options, starts, ends, admin)}
@@ -90,7 +90,7 @@ def connector_stream(spark: SparkSession, options: BridgeOptions) -> DataFrame:
     subscription = options.subscription or DEFAULT_SUBSCRIPTION
     starts: dict[str, Position] = {}
     with PulsarAdmin(options) as admin:
-        topics = _checked_topics(options, admin)
+        topics = _checked_topics(admin)
         given = options.starting_offsets
         if given not in ("earliest", "latest"):
             starts = starting_positions(options, admin, topics)
@@ -104,7 +104,7 @@ def connector_stream(spark: SparkSession, options: BridgeOptions) -> DataFrame:
     return _raw(spark.readStream.format("pulsar").options(**settings).load(), options, starts)
 
 
-def _checked_topics(options: BridgeOptions, admin: PulsarAdmin) -> Sequence[str]:
+def _checked_topics(admin: PulsarAdmin) -> Sequence[str]:
     """The topic partitions; the connector takes any topic, so what is none of ours is refused here."""
     refuse_other_records(admin, admin.topics())
     return admin.topic_partitions()

@@ -71,7 +71,7 @@ class AvroEncoder:
             return self._formed(column, kind, bare)
         match found, bare:
             case DecimalType(), {"logicalType": "cql_varint"}:
-                return _unscaled(column, 0)
+                return _unscaled(column)
             case DecimalType(), {"logicalType": "cql_decimal"}:
                 return _number(column)
             case ArrayType(elementType=inner), {"items": items}:
@@ -148,10 +148,10 @@ class AvroEncoder:
                 return same, found
 
 
-def _unscaled(column: Column, scale: int) -> Column:
-    """The bytes of a decimal's unscaled value: big-endian two's complement, as few as it takes."""
+def _unscaled(column: Column) -> Column:
+    """The bytes of a decimal without a scale: big-endian two's complement, as few as it takes."""
     # Avro's bytes begin with their length, which is one byte here
-    encoded = to_avro(column, _integer_schema(scale))
+    encoded = to_avro(column, _integer_schema(0))
     return F.when(column.isNotNull(), encoded.substr(F.lit(2), F.length(encoded) - 1))
 
 
@@ -161,7 +161,7 @@ def _number(column: Column) -> Column:
     ending = F.length(F.regexp_extract(digits, "(0*)$", 1))
     zeros = F.when(digits == "0", F.lit(_SCALE)).otherwise(F.least(ending, F.lit(_SCALE)))
     kept = F.when(digits == "0", digits).otherwise(digits.substr(F.lit(1), F.length(digits) - zeros))
-    unscaled = _unscaled(kept.cast(DecimalType(38, 0)), 0)
+    unscaled = _unscaled(kept.cast(DecimalType(38, 0)))
     number = F.struct(unscaled.alias("bigint"), (F.lit(_SCALE) - zeros).cast("int").alias("scale"))
     return F.when(column.isNotNull(), number)
 

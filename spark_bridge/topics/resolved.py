@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -213,19 +213,12 @@ def table_of(options: BridgeOptions) -> str:
     return table
 
 
-def wait_until_resolved(
-    options: BridgeOptions,
-    table: str,
-    until_ms: int,
-    timeout_s: float,
-    on_look: Callable[[TableResolved], None] = lambda found: None,
-) -> TableResolved:
+def wait_until_resolved(options: BridgeOptions, table: str, until_ms: int, timeout_s: float) -> TableResolved:
     """Return when the table holds everything that was acknowledged up to this time. Raises UnresolvedError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     with ResolvedTimestamps(options) as timestamps:
         while True:
             found = timestamps.read(table)
-            on_look(found)
             if found.resolved_ms is not None and found.resolved_ms > until_ms:
                 return found
             if time.monotonic() >= deadline:

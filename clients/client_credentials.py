@@ -1,7 +1,7 @@
 """OAuth2's client credentials flow (RFC 6749, 4.4), with the parameters and the key file that Pulsar's clients take.
 
-The HTTP client and the file system are the callers'. No error shows a secret: parameters and keys are never quoted, and what
-an issuer answers only without the client's secret.
+The HTTP client is the callers'. No error shows a secret: parameters and keys are never quoted, and what an issuer answers only
+without the client's secret.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from schemas.errors import CdcError, ConfigError, ConfigProblem
@@ -106,14 +107,16 @@ class ClientCredentials:
         known = ("issuer_url", "private_key", "audience", "scope")
         return json.dumps({name: getattr(self, name) for name in known if getattr(self, name)})
 
-    def key(self, read: Callable[[str], str]) -> ClientKey:
-        """The key, from its file, which `read` reads, or inline. Raises ConfigError, also for OSError and ValueError of `read`."""
+    def key(self) -> ClientKey:
+        """The key, from its file or inline. Raises ConfigError, also for a file that cannot be read."""
         path = self.private_key.removeprefix("file://").removeprefix("file:")
         # A text that is not a whole path may be a secret in the wrong place.
         where = f"the key file {path}" if path.startswith("/") else "the key that private_key names"
         try:
-            inline = self.private_key.startswith(_INLINE)
-            text = base64.b64decode(self.private_key.removeprefix(_INLINE)).decode() if inline else read(path)
+            if self.private_key.startswith(_INLINE):
+                text = base64.b64decode(self.private_key.removeprefix(_INLINE)).decode()
+            else:
+                text = Path(path).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             why = (isinstance(error, OSError) and error.strerror) or "it is no UTF-8 text"
             raise ConfigError.of(self.option, f"{where} cannot be read ({why})") from None
@@ -124,9 +127,9 @@ class ClientCredentials:
         raise ConfigError.of(self.option, f"{where} is not JSON with client_id and client_secret")
 
 
-def issued_token(credentials: ClientCredentials, read: Callable[[str], str], ask: Ask) -> IssuedToken:
+def issued_token(credentials: ClientCredentials, ask: Ask) -> IssuedToken:
     """A new token from the issuer, as Pulsar's client gets its own. Raises ConfigError for the key, and TokenIssueError."""
-    key = credentials.key(read)
+    key = credentials.key()
     issuer, check = credentials.issuer_url.rstrip("/"), f"issuer_url in {credentials.option}"
     described = _content(issuer, ask("GET", f"{issuer}/.well-known/openid-configuration", None), key, check)
     endpoint = str(described.get("token_endpoint", ""))

@@ -22,7 +22,7 @@ from clients.client_credentials import ClientCredentials, IssuedToken
 from clients.token_end import ended_token
 from schemas.errors import ConfigError
 
-__all__ = ["Issue", "PulsarAuth", "read_key_file"]
+__all__ = ["Issue", "PulsarAuth"]
 
 Issue = Callable[[ClientCredentials], IssuedToken]
 """Asks an issuer for a token. Raises ConfigError for the key file, and TokenIssueError."""
@@ -126,8 +126,3 @@ class PulsarAuth:
                 self._bearer = issued.text
                 self._bearer_ends_at_s = time.monotonic() + issued.usable_s
             return self._bearer
-
-
-def read_key_file(path: str) -> str:
-    """The text of a key file. Raises OSError and ValueError."""
-    return Path(path).read_text(encoding="utf-8")

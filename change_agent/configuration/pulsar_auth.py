@@ -9,7 +9,6 @@ import httpx
 
 from clients import pulsar_auth
 from clients.client_credentials import ClientCredentials, IssuedToken, TokenIssueError, issued_token
-from clients.pulsar_auth import read_key_file
 from schemas.errors import ConfigError
 
 __all__ = ["PulsarAuth"]
@@ -44,4 +43,4 @@ def _issued(credentials: ClientCredentials) -> IssuedToken:
                 reason = f"{what}; start it or check issuer_url in {credentials.option}"
                 raise TokenIssueError(credentials.issuer_url.rstrip("/"), reason) from error
 
-        return issued_token(credentials, read_key_file, ask)
+        return issued_token(credentials, ask)

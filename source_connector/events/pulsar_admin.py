@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 from clients.admin_client import UNANSWERED, AdminClient, explained, reason_of
 from clients.client_credentials import ClientCredentials, IssuedToken, TokenIssueError, issued_token
-from clients.pulsar_auth import read_key_file
 from clients.tls import tls_context
 from schemas.errors import CdcError
 from source_connector.errors import AdminError
@@ -104,7 +103,7 @@ class PulsarAdmin(AdminClient[_Answer]):
 
     def _issued(self, credentials: ClientCredentials) -> IssuedToken:
         ask = partial(_asked, self._opened(), credentials.issuer_url)
-        return issued_token(credentials, read_key_file, ask)
+        return issued_token(credentials, ask)
 
 
 def _sent(

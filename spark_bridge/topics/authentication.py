@@ -8,7 +8,7 @@ from functools import partial
 
 import pulsar
 
-from clients.pulsar_auth import PulsarAuth, read_key_file
+from clients.pulsar_auth import PulsarAuth
 from clients.tls import tls_context
 from schemas.errors import ConfigError
 from spark_bridge.topics.issued_tokens import admin_token
@@ -29,7 +29,7 @@ def client_authentication(options: BridgeOptions) -> pulsar.Authentication | Non
             return pulsar.AuthenticationTLS(*auth.certificate())
         case "oauth2":
             credentials = auth.client_credentials()
-            credentials.key(read_key_file)  # of a wrong one the client says no more than that it cannot authenticate
+            credentials.key()  # of a wrong one the client says no more than that it cannot authenticate
             return pulsar.AuthenticationOauth2(credentials.params)
         case _:
             return pulsar.AuthenticationBasic(*auth.user())

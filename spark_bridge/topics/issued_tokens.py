@@ -12,7 +12,6 @@ from cachetools import TLRUCache
 
 from clients.certificate_refusal import certificate_refusal
 from clients.client_credentials import ClientCredentials, IssuedToken, TokenIssueError, issued_token
-from clients.pulsar_auth import read_key_file
 from clients.tls import tls_context
 from spark_bridge.errors import PulsarUnreachableError
 from spark_bridge.topics.options import BridgeOptions
@@ -59,6 +58,6 @@ def _issued(credentials: ClientCredentials, options: BridgeOptions, patience_s: 
                 raise TokenIssueError(credentials.issuer_url.rstrip("/"), reason) from None
 
         try:
-            return issued_token(credentials, read_key_file, ask)
+            return issued_token(credentials, ask)
         except TokenIssueError as error:
             raise PulsarUnreachableError(options.admin_url, f"is not asked, for {error}") from None

@@ -24,17 +24,13 @@ def _credentials(**given: str) -> ClientCredentials:
     return ClientCredentials.parse(json.dumps(given), "authParams")
 
 
-def _read(path: str) -> str:
-    return Path(path).read_text("utf-8")
-
-
 def _issued(credentials: ClientCredentials, verify: ssl.SSLContext | bool = True) -> IssuedToken:
     with httpx.Client(verify=verify) as client:
 
         def ask(method: str, address: str, form: Mapping[str, str] | None) -> httpx.Response:
             return client.request(method, address, data=form)
 
-        return issued_token(credentials, _read, ask)
+        return issued_token(credentials, ask)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +90,8 @@ def test_no_secret_prints() -> None:
     """A private key may be inline; a token may be in a traceback's variables."""
     key = base64.b64encode(json.dumps({"client_id": "writer", "client_secret": CLIENT_SECRET}).encode()).decode()
     given = _credentials(**{**_GIVEN, "private_key": f"{_INLINE}{key}"})
-    assert given.key(_read).client_secret == CLIENT_SECRET
-    shown = f"{given!r} {given.key(_read)!r} {IssuedToken(text='tell-nobody', usable_s=1)!r}"
+    assert given.key().client_secret == CLIENT_SECRET
+    shown = f"{given!r} {given.key()!r} {IssuedToken(text='tell-nobody', usable_s=1)!r}"
     assert [secret for secret in (CLIENT_SECRET, key, "tell-nobody") if secret in shown] == []
 
 
@@ -103,7 +99,7 @@ def test_no_secret_prints() -> None:
 def test_a_key_file_is_named_as_pulsar_does(form: str, tmp_path: Path) -> None:
     """A path, or an address of one."""
     key_file(tmp_path / "key.json", "writer")
-    found = _credentials(**{**_GIVEN, "private_key": form.format(tmp_path / "key.json")}).key(_read)
+    found = _credentials(**{**_GIVEN, "private_key": form.format(tmp_path / "key.json")}).key()
     assert (found.client_id, found.client_secret) == ("writer", CLIENT_SECRET)
 
 
@@ -130,7 +126,7 @@ def test_a_key_that_cannot_be_used_is_one_line(place: str, content: bytes | None
         (tmp_path / "key").write_bytes(content)
     given = _credentials(**{**_GIVEN, "private_key": place.format(tmp_path)})
     with pytest.raises(ConfigError) as error:
-        given.key(_read)
+        given.key()
     assert str(error.value) == f"authParams: {problem.format(tmp_path)}"
 
 

@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -66,10 +67,12 @@ class Position:
         """Of a checkpoint: a text that `parse` takes, or the bytes of a message id. Raises ValueError."""
         if isinstance(offset, str):
             return cls.parse(offset)
-        if not isinstance(offset, list) or not all(isinstance(each, int) for each in offset):
-            raise ValueError(f"{offset!r} is neither a position nor the bytes of a message id")
-        fields = dict(message_id_fields(bytes(each & 0xFF for each in offset)))
-        return cls(_signed(fields[_LEDGER]), _signed(fields[_ENTRY]))
+        if isinstance(offset, list) and all(isinstance(each, int) for each in offset):
+            # bytes that end too early, or without these fields, are no message id
+            with suppress(LookupError):
+                fields = dict(message_id_fields(bytes(each & 0xFF for each in offset)))
+                return cls(_signed(fields[_LEDGER]), _signed(fields[_ENTRY]))
+        raise ValueError(f"{offset!r} is neither a position nor the bytes of a message id")
 
 
 def message_id_fields(data: bytes) -> Iterator[tuple[int, int]]:

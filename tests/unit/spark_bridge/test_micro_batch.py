@@ -47,6 +47,7 @@ def test_a_folder_that_python_cannot_look_into_is_named() -> None:
     [
         (['{"other": "1:1"}'], "batch 0 has 0 sources with these topics; limits need exactly one"),
         (["no json"], "its offsets cannot be read"),
+        ([f'{{"{min(TOPICS)}": [8]}}'], "its offsets cannot be read ([8] is neither a position nor the bytes of a"),
     ],
 )
 def test_a_log_of_something_else_is_named(tmp_path: Path, sources: list[str], reason: str) -> None:

@@ -135,6 +135,6 @@ def test_an_offset_of_the_pulsar_spark_connector_is_a_position() -> None:
     assert Position.of_offset([each - 256 if each > 127 else each for each in data]) == Position(300, 5)
     assert Position.of_offset(list(pulsar.MessageId.earliest.serialize())) == Position(-1, -1)
     assert Position.of_offset("12:3") == Position(12, 3)
-    for wrong in (None, 12, ["8"]):
+    for wrong in (None, 12, ["8"], [8], [], [16, 1]):
         with pytest.raises(ValueError, match="is neither a position nor the bytes of a message id"):
             Position.of_offset(wrong)

@@ -65,9 +65,7 @@ def verification(options: BridgeOptions) -> ssl.SSLContext:
         check_hostname=options.tls_hostname_verification_enable,
         allow_insecure=options.tls_allow_insecure_connection,
     )
-    certificate = http_certificate(options)
-    if certificate is not None:
-        context.load_cert_chain(*certificate)
+    _auth(options).use_certificate(context)
     return context
 
 

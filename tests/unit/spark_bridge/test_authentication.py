@@ -14,7 +14,7 @@ from schemas.errors import ConfigError
 from spark_bridge.errors import PulsarUnreachableError, TopicReadError
 from spark_bridge.reading.topic_reader import TopicRange, read_range
 from spark_bridge.topics.admin import PulsarAdmin
-from spark_bridge.topics.authentication import client_authentication, http_certificate, http_headers
+from spark_bridge.topics.authentication import client_authentication, http_certificate, http_headers, verification
 from spark_bridge.topics.options import BASIC_PLUGIN, OAUTH2_PLUGIN, TLS_PLUGIN, TOKEN_PLUGIN, BridgeOptions
 from spark_bridge.topics.positions import Position
 from tests.servers.certificates import CertificateAuthority
@@ -55,6 +55,12 @@ def test_user_and_password() -> None:
 def test_a_certificate_and_its_key() -> None:
     """AuthenticationTls: the paths of Pulsar's client.conf."""
     assert http_certificate(options(TLS_PLUGIN, "tlsCertFile:/c.pem,tlsKeyFile:/k.pem")) == ("/c.pem", "/k.pem")
+
+
+def test_a_certificate_that_is_not_there_is_one_line() -> None:
+    """For connections that are not the client library's, too."""
+    with pytest.raises(ConfigError, match=r"^authParams: the client certificate cannot be used \(.*No such file"):
+        verification(options(TLS_PLUGIN, "tlsCertFile:/nowhere/c.pem,tlsKeyFile:/nowhere/k.pem"))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
+from clients.tls import tls_context
 from schemas.errors import ConfigError
 
 __all__ = ["CassandraTls"]
@@ -23,11 +24,7 @@ class CassandraTls:
         """A context for one connection. Raises ConfigError."""
         if self.key is not None and self.certificate is None:
             raise ConfigError.of("tls.key", f"{self.key} is the key of no certificate; give tls.certificate too")
-        try:
-            context = ssl.create_default_context(cafile=self.trusted)
-        except OSError as error:
-            raise ConfigError.of("tls.trusted", f"{self.trusted} holds no certificates in PEM ({error})") from None
-        context.check_hostname = self.verify_hostname
+        context = tls_context("tls.trusted", self.trusted, check_hostname=self.verify_hostname)
         if self.certificate is not None:
             try:
                 context.load_cert_chain(self.certificate, self.key)

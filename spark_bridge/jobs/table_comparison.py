@@ -18,6 +18,7 @@ from schemas.row_record import data_key_schema, data_value_schema
 from schemas.table_metadata import TableMetadata
 from spark_bridge.jobs.batch_session import fit_session
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, TokenRange, read_rows
+from spark_bridge.jobs.lake_table import quoted
 from spark_bridge.jobs.mirror_rows import ID, OWNER, WRITETIME
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.token_sample import TokenSample
@@ -206,4 +207,4 @@ def _record(schema: object) -> AvroRecord:
 
 
 def _column(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))

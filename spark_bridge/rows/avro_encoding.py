@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 )
 
 from spark_bridge.rows.avro_types import AvroType, Converter, bare_type, field_types, named_records, nullable, same
+from spark_bridge.rows.typed import with_times_as_numbers
 from spark_bridge.topics.topic_schemas import AvroRecord
 
 __all__ = ["AvroEncoder", "field_types"]
@@ -45,7 +46,7 @@ class AvroEncoder:
 
     def __init__(self, schema: AvroRecord) -> None:
         self._schema = schema
-        self._text = json.dumps(_with_times_as_numbers(schema))
+        self._text = json.dumps(with_times_as_numbers(schema))
         self._named = named_records(schema)
 
     def encode(self, record: Column) -> Column:
@@ -164,16 +165,6 @@ def _number(column: Column) -> Column:
     unscaled = _unscaled(kept.cast(DecimalType(38, 0)))
     number = F.struct(unscaled.alias("bigint"), (F.lit(_SCALE) - zeros).cast("int").alias("scale"))
     return F.when(column.isNotNull(), number)
-
-
-def _with_times_as_numbers(record: AvroRecord) -> AvroRecord:
-    """`time-micros` as the long it is, which a mirror keeps it as."""
-
-    def plain(each: dict[str, object]) -> dict[str, object]:
-        return {"type": "long"} if each.get("logicalType") == "time-micros" else each
-
-    found: AvroRecord = json.loads(json.dumps(record), object_hook=plain)
-    return found
 
 
 def _bytes_of(number: int) -> bytes:

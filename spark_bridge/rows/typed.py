@@ -21,7 +21,7 @@ from spark_bridge.rows.unfit_times import MOST_MS, has_times, unfit_times
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import AvroRecord, TopicSchemas
 
-__all__ = ["RecordDecoder", "is_corrupt", "key_decoder", "typed_rows", "value_decoder"]
+__all__ = ["RecordDecoder", "is_corrupt", "key_decoder", "typed_rows", "value_decoder", "with_times_as_numbers"]
 
 _DECODED: Final = "__cdc_decoded"
 _DATA: Final = "__cdc_data"
@@ -39,7 +39,7 @@ class RecordDecoder:
     def __init__(self, topic: str, schemas: Sequence[tuple[int, AvroRecord]], numbers: Numbers) -> None:
         """`schemas`: version and schema, oldest first."""
         self._topic = topic
-        self._schemas = [(version, _as_numbers(schema, "time-micros")) for version, schema in schemas]
+        self._schemas = [(version, with_times_as_numbers(schema)) for version, schema in schemas]
         self._columns = AvroColumns(self._schemas[-1][1], numbers)
 
     @property
@@ -187,8 +187,13 @@ def _from_avro(data: Column, writer: str, reader: str) -> Column:
     return from_avro(data, writer, options if writer == reader else {**options, "avroSchema": reader})
 
 
+def with_times_as_numbers(record: AvroRecord) -> AvroRecord:
+    """`time-micros` as the long it is, as mirrors have it: PySpark 4.2 reads it as its type TIME, which it then does not support."""
+    return _as_numbers(record, "time-micros")
+
+
 def _as_numbers(record: AvroRecord, logical: str) -> AvroRecord:
-    """A logical type as the long it is. PySpark 4.1 reads `time-micros` so, 4.2 as its type TIME, which it then does not support."""
+    """A logical type as the long it is."""
 
     def plain(each: dict[str, object]) -> dict[str, object]:
         return {"type": "long"} if each.get("logicalType") == logical else each

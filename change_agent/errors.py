@@ -3,7 +3,8 @@
     CdcError
     ├─ PublishError                  topic, reason: try again, later
     │  ├─ PartitionsChangedError     the operator has to do something; other topics go on
-    │  └─ TopicLostError             the topic, or its subscription, is gone: events that it had may be lost
+    │  ├─ TopicLostError             the topic, or its subscription, is gone: events that it had may be lost
+    │  └─ NodeTakenError             another agent has the node: wait until it ends
     ├─ StateFormatError              the operator: stored state is a newer version's; run that one
     ├─ KeyStoreError                 reason: the key store, or a password, of encrypted commit logs is wrong
     └─ CommitLogReadError            reason, segment, position

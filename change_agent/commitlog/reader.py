@@ -1,4 +1,4 @@
-"""SegmentReader: a segment file and a start position in, entries out. The only module of `commitlog` that reads files.
+"""SegmentReader: a segment file and a start position in, entries out. In `commitlog`, only it and `written_end` read files.
 
 Cassandra source: o.a.c.db.commitlog.CommitLogReader and CommitLogSegmentReader. It differs in what it does about
 bad bytes: Cassandra asks a handler, which may go on; here the reader stops with an error and keeps its position.

@@ -21,7 +21,7 @@ EVENTS: Final = Audience(messages="events", subscription="the subscription", rea
 
 
 class TopicPolicies:
-    """The results of the last check, by topic. `look` is for threads that may wait for Pulsar, the rest for all."""
+    """The results of the last check, by topic. `check` is for threads that may wait for Pulsar, the rest for all."""
 
     def __init__(self, answers: PolicyAnswers, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._answers: Final = answers
@@ -60,6 +60,6 @@ class TopicPolicies:
         self._hazards[topic] = found
 
     def forget(self, topic: str) -> None:
-        """Ask again at the next `look`: the topic is opened."""
+        """Ask again at the next `check`: the topic is opened."""
         with self._lock:
             self._checked_at.pop(topic, None)

@@ -30,7 +30,7 @@ class ProgressNow:
 
 
 class Progress:
-    """`look` is for one thread; `now` is replaced as a whole, for others."""
+    """`update` is for one thread; `now` is replaced as a whole, for others."""
 
     def __init__(self) -> None:
         self.now = ProgressNow()

@@ -48,7 +48,7 @@ class NodeState(Protocol):
 
 
 class StatusReport:
-    """`look` is for one thread; what it saw last is for all."""
+    """`refresh` is for one thread; what it saw last is for all."""
 
     def __init__(
         self,

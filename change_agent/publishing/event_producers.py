@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
 import _pulsar
@@ -24,7 +25,7 @@ from clients.topic_policies import PolicyQuestions
 from schemas.mutation_event import CLEARING_SCHEMA_TEXT, MUTATION_EVENTS_SCHEMA_TEXT
 from schemas.progress_record import PROGRESS_SCHEMA_TEXT, UNKNOWN_POSITION, TopicPosition
 
-__all__ = ["EventProducer", "EventProducers", "OnResult"]
+__all__ = ["EventProducer", "EventProducers", "OnResult", "send_all"]
 
 OnResult = Callable[[str | None], None]
 """Called once per message, by a thread of the client: None when the broker has it, else what went wrong."""
@@ -52,6 +53,26 @@ class EventProducer(Protocol):
 
     def close(self) -> None:
         """Give up the messages in flight; a result may still come."""
+
+
+def send_all(
+    messages: Sequence[tuple[EventProducer, bytes]], topic: str, timeout_s: float, *, key: str | None = None
+) -> None:
+    """Send messages by their producers; returns when the broker has all. Raises PublishError, with `topic`.
+
+    `timeout_s`: for how long to wait for each answer.
+    """
+    results: SimpleQueue[str | None] = SimpleQueue()
+    for producer, payload in messages:
+        if not producer.send(payload, key, results.put):
+            raise PublishError(topic, f"a record of {len(payload)} bytes is larger than the broker takes")
+    for _ in messages:
+        try:
+            problem = results.get(timeout=timeout_s)
+        except Empty:
+            problem = "the broker does not answer"
+        if problem is not None:
+            raise PublishError(topic, problem)
 
 
 class _AvroSchema(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships no types

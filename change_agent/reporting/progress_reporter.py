@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 from uuid import UUID
 
 from change_agent.errors import PublishError
 from change_agent.private_files import open_private
-from change_agent.publishing.event_producers import EventProducer
+from change_agent.publishing.event_producers import EventProducer, send_all
 from change_agent.reporting.checkpoints import with_newest
 from runtime.backoff import Backoff
 from runtime.notices import Notices
@@ -203,17 +202,7 @@ class ProgressReporter(Stage):
             self._producer = self._open_producer()
         with self._file_lock:
             payload = self._write(record)
-        results: SimpleQueue[str | None] = SimpleQueue()
-        if not self._producer.send(payload, str(record.node_id), results.put):
-            raise PublishError(
-                "the progress topic", f"a record of {len(payload)} bytes is larger than the broker takes"
-            )
-        try:
-            problem = results.get(timeout=_ANSWER_TIMEOUT_S)
-        except Empty:
-            problem = "the broker does not answer"
-        if problem is not None:
-            raise PublishError("the progress topic", problem)
+        send_all([(self._producer, payload)], "the progress topic", _ANSWER_TIMEOUT_S, key=str(record.node_id))
 
     def _write(self, record: ProgressRecord) -> bytes:
         """Before it is published: an agent after this one publishes nothing older. It need not survive a power loss.

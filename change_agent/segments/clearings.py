@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -32,7 +31,7 @@ from change_agent.events.mutation_events import EventKeys
 from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.positions.inflight import InflightPositions
 from change_agent.private_files import write_private_text
-from change_agent.publishing.event_producers import EventProducer
+from change_agent.publishing.event_producers import EventProducer, send_all
 from change_agent.schema.table_metadata import KnownTables
 from runtime.backoff import Backoff
 from runtime.notices import Notices
@@ -376,23 +375,11 @@ def _is_passed(pending: _Pending, log: LogState) -> bool:
 
 def _send(producers: Sequence[EventProducer], topic: str, payload: bytes) -> None:
     """Raises PublishError."""
-    results: SimpleQueue[str | None] = SimpleQueue()
     try:
-        for producer in producers:
-            producer.send(payload, None, results.put)
-        for _ in producers:
-            if (error := _answer(results)) is not None:
-                raise PublishError(topic, error)
+        send_all([(producer, payload) for producer in producers], topic, _ANSWER_TIMEOUT_S)
     finally:
         for producer in producers:
             producer.close()
-
-
-def _answer(results: SimpleQueue[str | None]) -> str | None:
-    try:
-        return results.get(timeout=_ANSWER_TIMEOUT_S)
-    except Empty:
-        return "the broker does not answer"
 
 
 def _now_ms() -> int:

@@ -15,7 +15,7 @@ from uuid import UUID
 from change_agent.errors import PublishError
 from change_agent.positions.inflight import Place
 from change_agent.positions.stops import EVERY_TABLE, Stops
-from change_agent.publishing.event_producers import EventProducer
+from change_agent.publishing.event_producers import EventProducer, send_all
 from change_agent.publishing.topic_checks import LostTopic
 from change_agent.schema.table_metadata import KnownTables
 from runtime.backoff import Backoff
@@ -201,14 +201,8 @@ class GapReporter(Stage):
 
     def _send(self, gap: Gap) -> None:
         producer = self._producers.open_for(self._topic, "Gap", GAP_SCHEMA_TEXT)
-        results: SimpleQueue[str | None] = SimpleQueue()
         try:
-            for record in gap.records:
-                producer.send(encode_gap(record), None, results.put)
-            for _ in gap.records:
-                error = _answer(results)
-                if error is not None:
-                    raise PublishError(self._topic, error)
+            send_all([(producer, encode_gap(each)) for each in gap.records], self._topic, _ANSWER_TIMEOUT_S)
         finally:
             producer.close()
         _log.info("%s: a gap was reported for %d tables", self._topic, len(gap.records))
@@ -218,10 +212,3 @@ def _records(payloads: Iterable[bytes]) -> Iterator[GapRecord]:
     for payload in payloads:
         with suppress(MalformedGapError):
             yield decode_gap(payload)
-
-
-def _answer(results: SimpleQueue[str | None]) -> str | None:
-    try:
-        return results.get(timeout=_ANSWER_TIMEOUT_S)
-    except Empty:
-        return "the broker does not answer"

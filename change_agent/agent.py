@@ -74,6 +74,7 @@ from change_agent.schema.table_metadata import TableMetadataProvider
 from change_agent.segments.clearings import Clearings
 from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap, GapReporter, lost_topic_message, lost_topic_record
+from change_agent.segments.late_events import LateEvents
 from change_agent.segments.moments import Moments
 from change_agent.segments.segment_follower import SegmentFollower
 from change_agent.segments.table_stops import note_disabled, note_left_out, note_unlogged, table_stops
@@ -407,10 +408,12 @@ class ChangeAgent:
                 config.read_unsynced_max_interval_ms / 1000,
                 self._guard.commitlog_disk_access_mode,
             )
+        late = LateEvents(interpreter, self._positions, self._publisher, self.metrics, self._stopping)
         return SegmentFollower(
             self._watcher,
             interpreter,
-            Unparker(self._parked, interpreter, self._positions, self._publisher, self.metrics, self._stopping),
+            Unparker(self._parked, interpreter, late, self.metrics),
+            late,
             self._positions,
             self._publisher,
             self.metrics,

@@ -6,35 +6,23 @@ Only for what is behind a truncation that was found late. Consumers drop copies,
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.errors import CommitLogReadError
-from change_agent.events.mutation_events import TableEvent
-from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
-from change_agent.metrics import AgentMetrics
-from change_agent.positions.accounts import TrackedEntry
-from change_agent.positions.inflight import InflightPositions
-from change_agent.publishing.outgoing import Outgoing, OutgoingEvent, event_size, header_of
+from change_agent.events.mutation_interpreter import MutationInterpreter
+from change_agent.segments.late_events import LateEvents
 
 __all__ = ["ReadAgain", "ReadPart"]
 
 _log: Final = logging.getLogger(__name__)
-
-
-class Publisher(Protocol):
-    """Takes events in order."""
-
-    def publish(self, events: Sequence[Outgoing]) -> None:
-        """Send these behind all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,20 +38,9 @@ class ReadPart:
 class ReadAgain:
     """Used by the reader's thread."""
 
-    def __init__(
-        self,
-        interpreter: MutationInterpreter,
-        positions: InflightPositions,
-        publisher: Publisher,
-        metrics: AgentMetrics,
-        stopping: threading.Event,
-        options: SegmentOptions,
-    ) -> None:
+    def __init__(self, interpreter: MutationInterpreter, late: LateEvents, options: SegmentOptions) -> None:
         self._interpreter: Final = interpreter
-        self._positions: Final = positions
-        self._publisher: Final = publisher
-        self._metrics: Final = metrics
-        self._stopping: Final = stopping
+        self._late: Final = late
         self._options: Final = options
 
     def run(self, table_id: UUID, parts: Sequence[ReadPart]) -> None:
@@ -93,25 +70,9 @@ class ReadAgain:
                     continue
                 events = self._interpreter.events_of(reader.name, part.segment_id, version, entry)
                 mine = [each for each in events or () if each.keys.table.table_id == table_id]
-                self._publish(part.segment_id, entry.position, mine)
+                self._late.publish(mine, part.segment_id, entry.position)
                 count += len(mine)
         return count
-
-    def _publish(self, segment_id: int, position: int, events: Sequence[TableEvent]) -> None:
-        if not events:
-            return
-        tracked = TrackedEntry(None, position, len(events))
-        outgoing = [
-            OutgoingEvent(
-                header_of(each.keys, self._interpreter.node_id, segment_id), each.event, tracked, event_size(each.event)
-            )
-            for each in events
-        ]
-        while not self._positions.take_room(len(outgoing), sum(each.size for each in outgoing), 1.0):
-            if self._stopping.is_set():
-                raise StoppedError
-        self._publisher.publish(outgoing)
-        self._metrics.events_published += len(outgoing)
 
 
 def _entries(reader: SegmentReader, end: int) -> Iterator[CommitLogEntry]:

@@ -43,6 +43,7 @@ from change_agent.segments.clearings import Clearings
 from change_agent.segments.followed_segment import FollowedSegment, Presence
 from change_agent.segments.gap_detector import GapDetector, GoneSegments
 from change_agent.segments.gaps import Gap, Gaps, gap_message, gap_records
+from change_agent.segments.late_events import LateEvents
 from change_agent.segments.moments import Moments
 from change_agent.segments.read_again import ReadAgain, ReadPart
 from change_agent.segments.second_readings import SecondReadings
@@ -78,6 +79,7 @@ class SegmentFollower:
         watcher: CdcRawWatcher,
         interpreter: MutationInterpreter,
         unparker: Unparker,
+        late: LateEvents,
         positions: InflightPositions,
         publisher: Publisher,
         metrics: AgentMetrics,
@@ -103,7 +105,7 @@ class SegmentFollower:
         self._moments: Final = moments
         self._stops: Final = stops
         self._clearings: Final = clearings
-        self._repeating: Final = ReadAgain(interpreter, positions, publisher, metrics, stopping, options)
+        self._repeating: Final = ReadAgain(interpreter, late, options)
         # The segment that Cassandra writes now, as far as is known, where what is not synced is read.
         self._tail: ReadableSegment | None = None
         self._followed: Final[dict[SegmentKey, FollowedSegment]] = {}

@@ -8,18 +8,14 @@ broker has its events, so a crash publishes it again and never loses it.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 from typing import Final
 
-from change_agent.events.mutation_events import TableEvent
-from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
+from change_agent.events.mutation_interpreter import MutationInterpreter
 from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutation, ParkedMutations
 from change_agent.positions.accounts import TrackedEntry
-from change_agent.positions.inflight import InflightPositions
-from change_agent.publishing.event_batch import Publisher
-from change_agent.publishing.outgoing import OutgoingEvent, event_size, header_of
+from change_agent.segments.late_events import LateEvents
 from change_agent.sqlite_file import UnwritableFileError
 
 __all__ = ["Unparker"]
@@ -36,17 +32,13 @@ class Unparker:
         self,
         parked: ParkedMutations,
         interpreter: MutationInterpreter,
-        positions: InflightPositions,
-        publisher: Publisher,
+        late: LateEvents,
         metrics: AgentMetrics,
-        stopping: threading.Event,
     ) -> None:
         self._parked: Final = parked
         self._interpreter: Final = interpreter
-        self._positions: Final = positions
-        self._publisher: Final = publisher
+        self._late: Final = late
         self._metrics: Final = metrics
-        self._stopping: Final = stopping
         self._tried_with = 0
         self._is_unwritable = False
         self._on_their_way: list[tuple[ParkedMutation, TrackedEntry]] = []
@@ -96,22 +88,6 @@ class Unparker:
             if isinstance(events, str):
                 in_vain.append((events, each.number))
             else:
-                self._publish(each, events)
+                self._on_their_way.append((each, self._late.publish(events, each.segment_id, each.position)))
         if in_vain:
             self._parked.note_tries(in_vain)
-
-    def _publish(self, parked: ParkedMutation, events: Sequence[TableEvent]) -> None:
-        tracked = TrackedEntry(None, parked.position, len(events))
-        outgoing = [self._outgoing(parked, each, tracked) for each in events]
-        size = sum(each.size for each in outgoing)
-        while outgoing and not self._positions.take_room(len(outgoing), size, 1.0):
-            if self._stopping.is_set():
-                raise StoppedError
-        self._on_their_way.append((parked, tracked))
-        if outgoing:
-            self._publisher.publish(outgoing)
-            self._metrics.events_published += len(outgoing)
-
-    def _outgoing(self, parked: ParkedMutation, event: TableEvent, tracked: TrackedEntry) -> OutgoingEvent:
-        header = header_of(event.keys, self._interpreter.node_id, parked.segment_id)
-        return OutgoingEvent(header, event.event, tracked, event_size(event.event))

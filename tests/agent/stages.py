@@ -32,6 +32,7 @@ from change_agent.schema.table_metadata import KnownTables
 from change_agent.segments.clearings import Clearings, Producers
 from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap
+from change_agent.segments.late_events import LateEvents
 from change_agent.segments.moments import Moments
 from change_agent.segments.segment_follower import SegmentFollower
 from change_agent.segments.unparking import Unparker
@@ -142,10 +143,12 @@ class StagedAgent:
             self.cdc_raw, 0.02, [self.spill], self.work / "reprocess", unsynced=unsynced is not None
         )
         interpreter = MutationInterpreter(tables, self._parked, self.metrics, self._stopping, reread_pause_s=0.01)
+        late = LateEvents(interpreter, self.positions, self, self.metrics, self._stopping)
         self.follower = SegmentFollower(
             self._watcher,
             interpreter,
-            Unparker(self._parked, interpreter, self.positions, self, self.metrics, self._stopping),
+            Unparker(self._parked, interpreter, late, self.metrics),
+            late,
             self.positions,
             self,
             self.metrics,

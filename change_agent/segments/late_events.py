@@ -1,0 +1,52 @@
+"""LateEvents: publishes events of entries that the reader has passed already."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from change_agent.events.mutation_events import TableEvent
+from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
+from change_agent.metrics import AgentMetrics
+from change_agent.positions.accounts import TrackedEntry
+from change_agent.positions.inflight import InflightPositions
+from change_agent.publishing.event_batch import Publisher
+from change_agent.publishing.outgoing import OutgoingEvent, event_size, header_of
+
+__all__ = ["LateEvents"]
+
+
+class LateEvents:
+    """Used by the reader's thread, which waits here while too many events are not acknowledged."""
+
+    def __init__(
+        self,
+        interpreter: MutationInterpreter,
+        positions: InflightPositions,
+        publisher: Publisher,
+        metrics: AgentMetrics,
+        stopping: threading.Event,
+    ) -> None:
+        self._interpreter: Final = interpreter
+        self._positions: Final = positions
+        self._publisher: Final = publisher
+        self._metrics: Final = metrics
+        self._stopping: Final = stopping
+
+    def publish(self, events: Sequence[TableEvent], segment_id: int, position: int) -> TrackedEntry:
+        """Send an entry's events behind all others; nothing is outstanding of an entry without events. Raises StoppedError."""
+        tracked = TrackedEntry(None, position, len(events))
+        node_id = self._interpreter.node_id
+        outgoing = [
+            OutgoingEvent(header_of(each.keys, node_id, segment_id), each.event, tracked, event_size(each.event))
+            for each in events
+        ]
+        if not outgoing:
+            return tracked
+        while not self._positions.take_room(len(outgoing), sum(each.size for each in outgoing), 1.0):
+            if self._stopping.is_set():
+                raise StoppedError
+        self._publisher.publish(outgoing)
+        self._metrics.events_published += len(outgoing)
+        return tracked

@@ -10,7 +10,10 @@ import os
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
-__all__ = ["PRIVATE_FILE", "give_to_owner_of", "make_private_folder", "narrow", "open_private", "write_private_text"]
+__all__ = [
+    "PRIVATE_FILE", "give_to_owner_of", "make_private_folder", "narrow", "open_private", "replace_private", "sync_directory",
+    "write_private_text",
+]  # fmt: skip
 
 PRIVATE_FILE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700
@@ -38,6 +41,29 @@ def write_private_text(path: Path, text: str) -> None:
     """Replace what the file holds, in place. Raises OSError."""
     with open_private(path, "wb") as file:
         file.write(text.encode())
+
+
+def replace_private(path: Path, content: bytes, *, is_durable: bool = False) -> None:
+    """Replace a file that others read, whole at any moment. Raises OSError.
+
+    What is durable survives a power loss once `sync_directory` has made its new name durable, too.
+    """
+    temporary = path.with_suffix(".tmp")
+    with open_private(temporary, "wb") as file:
+        file.write(content)
+        if is_durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and new names in a directory durable. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def give_to_owner_of(folder: Path, path: Path) -> None:

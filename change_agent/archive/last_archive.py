@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from change_agent.private_files import write_private_text
+from change_agent.private_files import replace_private
 
 __all__ = ["LastArchive"]
 
@@ -33,9 +33,7 @@ class LastArchive:
     def note(self) -> None:
         """From here on it is this one. Raises OSError."""
         if self._last() != self._url:
-            temporary = self._path.with_suffix(".tmp")
-            write_private_text(temporary, f"{self._url}\n")
-            temporary.replace(self._path)
+            replace_private(self._path, f"{self._url}\n".encode())
 
     def _last(self) -> str | None:
         """None also of a file without its line: a full disk, or a power loss."""

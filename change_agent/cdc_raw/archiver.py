@@ -14,7 +14,7 @@ from typing import Final
 
 from change_agent.cdc_raw.cdc_index import index_name
 from change_agent.cdc_raw.segment_key import SegmentKey, segment_id_of
-from change_agent.private_files import make_private_folder, narrow, open_private, write_private_text
+from change_agent.private_files import make_private_folder, narrow, open_private, sync_directory, write_private_text
 
 __all__ = ["REASON_SUFFIX", "SegmentArchiver", "move_file"]
 
@@ -86,7 +86,7 @@ def move_file(source: Path, target: Path) -> None:
         source.unlink()
     else:
         narrow(target)
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
 
 
 def _copy_durably(source: Path, target: Path) -> None:
@@ -105,7 +105,7 @@ def _copy_durably(source: Path, target: Path) -> None:
         # a full disk: the incomplete copy only takes room
         temporary.unlink(missing_ok=True)
         raise
-    _sync_directory(target.parent)
+    sync_directory(target.parent)
 
 
 def _write_reason(path: Path, segment: str, reason: str) -> None:
@@ -116,11 +116,3 @@ def _write_reason(path: Path, segment: str, reason: str) -> None:
         "what_now": f"inspect it with `cdc decode`; publish what can be read with `cdc agent reprocess {segment}`",
     }
     write_private_text(path, json.dumps(content, indent=1) + "\n")
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

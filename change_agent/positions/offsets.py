@@ -24,7 +24,7 @@ from typing import Final, NotRequired, TypedDict
 from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import StateFormatError
 from change_agent.positions.segment_ids import SegmentIds
-from change_agent.private_files import PRIVATE_FILE, make_private_folder, open_private
+from change_agent.private_files import PRIVATE_FILE, make_private_folder, replace_private, sync_directory
 from schemas.errors import CdcError, ConfigError
 
 __all__ = [
@@ -145,25 +145,11 @@ class OffsetStore:
         """Make the positions durable; when this returns they survive a power loss."""
         generation = self._generation + 1
         target = self._directory / self._next_name
-        temporary = target.with_suffix(".tmp")
-        with open_private(temporary, "wb") as file:
-            file.write(format_positions(generation, positions))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
+        replace_private(target, format_positions(generation, positions), is_durable=True)
         sync_directory(self._directory)
         self._generation = generation
         self._newest, self.older = positions, self._newest
         self._next_name = _NAMES[1 - _NAMES.index(self._next_name)]
-
-
-def sync_directory(directory: Path) -> None:
-    """Make renames and new names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def format_positions(generation: int, positions: StoredPositions) -> bytes:

@@ -29,8 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from change_agent.positions.offsets import sync_directory
-from change_agent.private_files import make_private_folder, open_private
+from change_agent.private_files import make_private_folder, open_private, sync_directory
 from change_agent.publishing.held_frames import (
     HEADER_BYTES,
     SCHEMA_MARK,

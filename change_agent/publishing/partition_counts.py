@@ -9,13 +9,12 @@ two partitions and their order is lost. Such a topic must not be used as before.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from pathlib import Path
 from typing import Final
 
 from change_agent.errors import PartitionsChangedError, PublishError
-from change_agent.private_files import open_private
+from change_agent.private_files import replace_private
 
 __all__ = ["PartitionCounts"]
 
@@ -62,9 +61,4 @@ class PartitionCounts:
             raise PublishError(str(self.path), f"cannot be read ({error}); correct it, or delete it") from error
 
     def _write(self, known: dict[str, int]) -> None:
-        temporary = self.path.with_suffix(".tmp")
-        with open_private(temporary, "wb") as file:
-            file.write(json.dumps(dict(sorted(known.items())), indent=1).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
+        replace_private(self.path, json.dumps(dict(sorted(known.items())), indent=1).encode(), is_durable=True)

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from change_agent.errors import TopicLostError
 from change_agent.positions.inflight import Place
+from change_agent.private_files import replace_private
 from schemas.topics import DEFAULT_SUBSCRIPTION
 
 __all__ = ["LostTopic", "TopicChecks", "TopicState"]
@@ -184,10 +185,8 @@ class TopicChecks:
         """Write the file; a loss that a crash hides is found again by the marks."""
         with self._lock:
             entries = {topic: _as_json(entry) for topic, entry in sorted((self._entries | self._unreported).items())}
-            temporary = self.path.with_suffix(".tmp")
             try:
-                temporary.write_text(json.dumps(entries, indent=1), encoding="utf-8")
-                temporary.replace(self.path)
+                replace_private(self.path, json.dumps(entries, indent=1).encode())
             except OSError:
                 # The same full disk stops the positions, which is reported.
                 return

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from change_agent.errors import PublishError
-from change_agent.private_files import open_private
+from change_agent.private_files import replace_private
 from change_agent.publishing.event_producers import EventProducer, send_all
 from change_agent.reporting.checkpoints import with_newest
 from runtime.backoff import Backoff
@@ -211,11 +211,8 @@ class ProgressReporter(Stage):
         """
         kept = replace(record, tables=tuple(map(self._without_forgotten, record.tables)))
         payload = encode_progress(kept)
-        temporary = self._path.with_suffix(".tmp")
         try:
-            with open_private(temporary, "wb") as file:
-                file.write(payload)
-            temporary.replace(self._path)
+            replace_private(self._path, payload)
         except OSError as error:
             raise PublishError("the progress topic", f"{self._path} cannot be written ({error.strerror})") from error
         self._stored = kept

@@ -18,7 +18,7 @@ from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import parked_bytes
 from change_agent.positions.inflight import InflightPositions
-from change_agent.private_files import write_private_text
+from change_agent.private_files import replace_private
 from change_agent.publishing.topic_status import TopicStatus
 from change_agent.reporting.process_space import process_space
 from change_agent.reporting.progress import Progress
@@ -113,7 +113,7 @@ class StatusReport:
             "metrics": metrics.as_dict(),
         }
         self._last = json.dumps(status, indent=1) + "\n"
-        _replace(self._path, self._last)
+        replace_private(self._path, self._last.encode())
 
     def last(self) -> tuple[bool, bytes, str]:
         """The content of the status file, for readers that cannot open it."""
@@ -165,10 +165,3 @@ def _is_listening(service_url: str) -> bool:
         except OSError:
             continue
     return False
-
-
-def _replace(path: Path, content: str) -> None:
-    """Replace a file that others read, whole at any moment; it need not survive a power loss."""
-    temporary = path.with_suffix(".tmp")
-    write_private_text(temporary, content)
-    temporary.replace(path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from change_agent.positions.stops import EVERY_TABLE, Stops, read_stops
-from change_agent.private_files import write_private_text
+from change_agent.private_files import replace_private
 from change_agent.reporting.progress_reporter import remove_progress, stored_progress
 
 __all__ = ["take_prefix"]
@@ -42,6 +42,4 @@ def take_prefix(directory: Path, prefix: str, stops: Stops, *, has_read: bool) -
             raise OSError(errno.ENOSPC, "the stops of the earlier topics cannot be written")
     if before:
         remove_progress(directory)
-    temporary = path.with_suffix(".tmp")
-    write_private_text(temporary, prefix)
-    temporary.replace(path)
+    replace_private(path, prefix.encode())

@@ -30,7 +30,7 @@ from change_agent.errors import PublishError
 from change_agent.events.mutation_events import EventKeys
 from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.positions.inflight import InflightPositions
-from change_agent.private_files import write_private_text
+from change_agent.private_files import replace_private
 from change_agent.publishing.event_producers import EventProducer, send_all
 from change_agent.schema.table_metadata import KnownTables
 from runtime.backoff import Backoff
@@ -349,10 +349,8 @@ class Clearings:
             "truncations": {str(table_id): list(each) for table_id, each in sorted(self._published.items())},
             "alive": sorted(map(str, self._alive)),
         }
-        temporary = self._path.with_suffix(".tmp")
         try:
-            write_private_text(temporary, json.dumps(stored, indent=1) + "\n")
-            temporary.replace(self._path)
+            replace_private(self._path, f"{json.dumps(stored, indent=1)}\n".encode())
         except OSError as error:
             self._notices.say(
                 "store",

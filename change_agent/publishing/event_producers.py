@@ -21,6 +21,7 @@ from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.partition_counts import PartitionCounts
 from change_agent.publishing.topic_checks import LostTopic, TopicChecks, TopicState
 from change_agent.publishing.topic_policies import TopicPolicies
+from clients.pulsar_schema import ReadyBytes
 from clients.topic_policies import PolicyQuestions
 from schemas.mutation_event import CLEARING_SCHEMA_TEXT, MUTATION_EVENTS_SCHEMA_TEXT
 from schemas.progress_record import PROGRESS_SCHEMA_TEXT, UNKNOWN_POSITION, TopicPosition
@@ -75,24 +76,8 @@ def send_all(
             raise PublishError(topic, problem)
 
 
-class _AvroSchema(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships no types
-    """Registers an Avro schema; the bytes are encoded already."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self._record_cls = bytes
-        self._schema_info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, name, text)
-
-    def encode(self, obj: bytes) -> bytes:
-        """As it is."""
-        return obj
-
-    def decode(self, data: bytes) -> bytes:
-        """As it is."""
-        return data
-
-
-_EVENTS_SCHEMA: Final = _AvroSchema("MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
-_CLEARING_SCHEMA: Final = _AvroSchema("MutationEvents", CLEARING_SCHEMA_TEXT)
+_EVENTS_SCHEMA: Final = ReadyBytes.of("MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
+_CLEARING_SCHEMA: Final = ReadyBytes.of("MutationEvents", CLEARING_SCHEMA_TEXT)
 
 
 class EventProducers:
@@ -152,7 +137,7 @@ class EventProducers:
         """Whether this agent has ever opened the topic for events. Raises PublishError."""
         return self._counts.known(topic) is not None
 
-    def _open_all(self, topic: str, schema: _AvroSchema) -> list[EventProducer]:
+    def _open_all(self, topic: str, schema: ReadyBytes) -> list[EventProducer]:
         partitions = self._partitions(topic)
         names = [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
         opened: list[EventProducer] = []
@@ -173,7 +158,7 @@ class EventProducers:
         """A producer of the agent's own records, of this Avro schema; the topic exists then. Raises PublishError."""
         partitions = self._topics.ensure(topic).partitions
         name = f"{topic}-partition-0" if partitions else topic
-        return self._producer(topic, name, _AvroSchema(record_name, schema_text))
+        return self._producer(topic, name, ReadyBytes.of(record_name, schema_text))
 
     def read_all(self, topic: str) -> list[bytes]:
         """All messages of a topic of the agent's own records; it is created if it does not exist. Raises PublishError."""
@@ -194,7 +179,7 @@ class EventProducers:
     def open_progress(self, topic: str) -> EventProducer:
         """A producer of progress records; the topic exists then, and is compacted. Raises PublishError."""
         self._topics.ensure_compacted(topic)
-        return self._producer(topic, topic, _AvroSchema("Progress", PROGRESS_SCHEMA_TEXT))
+        return self._producer(topic, topic, ReadyBytes.of("Progress", PROGRESS_SCHEMA_TEXT))
 
     def hold(self, topic: str) -> None:
         """Be the only one that may produce to this topic, until the end. Raises NodeTakenError, PublishError."""
@@ -292,7 +277,7 @@ class EventProducers:
             return error.reason
         return None
 
-    def _producer(self, topic: str, name: str, schema: _AvroSchema = _EVENTS_SCHEMA) -> EventProducer:
+    def _producer(self, topic: str, name: str, schema: ReadyBytes = _EVENTS_SCHEMA) -> EventProducer:
         try:
             producer = self._client.create_producer(
                 name,

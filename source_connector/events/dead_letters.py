@@ -14,15 +14,15 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Self
 
-import _pulsar
 import pulsar
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from clients.pulsar_schema import ReadyBytes
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, encode_events
 from schemas.topics import RESEND_SUBSCRIPTION
 from source_connector.errors import DeadLettersError
 from source_connector.events.events_message import PendingEvent, RawMessage, UnreadableMessage
-from source_connector.events.pulsar_access import PulsarOptions, new_client
+from source_connector.events.pulsar_access import PulsarOptions, new_client, schema_info
 
 __all__ = ["RESEND_SUBSCRIPTION", "DeadLetter", "dead_letters", "new_producer", "resend", "subscribe"]
 
@@ -351,22 +351,12 @@ class _Reading:
         """A producer that writes bytes as the letter's writer did."""
         if letter.message_key:  # key and value stand apart there, and a message without a version is read by the latest
             return new_producer(self._client, letter.topic)
-        info = _pulsar.SchemaInfo(_pulsar.SchemaType.AVRO, "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
-        if letter.schema_version is not None:
+        if letter.schema_version is None:
+            schema = ReadyBytes.of("MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
+        else:
             version = max(letter.schema_version, _LATEST_SCHEMA)
-            info = self._client._client.get_schema_info(letter.topic, version)  # noqa: SLF001  # not in the wrapper
-        return new_producer(self._client, letter.topic, schema=_AsItIs(info))
-
-
-class _AsItIs(pulsar.schema.Schema):  # type: ignore[misc]  # the client ships no types
-    """The bytes are encoded already."""
-
-    def __init__(self, info: _pulsar.SchemaInfo) -> None:
-        self._record_cls = bytes
-        self._schema_info = info
-
-    def encode(self, obj: bytes) -> bytes:
-        return obj
+            schema = ReadyBytes(schema_info(self._client, letter.topic, version))
+        return new_producer(self._client, letter.topic, schema=schema)
 
 
 def new_producer(client: pulsar.Client, topic: str, **settings: object) -> pulsar.Producer:

@@ -117,19 +117,9 @@ class PulsarConnection:
 
 def schema_of_bytes(kind: str, name: str, text: str) -> pulsar.schema.Schema:
     """A schema that registers the text, `kind` being AVRO or JSON, and takes values that are bytes already."""
-    import _pulsar
-    import pulsar
+    from clients.pulsar_schema import ReadyBytes
 
-    class OfBytes(pulsar.schema.Schema):  # type: ignore[misc]  # the client has no types
-        def encode(self, obj: bytes) -> bytes:
-            return obj
-
-        def decode(self, data: bytes) -> bytes:
-            return data
-
-    schema = OfBytes(bytes, getattr(_pulsar.SchemaType, kind), {"type": "record"}, kind)
-    schema._schema_info = _pulsar.SchemaInfo(getattr(_pulsar.SchemaType, kind), name, text)  # noqa: SLF001  # as it does
-    return schema
+    return ReadyBytes.of(name, text, kind)
 
 
 def schema_info(client: pulsar.Client, topic: str, version: int = _NEWEST) -> _pulsar.SchemaInfo:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pulsar
 
+from clients.pulsar_schema import ReadyBytes
 from schemas.cql_bytes import joined_partition_key
 from schemas.cql_identifier import cql_identifier
 from schemas.cql_type import is_multi_cell
@@ -29,7 +30,6 @@ from schemas.table_metadata import TableMetadata
 from schemas.topics import partition_of_token
 from spark_bridge.errors import EventSendError, TopicError
 from spark_bridge.topics.admin import PulsarAdmin
-from spark_bridge.topics.avro_bytes import AvroBytes
 from spark_bridge.topics.client import open_client
 from spark_bridge.topics.options import BridgeOptions
 
@@ -71,7 +71,7 @@ class RowEvents:
         self._failures: list[str] = []
         self._client = open_client(options)
         self._topic = partitions[0]
-        schema = AvroBytes("MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
+        schema = ReadyBytes.of("MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
         try:
             self._producers = [
                 self._client.create_producer(each, schema=schema, block_if_queue_full=True) for each in partitions

@@ -9,6 +9,7 @@ from typing import Final
 
 import pulsar
 
+from clients.pulsar_schema import ReadyBytes
 from schemas.gap_record import (
     GAP_SCHEMA_TEXT,
     GapRecord,
@@ -20,7 +21,6 @@ from schemas.gap_record import (
 )
 from spark_bridge.errors import EventSendError, PulsarUnreachableError
 from spark_bridge.topics.admin import PulsarAdmin
-from spark_bridge.topics.avro_bytes import AvroBytes
 from spark_bridge.topics.client import open_client
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.positions import BEGINNING, Position
@@ -53,7 +53,7 @@ class GapsTopic:
         with closing(open_client(self._options)) as client:
             try:
                 producer = client.create_producer(
-                    self._first_partition(), schema=AvroBytes("Gap", GAP_SCHEMA_TEXT), batching_enabled=False
+                    self._first_partition(), schema=ReadyBytes.of("Gap", GAP_SCHEMA_TEXT), batching_enabled=False
                 )
                 for each in gaps:
                     producer.send(encode_gap(each.closed(closed_ms, outcome)))

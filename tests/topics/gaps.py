@@ -8,8 +8,8 @@ from uuid import UUID
 import pulsar as pulsar_client
 
 from cdc.rest import rest
+from clients.pulsar_schema import ReadyBytes
 from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, gaps_topic
-from spark_bridge.topics.avro_bytes import AvroBytes
 from tests.servers.interface import PulsarServer
 
 __all__ = ["gap", "make_gaps_topic", "messages_in", "report_gaps"]
@@ -31,7 +31,7 @@ def report_gaps(pulsar: PulsarServer, prefix: str, payloads: list[bytes]) -> Non
     )
     try:
         producer = client.create_producer(
-            f"{gaps_topic(prefix)}-partition-0", schema=AvroBytes("Gap", GAP_SCHEMA_TEXT), batching_enabled=False
+            f"{gaps_topic(prefix)}-partition-0", schema=ReadyBytes.of("Gap", GAP_SCHEMA_TEXT), batching_enabled=False
         )
         for each in payloads:
             producer.send(each)

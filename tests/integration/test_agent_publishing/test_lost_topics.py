@@ -12,8 +12,8 @@ from cdc.agent_process import AgentProcess
 from cdc.rest import rest
 from cdc.sandbox import Sandbox
 from change_agent.positions.stops import read_stops
+from clients.pulsar_schema import ReadyBytes
 from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, decode_gap, encode_gap, gaps_topic
-from spark_bridge.topics.avro_bytes import AvroBytes
 from tests.integration.test_agent_publishing.strict_servers import NAMESPACE, PREFIX, TopicOf, keys_of, write
 from tests.topics.events_topic import EventsTopic, TopicEvent, partitions_of, wait_until
 
@@ -79,7 +79,7 @@ def _expect_gaps(found: list[GapRecord], after: TopicEvent) -> None:
 
 
 def _close(client: pulsar.Client, gaps: list[GapRecord]) -> None:
-    schema = AvroBytes("Gap", GAP_SCHEMA_TEXT)
+    schema = ReadyBytes.of("Gap", GAP_SCHEMA_TEXT)
     producer = client.create_producer(f"{gaps_topic(PREFIX)}-partition-0", schema=schema, batching_enabled=False)
     for each in gaps:
         producer.send(encode_gap(each.closed(each.to_ms + 1, "its rows were sent again")))

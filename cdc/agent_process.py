@@ -20,28 +20,13 @@ from typing import Any, Final, Protocol, Self
 
 import yaml
 
+from cdc.sandbox.cassandra_node import CassandraNode
 from cdc.sandbox.errors import SandboxError
 
 __all__ = ["AgentProcess"]
 
 _START_TIMEOUT_S: Final = 120.0
 _LOOK_S: Final = 0.05
-
-
-class Node(Protocol):
-    """The agent's settings about its Cassandra node."""
-
-    @property
-    def address(self) -> str:
-        """Address of the native protocol."""
-
-    @property
-    def native_port(self) -> int:
-        """Port of the native protocol."""
-
-    @property
-    def cdc_raw(self) -> Path:
-        """The folder that the agent reads."""
 
 
 class PulsarUrls(Protocol):
@@ -75,7 +60,7 @@ class AgentProcess:
         self.configure({"cdcWorkingDir": str(self.working_dir), "httpPort": 0, **options})
 
     @classmethod
-    def for_node(cls, node: Node, pulsar: PulsarUrls, directory: Path, **options: object) -> Self:
+    def for_node(cls, node: CassandraNode, pulsar: PulsarUrls, directory: Path, **options: object) -> Self:
         """An agent beside this node; `options` are those of agent.yaml, over the ones that follow from the servers."""
         return cls(
             directory,

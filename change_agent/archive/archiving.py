@@ -8,8 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
+from change_agent.archive.segment_archive import SegmentArchive
 from change_agent.commitlog.descriptor import file_id
 from runtime.backoff import Backoff
 from runtime.notices import Notices
@@ -23,16 +24,6 @@ _BACKOFF: Final = Backoff(1, 60)
 _WAITING: Final = 4
 
 
-class Archive(Protocol):
-    """Where segments are kept."""
-
-    def store(self, log: Path, node_id: str) -> None:
-        """When this returns, the archive holds the whole segment. Raises what the store raises."""
-
-    def store_schema(self, schema: ArchivedSchema) -> None:
-        """When this returns, the archive holds the history beside what it held before. Raises what the store raises."""
-
-
 class Archiving:
     """Used by the positions' thread. Nothing that is not in the archive is ever reported to be.
 
@@ -40,7 +31,7 @@ class Archiving:
     """
 
     def __init__(
-        self, archive: Archive, node_id: Callable[[], str | None], schema: Callable[[], ArchivedSchema | None]
+        self, archive: SegmentArchive, node_id: Callable[[], str | None], schema: Callable[[], ArchivedSchema | None]
     ) -> None:
         self._archive: Final = archive
         self._node_id: Final = node_id

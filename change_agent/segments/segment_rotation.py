@@ -9,9 +9,9 @@ and dropped at an interval. It leaves nothing on the disk; docs/agent.md says wh
 from __future__ import annotations
 
 import logging
-from typing import Final, Protocol
+from typing import Final
 
-from change_agent.schema.node_connection import NodeUnavailableError
+from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
 from runtime.notices import Notices
 from runtime.stage import Stage
 
@@ -28,20 +28,10 @@ _STATEMENTS: Final = (
 _TIMEOUT_S: Final = 120.0
 
 
-class Connection(Protocol):
-    """A session with the node, of one thread."""
-
-    def execute(self, statement: str, timeout_s: float) -> None:
-        """Execute a statement. Raises NodeUnavailableError."""
-
-    def close(self) -> None:
-        """Close the session."""
-
-
 class SegmentRotation(Stage):
     """Rotates at an interval, on a separate thread. A failed rotation is reported once, and the next is tried as usual."""
 
-    def __init__(self, connection: Connection, interval_s: float) -> None:
+    def __init__(self, connection: NodeConnection, interval_s: float) -> None:
         super().__init__("rotation of segments")
         self._connection: Final = connection
         self._interval_s: Final = interval_s

@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from typing import Final, Protocol
+from typing import Final
 
 from clients.topic_policies import Ask, Audience, PolicyQuestions, Retention, hazards_of
 from runtime.notices import Notices
 from runtime.stage import Stage
 from schemas.topics import full_topic_name, rest_path
 from source_connector.errors import AdminError
+from source_connector.events.pulsar_admin import PulsarAdmin
 
-__all__ = ["DataTopicPolicies", "PolicyAdmin", "trimming_of"]
+__all__ = ["DataTopicPolicies", "trimming_of"]
 
 _log: Final = logging.getLogger(__name__)
 _INTERVAL_S: Final = 3600.0
@@ -27,16 +28,6 @@ _FOR_EVER: Final = -1
 RECORDS: Final = Audience(
     messages="records", subscription="a subscription, with the records that it held,", reader="its reader"
 )
-
-
-class PolicyAdmin(Protocol):
-    """The interface of `source_connector.events.pulsar_admin.PulsarAdmin`; each method raises AdminError."""
-
-    def policy(self, topic: str, path: str) -> object:
-        """The value that is set there."""
-
-    def set(self, topic: str, path: str, value: object) -> None:
-        """Set a policy."""
 
 
 def trimming_of(ask: Ask, topic: str, wanted_minutes: int | None) -> list[str]:
@@ -63,7 +54,7 @@ class DataTopicPolicies(Stage):
     With `retention_minutes` each topic gets that retention, of any size; -1: for ever. Without `admin` nothing can be asked.
     """
 
-    def __init__(self, admin: PolicyAdmin | None, retention_minutes: int | None) -> None:
+    def __init__(self, admin: PulsarAdmin | None, retention_minutes: int | None) -> None:
         super().__init__("reader of the data topics' policies")
         self._admin: Final = admin
         self._wanted: Final = retention_minutes
@@ -112,7 +103,7 @@ class DataTopicPolicies(Stage):
                 topic = min(waiting, key=lambda each: waiting[each])
                 waiting[topic] = time.monotonic() + self.check(admin, topic)
 
-    def check(self, admin: PolicyAdmin, topic: str) -> float:
+    def check(self, admin: PulsarAdmin, topic: str) -> float:
         """Ask, and report what is dropped, for as long as it is; the seconds until the next check."""
         try:
             if self._wanted is not None:
@@ -131,7 +122,7 @@ class DataTopicPolicies(Stage):
         return _INTERVAL_S
 
 
-def _keep(admin: PolicyAdmin, topic: str, minutes: int) -> None:
+def _keep(admin: PulsarAdmin, topic: str, minutes: int) -> None:
     if PolicyQuestions(admin.policy).retention(topic) == Retention(minutes=minutes, megabytes=_FOR_EVER):
         return
     wanted = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": _FOR_EVER}

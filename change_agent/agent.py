@@ -472,7 +472,7 @@ class ChangeAgent:
         """Use what may change while the agent runs."""
         set_up_log(config.log_level, config.log_format)
         self._report.unhealthy_after_s = config.unhealthy_after_ms / 1000
-        self._follower.use_filter(TableFilter(config.include_tables, config.exclude_tables))
+        self._interpreter.use_filter(TableFilter(config.include_tables, config.exclude_tables))
 
     def reload(self, config: AgentConfig) -> None:
         """Use a changed configuration as far as a running agent can, and say what needs a restart."""

@@ -21,7 +21,6 @@ from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import EntriesTaker, SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
-from change_agent.configuration.table_filter import TableFilter
 from change_agent.errors import (
     BufferUnderflowError,
     ChecksumMismatchError,
@@ -150,10 +149,6 @@ class SegmentFollower:
         """The synced limit of each segment that is not done; for any thread."""
         ended, progress = self._ended, self._positions.progress()
         return {key: each.limit for key, each in self.listed.items() if key in progress or key not in ended}
-
-    def use_filter(self, wanted: TableFilter) -> None:
-        """Publish only tables that this admits, from the next listing of `cdc_raw` on; for any thread."""
-        self._interpreter.use_filter(wanted)
 
     def wake(self) -> None:
         """End the wait for new segments; `run` returns if the agent stops."""

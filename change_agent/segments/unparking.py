@@ -17,6 +17,7 @@ from change_agent.parking.parked import ParkedMutation, ParkedMutations
 from change_agent.positions.accounts import TrackedEntry
 from change_agent.segments.late_events import LateEvents
 from change_agent.sqlite_file import UnwritableFileError
+from runtime.notices import Notices
 
 __all__ = ["Unparker"]
 
@@ -40,7 +41,7 @@ class Unparker:
         self._late: Final = late
         self._metrics: Final = metrics
         self._tried_with = 0
-        self._is_unwritable = False
+        self._notices: Final = Notices(_log, again_after_s=None)
         self._on_their_way: list[tuple[ParkedMutation, TrackedEntry]] = []
 
     def run(self) -> None:
@@ -49,12 +50,10 @@ class Unparker:
             self._run()
         except UnwritableFileError as error:
             self._metrics.count_write_failure()
-            if not self._is_unwritable:
-                _log.warning("%s", error)
-            self._is_unwritable = True
+            self._notices.say("store", str(error))
             self._tried_with = 0
         else:
-            self._is_unwritable = False
+            self._notices.clear("store")
 
     def _run(self) -> None:
         self._forget_arrived()

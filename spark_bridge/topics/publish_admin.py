@@ -10,9 +10,8 @@ from typing import Final
 
 from clients.admin_client import topic_path
 from spark_bridge.topics.admin import PulsarAdmin
-from spark_bridge.topics.options import BridgeOptions
 
-__all__ = ["PublishAdmin", "publish_admin"]
+__all__ = ["PublishAdmin"]
 
 _POLICY_S: Final = 15.0
 """So long a broker may take until it follows a topic's new policy."""
@@ -58,8 +57,3 @@ class PublishAdmin(PulsarAdmin):
 
     def _is_deduplicated(self, partition: str) -> bool:
         return bool(self._of(partition, "stats").get("deduplicationStatus") == "Enabled")
-
-
-def publish_admin(options: BridgeOptions, topic: str) -> PublishAdmin:
-    """For one topic, which need not exist."""
-    return PublishAdmin(options.of_topic(topic))

@@ -32,7 +32,7 @@ from spark_bridge.jobs.publish_state import Kind
 from spark_bridge.spark_line import LINE
 from spark_bridge.topics.keyed_producer import KeyedProducer, KeyedRecord, KeyValueSchema
 from spark_bridge.topics.options import BridgeOptions
-from spark_bridge.topics.publish_admin import publish_admin
+from spark_bridge.topics.publish_admin import PublishAdmin
 from tests.fault_kit.proxy import Proxy
 from tests.fixtures.mirror import Mirror, MirrorOf
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, killed_driver, table_schemas
@@ -383,7 +383,7 @@ def test_what_a_lost_connection_leaves_open_is_sent_again_and_stands_once(
     beside = where.hostname[:-1] + str((int(where.hostname[-1]) + 1) % 10)  # frames keep their sizes
     both = tuple(f"{host}:{where.port}".encode() for host in (where.hostname, beside))
     options = BridgeOptions.from_mapping({**topic.options, "serviceUrl": f"pulsar://{beside}:{where.port}"})
-    with publish_admin(options, topic.name) as admin:
+    with PublishAdmin(options) as admin:
         assert admin.deduplicate(topic.name, [topic.name]) is None
     schema = KeyValueSchema.of(*map(cast_schema, PLAIN))
     with (

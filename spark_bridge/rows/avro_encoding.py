@@ -8,7 +8,7 @@ same number with the same scale; one whose decimals are DECIMAL(38, 18) gives th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Final, cast
 
@@ -92,34 +92,27 @@ class AvroEncoder:
 
     def _is_other(self, found: DataType, avro_type: AvroType) -> bool:
         """Whether `to_avro` would not take the column as it is."""
-        match found, bare_type(avro_type, self._named):
-            case DecimalType() | StringType(), {"logicalType": "cql_varint" | "cql_decimal"}:
-                return True
-            case ArrayType(elementType=inner), {"items": items}:
-                return self._is_other(inner, items)
-            case MapType(valueType=inner), {"values": values}:
-                return self._is_other(inner, values)
-            case StructType(), {"type": "record"} as record:
-                types = dict(field_types(record))
-                return any(each.name not in types or self._is_other(each.dataType, types[each.name]) for each in found)
-            case _:
-                return False
+        return any(
+            bare is None or (isinstance(kind, DecimalType | StringType) and _is_number(bare))
+            for kind, bare in self._leaves(found, avro_type)
+        )
 
     def _has_text_number(self, found: DataType, avro_type: AvroType) -> bool:
+        return any(isinstance(kind, StringType) and _is_number(bare) for kind, bare in self._leaves(found, avro_type))
+
+    def _leaves(self, found: DataType, avro_type: AvroType) -> Iterator[tuple[DataType, AvroType]]:
+        """The types within a type that have no others within, with Avro's; None for those of fields that Avro does not have."""
         match found, bare_type(avro_type, self._named):
-            case StringType(), {"logicalType": "cql_varint" | "cql_decimal"}:
-                return True
             case ArrayType(elementType=inner), {"items": items}:
-                return self._has_text_number(inner, items)
+                yield from self._leaves(inner, items)
             case MapType(valueType=inner), {"values": values}:
-                return self._has_text_number(inner, values)
+                yield from self._leaves(inner, values)
             case StructType(), {"type": "record"} as record:
                 types = dict(field_types(record))
-                return any(
-                    each.name in types and self._has_text_number(each.dataType, types[each.name]) for each in found
-                )
-            case _:
-                return False
+                for each in found:
+                    yield from self._leaves(each.dataType, types.get(each.name))
+            case _, bare:
+                yield found, bare
 
     def _from_text(self, found: DataType, avro_type: AvroType) -> tuple[Converter, DataType]:
         """A function from what a Python UDF is given to numbers as Avro has them, and the type that it gives."""
@@ -147,6 +140,10 @@ class AvroEncoder:
                 ), made
             case _:
                 return same, found
+
+
+def _is_number(bare: AvroType) -> bool:
+    return isinstance(bare, dict) and bare.get("logicalType") in ("cql_varint", "cql_decimal")
 
 
 def _unscaled(column: Column) -> Column:

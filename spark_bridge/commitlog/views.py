@@ -48,6 +48,7 @@ Options = Mapping[str, str | int | bool]
 Moment = datetime | str | int
 """A time with a zone, the same in ISO 8601, or microseconds since the epoch, as WRITETIME gives them."""
 
+_Row = tuple[object, ...]
 _VERSION: Final = 1
 _ROWS_PER_BATCH: Final = 4096
 _YEAR_US: Final = 366 * 86_400 * 1_000_000
@@ -178,28 +179,23 @@ def _fields(struct: str, names: Sequence[str]) -> list[Column]:
 def rows_fold(table: TableMetadata, moment_us: int) -> Fold:
     """Changes to the rows that SELECT would have shown."""
 
-    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
         now_s = moment_us // 1_000_000
         keys, values = KeyBytes(table), RowValues(table)
         same = EqualValues(table, {each.name: each.type for each in table.value_columns})
         write = record_writer(data_value_schema(table))
-        found: list[tuple[object, ...]] = []
         for partition_key, changes in partitions_of(batches):
             partition = Partition(keys.covers, is_counter=table.is_counter)
             for change in same.unified(changes):
                 partition.add(change, moment_us)
             remaining = [values.without_dropped(each) for each in partition.rows()]
-            for rows in _shown(remaining, now_s):
-                row, times = values.values(rows, now_s)
-                key = keys.avro(partition_key, rows[0].clustering)
+            for parts in _shown(remaining, now_s):
+                row, times = values.values(parts, now_s)
+                key = keys.avro(partition_key, parts[0].clustering)
                 # a table of keys only repeats its key in the value
-                found.append((key, write(row) if row else key, list(times.items())))
-                if len(found) >= _ROWS_PER_BATCH:
-                    yield _batch(found, _ROWS)
-                    found = []
-        yield _batch(found, _ROWS)
+                yield key, write(row) if row else key, list(times.items())
 
-    return fold
+    return lambda batches: _batches(rows(batches), _ROWS)
 
 
 def _shown(remaining: Sequence[RemainingRow], now_s: int) -> Iterator[list[RemainingRow]]:
@@ -213,10 +209,9 @@ def _shown(remaining: Sequence[RemainingRow], now_s: int) -> Iterator[list[Remai
 
 
 def _latest_fold(table: ArchivedTable, now_s: int) -> Fold:
-    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
         keys, texts, values = KeyBytes(table.table), _Texts(table.columns), RowValues(table.table)
         same = EqualValues(table.table, table.columns)
-        found: list[tuple[object, ...]] = []
         for partition_key, changes in partitions_of(batches):
             partition = Partition(keys.covers)
             for change in same.unified(changes):
@@ -226,20 +221,15 @@ def _latest_fold(table: ArchivedTable, now_s: int) -> Fold:
                 for (column, path), cell in row.cells.items():
                     shown = texts.of(column, path, cell.value)
                     expires_at = cell.local_deletion_time if cell.ttl else None
-                    found.append((key, column, *shown, cell.writetime, cell.ttl, expires_at, is_live(cell, now_s)))
-            if len(found) >= _ROWS_PER_BATCH:
-                yield _batch(found, _LATEST)
-                found = []
-        yield _batch(found, _LATEST)
+                    yield key, column, *shown, cell.writetime, cell.ttl, expires_at, is_live(cell, now_s)
 
-    return fold
+    return lambda batches: _batches(rows(batches), _LATEST)
 
 
 def _history_fold(table: ArchivedTable) -> Fold:
-    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
         keys, texts = KeyBytes(table.table), _Texts(table.columns)
         same = EqualValues(table.table, table.columns)
-        found: list[tuple[object, ...]] = []
         for partition_key, changes in partitions_of(batches):
             history = PartitionHistory(keys.covers)
             for change in same.unified(changes):
@@ -250,13 +240,9 @@ def _history_fold(table: ArchivedTable) -> Fold:
                 expires_at = cell.local_deletion_time if cell.ttl else None
                 key = keys.avro(partition_key, each.clustering)
                 end = each.replaced_at, each.replaced_by
-                found.append((key, each.column, *shown, cell.writetime, cell.ttl, expires_at, *end))
-            if len(found) >= _ROWS_PER_BATCH:
-                yield _batch(found, _HISTORY)
-                found = []
-        yield _batch(found, _HISTORY)
+                yield key, each.column, *shown, cell.writetime, cell.ttl, expires_at, *end
 
-    return fold
+    return lambda batches: _batches(rows(batches), _HISTORY)
 
 
 @dataclass(slots=True)
@@ -277,7 +263,17 @@ class _Texts:
         return texts.path(path), texts.value(path, value)
 
 
-def _batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
+def _batches(rows: Iterable[_Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    found: list[_Row] = []
+    for row in rows:
+        found.append(row)
+        if len(found) >= _ROWS_PER_BATCH:
+            yield _batch(found, schema)
+            found = []
+    yield _batch(found, schema)
+
+
+def _batch(rows: Sequence[_Row], schema: pa.Schema) -> pa.RecordBatch:
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -185,7 +184,7 @@ def backfill_command(
     """
     from rich.progress import Progress
 
-    from spark_bridge.jobs.backfill import backfill, initial_snapshot, rebuild
+    from spark_bridge.jobs.backfill import SendSettings, backfill, initial_snapshot, rebuild
     from spark_bridge.jobs.cassandra_rows import ALL_TOKENS
 
     keyspace, name = _table_name(table)
@@ -203,7 +202,7 @@ def backfill_command(
     try:
         with spark_errors(), Progress(transient=True, disable=not sys.stderr.isatty()) as display:
             task = display.add_task(table, total=ranges)
-            shared = _Shared(
+            shared = SendSettings(
                 ranges=ranges,
                 rows_per_second=rows_per_second,
                 progress_file=progress_file,
@@ -235,16 +234,6 @@ def backfill_command(
         rate = report.rows / max(report.seconds, 0.001)
         ranges_done = f"{report.ranges} token ranges{before}"
         click.echo(f"{table}: {report.rows:,} events in {ranges_done}, {report.seconds:.1f} s ({rate:,.0f} rows/s)")
-
-
-class _Shared(TypedDict):
-    """The common settings of the ways to send rows."""
-
-    ranges: int
-    rows_per_second: float | None
-    progress_file: str | None
-    events_prefix: str
-    on_progress: Callable[[int, int, int], None]
 
 
 def _table_name(text: str) -> tuple[str, str]:

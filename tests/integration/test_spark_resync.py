@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -13,6 +14,7 @@ import pytest
 from cassandra.cluster import Session
 from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from cdc.commands.spark import spark as spark_commands
 from schemas.gap_record import encode_gap
@@ -37,13 +39,17 @@ _LONG_AGO_US: Final = 1_700_000_000_000_000
 
 def in_cassandra(cql: Session, table: str) -> dict[tuple[Any, Any], tuple[Any, ...]]:
     rows = cql.execute(f"SELECT pk, at, name, tags, note FROM {table}")
-    return {(row.pk, row.at): (row.name, sorted(row.tags or ()), row.note) for row in rows}
+    return {(row.pk, round(row.at.replace(tzinfo=UTC).timestamp() * 1000)): _values(row) for row in rows}
+
+
+def _values(row: Any) -> tuple[Any, ...]:
+    return row.name, sorted(row.tags or ()), row.note
 
 
 def in_spark(table: DataFrame | None) -> dict[tuple[Any, Any], tuple[Any, ...]]:
     assert table is not None
-    rows = table.select("pk", "at", "name", "tags", "note").collect()
-    return {(row.pk, row["at"]): (row.name, sorted(row.tags or ()), row.note) for row in rows}
+    rows = table.select("pk", F.unix_millis("at").alias("at"), "name", "tags", "note").collect()
+    return {(row.pk, row["at"]): _values(row) for row in rows}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +78,7 @@ def source(
     """The rows are of a time before each window."""
     table, prefix = f"{keyspace}.healed", f"persistent://public/default/cdc-{keyspace}-"
     cql.execute(
-        f"CREATE TABLE {table} (pk int, at int, name text, tags set<text>, note text static, PRIMARY KEY (pk, at))"
+        f"CREATE TABLE {table} (pk int, at timestamp, name text, tags set<text>, note text static, PRIMARY KEY (pk, at))"
     )
     for number in range(30):
         cql.execute(

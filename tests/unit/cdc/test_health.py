@@ -190,7 +190,7 @@ def test_a_table_that_is_not_complete_has_a_remedy_that_somebody_can_follow(
 def test_tables_that_pulsar_does_not_tell_of_have_a_command_as_remedy() -> None:
     """Nobody listens there."""
     line = LineConfig.from_mapping({"pulsarServiceUrl": "pulsar://127.0.0.1:1", "pulsarAdminUrl": "http://127.0.0.1:1"})
-    found = completeness_of(line, ["shop.orders"], [], 0.0)["shop.orders"]
+    found = completeness_of(line, ["shop.orders"], [])["shop.orders"]
     assert (found.level, found.remedy) == (Level.WARNING, "cdc doctor checks Pulsar's rights and state")
 
 

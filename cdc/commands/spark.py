@@ -113,9 +113,11 @@ def verify_command(
       --topic data-shop.orders --table shop.orders --contact-point 10.0.0.1
     """
     from spark_bridge.jobs.verify import verify
+    from spark_bridge.topics.options import batch_options
 
     keyspace, name = _table_name(table)
-    options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
+    given = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
+    options = batch_options(given)  # which may be the mirror's
     hidden = hidden_columns(source_config)
     iceberg = mirror_target is not None and may_be_iceberg(mirror_target)
     check_topics(options)

@@ -83,8 +83,10 @@ def publish_command(
     if not topics:
         raise click.UsageError("give --rows, --changes, or both: they say what to publish")
     from spark_bridge.jobs.publish import publish
+    from spark_bridge.topics.options import batch_options
 
-    options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
+    given = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
+    options = batch_options(given)  # which may be the mirror's
     check_topics(options)
     session = open_session(jars, master, iceberg=may_be_iceberg(target), is_short=follow is None)
 

@@ -113,7 +113,7 @@ def resync_command(
     """
     from spark_bridge.jobs.resync import ResyncReport, resync
     from spark_bridge.topics.gaps import GapsTopic
-    from spark_bridge.topics.options import BridgeOptions
+    from spark_bridge.topics.options import BridgeOptions, batch_options
 
     for option, value in (("--mirror", mirror_target), ("--topic", topic)):
         if value is not None and len(tables) != 1:
@@ -121,7 +121,8 @@ def resync_command(
     wrong = [each for each in tables if "." not in each.strip(".")]
     if wrong:
         raise ConfigError.of("--table", f"{wrong[0]!r} is not KEYSPACE.TABLE")
-    options = {"serviceUrl": service_url, "adminUrl": admin_url, "eventsTopicPrefix": events_prefix, **named(more)}
+    given = {"serviceUrl": service_url, "adminUrl": admin_url, "eventsTopicPrefix": events_prefix, **named(more)}
+    options = batch_options(given)  # which may be the mirror's
     hidden = hidden_columns(source_config)
     # Before Spark, which takes longer to start than most runs with nothing to do.
     gaps = GapsTopic(BridgeOptions.from_mapping({**options, "topic": "none"}))

@@ -45,7 +45,7 @@ def wait_command(
       --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
       --topic data-shop.orders --until now
     """
-    from spark_bridge.topics.options import BridgeOptions
+    from spark_bridge.topics.options import BridgeOptions, batch_options
     from spark_bridge.topics.positions import parse_time_ms
     from spark_bridge.topics.resolved import table_of, utc_text, wait_until_resolved
 
@@ -54,7 +54,8 @@ def wait_command(
         raise ConfigError.of(
             "--until", f"{until!r} is neither now nor a time with its zone, such as 2026-11-21T05:00:00Z"
         )
-    options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
+    given = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
+    options = batch_options(given)  # which may be the mirror's
     check_topics(options)
     parsed = BridgeOptions.from_mapping(options)
     table = table_of(parsed)

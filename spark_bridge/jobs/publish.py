@@ -33,7 +33,7 @@ from spark_bridge.jobs.publish_state import Kind, Published, PublishedFile
 from spark_bridge.reading.readers import raw_batch
 from spark_bridge.rows.record_places import RECORD_SOURCE, record_place
 from spark_bridge.topics.keyed_producer import KeyedProducer, KeyValueSchema, register_schema
-from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.options import BridgeOptions, batch_options
 from spark_bridge.topics.publish_admin import PublishAdmin
 from spark_bridge.topics.topic_schemas import SchemaVersion, TopicSchemas
 
@@ -68,14 +68,14 @@ def publish(
 ) -> PublishSummary:
     """Publish what the mirror below `target` has changed since the last run; with `follow_interval_s` until `stopping` is set.
 
-    `options` name the mirror's data topic. `topics`: which to publish to; None: `rows-` or `changes-` in the place of `data-`.
+    `options` name the mirror's data topic, and may be the mirror's. `topics`: which to publish to; None: `rows-` or `changes-` in the place of `data-`.
     `rebuild`: publish the whole table again first. `follow_interval_s`: seconds between two checks for changes. When `stopping` is
     set, the current micro-batch is finished. `on_batch` gets the topic, the number of records, and the epoch that is reached.
     `on_note` gets a message for the user, one line. Raises ConfigError, PublishError, TopicError,
     PulsarUnreachableError, StateFileError, and Spark's errors with these.
     """
     refuse_interval("follow_interval_s", follow_interval_s)
-    parsed = BridgeOptions.from_mapping(option_texts(options))
+    parsed = BridgeOptions.from_mapping(batch_options(options))
     started = time.monotonic()
     with own_session(spark) as own:
         pin_session(own)

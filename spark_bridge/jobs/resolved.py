@@ -13,7 +13,7 @@ from schemas.errors import ConfigError
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.state_file import newest_state
 from spark_bridge.reading.folders import FsspecFolder
-from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.options import BridgeOptions, batch_options
 from spark_bridge.topics.resolved import ResolvedTimestamps, table_of, wait_until_resolved
 
 __all__ = ["mirror_resolved_ms", "mirror_resolved_timestamp", "resolved_timestamp", "wait_until_complete"]
@@ -28,7 +28,7 @@ def resolved_timestamp(spark: SparkSession, options: Options) -> datetime | None
     and UnresolvedError where the options do not tell the table.
     """
     del spark  # as every function here takes it; Pulsar alone is asked
-    parsed = BridgeOptions.from_mapping(option_texts(options))
+    parsed = BridgeOptions.from_mapping(batch_options(options))
     with ResolvedTimestamps(parsed) as timestamps:
         return _time(timestamps.read(table_of(parsed)).resolved_ms)
 
@@ -44,7 +44,7 @@ def wait_until_complete(
     if until is not None and until.tzinfo is None:
         raise ConfigError.of("until", "has no zone: datetime.now(UTC), for example")
     until_ms = int(time.time() * 1000) if until is None else int(until.timestamp() * 1000)
-    parsed = BridgeOptions.from_mapping(option_texts(options))
+    parsed = BridgeOptions.from_mapping(batch_options(options))
     found = wait_until_resolved(parsed, table_of(parsed), until_ms, timeout_s).resolved_ms
     assert found is not None
     return datetime.fromtimestamp(found / 1000, UTC)

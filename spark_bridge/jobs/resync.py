@@ -47,7 +47,7 @@ from spark_bridge.jobs.row_sender import RowSender
 from spark_bridge.jobs.table_comparison import TableComparison
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.gaps import GapsTopic
-from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.options import BridgeOptions, batch_options
 from spark_bridge.topics.resolved import ResolvedTimestamps
 
 __all__ = ["Outcome", "ResyncReport", "TableResync", "is_passed", "resync"]
@@ -284,7 +284,7 @@ def _creations(target: RepairTarget) -> list[str | None]:
 
 def _without_topic(options: Options) -> BridgeOptions:
     names = ("topic", "topics", "topicspattern")
-    given = {name: each for name, each in option_texts(options).items() if name.lower() not in names}
+    given = {name: each for name, each in batch_options(options).items() if name.lower() not in names}
     return BridgeOptions.from_mapping({**given, "topic": "none"})
 
 

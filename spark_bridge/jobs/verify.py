@@ -21,7 +21,7 @@ from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata, to
 from spark_bridge.jobs.repair import RepairTarget
 from spark_bridge.jobs.table_comparison import ID, Differences, TableComparison
 from spark_bridge.jobs.token_sample import TokenSample
-from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.options import BridgeOptions, batch_options
 
 __all__ = ["Comparison", "Difference", "Settled", "VerifyReport", "settle", "verify"]
 
@@ -108,7 +108,7 @@ def verify(
     task that cannot read Cassandra fails with CassandraReadError.
     """
     started = time.monotonic()
-    parsed = BridgeOptions.from_mapping(option_texts(options))
+    parsed = BridgeOptions.from_mapping(batch_options(options))
     metadata = table_metadata(access, keyspace, table)
     published = None if hidden is None else hidden.of(metadata)
     hides_key = published is not None and published.hides_key

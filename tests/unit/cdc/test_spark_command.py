@@ -216,10 +216,19 @@ def test_an_admin_service_that_does_not_answer_is_told_before_spark_starts(monke
 
 
 @pytest.mark.parametrize(
-    "command", [["mirror", "--target", "x"], ["changelog", "--target", "x"], ["latest", "--mirror", "x"]]
+    "command",
+    [
+        ["mirror", "--target", "x"],
+        ["changelog", "--target", "x"],
+        ["latest", "--mirror", "x"],
+        ["publish", "--target", "x", "--rows"],
+        ["verify", "--mirror", "x", "--table", "k.t", "--contact-point", "h"],
+        ["resync", "--mirror", "x", "--table", "k.t", "--contact-point", "h"],
+        ["wait", "--mirror", "x"],
+    ],
 )
 def test_a_mirror_may_have_a_limit_for_its_micro_batches(command: list[str]) -> None:
-    """Its checkpoint is below the target, whatever the version of PySpark; `latest` passes over a mirror's options."""
+    """Its checkpoint is below the target, whatever the version of PySpark; the others pass over a mirror's options."""
     where = ["--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0.0.1:1", "--topic", "t"]
     done = cdc(*command, *where, "-o", "maxRowsPerTrigger=5", "-o", "maxBytesPerTrigger=5000")
     (line,) = done.stderr.splitlines()

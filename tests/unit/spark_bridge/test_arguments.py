@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from collections.abc import Callable
+from typing import NoReturn, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,7 +15,9 @@ from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.publish import publish
+from spark_bridge.jobs.resolved import resolved_timestamp, wait_until_complete
 from spark_bridge.jobs.resync import resync
+from spark_bridge.jobs.verify import verify
 
 _OPTIONS = {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:2", "topic": "t"}
 _ACCESS = CassandraAccess(contact_points=("h",))
@@ -50,3 +53,31 @@ def test_a_retention_has_a_limit(days: float) -> None:
         mirror(_NO_SPARK, _OPTIONS, "/lake", tombstone_retention_days=days)
     for good in (-1, 0, 7, MOST_DAYS):
         refuse_retention("tombstone_retention_days", good)
+
+
+@pytest.mark.parametrize(
+    ("first_step", "job"),
+    [
+        ("publish.own_session", lambda options: publish(_NO_SPARK, options, "/lake", {"rows": None})),
+        ("verify.table_metadata", lambda options: verify(_NO_SPARK, options, _ACCESS, "k", "t")),
+        ("resync.GapsTopic", lambda options: resync(_NO_SPARK, options, _ACCESS)),
+        ("resolved.ResolvedTimestamps", lambda options: resolved_timestamp(_NO_SPARK, options)),
+        ("resolved.table_of", lambda options: wait_until_complete(_NO_SPARK, options)),
+    ],
+    ids=["publish", "verify", "resync", "resolved_timestamp", "wait_until_complete"],
+)
+def test_jobs_beside_a_mirror_take_its_options(
+    first_step: str, job: Callable[[dict[str, str | int]], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit of micro-batches says nothing to them, whatever the version of PySpark: they get beyond the options."""
+
+    class Begun(Exception):  # noqa: N818
+        pass
+
+    def begin(*given: object) -> NoReturn:
+        raise Begun
+
+    monkeypatch.setattr(f"spark_bridge.jobs.{first_step}", begin)
+    for more in ({"maxRowsPerTrigger": 5}, {"maxbytespertrigger": "5000", "checkpointLocation": "/lake/checkpoint"}):
+        with pytest.raises(Begun):
+            job({**_OPTIONS, **more})

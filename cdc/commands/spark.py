@@ -34,6 +34,7 @@ from cdc.commands.verify_report import exit_code, report_lines
 from cdc.helpful_group import HelpfulGroup
 from schemas.errors import ConfigError
 from schemas.topics import DEFAULT_EVENTS_PREFIX
+from spark_bridge.jobs.arguments import MOST_SECONDS
 
 if TYPE_CHECKING:
     from spark_bridge.jobs.cassandra_rows import CassandraAccess
@@ -57,7 +58,10 @@ for each in (*TABLE_COMMANDS, prepare_command, publish_command, resync_command, 
 @click.option("--mirror", "mirror_target", help="Compare the mirror below this folder instead of the topic.")
 @click.option("--ranges", type=click.IntRange(1), help="Token ranges, one task each; by default two for each core.")
 @click.option(
-    "--sample", type=float, metavar="PART", help="Compare about this part of the table (0 to 1), chosen at random."
+    "--sample",
+    type=FiniteRange(0, 1, min_open=True),
+    metavar="PART",
+    help="Compare about this part of the table (0 to 1), chosen at random.",
 )
 @click.option("--sample-seed", type=int, help="With --sample: the same number chooses the same part again.")
 @SOURCE_CONFIG_OPTION
@@ -65,11 +69,18 @@ for each in (*TABLE_COMMANDS, prepare_command, publish_command, resync_command, 
 @click.option(
     "--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="With --repair: the agent's prefix of the events topics."
 )
-@click.option("--settle", default=30.0, show_default=True, help="Seconds for which a difference must not change.")
+@click.option(
+    "--settle",
+    default=30.0,
+    show_default=True,
+    type=FiniteRange(0, MOST_SECONDS),
+    help="Seconds for which a difference must not change.",
+)
 @click.option(
     "--give-up",
     default=600.0,
     show_default=True,
+    type=FiniteRange(0, MOST_SECONDS),
     help="Seconds after which rows that still change are no longer checked.",
 )
 @click.option(

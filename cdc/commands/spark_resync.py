@@ -63,7 +63,7 @@ __all__ = ["report_lines", "resync_command"]
     "--connector-timeout",
     default=600.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     help="Seconds for the connector to publish what was sent; after them the gaps stay open.",
 )
 @click.option(

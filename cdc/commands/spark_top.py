@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from cdc.commands.spark_options import BROKER_OPTIONS, check_topics, named, resolved_ms
+from cdc.commands.spark_options import BROKER_OPTIONS, FiniteRange, check_topics, named, resolved_ms
+from spark_bridge.jobs.arguments import MOST_DAYS, MOST_SECONDS
 
 if TYPE_CHECKING:
     from spark_bridge.rows.topic_activity import TopicActivity
@@ -23,9 +24,18 @@ __all__ = ["summary_lines", "top_command"]
 @click.option("--topic", help="One data topic.")
 @click.option("--topics-pattern", help="All topics that match, as topicsPattern of the data source.")
 @click.option(
-    "--minutes", default=60.0, show_default=True, help="Count only records that were published in these last minutes."
+    "--minutes",
+    default=60.0,
+    show_default=True,
+    type=FiniteRange(0, MOST_DAYS * 1440, min_open=True),
+    help="Count only records that were published in these last minutes.",
 )
-@click.option("--every", type=float, metavar="SECONDS", help="Repeat the report at this interval, until Ctrl-C.")
+@click.option(
+    "--every",
+    type=FiniteRange(0, MOST_SECONDS),
+    metavar="SECONDS",
+    help="Repeat the report at this interval, until Ctrl-C.",
+)
 @click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help="An option of cassandra_cdc.")
 def top_command(
     *,

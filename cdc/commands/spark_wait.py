@@ -7,7 +7,7 @@ import time
 
 import click
 
-from cdc.commands.spark_options import BROKER_OPTIONS, TOPIC_OPTION, check_topics, named
+from cdc.commands.spark_options import BROKER_OPTIONS, TOPIC_OPTION, FiniteRange, check_topics, named
 from schemas.errors import ConfigError
 
 __all__ = ["wait_command"]
@@ -21,7 +21,12 @@ _LOOK_S = 0.5
 @click.option("--until", default="now", show_default=True, help="A time with its zone (2026-11-21T05:00:00Z), or now.")
 @click.option("--mirror", "target", help="Wait for the mirror below this folder, which another run brings up to date.")
 @click.option(
-    "--timeout", "timeout_s", default=300.0, show_default=True, help="Seconds after which the command gives up."
+    "--timeout",
+    "timeout_s",
+    default=300.0,
+    show_default=True,
+    type=FiniteRange(0),
+    help="Seconds after which the command gives up.",
 )
 @click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help="An option of cassandra_cdc.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

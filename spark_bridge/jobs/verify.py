@@ -16,6 +16,7 @@ from pyspark.sql import Row, SparkSession
 
 from schemas.hidden_columns import HiddenColumns
 from schemas.topics import DEFAULT_EVENTS_PREFIX
+from spark_bridge.jobs.arguments import refuse_interval
 from spark_bridge.jobs.batch_session import own_session
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata, token_ranges
 from spark_bridge.jobs.repair import RepairTarget
@@ -107,6 +108,8 @@ def verify(
     looked at again, reported and repaired. Raises ConfigError, TopicError, PulsarUnreachableError, EventSendError, and Spark's errors; a
     task that cannot read Cassandra fails with CassandraReadError.
     """
+    refuse_interval("settle_s", settle_s)
+    refuse_interval("give_up_s", give_up_s)
     started = time.monotonic()
     parsed = BridgeOptions.from_mapping(batch_options(options))
     metadata = table_metadata(access, keyspace, table)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 from click.testing import CliRunner
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
@@ -21,7 +22,7 @@ from cdc.commands import spark_publish, spark_resync, spark_tables
 from cdc.commands.hidden_columns import hidden_columns
 from cdc.commands.spark import spark
 from cdc.commands.spark_jars import _SETS, cached_jars
-from cdc.commands.spark_options import SparkJobError, may_be_iceberg
+from cdc.commands.spark_options import FiniteRange, SparkJobError, may_be_iceberg
 from cdc.commands.spark_progress import tasks_text
 from cdc.commands.spark_resync import report_lines
 from cdc.commands.spark_top import summary_lines
@@ -33,6 +34,7 @@ from spark_bridge.rows.topic_activity import TopicActivity
 from spark_bridge.spark_line import _JARS
 
 PULSAR = ["--service-url", "pulsar://h:1", "--admin-url", "http://h:2"]
+_VERIFY = ["verify", *PULSAR, "--topic", "t", "--table", "k.t", "--contact-point", "h"]
 
 
 def cdc(*arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
@@ -92,6 +94,13 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], line
         ),
         (["resync", *PULSAR, "--contact-point", "h"], "--rows-per-second", ("inf", "nan", "-5", "0")),
         (["resync", *PULSAR, "--contact-point", "h"], "--margin", ("inf", "nan", "-5")),
+        (["resync", *PULSAR, "--contact-point", "h"], "--connector-timeout", ("inf", "nan", "-5")),
+        (_VERIFY, "--settle", ("inf", "nan", "-1", "1e9")),
+        (_VERIFY, "--give-up", ("inf", "nan", "-1", "1e9")),
+        (_VERIFY, "--sample", ("inf", "nan", "-1", "0", "1.1")),
+        (["wait", *PULSAR, "--topic", "t"], "--timeout", ("inf", "nan", "-1")),
+        (["top", *PULSAR, "--topic", "t"], "--minutes", ("inf", "nan", "-1", "0", "1e30")),
+        (["top", *PULSAR, "--topic", "t"], "--every", ("inf", "nan", "-1", "1e30")),
     ],
 )
 def test_numbers_that_a_job_cannot_work_with_are_refused(
@@ -102,6 +111,18 @@ def test_numbers_that_a_job_cannot_work_with_are_refused(
         done = CliRunner().invoke(spark, [*command, option, value])
         assert done.exit_code == 2, (value, done.output)
         assert f"Error: Invalid value for '{option}'" in done.output, (value, done.output)
+
+
+def test_every_number_of_a_job_is_a_finite_one() -> None:
+    """A plain float, and click's own range, take `nan`: a job ends in a traceback with it, or never."""
+    numbers = {
+        (name, option.name): option.type
+        for name, command in spark.commands.items()
+        for option in command.params
+        if isinstance(option.type, click.types.FloatParamType)
+    }
+    assert numbers.keys() >= {("mirror", "follow"), ("verify", "settle"), ("top", "minutes")}
+    assert [each for each, kind in numbers.items() if not isinstance(kind, FiniteRange)] == []
 
 
 class _JavaException:

@@ -42,6 +42,9 @@ def test_an_interval_is_a_time_that_ends(seconds: float) -> None:
         mirror(_NO_SPARK, _OPTIONS, "/lake", follow_interval_s=seconds)
     with pytest.raises(ConfigError, match=r"follow_interval_s: .* is no interval"):
         publish(_NO_SPARK, _OPTIONS, "/lake", {"rows": None}, follow_interval_s=seconds)
+    for name in ("settle_s", "give_up_s"):
+        with pytest.raises(ConfigError, match=f"{name}: .* is no interval"):
+            verify(_NO_SPARK, _OPTIONS, _ACCESS, "k", "t", **{name: seconds})
     for good in (None, 0, 0.5, MOST_SECONDS):
         refuse_interval("follow_interval_s", good)
 

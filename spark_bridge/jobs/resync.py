@@ -242,10 +242,7 @@ class _Run:
             found = comparison.compare(at_most=settings.max_differences, unless=F.expr(unless))
         unwritable = target.send(found.shown)
         if unwritable:
-            raise _NotHealedError(
-                f"{len(unwritable)} deleted rows cannot be sent, because the data topic does not have their CQL keys; the first is "
-                f"{unwritable[0]}: delete them in Cassandra again, and when the connector has published that, run this again"
-            )
+            raise _NotHealedError(_unwritable_reason(unwritable, is_mirror=settings.mirror_target is not None))
         if found.differing > len(found.shown):
             raise _NotHealedError(
                 f"{found.differing:,} rows differ, and {len(found.shown):,} of them were sent: when the connector has published "
@@ -274,6 +271,15 @@ def is_passed(cursors: Sequence[PartitionCursor], ends: Sequence[TopicPosition])
     """Whether a subscription has passed these ends of all partitions. False if the topic was deleted meanwhile."""
     return 0 < len(cursors) == len(ends) and all(
         cursor.consumed >= end for cursor, end in zip(cursors, ends, strict=True)
+    )
+
+
+def _unwritable_reason(keys: Sequence[str], *, is_mirror: bool) -> str:
+    """The mirror is what the next run compares: it has the deleted rows until it has run itself."""
+    published = "the connector has published that" + (" and the mirror has it" if is_mirror else "")
+    return (
+        f"{len(keys)} deleted rows cannot be sent, because the data topic does not have their CQL keys; the first is "
+        f"{keys[0]}: delete them in Cassandra again, and when {published}, run this again"
     )
 
 

@@ -1,4 +1,4 @@
-"""When a resync may close a gap: what was sent is in the data topic."""
+"""When a resync may close a gap: what was sent is in the data topic. What to do where it could not send something."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from schemas.progress_record import UNKNOWN_POSITION, TopicPosition
 from schemas.resolved import PartitionCursor
-from spark_bridge.jobs.resync import is_passed
+from spark_bridge.jobs.resync import _unwritable_reason, is_passed
 
 
 def _at(ledger: int, entry: int) -> PartitionCursor:
@@ -30,3 +30,19 @@ def test_everything_is_passed_only_where_each_partition_is(
 ) -> None:
     """Whatever came to the topic since."""
     assert is_passed(cursors, ends) == passed
+
+
+@pytest.mark.parametrize(
+    ("is_mirror", "when"),
+    [
+        (False, "when the connector has published that, run this again"),
+        (True, "when the connector has published that and the mirror has it, run this again"),
+    ],
+)
+def test_a_deleted_row_that_cannot_be_sent_is_deleted_again(is_mirror: bool, when: str) -> None:
+    """Where a mirror is compared, it has to have the deletion: the next run would find the same row in it."""
+    told = _unwritable_reason(['{"k": 1}', '{"k": 2}'], is_mirror=is_mirror)
+    assert told == (
+        "2 deleted rows cannot be sent, because the data topic does not have their CQL keys; the first is "
+        f'{{"k": 1}}: delete them in Cassandra again, and {when}'
+    )

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 _ASK_AGAIN_S: Final = 0.5
 # A node that has been down since, or that may not be queried, reports through its agent.
 _PATIENCE_S: Final = 15.0
-# The agents' times of one drop differ by less. Less than the patience: the table was there when a drop of then had reached all nodes.
+# How much later than the others an agent reports a drop that turned out to be none: one question is enough then.
 _SAME_DROP_MS: Final = 10_000
 
 
@@ -86,9 +86,11 @@ class TableClearings:
         self._noted: Mapping[UUID, Truncation | None] = {}
         self._give_up_at = 0.0
         self._is_final = False
+        self._asked = 0
+        """How many of the waiting messages had come when the last question was asked."""
         self._last: ClearingRecord | None = None
         self._undone: tuple[UUID, int] | None = None
-        """Id and time of the last drop behind which the table was there."""
+        """Id and latest time of the last drop behind which the table was there."""
 
     @property
     def holds(self) -> bool:
@@ -104,7 +106,7 @@ class TableClearings:
             )
             message.settle()
             return
-        if self._is_undone(message) or (self._last is not None and _is_covered(self._last, message)):
+        if self._last is not None and _is_covered(self._last, message):
             message.settle()
             return
         self._waiting.append((message, table))
@@ -117,13 +119,15 @@ class TableClearings:
             self._store()
 
     def _begin(self) -> None:
-        self._give_up_at = time.monotonic() + _PATIENCE_S
+        message, _ = self._waiting[0]
+        self._give_up_at = time.monotonic() + (0.0 if self._may_be_undone(message) else _PATIENCE_S)
         self._ask()
 
     def _ask(self) -> None:
         self._state = _State.ASKING
         # Taken before the nodes are asked, so that their last answer is never older than the patience.
         self._is_final = time.monotonic() >= self._give_up_at
+        self._asked = len(self._waiting)
         message, _ = self._waiting[0]
         assert message.clearing is not None
         if message.clearing.kind is ClearingKind.DROP:
@@ -156,20 +160,33 @@ class TableClearings:
             self._timers.after(_ASK_AGAIN_S, self._ask)
             return
         if table_id == message.table_id:
+            self._is_there(message.table_id, table)
+            return
+        self._noted = {}
+        self._wait()
+
+    def _is_there(self, table_id: UUID, table: TableMetadata) -> None:
+        """Behind a drop. That is the answer to all drops that had come before the question."""
+        if not self._may_be_undone(self._waiting[0][0]):
             _log.warning(
                 "%s: a node has dropped it, and others still have it, or it came back under its id: no drop is published; "
                 "check with nodetool describecluster that the nodes have one schema",
                 table.full_name,
             )
-            assert message.clearing is not None
-            self._undone = message.table_id, message.clearing.time_ms
-            self._end({id(each) for each, _ in self._waiting if self._is_undone(each)})
-            return
-        self._noted = {}
-        self._wait()
+        done = {
+            id(each): each.clearing.time_ms
+            for each, _ in self._waiting[: self._asked]
+            if each.table_id == table_id and each.clearing is not None and each.clearing.kind is ClearingKind.DROP
+        }
+        self._undone = table_id, max(done.values())
+        self._end(set(done))
 
-    def _is_undone(self, message: EventsMessage) -> bool:
-        """True for a drop that each node reports on each partition: one patience is enough for all of its messages."""
+    def _may_be_undone(self, message: EventsMessage) -> bool:
+        """True for a drop that another node, or another partition, has reported, and behind which the table was there.
+
+        It may also be a later drop, of a node whose clock is behind. So Cassandra is asked, but without patience: the last node
+        that drops the table reports it when all have dropped it.
+        """
         clearing = message.clearing
         assert clearing is not None
         if self._undone is None or clearing.kind is not ClearingKind.DROP:

@@ -14,7 +14,7 @@ from source_connector.events.events_message import EventsMessage
 from source_connector.tables.clearing_record import ClearingRecord, covers, node_clearings, without_earlier
 from source_connector.tables.schema_changes import ClearingToPublish
 from tests.unit.source_connector.events import NODE, event, table
-from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, Case, _Origin
+from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, Case, Neighbours, _Origin
 
 _OTHER = UUID(int=77)
 _NOTED = Truncation(7, 500, 1_000_000)
@@ -268,3 +268,52 @@ def test_a_drop_whose_table_is_back_is_waited_for_once(monkeypatch: pytest.Monke
     case.around.current = table(table_id=NEW)
     pass_seconds(1)
     assert [each.clearing.time_ms for each in case.around.clearings] == [1_020_000]
+
+
+def test_a_drop_that_may_be_that_of_before_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node that reported the drop of before has a clock a minute ahead. A later drop is not taken for that one unasked."""
+    case = Case(monkeypatch)
+    monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: case.now)
+    _tell(case, Clearing(ClearingKind.DROP, 1, 1_060_000))
+    case.pass_time()
+    assert (case.around.clearings, case.around.settled) == ([], [1])
+    case.around.current = table(table_id=NEW)
+    _tell(case, Clearing(ClearingKind.DROP, 9, 1_040_000), _OTHER)
+    assert [each.clearing.time_ms for each in case.around.clearings] == [1_040_000]
+
+
+def test_agents_that_notice_a_drop_much_later_share_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each agent looks at the schema in its own interval."""
+    case = Case(monkeypatch)
+    monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: case.now)
+    for node in (1, 2, 3):
+        for _ in range(4):
+            _tell(case, Clearing(ClearingKind.DROP, 1, 1_000_000 + 20_000 * node), UUID(int=node))
+    case.receive(event(1))
+    while not case.around.reads and case.now < 100:
+        case.now += 0.5
+        case.timers.run_due()
+        case.line.work()
+    assert case.now < 17
+    assert len(case.around.settled) == 12
+
+
+def test_a_drop_that_comes_during_the_question_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer may be older than it."""
+    answers: list[object] = []
+
+    def current_id(_: Neighbours) -> object:
+        answers.append(OLD if len(answers) < 2 else None)
+        if len(answers) == 2:
+            _tell(case, Clearing(ClearingKind.DROP, 1, 1_001_000), _OTHER)
+        return answers[-1]
+
+    monkeypatch.setattr(Neighbours, "current_id", current_id)
+    case = Case(monkeypatch)
+    monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: case.now)
+    _tell(case, Clearing(ClearingKind.DROP, 1, 1_000_000))
+    case.now = 15.5
+    case.timers.run_due()
+    case.line.work()
+    assert (answers, case.around.settled) == ([OLD, OLD, None], [1])
+    assert [each.node_id for each in case.around.clearings] == [_OTHER]

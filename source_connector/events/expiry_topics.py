@@ -75,6 +75,8 @@ _TOO_EARLY_S: Final = 60
 _PROBE_S: Final = 180
 # By the time that has passed, not by the clocks of broker and Cassandra, which may differ.
 _AT_ONCE_S: Final = 30
+# No clock is so far off. Where the delay was switched off later, old messages come at once.
+_EARLIEST_S: Final = 3600
 _SEARCH_S: Final = 10.0
 _HINT_S: Final = 30.0
 _MOST_HELD: Final = 200
@@ -484,17 +486,19 @@ class ExpiryTopics(Stage):
             _acknowledge(consumer, message)
             return
         deliver_at = int(properties[_DELIVER_AT])
-        if deliver_at - now_s > _PROBE_S - _AT_ONCE_S and time.time() - message.publish_timestamp() / 1000 < _AT_ONCE_S:
+        early_s = deliver_at - now_s
+        is_new = time.time() - message.publish_timestamp() / 1000 < _AT_ONCE_S
+        if early_s > _EARLIEST_S or (is_new and early_s > _PROBE_S - _AT_ONCE_S):
             self._cannot_wait(topic)
             return
         if properties.get(_PROBE):
             _acknowledge(consumer, message)
             return
         held = _Held(topic=topic, consumer=consumer, message=message, properties=properties)
-        if deliver_at - now_s > _TOO_EARLY_S:
+        if early_s > _TOO_EARLY_S:
             self._notices.say(
                 "early",
-                f"{topic}: a message came {deliver_at - now_s:.0f} s before its time, and waits here: the broker's clock is ahead of "
+                f"{topic}: a message came {early_s:.0f} s before its time, and waits here: the broker's clock is ahead of "
                 "Cassandra's, or a node's clock is behind; set the clocks",
             )
         # Keys that are due later were delivered early so that ledgers can be deleted.

@@ -243,3 +243,14 @@ def test_a_probe_that_comes_at_once_ends_the_source(keeper: Keeper, waited_s: in
     keeper.receive({"second": NOW_S + 180, "deliver_at": NOW_S + 180, "probe": "true", "keys": 0}, waited_s)
     assert [type(each) for each in keeper.posted] == [DeploymentError] * is_error
     assert (keeper.topics.stopping.is_set(), keeper.consumers["a"].acknowledged) == (is_error, 1 - is_error)
+
+
+@pytest.mark.parametrize(("early_s", "is_error"), [(9 * 86_400, True), (3700, True), (3500, False), (90, False)])
+def test_delays_that_are_switched_off_while_messages_wait_end_the_source(
+    keeper: Keeper, early_s: int, *, is_error: bool
+) -> None:
+    """All of them come at once, however old they are; held here, they would stand before the probe. A clock that is off is no reason."""
+    due = NOW_S + early_s
+    keeper.receive({"second": due + 1, "deliver_at": due, "target": "events-a", "keys": 1}, 3600)
+    assert [type(each) for each in keeper.posted] == [DeploymentError] * is_error
+    assert (keeper.topics.stopping.is_set(), keeper.consumers["a"].acknowledged) == (is_error, 0)

@@ -233,10 +233,14 @@ def _is_letter(properties: Mapping[str, str]) -> bool:
 
 
 class _Look(NamedTuple):
-    """The first messages of a partition: whether there may be dead letters, and how many other messages were read."""
+    """The first messages of a partition: whether there may be dead letters, and how many other messages were read.
+
+    `is_cut`: further messages were not read.
+    """
 
     may_have_letters: bool
     others: int = 0
+    is_cut: bool = False
 
 
 class _Reading:
@@ -270,7 +274,7 @@ class _Reading:
             )
             raise DeadLettersError(f"{self._topic}: {others:,} messages were read: {text}")
         for partition, look in looks.items():
-            if look.may_have_letters:
+            if look.may_have_letters or look.is_cut:
                 self._consumer = self._subscribe(partition)
                 yield from self._messages_of(self._consumer)
 
@@ -311,9 +315,9 @@ class _Reading:
                         return _Look(may_have_letters=True, others=others)
                     others += 1
             except pulsar.Timeout:
-                if not others:
-                    return _Look(may_have_letters=True)  # it does not tell; the subscription does
-        return _Look(may_have_letters=False, others=others)
+                # It does not tell; the subscription does.
+                return _Look(may_have_letters=not others, others=others, is_cut=True)
+        return _Look(may_have_letters=False, others=others, is_cut=others == _MOST_OTHERS)
 
     @staticmethod
     def _next(consumer: pulsar.Consumer) -> pulsar.Message | None:

@@ -239,3 +239,30 @@ def test_partitions_without_any_letter_are_of_another_topic(monkeypatch: pytest.
     one, letter = Broker([Message(0, OTHER)]), Broker([Message(0, LETTER)])
     monkeypatch.setattr(module, "new_client", lambda options: PartitionedBroker(one, letter))
     assert len(list(dead_letters(OPTIONS, "dead"))) == 1
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_letters_behind_many_other_messages_of_a_partition_are_read(
+    monkeypatch: pytest.MonkeyPatch, *, is_silent: bool
+) -> None:
+    """Another partition shows that the topic is the right one. The first look goes no further than 1,000 messages, or than a pause."""
+    first = Pausing([*(Message(at, OTHER) for at in range(1000)), Message(1000, LETTER)])
+    first.pauses_at = 5 if is_silent else 1001
+    second = Broker([Message(0, LETTER)])
+    broker = PartitionedBroker(first, second)
+    monkeypatch.setattr(module, "new_client", lambda options: broker)
+    sent: list[DeadLetter] = []
+    with pytest.raises(DeadLettersError, match=r"^dead: 1000 messages without the property 'topic'"):
+        sent.extend(resend(OPTIONS, "dead"))
+    assert (len(sent), first.acknowledged, second.acknowledged) == (2, [1000], [0])
+
+
+class Pausing(Broker):
+    """Its reader gets no answer behind some messages."""
+
+    pauses_at = 0
+
+    def read_next(self, timeout_millis: int) -> Message:
+        if self.read == self.pauses_at:
+            raise pulsar.Timeout
+        return super().read_next(timeout_millis)

@@ -36,6 +36,14 @@ _MOST_OTHERS: Final = 1_000
 # A reason may quote a whole value.
 _LONGEST_REASON: Final = 2_000
 _MOST_NAMES: Final = 20
+# The errors of a broker that does not answer, or not yet.
+_SILENCES: Final = (
+    pulsar.Timeout,
+    pulsar.ConnectError,
+    pulsar.NotConnected,
+    pulsar.ServiceUnitNotReady,
+    pulsar.TooManyLookupRequestException,
+)
 # Before the names of the properties that a DataStax agent's message had.
 _OWN: Final = "message."
 
@@ -174,14 +182,33 @@ def resend(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, No
             if letter.cut:
                 left.cut.append(f"{letter.topic} {letter.message_id}")
                 continue
-            try:
-                reading.send(letter)
-            except pulsar.PulsarException as error:
-                left.refused.append(f"{letter.topic} {letter.message_id} ({error})")
+            refusal = reading.send(letter)
+            if refusal is not None:
+                names = left.unanswered if refusal.is_silence else left.refused
+                names.add(f"{letter.topic} {letter.message_id} ({refusal.reason})")
                 continue
             reading.acknowledge(message)
             yield letter
     left.report()
+
+
+@dataclass(slots=True)
+class _Names:
+    """The first of some names, and how many there are: a topic may have any number."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, name: str) -> None:
+        self.count += 1
+        if self.count <= _MOST_NAMES:
+            self.first.append(name)
+
+    @property
+    def text(self) -> str:
+        """For a message."""
+        more = f" and {self.count - _MOST_NAMES:,} more" if self.count > _MOST_NAMES else ""
+        return ", ".join(self.first) + more
 
 
 @dataclass(slots=True)
@@ -190,14 +217,15 @@ class _Left:
 
     topic: str
     cut: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)
+    refused: _Names = field(default_factory=_Names)
+    unanswered: _Names = field(default_factory=_Names)
+    foreign: _Names = field(default_factory=_Names)
 
     def letter_of(self, message: pulsar.Message) -> DeadLetter | None:
         """None for a message that is not a dead letter: somebody wrote it here by hand."""
         if _is_letter(message.properties()):
             return DeadLetter.from_message(message.data(), message.properties())
-        self.foreign.append(str(message.message_id()))
+        self.foreign.add(str(message.message_id()))
         return None
 
     def report(self) -> None:
@@ -208,24 +236,24 @@ class _Left:
                 f"{len(self.cut)} dead letters were not sent again and stay, because their messages were too large to be kept "
                 f"whole (the property 'cut' names what is missing); write their rows again: {', '.join(self.cut)}"
             )
-        if self.refused:
+        if self.refused.count:
             problems.append(
-                f"{len(self.refused)} dead letters were not sent again and stay, because their topics do not take them; "
-                f"mend the topics, then resend: {_first(self.refused)}"
+                f"{self.refused.count} dead letters were not sent again and stay, because their topics do not take them; "
+                f"mend the topics, then resend: {self.refused.text}"
             )
-        if self.foreign:
+        if self.unanswered.count:
             problems.append(
-                f"{len(self.foreign)} messages without the property 'topic' are not dead letters and stay; when no dead letter "
+                f"{self.unanswered.count} dead letters were not sent again and stay, because the brokers of their topics did not "
+                f"answer; resend again when they do: {self.unanswered.text}"
+            )
+        if self.foreign.count:
+            problems.append(
+                f"{self.foreign.count} messages without the property 'topic' are not dead letters and stay; when no dead letter "
                 f"is left, `pulsar-admin topics clear-backlog --subscription {RESEND_SUBSCRIPTION} {self.topic}` removes "
-                f"them: {_first(self.foreign)}"
+                f"them: {self.foreign.text}"
             )
         if problems:
             raise DeadLettersError(f"{self.topic}: {'; '.join(problems)}")
-
-
-def _first(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _is_letter(properties: Mapping[str, str]) -> bool:
@@ -243,6 +271,16 @@ class _Look(NamedTuple):
     is_cut: bool = False
 
 
+class _Refusal(NamedTuple):
+    """Why a letter was not sent. `is_silence`: its topic may take it without being mended.
+
+    Not the exception: its traceback would keep the letters.
+    """
+
+    reason: str
+    is_silence: bool
+
+
 class _Reading:
     """A client, and the subscription that keeps the dead letters of the partition that is read."""
 
@@ -251,7 +289,7 @@ class _Reading:
         self._client = new_client(options)
         self._consumer: pulsar.Consumer | None = None
         self._producers: dict[tuple[str, int | None], pulsar.Producer] = {}
-        self._refusals: dict[tuple[str, int | None], pulsar.PulsarException] = {}
+        self._refusals: dict[tuple[str, int | None], _Refusal] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -335,21 +373,22 @@ class _Reading:
         assert self._consumer is not None
         self._consumer.acknowledge(message)
 
-    def send(self, letter: DeadLetter) -> None:
-        """To its events topic. Raises pulsar.PulsarException, at once for a topic that has not taken an earlier letter."""
+    def send(self, letter: DeadLetter) -> _Refusal | None:
+        """To its events topic. None when the broker has it; a topic that has not taken an earlier letter is not asked again."""
         place = letter.topic, letter.schema_version
         if place in self._refusals:
-            raise self._refusals[place]
+            return self._refusals[place]
         try:
             if place not in self._producers:
                 self._producers[place] = self._producer(letter)
             key, properties = letter.message_key or None, dict(letter.message_properties)
             self._producers[place].send(letter.data, partition_key=key, properties=properties)
-        except pulsar.MessageTooBig:  # others of the topic may be smaller
-            raise
         except pulsar.PulsarException as error:
-            self._refusals[place] = error
-            raise
+            refusal = _Refusal(str(error), isinstance(error, _SILENCES))
+            if not isinstance(error, pulsar.MessageTooBig):  # others of the topic may be smaller
+                self._refusals[place] = refusal
+            return refusal
+        return None
 
     def _producer(self, letter: DeadLetter) -> pulsar.Producer:
         """A producer that writes bytes as the letter's writer did."""

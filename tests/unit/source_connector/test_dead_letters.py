@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,6 +83,8 @@ class Broker:
         self.producers.append(topic)
         if topic == "gone":
             raise pulsar.TopicNotFound("TopicNotFound")
+        if topic == "silent":
+            raise pulsar.Timeout("Timeout")
         return self
 
     def send(self, data: bytes, **settings: object) -> None:
@@ -178,6 +181,34 @@ def test_what_a_topic_does_not_take_holds_up_nothing_else(monkeypatch: pytest.Mo
         "dead: 3 dead letters were not sent again and stay, because their topics do not take them; mend the topics, then "
         "resend: gone 1 (TopicNotFound), events large (MessageTooBig), gone 1 (TopicNotFound)"
     )
+
+
+def test_a_topic_that_does_not_answer_is_tried_again_rather_than_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked once for all its letters, because each question takes half a minute."""
+    broker = _broker(monkeypatch, *[LETTER | {"topic": "silent"}] * 2, LETTER | {"topic": "gone"}, LETTER)
+    sent, error = _letters_and_error(resend, broker)
+    assert (len(sent), broker.acknowledged, broker.producers) == (1, [3], ["silent", "gone", "events"])
+    assert error == (
+        "dead: 1 dead letters were not sent again and stay, because their topics do not take them; mend the topics, then "
+        "resend: gone 1 (TopicNotFound); 2 dead letters were not sent again and stay, because the brokers of their topics did "
+        "not answer; resend again when they do: silent 1 (Timeout), silent 1 (Timeout)"
+    )
+
+
+def test_letters_that_stay_are_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deleted topic may have any number of them."""
+    _broker(monkeypatch, *[LETTER | {"topic": "gone"}] * 100, LETTER)
+    before = _living_letters()
+    sent = resend(OPTIONS, "dead")
+    assert next(sent).topic == "events"
+    assert _living_letters() <= before + 2
+    with pytest.raises(DeadLettersError, match=r"^dead: 100 dead letters .* and 80 more$"):
+        next(sent)
+
+
+def _living_letters() -> int:
+    gc.collect()
+    return sum(type(each) is DeadLetter for each in gc.get_objects())
 
 
 def test_the_error_has_a_few_names_of_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,8 +212,10 @@ def _letters(service: PulsarService, config: LineConfig, key: RowKey, sources: S
                         found.append(failure(letter.message_id, letter.reason, remedy))
         except NotThereError:
             continue
-        except (PulsarServiceError, DeadLettersError) as error:
+        except PulsarServiceError as error:
             found.append(warning("", str(error), "try again"))
+        except DeadLettersError as error:
+            found.append(warning("", str(error), "do what the text says; where it says nothing, try again"))
     return found or [ok("", "none")]
 
 

@@ -55,6 +55,7 @@ _MIN_ROTATION_MS: Final = 1_000
 _MIN_PROGRESS_MS: Final = 100
 # Of the working directory: segments in them are kept, or are read once more.
 _NOT_FOR_SPILLED: Final = ("error", "reprocess", "held")
+_ALL_OF_OURS: Final = "move everything there except Cassandra's segments in cdcRawDirectory"
 
 
 def _off_or_a_second(interval_ms: int) -> int:
@@ -86,15 +87,24 @@ def _archive_url(url: str | None, info: ValidationInfo) -> str | None:
 
 def _outside_cdc_raw(folder: Path, info: ValidationInfo) -> Path:
     raw = info.data.get("cdc_raw_directory")
-    if isinstance(raw, Path) and folder.resolve().is_relative_to(raw.resolve()):
-        raise ValueError(f"{folder} lies in cdcRawDirectory, where Cassandra counts it; take a folder elsewhere")
-    return folder
+    if not isinstance(raw, Path) or not folder.resolve().is_relative_to(raw.resolve()):
+        return folder
+    # With a new, empty folder, what only this one has would be lost.
+    is_raw = folder.resolve() == raw.resolve()
+    what = _ALL_OF_OURS if is_raw else "move this one there with all its content (if it exists)"
+    raise ValueError(
+        f"{folder} {'is' if is_raw else 'lies in'} cdcRawDirectory, where Cassandra counts it; take a folder elsewhere:"
+        f" stop the agent, {what}, and set {to_option(str(info.field_name))} to it (docs/upgrade.md)"
+    )
 
 
 def _working_dir(folder: Path, info: ValidationInfo) -> Path:
     raw = info.data.get("cdc_raw_directory")
     if isinstance(raw, Path) and raw.resolve() in _own_folders(folder, "spill", *_NOT_FOR_SPILLED):
-        raise ValueError(f"cdcRawDirectory ({raw}) is one of the agent's own folders there; take a folder elsewhere")
+        raise ValueError(
+            f"cdcRawDirectory ({raw}) is one of the agent's own folders there; take a folder elsewhere: stop the agent,"
+            f" {_ALL_OF_OURS}, and set cdcWorkingDir to it (docs/upgrade.md)"
+        )
     return _outside_cdc_raw(folder, info)
 
 
@@ -103,7 +113,10 @@ def _spill_dir(folder: Path | None, info: ValidationInfo) -> Path | None:
         return None
     work = info.data.get("cdc_working_dir")
     if isinstance(work, Path) and folder.resolve() in _own_folders(work, *_NOT_FOR_SPILLED):
-        raise ValueError(f"{folder} is for other files of the agent; take another folder")
+        raise ValueError(
+            f"{folder} is for other files of the agent; take another folder: stop the agent, move the segments without a"
+            " .reason.json there, and set spillDir to it (docs/upgrade.md)"
+        )
     return _outside_cdc_raw(folder, info)
 
 

@@ -291,7 +291,6 @@ def test_a_file_that_is_no_configuration_is_one_line(tmp_path: Path, content: st
 @pytest.mark.parametrize(
     ("option", "folder"),
     [
-        ("cdcWorkingDir", "{raw}"),
         ("cdcWorkingDir", "{raw}/agent"),
         ("spillDir", "{raw}/spill"),
         ("archiveUrl", "{raw}/archive"),
@@ -304,7 +303,18 @@ def test_the_agent_keeps_nothing_in_cdc_raw(needed: dict[str, object], option: s
     path = folder.format(raw=raw)
     assert _problems(needed | {option: path}) == {
         option: f"{path.removeprefix('file://')} lies in cdcRawDirectory, where Cassandra counts it; take a folder"
-        " elsewhere"
+        " elsewhere: stop the agent, move this one there with all its content (if it exists), and set"
+        f" {option} to it (docs/upgrade.md)"
+    }
+
+
+@pytest.mark.parametrize("option", ["cdcWorkingDir", "spillDir", "archiveUrl"])
+def test_cdc_raw_itself_is_not_the_agents_folder(needed: dict[str, object], option: str) -> None:
+    """Cassandra's segments stay there when the agent's files are moved."""
+    raw = needed["cdcRawDirectory"]
+    assert _problems(needed | {option: raw}) == {
+        option: f"{raw} is cdcRawDirectory, where Cassandra counts it; take a folder elsewhere: stop the agent, move"
+        f" everything there except Cassandra's segments in cdcRawDirectory, and set {option} to it (docs/upgrade.md)"
     }
 
 
@@ -313,7 +323,8 @@ def test_spilled_segments_are_not_kept_among_other_files(needed: dict[str, objec
     """What was set aside would be deleted as a segment that was spilled and is read."""
     path = f"{needed['cdcWorkingDir']}/{name}"
     assert _problems(needed | {"spillDir": path}) == {
-        "spillDir": f"{path} is for other files of the agent; take another folder"
+        "spillDir": f"{path} is for other files of the agent; take another folder: stop the agent, move the segments"
+        " without a .reason.json there, and set spillDir to it (docs/upgrade.md)"
     }
 
 
@@ -323,7 +334,9 @@ def test_cdc_raw_is_no_folder_of_the_agent(tmp_path: Path, name: str) -> None:
     raw = tmp_path / name
     raw.mkdir()
     assert _problems({"cdcRawDirectory": str(raw), "cdcWorkingDir": str(tmp_path)}) == {
-        "cdcWorkingDir": f"cdcRawDirectory ({raw}) is one of the agent's own folders there; take a folder elsewhere"
+        "cdcWorkingDir": f"cdcRawDirectory ({raw}) is one of the agent's own folders there; take a folder elsewhere:"
+        " stop the agent, move everything there except Cassandra's segments in cdcRawDirectory, and set cdcWorkingDir"
+        " to it (docs/upgrade.md)"
     }
 
 

@@ -18,7 +18,8 @@ class HoldLimits:
     A topic can be used when the broker acknowledges each message within `answer_s`. Topics that cannot be used for
     `seconds` are held if together that many events or bytes wait for them, or if reading waits for room, and if the
     broker acknowledged something of another topic within `proof_s`. After `max_seconds` they are held, however little
-    waits. Events that are sent from the disk have as much room again.
+    waits, if another topic can be used for `settled_s`: after an outage the topics do not come back at the same time.
+    Events that are sent from the disk have as much room again.
     """
 
     events: int
@@ -28,6 +29,7 @@ class HoldLimits:
     max_seconds: float = 90.0
     answer_s: float = 10.0
     proof_s: float = 20.0
+    settled_s: float = 30.0
 
     def disk_has_room(self, topics: Collection[TopicQueue]) -> bool:
         """True while these topics hold less than `max_held_bytes`."""
@@ -40,6 +42,8 @@ class HoldLimits:
             for topic in topics
             if topic.unusable_for() >= self.seconds and topic.events and not topic.is_held and not topic.is_usable()
         ]
+        # Of each, in each turn: a topic notes here since when it can be used.
+        usable_for = [topic.usable_for() for topic in topics]
         usable = [topic for topic in topics if topic.is_usable()]
         if not waiting or not usable or not self.disk_has_room(topics):
             return []
@@ -49,9 +53,14 @@ class HoldLimits:
         proof_at = time.monotonic() - self.proof_s
         if is_urgent and any(topic.acknowledged_since(proof_at) for topic in usable):
             return waiting
+        if max(usable_for) < self.settled_s:
+            return []
         return [topic for topic in waiting if topic.unusable_for() >= self.max_seconds]
 
-    def wants_another(self, topics: Collection[TopicQueue], *, reading_waits: bool) -> bool:
-        """True when reading waits and none of these topics can be used, for long: one of another table may be usable."""
+    def wants_another(self, topics: Collection[TopicQueue], *, reading_waits: bool, tried: int) -> bool:
+        """True when reading waits and none of these topics can be used, for long: one of another table may be usable.
+
+        With each one that was `tried` it takes twice as long: the broker itself may be away.
+        """
         is_stuck = reading_waits and self.disk_has_room(topics)
-        return is_stuck and all(topic.unusable_for() >= self.max_seconds for topic in topics)
+        return is_stuck and all(topic.unusable_for() >= self.max_seconds * 2.0**tried for topic in topics)

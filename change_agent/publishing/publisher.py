@@ -123,6 +123,8 @@ class MutationPublisher(Stage):
         # Topics with something to do; a dict keeps their order.
         self._ready: Final[dict[str, TopicQueue]] = {}
         self._next_turn = 0.0
+        # Topics of quiet tables that were opened since any topic could be used.
+        self._tried_quiet = 0
         self._check_at = time.monotonic() + check_s
         self._check_s: Final = check_s
         self._checking: threading.Thread | None = None
@@ -316,11 +318,18 @@ class MutationPublisher(Stage):
             if topic.is_silent():
                 topic.note_silence()
             self._hold(topic)
-        if self._hold_limits.wants_another(topics, reading_waits=reading_waits):
-            # Its events may be behind those that reading waits for. One at a time: the broker itself may be away.
-            for quiet in sorted(set(self._tables()) - self._topics.keys())[:1]:
-                self._topic(*quiet)
+        self._try_quiet(topics, reading_waits=reading_waits)
         self._check_topics(now)
+
+    def _try_quiet(self, topics: Sequence[TopicQueue], *, reading_waits: bool) -> None:
+        """Open the topic of a table without events, if it is to show that the broker works."""
+        if any(topic.is_usable() for topic in topics):
+            self._tried_quiet = 0
+        elif self._hold_limits.wants_another(topics, reading_waits=reading_waits, tried=self._tried_quiet):
+            # Its events may be behind those that reading waits for.
+            for quiet in sorted(set(self._tables()) - self._topics.keys())[:1]:
+                self._tried_quiet += 1
+                self._topic(*quiet)
 
     def _note_room(self, topics: Sequence[TopicQueue]) -> None:
         holding = [topic for topic in topics if topic.held_bytes]

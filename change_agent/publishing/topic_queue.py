@@ -102,6 +102,7 @@ class TopicQueue:
         self._on_result: Final = on_result
         self._answer_s: Final = answer_s
         self._unusable_since: float | None = time.monotonic()
+        self._usable_since: float | None = None
         self._problem: TopicProblem | None = None
         # Since the topic was opened; None before the broker acknowledged something.
         self._acknowledged_at: float | None = None
@@ -227,6 +228,15 @@ class TopicQueue:
         if self._unusable_since is None:
             self._unusable_since = time.monotonic()
         return max(time.monotonic() - self._unusable_since, self._unanswered_for())
+
+    def usable_for(self) -> float:
+        """Seconds since it was first seen that the topic can be used; 0 when it cannot."""
+        if not self.is_usable():
+            self._usable_since = None
+            return 0.0
+        if self._usable_since is None:
+            self._usable_since = time.monotonic()
+        return time.monotonic() - self._usable_since
 
     def acknowledged_since(self, time_s: float) -> bool:
         """Whether the broker acknowledged something of it since then (monotonic seconds)."""

@@ -142,6 +142,7 @@ class PublisherLine:
         answer_s: float = 10.0,
         hold_s: float = 0.0,
         hold_max_s: float = 90.0,
+        settled_s: float = 0.0,
         room: int = 10_000,
     ) -> None:
         self.broker = broker
@@ -166,6 +167,7 @@ class PublisherLine:
                 max_held_bytes=max_held_bytes,
                 max_seconds=hold_max_s,
                 answer_s=answer_s,
+                settled_s=settled_s,
             ),
             check_s=check_s,
             tables=lambda: self.tables,

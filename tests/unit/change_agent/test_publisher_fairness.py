@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from schemas.mutation_event import decode_events
@@ -158,3 +159,42 @@ def test_when_the_broker_is_away_the_topics_of_quiet_tables_are_tried_one_by_one
     assert (line.acknowledged(), list(tmp_path.rglob("*.events"))) == (0, [])
     assert len(line.publisher.statuses) <= 3
     line.publisher.stop()
+
+
+def test_after_an_outage_the_first_topic_that_is_back_holds_no_other(broker: MemoryBroker, tmp_path: Path) -> None:
+    """The topic of a quiet table was tried during the outage. The busy one follows with its next attempt."""
+    broker.refused_topics |= {TOPIC_A, TOPIC_B}
+    line = PublisherLine(broker, tmp_path, hold_max_s=1.0, settled_s=600.0, room=10)
+    line.tables |= {("ks", "a"), ("ks", "b")}
+    line.publisher.start()
+    line.publish("a", *range(10))
+    while "ks.b" not in line.publisher.statuses:
+        assert not line.positions.take_room(1, 100, 0.2)
+    broker.refused_topics.remove(TOPIC_B)
+    while not line.publisher.statuses["ks.b"].is_usable:
+        assert not line.positions.take_room(1, 100, 0.2)
+    seen = line.publisher.statuses
+    wait_until(lambda: line.publisher.statuses is not seen, "another turn", _A_MOMENT_S)
+    broker.refused_topics.clear()
+    assert line.positions.take_room(1, 100, _A_MOMENT_S), "reading goes on"
+    line.publisher.stop()
+    assert (line.metrics.topics_held, broker.positions(TOPIC_A)) == (0, list(range(1, 11)))
+
+
+def test_the_longer_the_broker_is_away_the_fewer_topics_of_quiet_tables_are_opened(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """Each one is a topic that nobody needs yet, and a thread that tries to open it."""
+    broker.refused_topics |= {_topic(table) for table in "ab" + _TEN}
+    line = PublisherLine(broker, tmp_path, hold_max_s=0.5, room=10)
+    line.tables |= {("ks", table) for table in "ab" + _TEN}
+    began = time.monotonic()
+    line.publisher.start()
+    line.publish("a", *range(10))
+    tried = 0
+    while tried < 4:
+        assert not line.positions.take_room(1, 100, 0.2)
+        tried = len(line.publisher.statuses) - 1
+    passed = time.monotonic() - began
+    line.publisher.stop()
+    assert passed >= 0.5 * (1 + 2 + 4 + 8)

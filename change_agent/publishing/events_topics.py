@@ -124,7 +124,7 @@ class EventsTopics(AdminClient[httpx.Response]):
             # Its number of partitions is still known to the broker, for a moment after its deletion.
             raise TopicLostError(topic, f"does not exist{self._hint}")
         if _without_subscription(stats, subscription):
-            raise TopicLostError(topic, f"has no subscription {subscription!r}{self._hint}")
+            raise TopicLostError(topic, f"has no subscription {subscription!r}{self._hint_for(subscription)}")
         found = [each["subscriptions"][subscription] for each in stats.values()]
         marks = {(each.get("subscriptionProperties") or {}).get(_MARK, "") for each in found}
         return TopicState(
@@ -135,6 +135,12 @@ class EventsTopics(AdminClient[httpx.Response]):
             consumed=tuple(consumed for _, consumed in ends),
             is_drained=all(each.get("msgBacklog") == 0 for each in found),
         )
+
+    def _hint_for(self, subscription: str) -> str:
+        if subscription == self._subscription:
+            return self._hint
+        # One of before eventsSubscriptionName was changed: nobody makes it again.
+        return f"; it was the former one, so it is not known whether {self._subscription!r} gets everything that it had"
 
     def _make(self, topic: str, partitions: int, *, is_known: bool) -> None:
         self._make_topic(topic, partitions, is_known=is_known)

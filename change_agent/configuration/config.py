@@ -39,6 +39,7 @@ from change_agent.configuration.commitlog_options import load_segment_options
 from change_agent.configuration.datastax_options import ENVIRONMENT_NAMES, FOREIGN_NAMES, take_out
 from change_agent.configuration.option_types import (
     Folder,
+    OptionalFolder,
     Port,
     RawDirectory,
     TablePatterns,
@@ -144,7 +145,7 @@ class AgentConfig(CassandraOptions, PulsarOptions):
     read_unsynced_min_interval_ms: int = Field(default=1, ge=1, le=1_000)
     read_unsynced_max_interval_ms: int = Field(default=20, ge=1, le=1_000)
     cdc_total_space_bytes: int | None = Field(default=None, ge=_MIB)
-    spill_dir: Annotated[Folder | None, AfterValidator(_spill_dir)] = None
+    spill_dir: Annotated[OptionalFolder, AfterValidator(_spill_dir)] = None
     spill_when_full_within_ms: int = Field(default=300_000, ge=0)
     spill_min_free_bytes: int = Field(default=1024 * _MIB, ge=0)
     archive_url: Annotated[str | None, AfterValidator(_archive_url)] = None

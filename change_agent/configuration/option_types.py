@@ -14,6 +14,7 @@ __all__ = [
     "AdminUrl",
     "Folder",
     "Names",
+    "OptionalFolder",
     "PemFile",
     "Port",
     "RawDirectory",
@@ -44,6 +45,12 @@ def _is_there(look: Callable[[], bool]) -> bool:
 
 def _not_empty(value: object) -> object:
     # An empty path would be the folder that the process was started in.
+    if value == "":
+        raise ValueError("is empty; give a path")
+    return value
+
+
+def _left_out_or_not_empty(value: object) -> object:
     if value == "":
         raise ValueError("is empty; give a path, or leave the option out")
     return value
@@ -101,6 +108,9 @@ Port = Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_
 
 Folder = Annotated[Path, BeforeValidator(_not_empty)]
 """A folder that may be made when it is needed."""
+
+OptionalFolder = Annotated[Path | None, BeforeValidator(_left_out_or_not_empty)]
+"""The same, of an option that need not be given."""
 
 RawDirectory = Annotated[Path, BeforeValidator(_not_empty), AfterValidator(_raw_directory)]
 """A folder that is there, and may be read and written."""

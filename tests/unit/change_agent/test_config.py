@@ -343,4 +343,6 @@ def test_cdc_raw_is_no_folder_of_the_agent(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("option", ["cdcRawDirectory", "cdcWorkingDir", "spillDir", "archiveUrl"])
 def test_an_empty_folder_is_refused(needed: dict[str, object], option: str) -> None:
     """It would be the folder that the process was started in; of a service that is often /."""
-    assert _problems(needed | {option: ""})[option].startswith("is empty; give a ")
+    reason = _problems(needed | {option: ""})[option]
+    assert reason.startswith("is empty; give a ")
+    assert reason.endswith("leave the option out") == (option in {"spillDir", "archiveUrl"})

@@ -19,7 +19,8 @@ def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
 
     What was dropped and added again since the last micro-batch is new, too. That is noted before anything is merged: a run
     that fails later has written the column's new values, which are not to go. The change log keeps its columns, so it is noted
-    before they are dropped until when their values were shown.
+    before they are dropped until when their values were shown: up to the next epoch where a run that failed has written it
+    there, for it is not written again.
     """
     applied = plan.applied
     for table, own in (
@@ -33,7 +34,7 @@ def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
         kept = kept_columns(names, plan.schemas, plan.gone_columns)
         dropped = [each for each in names if each not in kept]
         if dropped and table is tables.rows:
-            gone = dict.fromkeys(dropped, applied.epoch)
+            gone = dict.fromkeys(dropped, applied.epoch + _has_epoch(tables.changes, plan.epoch))
             applied = replace(applied, gone_until={**applied.gone_until, **gone})
             tables.save_applied(applied)
         # in this order: a key column may get the name of one that was dropped
@@ -43,6 +44,11 @@ def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
         applied = replace(applied, schema_version=plan.schemas.newest.version)
         tables.save_applied(applied)
     return applied
+
+
+def _has_epoch(log: LakeTable, epoch: int) -> bool:
+    found = log.read()
+    return found is not None and not found.where(f"epoch = {epoch}").isEmpty()
 
 
 def _rename(table: LakeTable, names: Mapping[str, str]) -> None:

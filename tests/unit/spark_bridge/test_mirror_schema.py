@@ -15,7 +15,7 @@ from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import refuse_own_columns
 from spark_bridge.jobs.lake_table import LakeTable
 from spark_bridge.jobs.mirror_schema import follow_schema
-from spark_bridge.jobs.mirror_state import Applied, MirrorTables, applied_from_state
+from spark_bridge.jobs.mirror_state import Applied, BegunEpoch, MirrorTables, applied_from_state
 from spark_bridge.topics.topic_schemas import SchemaVersion, TopicSchemas
 
 _OWN: Final = ["_cdc_id", "_cdc_owner", "_cdc_writetime", "_cdc_expires_at"]
@@ -52,11 +52,29 @@ class Table:
 
 
 @dataclass
+class Log:
+    """Of a change log the epochs only; None: there is no change log."""
+
+    epochs: Sequence[int] | None = None
+
+    def read(self) -> Log | None:
+        return None if self.epochs is None else self
+
+    def where(self, condition: str) -> Log:
+        assert self.epochs is not None
+        return Log([each for each in self.epochs if f"epoch = {each}" == condition])
+
+    def isEmpty(self) -> bool:  # noqa: N802  (PySpark's name)
+        return not self.epochs
+
+
+@dataclass
 class Tables:
     """A mirror's, with the states that were saved."""
 
     rows: Table
     history: Table = field(default_factory=Table)
+    changes: Log = field(default_factory=Log)
     saved: list[Applied] = field(default_factory=list)
 
     def save_applied(self, applied: Applied) -> None:
@@ -98,6 +116,17 @@ def test_a_column_that_was_dropped_is_noted_with_the_last_epoch_that_has_its_val
     assert followed == tables.saved[-1]
     assert (followed.gone_until, followed.schema_version) == ({"b": 7, "c": 7, "z": 3}, 2)
     assert tables.rows.columns == tables.history.columns == ["id", "a", *_OWN]
+
+
+@pytest.mark.parametrize(
+    ("log", "until"), [(Log([6, 7]), 7), (Log([6, 7, 8, 8]), 8)], ids=["before the log", "behind it"]
+)
+def test_what_a_run_that_failed_has_written_to_the_change_log_is_old_too(log: Log, until: int) -> None:
+    """No run writes the epoch there again, and its changes have what the column had before it was dropped."""
+    tables = Tables(Table("id", "a", "c"), changes=log)
+    known = Applied(epoch=7, schema_version=0, begun=BegunEpoch({"t-partition-0": (1, 5, -1)}))
+    followed = tables.follow(known, topic(("id", "a c"), ("id", "a"), ("id", "a c")))
+    assert followed.gone_until == tables.saved[0].gone_until == {"c": until}
 
 
 def test_a_column_that_comes_back_later_is_noted_as_of_its_drop() -> None:

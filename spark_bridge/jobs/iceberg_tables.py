@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_bridge.jobs.lake_table import SMALL_FILE_BYTES, LakeTable, quoted
+from spark_bridge.jobs.lake_table import SMALL_FILE_BYTES, LakeTable, quoted, told_apart
 
 __all__ = ["IcebergTable", "has_iceberg"]
 
@@ -83,8 +83,7 @@ class IcebergTable(LakeTable):
         if found is None:
             self.create(rows.limit(0))
             return
-        is_exact = self._spark.conf.get("spark.sql.caseSensitive") == "true"
-        named = _lacking(found.schema, rows.schema, str if is_exact else str.lower)
+        named = _lacking(found.schema, rows.schema, told_apart(self._spark))
         lacking = [f"{name} {kind.simpleString()}" for name, kind in named]
         if lacking:
             self._spark.sql(f"ALTER TABLE {self._name} ADD COLUMNS ({', '.join(lacking)})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +19,7 @@ __all__ = [
     "quoted",
     "ranged",
     "same_key",
+    "told_apart",
     "update_and_insert",
 ]
 
@@ -122,6 +123,11 @@ class LakeTable(ABC):
 def quoted(name: str) -> str:
     """A column or table name as Spark SQL takes it."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def told_apart(spark: SparkSession) -> Callable[[str], str]:
+    """What of a column's name counts: Spark does not tell upper from lower case, unless it is set to."""
+    return str if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true" else str.lower
 
 
 def ranged(rows: DataFrame, column: str) -> DataFrame:

@@ -27,6 +27,7 @@ from spark_bridge.jobs.lake_table import LakeTable, TableFormat, update_and_inse
 from spark_bridge.jobs.mirror_schema import follow_schema
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 from spark_bridge.jobs.state_file import StateFile
+from spark_bridge.jobs.unfinished_epoch import Unfinished, take_back
 from spark_bridge.reading.folders import HadoopFolder
 from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from spark_bridge.topics.options import BridgeOptions
@@ -286,6 +287,30 @@ def test_tables_follow_names_that_collide(spark: SparkSession, tmp_path: Path, t
     assert json_lines(log.select("epoch", "after.id", "after.v")) == [
         '{"epoch":1,"id":"k","v":"old"}', '{"epoch":2,"id":"k","v":"t2"}',
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])
+def test_an_epoch_that_all_tables_have_stays_though_the_change_log_has_other_letters(
+    spark: SparkSession, tmp_path: Path, table_format: TableFormat
+) -> None:
+    """A key column was renamed to other letters, a value column was dropped and added again in others."""
+    tables = MirrorTables(spark, str(tmp_path), table_format)
+    own = "'1' _cdc_owner, 1L _cdc_writetime, CAST(NULL AS BIGINT) _cdc_expires_at"
+    tables.rows.create(spark.sql(f"SELECT 'k' Id, 'new' C, 'd' d, '1' _cdc_id, {own}").coalesce(1))
+    versions = "1L valid_from, CAST(NULL AS BIGINT) valid_to, '1' _cdc_id, 2L opened, CAST(NULL AS BIGINT) closed"
+    tables.history.create(spark.sql(f"SELECT 'k' Id, 'new' C, 'd' d, {versions}").coalesce(1))
+    after = "named_struct('id', 'k', 'c', 'new', 'd', 'd', '_cdc_id', '1') after"
+    log = spark.sql(f"SELECT 2L epoch, 1 step, '1' _cdc_id, {after}").coalesce(1)
+    tables.changes.append(log, writer="test", epoch=2)
+
+    def found() -> Unfinished:
+        now = MirrorTables(spark, str(tmp_path), table_format)
+        return take_back(now.rows, now.changes, now.history, 2)
+
+    assert found() is Unfinished.ALL
+    MirrorTables(spark, str(tmp_path), table_format).rows.update("C = 'other'", "true")
+    assert found() is Unfinished.TAKEN_BACK
+    assert found() is Unfinished.NOTHING
 
 
 @pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])

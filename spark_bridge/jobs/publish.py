@@ -24,7 +24,8 @@ from schemas.topics import full_topic_name
 from spark_bridge.errors import PublishError
 from spark_bridge.jobs.arguments import refuse_interval
 from spark_bridge.jobs.batch_session import own_session, pin_session
-from spark_bridge.jobs.lake_table import quoted
+from spark_bridge.jobs.lake_table import quoted, told_apart
+from spark_bridge.jobs.log_columns import LogColumns
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.publish_envelope import envelope_schema
 from spark_bridge.jobs.publish_records import ChangeRecords
@@ -161,10 +162,12 @@ class _Topic:
         self._check_numbers(published, partitions, self._schema(schemas.newest))
         published = replace(published, sent_until=reached)
         self._file.write(published)
-        whole = None if published.whole_epoch is None else _state(log, reached, applied.gone_until)
-        records = self._records(log, published, reached, whole, ChangeRecords(schemas, len(partitions)))
+        names = LogColumns.of(schemas, applied, told_apart(self._spark))
+        made = ChangeRecords(names, len(partitions))
+        whole = None if published.whole_epoch is None else _state(log, reached, names)
+        records = self._records(log, published, reached, whole, made)
         if whole is not None and self.kind == "rows":
-            self._publish_nulls(published.producer, partitions, schemas, whole)
+            self._publish_nulls(published.producer, partitions, made, whole)
         sent = self._sender(published.producer, partitions, schemas.newest).run(records)
         with PublishAdmin(self._options) as admin:
             creations = admin.creations(partitions)
@@ -287,9 +290,9 @@ class _Topic:
         there = _epoch_of_first_rows(log) if published.epoch < 0 else None
         return build(waiting.withColumn("is_there", F.lit(False) if there is None else F.col("epoch") == there))
 
-    def _publish_nulls(self, producer: str, partitions: Sequence[str], schemas: TopicSchemas, state: DataFrame) -> None:
+    def _publish_nulls(self, producer: str, partitions: Sequence[str], made: ChangeRecords, state: DataFrame) -> None:
         """For keys whose last record in the topic is a row, and that have none now. Done again it does no harm."""
-        known = ChangeRecords(schemas, len(partitions)).rows(state).select("key", "part")
+        known = made.rows(state).select("key", "part")
         newest = Window.partitionBy("key", "partition").orderBy(record_place().getField("position").desc())
         last = raw_batch(self._spark, self._options.as_texts()).withColumn("at", F.row_number().over(newest))
         there = last.where("at = 1 AND value IS NOT NULL").select(
@@ -299,7 +302,7 @@ class _Topic:
             "key", "part", F.lit(0).cast("bigint").alias("epoch"), F.lit(0).alias("step"), F.hex("key").alias("id"),
             F.lit(None).cast("binary").alias("value"), F.lit(None).cast("bigint").alias("writetime"), F.lit("d").alias("op"),
         )  # fmt: skip
-        self._sender(f"{producer}-{uuid.uuid4().hex[:8]}", partitions, schemas.newest).run(gone)
+        self._sender(f"{producer}-{uuid.uuid4().hex[:8]}", partitions, made.schemas.newest).run(gone)
 
 
 def _with_source(log: DataFrame) -> DataFrame:
@@ -307,17 +310,17 @@ def _with_source(log: DataFrame) -> DataFrame:
     return log if "source" in log.columns else log.withColumn("source", F.lit(None).cast(RECORD_SOURCE))
 
 
-def _state(log: DataFrame, epoch: int, gone_until: Mapping[str, int]) -> DataFrame:
+def _state(log: DataFrame, epoch: int, names: LogColumns) -> DataFrame:
     """The rows that the change log leaves at the end of an epoch, as inserts of it. Asked again it gives the same.
 
-    `gone_until`: columns that were dropped, and the last epoch whose values of them are null since (`Applied`).
+    Values of columns from before these were dropped are null.
     """
     newest = Window.partitionBy("_cdc_id").orderBy(F.col("epoch").desc(), F.col("step").desc())
     last = log.where(F.col("epoch") <= epoch).withColumn("at", F.row_number().over(newest))
     there = last.where("at = 1 AND after IS NOT NULL").drop("at")
     image = cast("StructType", log.schema["after"].dataType)
-    for name in gone_until.keys() & set(image.names):
-        shown = F.when(F.col("epoch") > gone_until[name], F.col("after").getField(name))
+    for name, until in names.gone(image.names).items():
+        shown = F.when(F.col("epoch") > until, F.col("after").getField(name))
         there = there.withColumn("after", F.col("after").withField(quoted(name), shown))
     return there.withColumns({
         "epoch": F.lit(epoch).cast("bigint"),

@@ -16,8 +16,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
+from spark_bridge.jobs.log_columns import LogColumns
 from spark_bridge.jobs.publish_envelope import ORIGIN_FIELDS, SOURCE_FIELDS, envelope_schema
-from spark_bridge.rows.avro_encoding import AvroEncoder, field_types
+from spark_bridge.rows.avro_encoding import AvroEncoder
 from spark_bridge.rows.key_columns import KeyColumns
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
@@ -32,19 +33,20 @@ class ChangeRecords:
     """Of the topics of one table. `changes`: rows of the change log, which has `source`, with a column `is_there`: true for rows
     that were there before."""
 
-    schemas: TopicSchemas
+    names: LogColumns
     partitions: int
+
+    @property
+    def schemas(self) -> TopicSchemas:
+        return self.names.schemas
 
     def rows(self, changes: DataFrame) -> DataFrame:
         """For `rows-<keyspace>.<table>`: what each row is at the end of each epoch."""
         newest = Window.partitionBy("epoch", "_cdc_id").orderBy(F.col("step").desc())
         last = changes.withColumn("at", F.row_number().over(newest)).where("at = 1")
-        image = _struct(last, "after")
         encoder = AvroEncoder(self.schemas.newest.value)
-        columns = {each.name: (F.col("after").getField(each.name), each.dataType) for each in image}
-        value = F.when(
-            F.col("after").isNotNull(), encoder.encode(encoder.record({**columns, **self._keys(image, "after")}))
-        )
+        columns = self._columns(_struct(last, "after"), "after")
+        value = F.when(F.col("after").isNotNull(), encoder.encode(encoder.record(columns)))
         return self._records(last, value)
 
     def changes(self, changes: DataFrame) -> DataFrame:
@@ -86,18 +88,23 @@ class ChangeRecords:
     def _keys(self, image: StructType, name: str) -> dict[str, tuple[Column, DataType]]:
         """Key columns by their newest names: the change log has earlier ones in columns of their own."""
         kinds = {each.name: each.dataType for each in image}
-        every = [[name for name, _ in field_types(version.key)] for version in self.schemas.versions]
-        found = {}
-        for at, newest in enumerate(every[-1]):
-            names = [each for each in dict.fromkeys([newest, *[names[at] for names in every]]) if each in kinds]
-            if names:
-                column = F.coalesce(*[F.col(name).getField(each) for each in names])
-                found[newest] = (column, kinds[names[0]])
-        return found
+        return {
+            newest: (
+                F.coalesce(*[_since(F.col(name).getField(each), until) for each, until in fields]),
+                kinds[fields[0][0]],
+            )
+            for newest, fields in self.names.of_key(kinds).items()
+            if fields
+        }
+
+    def _columns(self, image: StructType, name: str) -> dict[str, tuple[Column, DataType]]:
+        """By their newest names; with the key's."""
+        names = self.names.newest_names(image.names)
+        columns = {names[each.name]: (F.col(name).getField(each.name), each.dataType) for each in image}
+        return columns | self._keys(image, name)
 
     def _image(self, image: StructType, name: str) -> tuple[Column, DataType]:
-        columns = {each.name: (F.col(name).getField(each.name), each.dataType) for each in image}
-        columns |= self._keys(image, name)
+        columns = self._columns(image, name)
         made = F.struct(*[column.alias(each) for each, (column, _) in columns.items()])
         kind = StructType([StructField(each, found) for each, (_, found) in columns.items()])
         return F.when(F.col(name).isNotNull(), made), kind
@@ -129,6 +136,11 @@ class ChangeRecords:
 def key_partition(partitions: int) -> Column:
     """By a hash of `key` that no version of Spark or Python changes."""
     return F.pmod(F.crc32("key"), F.lit(partitions)).cast(IntegerType())
+
+
+def _since(column: Column, until: int | None) -> Column:
+    """Null up to this epoch."""
+    return column if until is None else F.when(F.col("epoch") > until, column)
 
 
 def _op() -> Column:

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.avro.functions import from_avro
 
 from schemas.errors import ConfigError
 from spark_bridge.jobs import iceberg_tables, kept_records
@@ -23,14 +24,19 @@ from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import add_versions, has_epoch
 from spark_bridge.jobs.iceberg_tables import IcebergTable
-from spark_bridge.jobs.lake_table import LakeTable, TableFormat, update_and_insert
+from spark_bridge.jobs.lake_table import LakeTable, TableFormat, told_apart, update_and_insert
+from spark_bridge.jobs.log_columns import LogColumns
 from spark_bridge.jobs.mirror_schema import follow_schema
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
+from spark_bridge.jobs.publish_envelope import envelope_schema
+from spark_bridge.jobs.publish_records import ChangeRecords
 from spark_bridge.jobs.state_file import StateFile
 from spark_bridge.jobs.unfinished_epoch import Unfinished, take_back
 from spark_bridge.reading.folders import HadoopFolder
 from spark_bridge.rows.fold_batches import KEPT_SCHEMA
+from spark_bridge.rows.record_places import RECORD_SOURCE
 from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.topic_schemas import AvroRecord
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
 from tests.spark.spark35_driver import changed_rows
 from tests.unit.spark_bridge.test_mirror_schema import topic
@@ -311,6 +317,33 @@ def test_an_epoch_that_all_tables_have_stays_though_the_change_log_has_other_let
     MirrorTables(spark, str(tmp_path), table_format).rows.update("C = 'other'", "true")
     assert found() is Unfinished.TAKEN_BACK
     assert found() is Unfinished.NOTHING
+
+
+def test_what_is_published_follows_names_of_the_change_log_that_come_back(spark: SparkSession) -> None:
+    """A key column with the name of a value column that was dropped, and a column in other letters."""
+    own = "'ab' _cdc_id, 1L _cdc_writetime"
+    images = [
+        (f"named_struct('id', 'k', 'at', 't', 'v', 'old', 'c', 'c1', {own})", 1),
+        (f"named_struct('id', 'k', 'at', CAST(NULL AS STRING), 'v', 't', 'c', 'c2', {own})", 2),
+    ]
+    own_columns = "1 step, 'ab' _cdc_id, 'insert' op, 1L writetime, false is_there"
+    log = spark.sql(
+        " UNION ALL ".join(f"SELECT {epoch}L epoch, {own_columns}, {after} after" for after, epoch in images)
+    )
+    log = log.withColumns({
+        "before": F.lit(None).cast(log.schema["after"].dataType), "source": F.lit(None).cast(RECORD_SOURCE),
+    })  # fmt: skip
+    schemas = topic(("id at", "v c"), ("id at", ""), ("id v", "C"))
+    applied = Applied(epoch=2, schema_version=2, gone_until={"v": 1, "c": 1})
+    made = ChangeRecords(LogColumns.of(schemas, applied, told_apart(spark)), 1)
+
+    def published(records: DataFrame, schema: AvroRecord, *fields: str) -> list[tuple[object, ...]]:
+        read = records.select("epoch", from_avro("value", json.dumps(schema)).alias("value")).orderBy("epoch")
+        return [tuple(row) for row in read.select(*[f"value.{each}" for each in fields]).collect()]
+
+    assert published(made.rows(log), schemas.newest.value, "C") == [("c1",), ("c2",)]
+    envelopes = published(made.changes(log), envelope_schema(schemas.newest), "after.id", "after.v", "after.C")
+    assert envelopes == [("k", "t", "c1"), ("k", "t", "c2")]
 
 
 @pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])

@@ -92,7 +92,7 @@ def topic(*versions: tuple[str, str]) -> TopicSchemas:
         """The columns of the partition key are bare types."""
         types = [["null", "string"] if at >= bare else "string" for at in range(len(names.split()))]
         fields = [{"name": name, "type": each} for name, each in zip(names.split(), types, strict=True)]
-        return {"type": "record", "name": kind, "fields": fields}
+        return {"type": "record", "name": kind, "namespace": "ks", "fields": fields}
 
     found = [
         SchemaVersion(version=at, key=record("k", key, bare=1), value=record("v", value, bare=0))

@@ -40,7 +40,7 @@ from spark_bridge.jobs.mirror_rows import (
     merge_rows,
     whole,
 )
-from spark_bridge.jobs.mirror_schema import follow_schema
+from spark_bridge.jobs.mirror_schema import follow_schema, refuse_other_types
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables, known_creations, not_applied
 from spark_bridge.jobs.row_steps import RowChanges
 from spark_bridge.jobs.small_merge import soonest_expiry
@@ -358,6 +358,7 @@ class MirrorBatch:
         resolved_ms = (self._complete_until(positions) if is_whole else None) or applied.resolved_ms
         # Not tagged: a commit that renames or drops a column brings no rows.
         followed = follow_schema(self._tables, plan)
+        plan = replace(plan, applied=replace(plan.applied, gone_until=followed.gone_until))
         tag_commits(raw.sparkSession, resolved_ms)
         counts, soonest, run = self._fold_and_merge(raw, plan)
         runs = (*(() if plan.is_new_table else applied.runs or ()), run)
@@ -384,7 +385,7 @@ class MirrorBatch:
             compacted=applied.compacted,
             layers=plan.layers(int(raw.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)),
             numbers=applied.numbers,
-            gone_until=followed.gone_until,
+            gone_until=plan.applied.gone_until,
         )
         self._tables.save_applied(done)
         return counts
@@ -449,6 +450,8 @@ class MirrorBatch:
 
     def _write_steps(self, changes: RowChanges, plan: EpochPlan) -> None:
         steps, names, ids = changes.steps, table_columns(plan.schemas), changes.step_ids or ()
+        for each in self._logs:
+            refuse_other_types(each, steps, plan.applied.gone_until)
         is_sparse = self._tables.history.finds_pages and plan.is_sparse(len(ids))
         listed = is_listed("t._cdc_id", ids, is_sparse=is_sparse) if plan.is_large else None
         add = partial(add_versions, in_ranges=plan.has_many_records)

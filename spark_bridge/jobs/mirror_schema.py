@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import cast
 
+from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from schemas.errors import ConfigError
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import OWN_COLUMNS
-from spark_bridge.jobs.lake_table import LakeTable
+from spark_bridge.jobs.lake_table import LakeTable, told_apart
 from spark_bridge.jobs.mirror_rows import OWN, kept_columns
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 
-__all__ = ["follow_schema"]
+__all__ = ["follow_schema", "refuse_other_types"]
 
 
 def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
@@ -44,6 +49,38 @@ def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
         applied = replace(applied, schema_version=plan.schemas.newest.version)
         tables.save_applied(applied)
     return applied
+
+
+def refuse_other_types(log: LakeTable, steps: DataFrame, gone_columns: Collection[str]) -> None:
+    """Raises ConfigError where a column has the name of one of another type that was dropped: the change log has that one still.
+
+    `gone_columns`: those that were dropped at any time.
+    """
+    found = log.read()
+    if found is None or not gone_columns:
+        return
+    told = told_apart(found.sparkSession)
+    there = {told(each.name): each.dataType for each in _image(found)}
+    for name in {told(each) for each in gone_columns} & there.keys():
+        for each in _image(steps):
+            if told(each.name) == name and _is_other(there[name], each.dataType):
+                kinds = [kind.simpleString().upper() for kind in (there[name], each.dataType)]
+                raise ConfigError.of(
+                    "target",
+                    f"the change log {log.path} has column {each.name} as {kinds[0]}, from before a column of this name was dropped,"
+                    f" and the table has it as {kinds[1]} now: mirror the topic into a new target",
+                )
+
+
+def _image(changes: DataFrame) -> StructType:
+    return cast("StructType", changes.schema["after"].dataType)
+
+
+def _is_other(found: DataType, wanted: DataType) -> bool:
+    """Types with others within may get new fields, which the table takes."""
+    return type(found) is not type(wanted) or (
+        found != wanted and not isinstance(found, StructType | ArrayType | MapType)
+    )
 
 
 def _has_epoch(log: LakeTable, epoch: int) -> bool:

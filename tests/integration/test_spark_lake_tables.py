@@ -26,7 +26,7 @@ from spark_bridge.jobs.history_table import add_versions, has_epoch
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import LakeTable, TableFormat, told_apart, update_and_insert
 from spark_bridge.jobs.log_columns import LogColumns
-from spark_bridge.jobs.mirror_schema import follow_schema
+from spark_bridge.jobs.mirror_schema import follow_schema, refuse_other_types
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 from spark_bridge.jobs.publish_envelope import envelope_schema
 from spark_bridge.jobs.publish_records import ChangeRecords
@@ -293,6 +293,8 @@ def test_tables_follow_names_that_collide(spark: SparkSession, tmp_path: Path, t
     assert json_lines(log.select("epoch", "after.id", "after.v")) == [
         '{"epoch":1,"id":"k","v":"old"}', '{"epoch":2,"id":"k","v":"t2"}',
     ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"has column V as STRING.* as INT now: mirror the topic into a new target"):
+        refuse_other_types(tables.changes, change("'Id', 'k', 'V', 5", 3), ["v"])
 
 
 @pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
 from typing import Final, cast
 
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegerType, StringType, StructType
 
 from schemas.errors import ConfigError
 from spark_bridge.jobs.batch_content import NO_CONTENT
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import refuse_own_columns
 from spark_bridge.jobs.lake_table import LakeTable
-from spark_bridge.jobs.mirror_schema import follow_schema
+from spark_bridge.jobs.mirror_schema import follow_schema, refuse_other_types
 from spark_bridge.jobs.mirror_state import Applied, BegunEpoch, MirrorTables, applied_from_state
 from spark_bridge.topics.topic_schemas import SchemaVersion, TopicSchemas
 
@@ -182,3 +185,38 @@ def test_a_column_of_the_historys_own_name_says_how_to_go_on() -> None:
     with pytest.raises(ConfigError, match=added + "delete /lake/t/history, and keep a change log instead"):
         refuse_own_columns(cast(LakeTable, Table("id")), ["id", "Closed"])
     refuse_own_columns(cast(LakeTable, Table("id")), ["id", "closing"])
+
+
+class Changes:
+    """The columns of a change log, or of steps, and what a session does about letters."""
+
+    path = "/lake/t/changes"
+
+    def __init__(self, column: str, kind: DataType, *, is_exact: bool = False) -> None:
+        self.schema = {"after": SimpleNamespace(dataType=StructType().add("id", StringType()).add(column, kind))}
+        self.sparkSession = SimpleNamespace(conf={"spark.sql.caseSensitive": str(is_exact).lower()})
+
+    def read(self) -> Changes:
+        return self
+
+
+def refuse(log: Changes, column: str, kind: DataType, *gone: str) -> None:
+    refuse_other_types(cast(LakeTable, log), cast(DataFrame, Changes(column, kind)), gone)
+
+
+@pytest.mark.parametrize("name", ["v", "V"])
+def test_a_name_that_comes_back_with_another_type_says_how_to_go_on(name: str) -> None:
+    """The change log keeps the column that was dropped, and Spark does not tell letters apart."""
+    with pytest.raises(ConfigError) as refused:
+        refuse(Changes("v", StringType()), name, IntegerType(), "v")
+    assert str(refused.value) == (
+        f"target: the change log /lake/t/changes has column {name} as STRING, from before a column of this name was dropped, and the "
+        "table has it as INT now: mirror the topic into a new target"
+    )
+    with pytest.raises(ConfigError, match=r"as DECIMAL\(38,18\).* as DECIMAL\(38,0\) now"):
+        refuse(Changes("v", DecimalType(38, 18)), name, DecimalType(38, 0), name)
+    refuse(Changes("v", StringType()), name, StringType(), "v")
+    refuse(Changes("v", StringType()), name, IntegerType(), "w")
+    refuse(Changes("v", ArrayType(StructType())), name, ArrayType(StructType().add("new", StringType())), "v")
+    if name == "V":
+        refuse(Changes("v", StringType(), is_exact=True), name, IntegerType(), "v")

@@ -323,7 +323,7 @@ def test_an_epoch_that_all_tables_have_stays_though_the_change_log_has_other_let
 
 def test_what_is_published_follows_names_of_the_change_log_that_come_back(spark: SparkSession) -> None:
     """A key column with the name of a value column that was dropped, and a column in other letters."""
-    own = "'ab' _cdc_id, 1L _cdc_writetime"
+    own = "'_cdc_id', 'ab', '_cdc_writetime', 1L"
     images = [
         (f"named_struct('id', 'k', 'at', 't', 'v', 'old', 'c', 'c1', {own})", 1),
         (f"named_struct('id', 'k', 'at', CAST(NULL AS STRING), 'v', 't', 'c', 'c2', {own})", 2),

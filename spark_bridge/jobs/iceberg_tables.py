@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_bridge.jobs.lake_table import SMALL_FILE_BYTES, LakeTable, quoted, told_apart
+from spark_bridge.jobs.lake_table import SMALL_FILE_BYTES, LakeTable, name_key_of, quoted
 
 __all__ = ["IcebergTable", "has_iceberg"]
 
@@ -83,7 +83,7 @@ class IcebergTable(LakeTable):
         if found is None:
             self.create(rows.limit(0))
             return
-        named = _lacking(found.schema, rows.schema, told_apart(self._spark))
+        named = _lacking(found.schema, rows.schema, name_key_of(self._spark))
         lacking = [f"{name} {kind.simpleString()}" for name, kind in named]
         if lacking:
             self._spark.sql(f"ALTER TABLE {self._name} ADD COLUMNS ({', '.join(lacking)})")
@@ -178,24 +178,24 @@ def _merged(summary: Mapping[str, str]) -> dict[str, int]:
 
 
 def _lacking(
-    found: StructType, wanted: StructType, told: Callable[[str], str], path: str = ""
+    found: StructType, wanted: StructType, name_key: Callable[[str], str], path: str = ""
 ) -> Iterator[tuple[str, DataType]]:
-    """Columns, and fields of structs at any depth, that are wanted and not there, with their types; `told`: what of a name counts."""
-    there = {told(each.name): each.dataType for each in found}
+    """Columns, and fields of structs at any depth, that are wanted and not there, with their types."""
+    there = {name_key(each.name): each.dataType for each in found}
     for each in wanted:
         name = f"{path}{quoted(each.name)}"
-        if told(each.name) not in there:
+        if name_key(each.name) not in there:
             yield name, each.dataType
         else:
-            yield from _lacking_inside(there[told(each.name)], each.dataType, told, name)
+            yield from _lacking_inside(there[name_key(each.name)], each.dataType, name_key, name)
 
 
 def _lacking_inside(
-    found: DataType, wanted: DataType, told: Callable[[str], str], name: str
+    found: DataType, wanted: DataType, name_key: Callable[[str], str], name: str
 ) -> Iterator[tuple[str, DataType]]:
     if isinstance(found, StructType) and isinstance(wanted, StructType):
-        yield from _lacking(found, wanted, told, f"{name}.")
+        yield from _lacking(found, wanted, name_key, f"{name}.")
     elif isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
-        yield from _lacking_inside(found.elementType, wanted.elementType, told, f"{name}.element")
+        yield from _lacking_inside(found.elementType, wanted.elementType, name_key, f"{name}.element")
     elif isinstance(found, MapType) and isinstance(wanted, MapType):
-        yield from _lacking_inside(found.valueType, wanted.valueType, told, f"{name}.value")
+        yield from _lacking_inside(found.valueType, wanted.valueType, name_key, f"{name}.value")

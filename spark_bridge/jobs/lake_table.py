@@ -16,10 +16,10 @@ __all__ = [
     "TableFormat",
     "is_listed",
     "key_is_listed",
+    "name_key_of",
     "quoted",
     "ranged",
     "same_key",
-    "told_apart",
     "update_and_insert",
 ]
 
@@ -125,8 +125,8 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def told_apart(spark: SparkSession) -> Callable[[str], str]:
-    """What of a column's name counts: Spark does not tell upper from lower case, unless it is set to."""
+def name_key_of(spark: SparkSession) -> Callable[[str], str]:
+    """A function that gives the same key for names that Spark takes for one column: it ignores case by default."""
     return str if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true" else str.lower
 
 

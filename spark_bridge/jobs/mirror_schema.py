@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from schemas.errors import ConfigError
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import OWN_COLUMNS
-from spark_bridge.jobs.lake_table import LakeTable, told_apart
+from spark_bridge.jobs.lake_table import LakeTable, name_key_of
 from spark_bridge.jobs.mirror_rows import OWN, kept_columns
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 
@@ -59,11 +59,11 @@ def refuse_other_types(log: LakeTable, steps: DataFrame, gone_columns: Collectio
     found = log.read()
     if found is None or not gone_columns:
         return
-    told = told_apart(found.sparkSession)
-    there = {told(each.name): each.dataType for each in _image(found)}
-    for name in {told(each) for each in gone_columns} & there.keys():
+    name_key = name_key_of(found.sparkSession)
+    there = {name_key(each.name): each.dataType for each in _image(found)}
+    for name in {name_key(each) for each in gone_columns} & there.keys():
         for each in _image(steps):
-            if told(each.name) == name and _is_other(there[name], each.dataType):
+            if name_key(each.name) == name and _is_other(there[name], each.dataType):
                 kinds = [kind.simpleString().upper() for kind in (there[name], each.dataType)]
                 raise ConfigError.of(
                     "target",

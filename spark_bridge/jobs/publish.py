@@ -24,7 +24,7 @@ from schemas.topics import full_topic_name
 from spark_bridge.errors import PublishError
 from spark_bridge.jobs.arguments import refuse_interval
 from spark_bridge.jobs.batch_session import own_session, pin_session
-from spark_bridge.jobs.lake_table import quoted, told_apart
+from spark_bridge.jobs.lake_table import name_key_of, quoted
 from spark_bridge.jobs.log_columns import LogColumns
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.publish_envelope import envelope_schema
@@ -69,8 +69,8 @@ def publish(
 ) -> PublishSummary:
     """Publish what the mirror below `target` has changed since the last run; with `follow_interval_s` until `stopping` is set.
 
-    `options` name the mirror's data topic, and may be the mirror's. `topics`: which to publish to; None: `rows-` or `changes-` in the place of `data-`.
-    `rebuild`: publish the whole table again first. `follow_interval_s`: seconds between two checks for changes. When `stopping` is
+    `options` name the mirror's data topic, and may be the mirror's. `topics`: which to publish to; None: `rows-` or `changes-` in
+    the place of `data-`. `rebuild`: publish the whole table again first. `follow_interval_s`: seconds between two checks for changes. When `stopping` is
     set, the current micro-batch is finished. `on_batch` gets the topic, the number of records, and the epoch that is reached.
     `on_note` gets a message for the user, one line. Raises ConfigError, PublishError, TopicError,
     PulsarUnreachableError, StateFileError, and Spark's errors with these.
@@ -162,7 +162,7 @@ class _Topic:
         self._check_numbers(published, partitions, self._schema(schemas.newest))
         published = replace(published, sent_until=reached)
         self._file.write(published)
-        names = LogColumns.of(schemas, applied, told_apart(self._spark))
+        names = LogColumns.of(schemas, applied, name_key_of(self._spark))
         made = ChangeRecords(names, len(partitions))
         whole = None if published.whole_epoch is None else _state(log, reached, names)
         records = self._records(log, published, reached, whole, made)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
 
 from spark_bridge.jobs.history_table import OWN_COLUMNS
-from spark_bridge.jobs.lake_table import LakeTable, quoted, told_apart
+from spark_bridge.jobs.lake_table import LakeTable, name_key_of, quoted
 from spark_bridge.jobs.mirror_rows import ID, OWN
 
 __all__ = ["Unfinished", "take_back"]
@@ -62,7 +62,7 @@ def _behind_changes(changes: LakeTable, epoch: int) -> DataFrame | None:
     last = log.where(F.col("epoch") == epoch).withColumn("at", F.row_number().over(newest)).where("at = 1")
     image = log.schema["after"].dataType
     assert isinstance(image, StructType)
-    text = _text({each: F.col("after").getField(each) for each in image.names}, told_apart(log.sparkSession))
+    text = _text({each: F.col("after").getField(each) for each in image.names}, name_key_of(log.sparkSession))
     return last.select(ID, F.when(F.col("after").isNotNull(), text).alias("text"))
 
 
@@ -73,7 +73,7 @@ def _behind_history(history: LakeTable, epoch: int) -> DataFrame | None:
         return None
     touched = versions.where((F.col("opened") == epoch) | (F.col("closed") == epoch)).select(ID).distinct()
     columns = {each: F.col(quoted(each)) for each in versions.columns if each not in _OF_VERSIONS}
-    text = _text(columns, told_apart(versions.sparkSession))
+    text = _text(columns, name_key_of(versions.sparkSession))
     valid = versions.where("valid_to IS NULL").select(ID, text.alias("text"))
     return touched.join(valid, ID, "left")
 
@@ -82,15 +82,15 @@ def _agree(rows: LakeTable, touched: Mapping[str, DataFrame]) -> bool:
     behind, there = reduce(DataFrame.union, touched.values()), rows.read()
     if there is None:
         return behind.where("text IS NOT NULL").isEmpty()
-    text = _text({each: F.col(quoted(each)) for each in there.columns}, told_apart(there.sparkSession))
+    text = _text({each: F.col(quoted(each)) for each in there.columns}, name_key_of(there.sparkSession))
     now = there.select(ID, text.alias("now"))
     return behind.join(now, ID, "left").where(~F.col("text").eqNullSafe(F.col("now"))).isEmpty()
 
 
-def _text(columns: Mapping[str, Column], told: Callable[[str], str]) -> Column:
+def _text(columns: Mapping[str, Column], name_key: Callable[[str], str]) -> Column:
     """To be compared, whichever columns two tables have: those that are null are not in it.
 
-    `told`: what of a name counts. The change log keeps the letters of a column that has others in the rows since.
+    By `name_key`: the change log keeps the old name of a column whose name has changed its case in the rows.
     """
-    names = sorted(columns.keys() - set(OWN), key=told)
-    return F.to_json(F.struct(*[columns[each].alias(told(each)) for each in names]), {"ignoreNullFields": "true"})
+    names = sorted(columns.keys() - set(OWN), key=name_key)
+    return F.to_json(F.struct(*[columns[each].alias(name_key(each)) for each in names]), {"ignoreNullFields": "true"})

@@ -24,7 +24,7 @@ from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import add_versions, has_epoch
 from spark_bridge.jobs.iceberg_tables import IcebergTable
-from spark_bridge.jobs.lake_table import LakeTable, TableFormat, told_apart, update_and_insert
+from spark_bridge.jobs.lake_table import LakeTable, TableFormat, name_key_of, update_and_insert
 from spark_bridge.jobs.log_columns import LogColumns
 from spark_bridge.jobs.mirror_schema import follow_schema, refuse_other_types
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
@@ -337,7 +337,7 @@ def test_what_is_published_follows_names_of_the_change_log_that_come_back(spark:
     })  # fmt: skip
     schemas = topic(("id at", "v c"), ("id at", ""), ("id v", "C"))
     applied = Applied(epoch=2, schema_version=2, gone_until={"v": 1, "c": 1})
-    made = ChangeRecords(LogColumns.of(schemas, applied, told_apart(spark)), 1)
+    made = ChangeRecords(LogColumns.of(schemas, applied, name_key_of(spark)), 1)
 
     def published(records: DataFrame, schema: AvroRecord, *fields: str) -> list[tuple[object, ...]]:
         read = records.select("epoch", from_avro("value", json.dumps(schema)).alias("value")).orderBy("epoch")

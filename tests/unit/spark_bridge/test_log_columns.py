@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_bridge.jobs.lake_table import told_apart
+from spark_bridge.jobs.lake_table import name_key_of
 from spark_bridge.jobs.log_columns import LogColumns
 from spark_bridge.jobs.mirror_state import Applied
 from spark_bridge.topics.topic_schemas import TopicSchemas
@@ -21,7 +21,7 @@ def columns(
     """Of a log that a session with this setting reads."""
     session = SimpleNamespace(conf={"spark.sql.caseSensitive": case_sensitive})
     applied = Applied(epoch=9, schema_version=followed, gone_until=gone_until)
-    return LogColumns.of(schemas, applied, told_apart(cast(SparkSession, session)))
+    return LogColumns.of(schemas, applied, name_key_of(cast(SparkSession, session)))
 
 
 def test_a_column_that_was_added_again_in_other_letters_is_the_one_that_the_log_has() -> None:

@@ -137,7 +137,7 @@ class AgentMetrics:
     started_on_full: int = _gauge(
         "1 when cdc_raw was full at the start and Cassandra may have removed segments that no agent saw"
     )
-    held_full: int = _gauge("1 while held events have all of maxHeldBytes: no more are held, and reading will wait")
+    held_full: int = _gauge("1 while held events fill maxHeldBytes: no more events are held, and reading will wait")
     spilled_bytes: int = _gauge("Bytes of segments that were moved out of cdc_raw and are not read yet")
     last_event_writetime_us: int = _gauge("Write time of the last event that was read, microseconds of the epoch")
     acknowledged_writetime_us: int = _gauge(

@@ -254,7 +254,7 @@ class AgentStatus:
 
     def _topics(self) -> Iterator[Finding]:
         if self.number("held_full"):
-            text = "held events have all of maxHeldBytes: no more are held, and reading of all tables will wait"
+            text = "held events fill maxHeldBytes: no more events are held, and reading of all tables will wait"
             yield failure(self.place, text, "correct the topics that cannot be used, or raise maxHeldBytes")
         failing = {table: each for table, each in self.topics.items() if not each["is_usable"] or each["problem"]}
         for table, each in list(failing.items())[:_MOST_TOPICS]:

@@ -140,7 +140,7 @@ class EventsTopics(AdminClient[httpx.Response]):
         if subscription == self._subscription:
             return self._hint
         # One of before eventsSubscriptionName was changed: nobody makes it again.
-        return f"; it was the former one, so it is not known whether {self._subscription!r} gets everything that it had"
+        return f"; this is the former subscription, so events that {self._subscription!r} does not get may be lost"
 
     def _make(self, topic: str, partitions: int, *, is_known: bool) -> None:
         self._make_topic(topic, partitions, is_known=is_known)

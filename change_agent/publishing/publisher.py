@@ -336,7 +336,7 @@ class MutationPublisher(Stage):
         is_full = bool(holding) and not self._hold_limits.disk_has_room(topics)
         if is_full and not self._metrics.held_full:
             _log.error(
-                "held events have all of maxHeldBytes (%d): no more are held, and reading of all tables waits when the"
+                "held events fill maxHeldBytes (%d): no more events are held, and reading of all tables waits when the"
                 " in-flight limits are reached; correct the topics (%s), or raise maxHeldBytes",
                 self._hold_limits.max_held_bytes,
                 ", ".join(topic.name for topic in holding),

@@ -170,7 +170,7 @@ def test_without_a_status_there_is_one_line(tmp_path: Path, content: str | None)
 
 def test_the_limit_of_held_events_is_a_failure(tmp_path: Path) -> None:
     """All tables wait for the one whose topic cannot be used; an agent of an earlier version does not say it."""
-    text = "held events have all of maxHeldBytes: no more are held, and reading of all tables will wait"
+    text = "held events fill maxHeldBytes: no more events are held, and reading of all tables will wait"
     assert text not in " ".join(_run(tmp_path).output.split())
     done = _run(tmp_path, metrics=_metrics(held_full=1))
     assert f"{text} -> correct the topics that cannot be used, or raise maxHeldBytes" in " ".join(done.output.split())

@@ -481,5 +481,8 @@ def test_another_name_of_the_subscription_is_a_loss_only_if_the_former_one_is_go
     producers.close()
     expected = [] if former_is_there else [("has no subscription 'old'", Place(7, 100, 1000))]
     assert [(each.reason.partition(";")[0], each.since) for each in lost] == expected
-    assert all(each.reason.endswith("not known whether 'sub' gets everything that it had") for each in lost)
+    assert all(
+        each.reason.endswith("this is the former subscription, so events that 'sub' does not get may be lost")
+        for each in lost
+    )
     assert checks.former_subscription(_TOPIC) is None

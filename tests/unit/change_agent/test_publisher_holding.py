@@ -161,7 +161,7 @@ def test_when_the_disk_has_its_share_nothing_more_is_held(
     wait_until(lambda: line.metrics.held_full == 1, "it is told")
     time.sleep(1.5)
     assert [each.getMessage() for each in caplog.records if "maxHeldBytes" in each.getMessage()] == [
-        "held events have all of maxHeldBytes (100): no more are held, and reading of all tables waits when the in-flight"
+        "held events fill maxHeldBytes (100): no more events are held, and reading of all tables waits when the in-flight"
         f" limits are reached; correct the topics ({TOPIC_A}), or raise maxHeldBytes"
     ]
     broker.refused_topics.clear()

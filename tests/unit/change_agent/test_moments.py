@@ -246,10 +246,11 @@ def test_a_clock_that_goes_back_is_waited_for(eager: _Node) -> None:
 
 
 def test_a_segment_that_cannot_be_read_stops_every_table(node: _Node) -> None:
-    """What it had is not published."""
-    segment = node.segment(_ID)
+    """What it had is not published. The damage is there before the agent sees the segment: readUnsynced is quick."""
+    segment = node.segment(_ID, is_linked=False)
     position = segment.append(payloads(2))
     segment.write(position - 6, b"\xff\xff\xff")
+    node.link(segment)
     node.segment(_ID + 1).append(payloads(1))
     node.agent.index(_ID, f"{segment.complete()}\nCOMPLETED")
     wait_until(lambda: "*" in node.agent.stops.reasons(), "it is told")

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from cdc.commands.hidden_columns import SOURCE_CONFIG_OPTION, hidden_columns
+from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
     TOPIC_OPTION,
-    FiniteRange,
     cassandra_options,
     check_topics,
     may_be_iceberg,
-    named,
     open_session,
+    read_options,
     spark_errors,
 )
 from cdc.commands.spark_prepare import prepare_command
@@ -124,11 +124,9 @@ def verify_command(
       --topic data-shop.orders --table shop.orders --contact-point 10.0.0.1
     """
     from spark_bridge.jobs.verify import verify
-    from spark_bridge.topics.options import batch_options
 
     keyspace, name = _table_name(table)
-    given = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
-    options = batch_options(given)  # which may be the mirror's
+    options = read_options(service_url, admin_url, more, topic=topic)
     hidden = hidden_columns(source_config)
     iceberg = mirror_target is not None and may_be_iceberg(mirror_target)
     check_topics(options)
@@ -210,7 +208,7 @@ def backfill_command(
             "does not go with --snapshot initial, which sends nothing if the table was sent once before: leave that out"
         )
         raise ConfigError.of("--rebuild", why)
-    options = {"serviceUrl": service_url, "adminUrl": admin_url, **named(more)}
+    options = read_options(service_url, admin_url, more)
     session = open_session(jars, master)
     try:
         with spark_errors(), Progress(transient=True, disable=not sys.stderr.isatty()) as display:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ __all__ = [
     "BROKER_OPTIONS",
     "SESSION_OPTIONS",
     "TOPIC_OPTION",
-    "FiniteRange",
     "SparkJobError",
     "cassandra_options",
     "check_topics",
@@ -30,6 +28,7 @@ __all__ = [
     "named",
     "open_session",
     "optional_cluster_options",
+    "read_options",
     "resolved_ms",
     "spark_errors",
     "together",
@@ -41,17 +40,6 @@ _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/sp
 
 
 _Command: TypeAlias = Callable[..., Any]
-
-
-class FiniteRange(click.FloatRange):
-    """A range of numbers, for options. Of itself click takes `nan` into every range, and `inf` into an open one."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number; a wrong one is a usage error."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
-        return number
 
 
 class SparkJobError(CdcError):
@@ -152,6 +140,17 @@ def named(texts: tuple[str, ...]) -> dict[str, str]:
     if wrong:
         raise ConfigError.of("--option", f"{wrong[0]!r} is not NAME=VALUE")
     return dict(text.split("=", 1) for text in texts)
+
+
+def read_options(service_url: str, admin_url: str, more: tuple[str, ...], **others: str | None) -> dict[str, str]:
+    """The data source's options for a read that ends; those of `others` that are None are left out. Raises ConfigError.
+
+    `more` may be the options of the table's mirror: limits of micro-batches and a checkpoint are left out.
+    """
+    from spark_bridge.topics.options import batch_options
+
+    given = {name: each for name, each in others.items() if each is not None}
+    return batch_options({"serviceUrl": service_url, "adminUrl": admin_url, **given, **named(more)})
 
 
 def may_be_iceberg(target: str) -> bool:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
     TOPIC_OPTION,
-    FiniteRange,
     check_topics,
     may_be_iceberg,
-    named,
     open_session,
+    read_options,
     spark_errors,
 )
 from cdc.commands.spark_progress import spark_progress
@@ -83,10 +83,8 @@ def publish_command(
     if not topics:
         raise click.UsageError("give --rows, --changes, or both: they say what to publish")
     from spark_bridge.jobs.publish import publish
-    from spark_bridge.topics.options import batch_options
 
-    given = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
-    options = batch_options(given)  # which may be the mirror's
+    options = read_options(service_url, admin_url, more, topic=topic)
     check_topics(options)
     session = open_session(jars, master, iceberg=may_be_iceberg(target), is_short=follow is None)
 

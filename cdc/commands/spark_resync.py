@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 from cdc.commands.hidden_columns import SOURCE_CONFIG_OPTION, hidden_columns
+from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
-    FiniteRange,
     cluster_options,
     may_be_iceberg,
-    named,
     open_session,
+    read_options,
     spark_errors,
 )
 from schemas.errors import ConfigError
@@ -113,7 +113,7 @@ def resync_command(
     """
     from spark_bridge.jobs.resync import ResyncReport, resync
     from spark_bridge.topics.gaps import GapsTopic
-    from spark_bridge.topics.options import BridgeOptions, batch_options
+    from spark_bridge.topics.options import BridgeOptions
 
     for option, value in (("--mirror", mirror_target), ("--topic", topic)):
         if value is not None and len(tables) != 1:
@@ -121,8 +121,7 @@ def resync_command(
     wrong = [each for each in tables if "." not in each.strip(".")]
     if wrong:
         raise ConfigError.of("--table", f"{wrong[0]!r} is not KEYSPACE.TABLE")
-    given = {"serviceUrl": service_url, "adminUrl": admin_url, "eventsTopicPrefix": events_prefix, **named(more)}
-    options = batch_options(given)  # which may be the mirror's
+    options = read_options(service_url, admin_url, more, eventsTopicPrefix=events_prefix)
     hidden = hidden_columns(source_config)
     # Before Spark, which takes longer to start than most runs with nothing to do.
     gaps = GapsTopic(BridgeOptions.from_mapping({**options, "topic": "none"}))

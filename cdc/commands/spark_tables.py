@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import click
 
 from cdc.commands.hidden_columns import SOURCE_CONFIG_OPTION, hidden_columns
+from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
     TOPIC_OPTION,
-    FiniteRange,
     check_topics,
     may_be_iceberg,
     named,
     open_session,
     optional_cluster_options,
+    read_options,
     resolved_ms,
     spark_errors,
     together,
@@ -184,11 +185,8 @@ def latest_command(
         raise click.UsageError("--as-of reads the topic alone: leave --mirror out, or query the mirror's history")
     from spark_bridge import fresh_table
     from spark_bridge.jobs.latest import latest_on_read
-    from spark_bridge.topics.options import batch_options
 
-    options = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
-    if target is not None:
-        options = batch_options(options)  # which may be the mirror's
+    options = read_options(service_url, admin_url, more, topic=topic)
     statics = _columns(static_columns)
     check_topics(options)
     session = open_session(jars, master, iceberg=target is not None and may_be_iceberg(target), is_short=True)

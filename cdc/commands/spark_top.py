@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from cdc.commands.spark_options import BROKER_OPTIONS, FiniteRange, check_topics, named, resolved_ms
+from cdc.commands.option_types import FiniteRange
+from cdc.commands.spark_options import BROKER_OPTIONS, check_topics, read_options, resolved_ms
 from spark_bridge.jobs.arguments import MOST_DAYS, MOST_SECONDS
 
 if TYPE_CHECKING:
@@ -56,9 +57,7 @@ def top_command(
       --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
       --topic data-shop.orders --minutes 10
     """
-    given = {"topic": topic, "topicsPattern": topics_pattern}
-    options = {"serviceUrl": service_url, "adminUrl": admin_url, **named(more)}
-    options |= {name: each for name, each in given.items() if each is not None}
+    options = read_options(service_url, admin_url, more, topic=topic, topicsPattern=topics_pattern)
     if topic is not None:
         check_topics(options)
     console = Console(highlight=False, soft_wrap=True)

@@ -7,7 +7,8 @@ import time
 
 import click
 
-from cdc.commands.spark_options import BROKER_OPTIONS, TOPIC_OPTION, FiniteRange, check_topics, named
+from cdc.commands.option_types import FiniteRange
+from cdc.commands.spark_options import BROKER_OPTIONS, TOPIC_OPTION, check_topics, read_options
 from schemas.errors import ConfigError
 
 __all__ = ["wait_command"]
@@ -50,7 +51,7 @@ def wait_command(
       --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
       --topic data-shop.orders --until now
     """
-    from spark_bridge.topics.options import BridgeOptions, batch_options
+    from spark_bridge.topics.options import BridgeOptions
     from spark_bridge.topics.positions import parse_time_ms
     from spark_bridge.topics.resolved import table_of, utc_text, wait_until_resolved
 
@@ -59,8 +60,7 @@ def wait_command(
         raise ConfigError.of(
             "--until", f"{until!r} is neither now nor a time with its zone, such as 2026-11-21T05:00:00Z"
         )
-    given = {"serviceUrl": service_url, "adminUrl": admin_url, "topic": topic, **named(more)}
-    options = batch_options(given)  # which may be the mirror's
+    options = read_options(service_url, admin_url, more, topic=topic)
     check_topics(options)
     parsed = BridgeOptions.from_mapping(options)
     table = table_of(parsed)

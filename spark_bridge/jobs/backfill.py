@@ -29,7 +29,7 @@ from spark_bridge.jobs.cassandra_rows import (
 from spark_bridge.jobs.row_events import events_partitions
 from spark_bridge.jobs.row_sender import RowSender
 from spark_bridge.topics.admin import PulsarAdmin
-from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.options import BridgeOptions, batch_options
 
 __all__ = ["BackfillReport", "SendSettings", "backfill", "initial_snapshot", "rebuild"]
 
@@ -139,7 +139,7 @@ def rebuild(
     TopicError, too, when the topic has records and the progress file does not tell that they are of a rebuild that was
     killed. Into an empty topic every row is sent, whatever the progress file says.
     """
-    part = _Part(rebuilt=BridgeOptions.from_mapping(option_texts(options)))
+    part = _Part(rebuilt=BridgeOptions.from_mapping(batch_options(options)))
     return _send(spark, options, access, keyspace, table, part, **more)
 
 
@@ -222,5 +222,5 @@ def _estimate(
 def _options_of(options: Options, topic: str) -> BridgeOptions:
     """The options with the events topic in place of theirs."""
     names = ("topic", "topics", "topicspattern")
-    given = {name: each for name, each in option_texts(options).items() if name.lower() not in names}
+    given = {name: each for name, each in batch_options(options).items() if name.lower() not in names}
     return BridgeOptions.from_mapping({**given, "topic": topic})

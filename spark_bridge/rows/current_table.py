@@ -15,7 +15,7 @@ from spark_bridge.rows.table_lives import TableLife, is_of_life, life_of, newest
 from spark_bridge.rows.table_rows import table_rows
 from spark_bridge.rows.typed import typed_rows
 from spark_bridge.topics.clearings import clearings_now
-from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.options import BridgeOptions, batch_options
 from spark_bridge.topics.positions import parse_time_ms
 from spark_bridge.topics.table_clearing import TableClearing
 from spark_bridge.topics.topic_schemas import TopicSchemas
@@ -88,14 +88,14 @@ def _clearings_until(options: BridgeOptions, clock_s: int | None) -> list[TableC
 
 def _raw(spark: SparkSession, options: Options) -> DataFrame:
     """A batch read whose work is divided among all cores, unless the options say otherwise."""
-    given = option_texts(options)
+    given = batch_options(options)
     if "minpartitions" not in {name.lower() for name in given}:
         given["minPartitions"] = str(spark.sparkContext.defaultParallelism)
     return raw_batch(spark, given)
 
 
 def _parsed(options: Options) -> BridgeOptions:
-    return BridgeOptions.from_mapping(option_texts(options))
+    return BridgeOptions.from_mapping(batch_options(options))
 
 
 def _newest_life(options: BridgeOptions) -> TableLife | None:

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from cdc.commands.option_types import FiniteRange
 from cdc.main import cli
 
 
@@ -24,6 +25,16 @@ def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[s
         below = command.get_command(click.Context(command), name)
         assert below is not None
         yield from _commands(below, (*path, name))
+
+
+def _command(path: tuple[str, ...]) -> click.Command:
+    command: click.Command = cli
+    for name in path:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        command = found
+    return command
 
 
 _PATHS: Final = list(_commands(cli, ()))
@@ -41,12 +52,7 @@ def test_every_command_shows_an_example_that_it_takes(path: tuple[str, ...]) -> 
     examples = _examples(path)
     assert examples
     for example in examples:
-        command: click.Command = cli
-        for name in path:
-            assert isinstance(command, click.Group)
-            found = command.get_command(click.Context(command), name)
-            assert found is not None
-            command = found
+        command = _command(path)
         words = shlex.split(example)[1 + len(path) :]
         context = click.Context(command)
         given, rest, _ = command.make_parser(context).parse_args(list(words))
@@ -71,3 +77,15 @@ def test_help_of_a_group_has_a_whole_sentence_for_each_command(group: tuple[str,
     """None is cut at the end of its line."""
     shown = CliRunner().invoke(cli, [*group, "--help"], prog_name="cdc", terminal_width=80).output
     assert not [line for line in shown.partition("Commands:")[2].splitlines() if line.endswith("...")]
+
+
+def test_every_number_of_a_command_is_a_finite_one() -> None:
+    """A plain float, and click's own range, take `nan`: the command ends in a traceback with it, or never."""
+    numbers = {
+        (*path, option.name): option.type
+        for path in _PATHS
+        for option in _command(path).params
+        if isinstance(option.type, click.types.FloatParamType)
+    }
+    assert numbers.keys() >= {("spark", "verify", "settle"), ("status", "interval"), ("connector", "watch", "patience")}
+    assert [each for each, kind in numbers.items() if not isinstance(kind, FiniteRange)] == []

@@ -20,13 +20,16 @@ from collections.abc import Callable
 from typing import Final
 
 import click
+import pulsar
 
 from benchmarks.rival import AS_IN_SERVICE
 from cdc.progress import progress_display
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.prerequisites import java_home
-from schemas.mutation_event import MutationEvent, MutationKind
+from schemas.mutation_event import MutationEvents
+from source_connector.events.due_rows import DueRow
+from source_connector.events.events_message import EventsMessage
 from source_connector.events.expiry_topics import EXPIRY_SUBSCRIPTION, ExpiriesStored, ExpiryTopics
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
 
@@ -36,7 +39,11 @@ _DAY_S: Final = 86_400
 _UNSTORED: Final = 50_000
 """Keys under way to the broker."""
 _WAIT_S: Final = 900.0
-_OF: Final = (uuid.UUID(int=1), uuid.UUID(int=2), "bench", "t", '{"type":"record","name":"k","fields":[]}')
+_CONTENT: Final = MutationEvents(
+    node_id=uuid.UUID(int=1), segment_id=1, keyspace="bench", table="t", table_id=uuid.UUID(int=2),
+    key_schema='{"type":"record","name":"k","fields":[]}', events=(),
+)  # fmt: skip
+_MESSAGE: Final = EventsMessage(identity=b"", message_id=pulsar.MessageId.earliest, content=_CONTENT, topic=_TARGET)
 
 
 class _Keeper:
@@ -63,12 +70,12 @@ class _Keeper:
         first_s, end = int(time.time()) + _DAY_S, self._stored + keys
         for number in range(keys):
             key = b"\x16key-%08d\x02" % number
-            event = MutationEvent(
-                position=0, ordinal=0, kind=MutationKind.ROW, key=key, partition_key=b"key-%08d" % number,
-                digest=bytes(16), clustering=(b"\0\0\0\1",), expiry_time_s=first_s + number // in_a_message,
-                columns=("a", "b"), marker_expiry_s=first_s + number // in_a_message,
+            second = first_s + number // in_a_message
+            row = DueRow(
+                is_static=False, key=key, partition_key=b"key-%08d" % number, digest=bytes(16), clustering=(b"\0\0\0\1",),
+                second=second, columns=("a", "b"), marker_expiry_s=second,
             )  # fmt: skip
-            self._topics.store(_nothing, _TOPIC, _TARGET, event, _OF)
+            self._topics.store(_nothing, _TOPIC, _MESSAGE, row)
             if number % 1_000 == 0:
                 self._wait_until(lambda: end - keys + number - self._stored < _UNSTORED)  # noqa: B023
         self._wait_until(lambda: self._stored == end)

@@ -21,9 +21,9 @@ COMPILED_MODULES: Final = tuple(
     f"source_connector.{name}"
     for name in (
         "tables.followed_table",
+        "events.due_rows",
         "events.events_message",
         "events.events_reader",
-        "events.expiry_message",
         "tables.guessed_events",
         "events.mutation_cache",
         "rows.outbox",

@@ -32,21 +32,17 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from runtime.backoff import Backoff
 from runtime.notices import Notices
 from runtime.stage import Stage
-from schemas.mutation_event import (
-    EXPIRY_SEGMENT_ID,
-    MUTATION_EVENTS_SCHEMA_TEXT,
-    MutationEvent,
-    MutationEvents,
-)
+from schemas.mutation_event import EXPIRY_SEGMENT_ID, MUTATION_EVENTS_SCHEMA_TEXT, MutationEvents
 from source_connector.errors import DeploymentError
-from source_connector.events.expiry_message import encode_expiries
+from source_connector.events.due_rows import DueRow, KnownDueRows, divided, encode_due_rows
+from source_connector.events.events_message import EventsMessage
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions, new_client, schema_of_bytes
 from source_connector.events.topic_openings import TopicOpenings
 
@@ -95,7 +91,7 @@ class ExpiriesStored:
 
 
 class _Place(NamedTuple):
-    """The common values of the events of one message, and the second in which they are due."""
+    """The common values of the rows of one message, and the second in which they are due."""
 
     topic: str
     target: str
@@ -106,16 +102,13 @@ class _Place(NamedTuple):
     key_schema: str
 
     @property
-    def key(self) -> tuple[str, int, int]:
-        """Of a message that may take more keys. The hash of a table id is of plain Python, that of its number is not."""
-        return self.target, self.second, self.table_id.int
+    def key(self) -> tuple[str, int, bytes]:
+        """Of a message that may take more keys. A UUID takes long to compare; its bytes do not."""
+        return self.target, self.second, self.table_id.bytes
 
 
-_Key = tuple[int, bytes]
-# A second, columns, and their digest.
-_What = tuple[int, tuple[str, ...], bytes]
-# What follows, the expiry topic, the target, the event, and what `store` calls `of`.
-_Arrived = tuple[Callable[[], None], str, str, MutationEvent, tuple[UUID, UUID, str, str, str]]
+# What follows, the expiry topic, the message of the event, the row.
+_Arrived = tuple[Callable[[], None], str, EventsMessage, DueRow]
 
 
 @dataclass(slots=True)
@@ -125,29 +118,16 @@ class _Packed:
     place: _Place
     node_id: UUID
     due_at: float
-    events: list[MutationEvent] = field(default_factory=list)
+    rows: list[DueRow] = field(default_factory=list)
     then: list[Callable[[], None]] = field(default_factory=list)
     failures: int = 0
 
     def parts(self) -> list[_Packed]:
         """Messages that a broker takes: many keys may have come while the topic was not open, or while nothing was taken."""
-        found: list[_Packed] = []
-        first = size = 0
-        for at, event in enumerate(self.events):
-            own = _size_of(event)
-            if at > first and (at - first == _MOST_KEYS or size + own > _MOST_BYTES):
-                found.append(self._part(first, at))
-                first, size = at, 0
-            size += own
-        return [*found, self._part(first, len(self.events))]
+        return [self._part(first, end) for first, end in divided(self.rows, _MOST_KEYS, _MOST_BYTES)]
 
     def _part(self, first: int, end: int) -> _Packed:
-        return replace(self, events=self.events[first:end], then=self.then[first:end])
-
-
-def _size_of(event: MutationEvent) -> int:
-    """Somewhat more than its bytes in a message."""
-    return len(event.key) + len(event.partition_key) + sum(len(each or b"") + 4 for each in event.clustering) + 80
+        return _Packed(self.place, self.node_id, self.due_at, self.rows[first:end], self.then[first:end], self.failures)
 
 
 @dataclass(slots=True)
@@ -183,16 +163,13 @@ class ExpiryTopics(Stage):
         self._post = post
         self._time_s = time_s
         self._steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        # The last keys that were stored, in two generations: what was not stored during one is forgotten.
-        self._most_young = max(1, max_known // 2)
-        self._young: dict[_Key, _What] = {}
-        self._old: dict[_Key, _What] = {}
+        self._known = KnownDueRows(max_known)
         # Set by the stage's thread, when a topic was deleted: what it had stored is to be stored again.
         self._is_emptied = False
         self._arrived: deque[_Arrived] = deque()
         self._pack_at = 0.0
         # By target, second and table.
-        self._waiting: dict[tuple[str, int, int], _Packed] = {}
+        self._waiting: dict[tuple[str, int, bytes], _Packed] = {}
         self._held: list[tuple[float, int, _Held]] = []
         # By expiry topic, the messages that are not acknowledged: a limit for each, so that no table delays another one.
         self._held_of: Counter[str] = Counter()
@@ -222,31 +199,19 @@ class ExpiryTopics(Stage):
             self.start()
         self._steps.put(functools.partial(self._follow, topic))
 
-    def is_stored(self, table_id: UUID, event: MutationEvent) -> bool:
+    def is_stored(self, table_id: bytes, row: DueRow) -> bool:
         """True when the same was stored, or is to be stored, for an event that came before of the same key."""
         if self._is_emptied:
             self._is_emptied = False
-            self._young, self._old = {}, {}
-        key, what = (table_id.int, event.key), (event.expiry_time_s or 0, event.columns, event.digest)
-        known = self._young.get(key) or self._old.get(key)
-        self._young[key] = what
-        if len(self._young) > self._most_young:
-            self._young, self._old = {}, self._young
-        return known == what
+            self._known.clear()
+        return self._known.add(table_id, row)
 
-    def store(
-        self,
-        then: Callable[[], None],
-        topic: str,
-        target: str,
-        event: MutationEvent,
-        of: tuple[UUID, UUID, str, str, str],
-    ) -> None:
-        """Let the event come to the topic partition `target` in the second of its `expiry_time_s`; `then` follows when the broker has it.
+    def store(self, then: Callable[[], None], topic: str, message: EventsMessage, row: DueRow) -> None:
+        """Let an event of the row come, in its second, to the topic partition of the message; `then` follows when the broker has it.
 
-        `of` is the message's: node id, table id, keyspace, table, key schema.
+        The message is the one of the row's newest event.
         """
-        self._arrived.append((then, topic, target, event, of))
+        self._arrived.append((then, topic, message, row))
 
     def wake(self) -> None:
         """End the wait for a step."""
@@ -358,13 +323,15 @@ class ExpiryTopics(Stage):
             return
         self._pack_at = now + _PACK_S
         for _ in range(len(self._arrived)):
-            then, topic, target, event, (node_id, table_id, keyspace, table, key_schema) = self._arrived.popleft()
-            second = event.expiry_time_s or 0
-            packed = self._waiting.get((target, second, table_id.int))
+            then, topic, message, row = self._arrived.popleft()
+            key = message.topic, row.second, message.table_id_bytes
+            packed = self._waiting.get(key)
             if packed is None:
-                place = _Place(topic, target, second, keyspace, table, table_id, key_schema)
-                packed = self._waiting[place.key] = _Packed(place=place, node_id=node_id, due_at=now)
-            packed.events.append(event)
+                place = _Place(
+                    topic, message.topic, row.second, *message.header[:2], message.table_id, message.header[2]
+                )
+                packed = self._waiting[key] = _Packed(place=place, node_id=message.node_id, due_at=now)
+            packed.rows.append(row)
             packed.then.append(then)
 
     def _send_packed(self) -> None:
@@ -397,13 +364,13 @@ class ExpiryTopics(Stage):
             table=place.table,
             table_id=place.table_id,
             key_schema=place.key_schema,
-            events=tuple(packed.events),
+            events=(),
         )
-        properties = {_SECOND: str(place.second), _TARGET: place.target, _KEYS: str(len(packed.events))}
+        properties = {_SECOND: str(place.second), _TARGET: place.target, _KEYS: str(len(packed.rows))}
         self._in_flight[place.topic] += 1
         try:
             then = functools.partial(self._sent, packed, producer)
-            self._delay(producer, place.topic, encode_expiries(content), properties, then)
+            self._delay(producer, place.topic, encode_due_rows(content, packed.rows), properties, then)
         except pulsar.PulsarException as error:
             self._not_stored(packed, str(error))
             return False
@@ -451,9 +418,7 @@ class ExpiryTopics(Stage):
         packed.failures += 1
         topic = packed.place.topic
         self._in_flight[topic] -= 1
-        text = (
-            f"{topic}: does not take {len(packed.events)} expiries, which are tried again; their events wait: {reason}"
-        )
+        text = f"{topic}: does not take {len(packed.rows)} expiries, which are tried again; their events wait: {reason}"
         self._notices.say(topic, text, self._hint)
         self._stores.drop(topic)
         packed.due_at = time.monotonic() + _BACKOFF.pause_s(packed.failures)
@@ -462,7 +427,7 @@ class ExpiryTopics(Stage):
     def _wait_again(self, packed: _Packed) -> None:
         waiting = self._waiting.get(packed.place.key)
         if waiting is not None:
-            packed.events += waiting.events
+            packed.rows += waiting.rows
             packed.then += waiting.then
             packed.failures = max(packed.failures, waiting.failures)
             packed.due_at = max(packed.due_at, waiting.due_at)

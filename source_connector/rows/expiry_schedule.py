@@ -8,6 +8,7 @@ from functools import partial
 from runtime.notices import Notices
 from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationKind
 from source_connector.encoding.projection import Projection
+from source_connector.events.due_rows import DueRow
 from source_connector.events.events_message import PendingEvent
 from source_connector.events.expiry_topics import ExpiryTopics
 from source_connector.metrics import Metrics
@@ -53,12 +54,11 @@ class ExpirySchedule:
                 f"{message.topic}: expiries of rows whose events a DataStax agent wrote are not published: its topics take no others",
             )
             return
-        due = _event_of(pending.event, clustering, expiry, projection)
-        if expiries.is_stored(message.table_id, due) and not _has_come(task, due):
+        due = _due_row(pending.event, clustering, expiry, projection)
+        if expiries.is_stored(message.table_id_bytes, due) and not _has_come(task, due):
             return
         task.unstored += 1
-        of = message.node_id, message.table_id, *message.header
-        expiries.store(partial(self._stored, task), self._topic, message.topic, due, of)
+        expiries.store(partial(self._stored, task), self._topic, message, due)
 
     def _stored(self, task: Task) -> None:
         self._counters["expiries_stored"] += 1
@@ -68,30 +68,27 @@ class ExpirySchedule:
             self._settle(task, proven)
 
 
-def _has_come(task: Task, due: MutationEvent) -> bool:
+def _has_come(task: Task, due: DueRow) -> bool:
     """True when the task settles an expiry of this second: its read came too early to show the effect, so it is stored again."""
     return any(
-        each.message.segment_id == EXPIRY_SEGMENT_ID and each.event.expiry_time_s == due.expiry_time_s
+        each.message.segment_id == EXPIRY_SEGMENT_ID and each.event.expiry_time_s == due.second
         for each in task.work.events
     )
 
 
-def _event_of(
+def _due_row(
     event: MutationEvent, clustering: tuple[bytes | None, ...], expiry: NextExpiry, projection: Projection
-) -> MutationEvent:
-    """The event of no change that comes in that second."""
-    key = event.key
-    if event.kind in OF_MANY_ROWS:
+) -> DueRow:
+    key, kind = event.key, event.kind
+    if kind in OF_MANY_ROWS:
         key = projection.event_key_of(projection.row_key_values(event.partition_key, clustering))
-    return MutationEvent(
-        position=0,
-        ordinal=0,
-        kind=MutationKind.STATIC_ROW if event.kind is MutationKind.STATIC_ROW else MutationKind.ROW,
+    return DueRow(
+        is_static=kind is MutationKind.STATIC_ROW,
         key=key,
         partition_key=event.partition_key,
-        digest=expiry.digest,
         clustering=clustering,
-        expiry_time_s=expiry.second,
+        second=expiry.second,
         columns=expiry.columns,
+        digest=expiry.digest,
         marker_expiry_s=expiry.marker_expiry_s,
     )

@@ -19,7 +19,9 @@ from cdc.health.findings import Finding, Level
 from cdc.health.line_config import LineConfig
 from cdc.health.line_status import line_status
 from cdc.rest import rest
-from schemas.mutation_event import MutationEvent, MutationKind
+from schemas.mutation_event import MutationEvents
+from source_connector.events.due_rows import DueRow
+from source_connector.events.events_message import EventsMessage
 from source_connector.events.expiry_topics import ExpiriesStored, ExpiryTopics, WaitingExpiries, waiting_expiries
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions, new_client
 from tests.fixtures.connector import DeployConnector, OpenDataTopic, OpenEventsWriter, wait_until_acknowledged
@@ -169,7 +171,7 @@ def test_a_broker_that_does_not_delay_is_told_at_the_start(
     assert expected in told and "set-delayed-delivery --enable" in told
 
 
-_TABLE_ID: Final = UUID(int=1)
+_TABLE_ID: Final = UUID(int=1).bytes
 
 
 class Keeper:
@@ -182,11 +184,14 @@ class Keeper:
         self.topic, self.target = (f"persistent://public/default/{name}-{each}" for each in ("expiry-ks.t", "events"))
         self.expiries.follow(self.topic)
 
-    def store(self, due: MutationEvent) -> None:
+    def store(self, due: DueRow) -> None:
         """Return when the broker has it."""
         assert not self.expiries.is_stored(_TABLE_ID, due)
-        of = UUID(int=2), _TABLE_ID, "ks", "t", '"bytes"'
-        self.expiries.store(lambda: None, self.topic, self.target, due, of)
+        content = MutationEvents(
+            node_id=UUID(int=2), segment_id=1, keyspace="ks", table="t", table_id=UUID(int=1), key_schema='"bytes"', events=()
+        )  # fmt: skip
+        message = EventsMessage(identity=b"", message_id=MessageId.earliest, content=content, topic=self.target)
+        self.expiries.store(lambda: None, self.topic, message, due)
         assert isinstance(self._posted.get(timeout=180), ExpiriesStored)
 
     def close(self) -> None:
@@ -194,10 +199,10 @@ class Keeper:
         self._connection.close()
 
 
-def due_in(years: float) -> MutationEvent:
-    return MutationEvent(
-        position=0, ordinal=0, kind=MutationKind.ROW, key=b"k", partition_key=b"k", digest=bytes(16),
-        expiry_time_s=int(time.time() + years * _TEN_YEARS_S / 10), columns=("v",),
+def due_in(years: float) -> DueRow:
+    return DueRow(
+        is_static=False, key=b"k", partition_key=b"k", clustering=(), digest=bytes(16),
+        second=int(time.time() + years * _TEN_YEARS_S / 10), columns=("v",), marker_expiry_s=None,
     )  # fmt: skip
 
 

@@ -13,12 +13,15 @@ from schemas.cql_type import parse_cql_type
 from schemas.errors import CdcError
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, RangeBounds
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from source_connector.events.due_rows import DueRow
 from source_connector.events.events_message import EventsMessage, PendingEvent
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.row_task import RowTask
 from source_connector.rows.task import Task, TaskOwner
 
-__all__ = ["NODE", "AtOnce", "a_table", "a_task", "column", "event", "int32", "pending", "read_at", "table"]
+__all__ = [
+    "NODE", "AtOnce", "a_table", "a_task", "column", "due_row", "event", "event_of", "int32", "pending", "read_at", "table",
+]  # fmt: skip
 
 
 _T = TypeVar("_T")
@@ -140,3 +143,22 @@ def pending(
         events=events,
     )  # fmt: skip
     return EventsMessage(identity=b"", message_id=None, content=content).take_events()
+
+
+def due_row(
+    *, key: bytes = b"k", partition_key: bytes = b"k", second: int = 1, marker_expiry_s: int | None = None
+) -> DueRow:
+    """A row of a table without clustering columns, whose column `v` expires."""
+    return DueRow(
+        is_static=False, key=key, partition_key=partition_key, clustering=(), second=second, columns=("v",), digest=bytes(16),
+        marker_expiry_s=marker_expiry_s,
+    )  # fmt: skip
+
+
+def event_of(row: DueRow) -> MutationEvent:
+    """The event that comes in the row's second."""
+    return MutationEvent(
+        position=0, ordinal=0, kind=MutationKind.STATIC_ROW if row.is_static else MutationKind.ROW, key=row.key,
+        partition_key=row.partition_key, digest=row.digest, clustering=row.clustering, expiry_time_s=row.second,
+        columns=row.columns, marker_expiry_s=row.marker_expiry_s,
+    )  # fmt: skip

@@ -6,19 +6,17 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
-from uuid import UUID
 
 import _pulsar
 import pulsar
 import pytest
 
-from schemas.mutation_event import MutationEvent, MutationKind
 from source_connector.errors import DeploymentError
 from source_connector.events.expiry_topics import ExpiriesStored, ExpiryTopics
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
+from tests.unit.source_connector.events import due_row, event, pending
 
 NOW_S = 1_000
-_OF = UUID(int=2), UUID(int=1), "ks", "t", '"bytes"'
 
 
 class Consumer:
@@ -89,11 +87,9 @@ class Keeper:
         self.topics._hold("a", cast("Any", self.consumers["a"]), message)
 
     def store(self, table: str, second: int) -> None:
-        event = MutationEvent(
-            position=0, ordinal=0, kind=MutationKind.ROW, key=b"k", partition_key=b"k", digest=bytes(16),
-            expiry_time_s=second, columns=("v",),
-        )  # fmt: skip
-        self.topics.store(lambda: None, table, f"events-{table}", event, _OF)
+        (waiting,) = pending(event())
+        waiting.message.topic = f"events-{table}"
+        self.topics.store(lambda: None, table, waiting.message, due_row(second=second))
 
     def turn(self) -> None:
         """What the keeper's thread does in one turn, which takes no time whatever the broker does."""

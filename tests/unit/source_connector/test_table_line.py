@@ -14,7 +14,7 @@ from source_connector.host.host_protocol import SchemaRefused, SchemaTaken
 from source_connector.rows.read_request import RawRow, Rows
 from source_connector.tables.data_partitions import PartitionsAdded
 from source_connector.tables.newest_schema import NewestSchemaAnswer
-from tests.unit.source_connector.events import NODE, event, int32, read_at, table
+from tests.unit.source_connector.events import NODE, event, event_of, int32, read_at, table
 from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, UNFORESEEN, UNWRITABLE, Case
 
 
@@ -399,8 +399,8 @@ def test_an_event_is_settled_when_record_and_expiry_are_stored(monkeypatch: pyte
         case.receive(event(1))
         case.answer(EXPIRING)
         ((due,), (target,)) = case.around.expiries, case.around.targets
-        assert (due.key, due.kind, due.expiry_time_s, due.columns, target) == (
-            event(1).key, MutationKind.ROW, 605, ("v",), "events",
+        assert (due.key, due.is_static, due.second, due.columns, target) == (
+            event(1).key, False, 605, ("v",), "events",
         )  # fmt: skip
         steps = [lambda case=case: case.taken(1), case.around.stored[0]]
         for step in steps if is_record_first else steps[::-1]:
@@ -430,15 +430,15 @@ def test_a_second_that_has_come_is_stored_again_when_its_column_is_still_there(m
     case.around.stored.pop()()
     case.taken(1)
     case.receive(event(1, digest=2))
-    case.receive(due, segment_id=EXPIRY_SEGMENT_ID)
+    case.receive(event_of(due), segment_id=EXPIRY_SEGMENT_ID)
     case.receive(event(1, digest=3))
     for number in (2, 3):
         case.answer((*EXPIRING[:2], int32(1), read_at(604)))
         case.taken(number)
-    assert case.around.expiries == [due, due]
+    assert [event_of(each) for each in case.around.expiries] == [event_of(due)] * 2
     case.around.stored.pop()()
     assert case.around.settled == [1, 1, 1, 1]
-    case.receive(due, segment_id=EXPIRY_SEGMENT_ID)
+    case.receive(event_of(due), segment_id=EXPIRY_SEGMENT_ID)
     case.answer(None)
     case.taken(4)
     assert (case.counters["records_published"], len(case.around.settled)) == (4, 5)

@@ -1,4 +1,4 @@
-"""The hand-written bytes of a message with expiries, beside those that fastavro writes by the schema."""
+"""Rows that wait for an expiry: their hand-written bytes beside those that fastavro writes by the schema, and what is known."""
 
 from __future__ import annotations
 
@@ -7,34 +7,33 @@ from uuid import UUID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationEvents, MutationKind, encode_events
-from source_connector.events.expiry_message import encode_expiries
+from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationEvents, encode_events
+from source_connector.events.due_rows import DueRow, KnownDueRows, encode_due_rows
 from source_connector.events.expiry_topics import ExpiryTopics, _Packed, _Place
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
+from tests.unit.source_connector.events import due_row, event_of
 
-_SECONDS = st.one_of(st.none(), st.integers(-1, 2**40))
-_EVENTS = st.builds(
-    MutationEvent,
-    position=st.just(0),
-    ordinal=st.just(0),
-    kind=st.sampled_from([MutationKind.ROW, MutationKind.STATIC_ROW]),
+_ROWS = st.builds(
+    DueRow,
+    is_static=st.booleans(),
     key=st.binary(max_size=300),
     partition_key=st.binary(max_size=300),
     digest=st.binary(min_size=16, max_size=16),
     clustering=st.lists(st.one_of(st.none(), st.binary(max_size=200)), max_size=3).map(tuple),
-    expiry_time_s=_SECONDS,
+    second=st.integers(0, 2**40),
     columns=st.lists(st.text(max_size=70), max_size=3).map(tuple),
-    marker_expiry_s=_SECONDS,
-    **dict.fromkeys(("writetime_us", "live_cell_writetime_us", "deletion_time_us", "bounds"), st.none()),
+    marker_expiry_s=st.one_of(st.none(), st.integers(-1, 2**40)),
 )
+# Most markers expire in the second of the row.
+_DUE = st.one_of(_ROWS, _ROWS.map(lambda row: due_row(second=row.second, marker_expiry_s=row.second, key=row.key)))
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(events=st.lists(_EVENTS, min_size=1, max_size=100).map(tuple), name=st.text(max_size=5))
-def test_the_bytes_are_those_that_fastavro_writes(events: tuple[MutationEvent, ...], name: str) -> None:
+@given(rows=st.lists(_DUE, min_size=1, max_size=100), name=st.text(max_size=5))
+def test_the_bytes_are_those_that_fastavro_writes(rows: list[DueRow], name: str) -> None:
     """More than 63 events or bytes have lengths of two bytes, and large sets of columns their own places."""
-    message = _message(events, name)
-    assert encode_expiries(message) == encode_events(message)
+    events = tuple(event_of(each) for each in rows)
+    assert encode_due_rows(_message((), name), rows) == encode_events(_message(events, name))
 
 
 def _message(events: tuple[MutationEvent, ...], keyspace: str = "ks") -> MutationEvents:
@@ -52,18 +51,15 @@ def _message(events: tuple[MutationEvent, ...], keyspace: str = "ks") -> Mutatio
 def test_keys_that_came_while_nothing_was_taken_leave_in_messages_that_a_broker_takes() -> None:
     """All of them in their order, at most a thousand in one, or 256 KiB of large keys."""
     place = _Place("expiry", "events", 7, "ks", "t", UUID(int=2), '"bytes"')
-    event = MutationEvent(position=0, ordinal=0, kind=MutationKind.ROW, key=b"k", partition_key=b"k", digest=bytes(16))
     for large, most in ((0, 1_000), (20_000, 12)):
-        events = [
-            event._replace(expiry_time_s=each, partition_key=bytes(large * (each > 2_000))) for each in range(2_500)
-        ]
-        packed = _Packed(place=place, node_id=UUID(int=1), due_at=0.0, events=events, failures=3)
-        packed.then += [list] * len(events)
+        rows = [due_row(second=each, partition_key=bytes(large * (each > 2_000))) for each in range(2_500)]
+        packed = _Packed(place=place, node_id=UUID(int=1), due_at=0.0, rows=rows, failures=3)
+        packed.then += [list] * len(rows)
         parts = packed.parts()
-        assert [each for part in parts for each in part.events] == events
-        assert all(len(part.then) == len(part.events) <= 1_000 for part in parts)
-        assert len(parts[-1].events) <= most
-        assert max(len(encode_events(_message(tuple(part.events)))) for part in parts) <= 256 * 1024
+        assert [each for part in parts for each in part.rows] == rows
+        assert all(len(part.then) == len(part.rows) <= 1_000 for part in parts)
+        assert len(parts[-1].rows) <= most
+        assert max(len(encode_due_rows(_message(()), part.rows)) for part in parts) <= 256 * 1024
         assert {(part.place, part.failures) for part in parts} == {(place, 3)}
 
 
@@ -79,16 +75,23 @@ def test_some_messages_are_asked_for_out_of_order() -> None:
 
 def test_the_last_keys_are_not_stored_again_and_earlier_ones_are_forgotten() -> None:
     """Of four at least two are known, and the newest second of a key counts."""
-    keeper = _keeper(4)
-    event = MutationEvent(position=0, ordinal=0, kind=MutationKind.ROW, key=b"", partition_key=b"", digest=bytes(16))
+    known = KnownDueRows(4)
 
-    def is_stored(key: int, second: int = 1) -> bool:
-        return keeper.is_stored(UUID(int=2), event._replace(key=bytes([key]), expiry_time_s=second))
+    def is_known(key: int, second: int = 1) -> bool:
+        return known.add(b"table", due_row(key=bytes([key]), second=second))
 
-    assert [is_stored(key) for key in (1, 2, 2, 1)] == [False, False, True, True]
-    assert [is_stored(1, 9), is_stored(1, 9), is_stored(1, 1)] == [False, True, False]
-    assert not any(is_stored(key) for key in range(10, 20))
-    assert [is_stored(key) for key in (19, 18, 1)] == [True, True, False]
+    assert [is_known(key) for key in (1, 2, 2, 1)] == [False, False, True, True]
+    assert [is_known(1, 9), is_known(1, 9), is_known(1, 1)] == [False, True, False]
+    assert not any(is_known(key) for key in range(10, 20))
+    assert [is_known(key) for key in (19, 18, 1)] == [True, True, False]
+
+
+def test_the_same_key_of_another_table_is_another_row_and_what_is_forgotten_is_not_known() -> None:
+    """A topic that was deleted had rows of all of them."""
+    known, row = KnownDueRows(4), due_row()
+    assert [known.add(b"1", row), known.add(b"2", row), known.add(b"1", row)] == [False, False, True]
+    known.clear()
+    assert [known.add(b"1", row), known.add(b"2", row)] == [False, False]
 
 
 def _keeper(max_known: int) -> ExpiryTopics:

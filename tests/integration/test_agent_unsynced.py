@@ -31,7 +31,7 @@ from tests.topics.agent_table import wait_for_metrics
 from tests.topics.events_topic import EventsTopic, wait_until
 
 _DEFAULT_SYNC_MS: Final = 10_000
-_KILLS: Final = 10
+_KILLS: Final = 6
 _EXTENDED_KILLS: Final = 20
 _SEED_VARIABLE: Final = "CDC_TEST_SEED"
 _LOST: Final = re.compile(r"-(\d+)\.log: the (\d+) bytes before position (\d+) were published before Cassandra synced")

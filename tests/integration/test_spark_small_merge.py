@@ -114,6 +114,7 @@ def test_owners_do_not_depend_on_the_session_s_time_zone(data_topic: MakeTopic, 
         kept.spark.conf.set("spark.sql.session.timeZone", zone)
 
 
+@pytest.mark.extended
 def test_a_table_may_have_columns_of_any_name(data_topic: MakeTopic, mirror_of: MirrorOf) -> None:
     """Also such as the job gives its own columns. A history refuses names that users see in it."""
     regular = dict.fromkeys(["op", "value", "closes", "step", "before", "after", "owner", "source", "scope"], "text")

@@ -75,7 +75,7 @@ class _Keeper:
                 is_static=False, key=key, partition_key=b"key-%08d" % number, digest=bytes(16), clustering=(b"\0\0\0\1",),
                 second=second, columns=("a", "b"), marker_expiry_s=second,
             )  # fmt: skip
-            self._topics.store(_nothing, _TOPIC, _MESSAGE, row)
+            self._topics.due_rows.add(_nothing, _TOPIC, _MESSAGE, row)
             if number % 1_000 == 0:
                 self._wait_until(lambda: end - keys + number - self._stored < _UNSTORED)  # noqa: B023
         self._wait_until(lambda: self._stored == end)

@@ -1,4 +1,4 @@
-"""DueRow: a row that waits for the second in which a part of it expires; which ones are known, and their bytes in a message. Pure.
+"""DueRow: a row that waits for the second in which a part of it expires; those that were handed over, and their bytes. Pure.
 
 Every key that waits is packed once more when its row is published, so this is part of what a row costs. `encode_due_rows`
 gives the bytes of `encode_events` at a tenth of the CPU. An event of an expiry has no place in a commit log, no write time and
@@ -9,13 +9,15 @@ no bounds: most of its fields are constant.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from schemas.mutation_event import MutationEvents, encode_events
 from source_connector.encoding.avro_transcoder import zigzag
+from source_connector.events.events_message import EventsMessage
 
-__all__ = ["DueRow", "KnownDueRows", "divided", "encode_due_rows"]
+__all__ = ["DueRow", "DueRows", "divided", "encode_due_rows"]
 
 _END: Final = b"\0"
 _NULL: Final = b"\0"
@@ -31,6 +33,10 @@ _NOTHING: Final = 2
 _FIXED_BYTES: Final = 80
 # A second, columns, and their digest.
 _What = tuple[int, tuple[str, ...], bytes]
+
+
+Arrived = tuple[Callable[[], None], str, EventsMessage, "DueRow"]
+"""What follows, the expiry topic, the message of the event, the row."""
 
 
 @final
@@ -89,16 +95,24 @@ class DueRow:
 
 
 @final
-class KnownDueRows:
-    """The last rows that were stored, in two generations: what was not stored during one is forgotten. One thread's."""
+class DueRows:
+    """Rows from the source's thread, which calls `is_known` and `add`, to the thread that stores them, which calls the others.
+
+    The last rows that were stored are known, in two generations: what was not stored during one is forgotten.
+    """
 
     def __init__(self, max_known: int) -> None:
         self._most_young: Final = max(1, max_known // 2)
         self._young: dict[bytes, _What] = {}
         self._old: dict[bytes, _What] = {}
+        self._is_emptied = False
+        self._arrived: Final[deque[Arrived]] = deque()
 
-    def add(self, table_id: bytes, row: DueRow) -> bool:
-        """True when the row came before with the same second, columns and digest. Other ones are not known any more."""
+    def is_known(self, table_id: bytes, row: DueRow) -> bool:
+        """True when the row came before with the same second, columns and digest. From now on it is known."""
+        if self._is_emptied:
+            self._is_emptied = False
+            self._young, self._old = {}, {}
         key, what = table_id + row.key, (row.second, row.columns, row.digest)
         known = self._young.get(key) or self._old.get(key)
         self._young[key] = what
@@ -106,9 +120,20 @@ class KnownDueRows:
             self._young, self._old = {}, self._young
         return known == what
 
-    def clear(self) -> None:
-        """Forget all."""
-        self._young, self._old = {}, {}
+    def add(self, then: Callable[[], None], topic: str, message: EventsMessage, row: DueRow) -> None:
+        """Store the row on this expiry topic; `then` follows when the broker has it.
+
+        Its event is to come, in its second, to the topic partition of the message, that of its newest event.
+        """
+        self._arrived.append((then, topic, message, row))
+
+    def take(self) -> list[Arrived]:
+        """All rows that have arrived, once."""
+        return [self._arrived.popleft() for _ in range(len(self._arrived))]
+
+    def forget(self) -> None:
+        """No row is known any more: a topic was deleted, and what it had is to be stored again."""
+        self._is_emptied = True
 
 
 def divided(rows: Sequence[DueRow], most_rows: int, most_bytes: int) -> list[tuple[int, int]]:

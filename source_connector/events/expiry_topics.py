@@ -30,7 +30,7 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -41,8 +41,7 @@ from runtime.notices import Notices
 from runtime.stage import Stage
 from schemas.mutation_event import EXPIRY_SEGMENT_ID, MUTATION_EVENTS_SCHEMA_TEXT, MutationEvents
 from source_connector.errors import DeploymentError
-from source_connector.events.due_rows import DueRow, KnownDueRows, divided, encode_due_rows
-from source_connector.events.events_message import EventsMessage
+from source_connector.events.due_rows import DueRow, DueRows, divided, encode_due_rows
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions, new_client, schema_of_bytes
 from source_connector.events.topic_openings import TopicOpenings
 
@@ -107,10 +106,6 @@ class _Place(NamedTuple):
         return self.target, self.second, self.table_id.bytes
 
 
-# What follows, the expiry topic, the message of the event, the row.
-_Arrived = tuple[Callable[[], None], str, EventsMessage, DueRow]
-
-
 @dataclass(slots=True)
 class _Packed:
     """Keys of one message, which is sent when `due_at` has come."""
@@ -163,10 +158,8 @@ class ExpiryTopics(Stage):
         self._post = post
         self._time_s = time_s
         self._steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._known = KnownDueRows(max_known)
-        # Set by the stage's thread, when a topic was deleted: what it had stored is to be stored again.
-        self._is_emptied = False
-        self._arrived: deque[_Arrived] = deque()
+        self.due_rows: Final = DueRows(max_known)
+        """What is to be stored: the source's thread adds to it."""
         self._pack_at = 0.0
         # By target, second and table.
         self._waiting: dict[tuple[str, int, bytes], _Packed] = {}
@@ -198,20 +191,6 @@ class ExpiryTopics(Stage):
         if not self.is_started:
             self.start()
         self._steps.put(functools.partial(self._follow, topic))
-
-    def is_stored(self, table_id: bytes, row: DueRow) -> bool:
-        """True when the same was stored, or is to be stored, for an event that came before of the same key."""
-        if self._is_emptied:
-            self._is_emptied = False
-            self._known.clear()
-        return self._known.add(table_id, row)
-
-    def store(self, then: Callable[[], None], topic: str, message: EventsMessage, row: DueRow) -> None:
-        """Let an event of the row come, in its second, to the topic partition of the message; `then` follows when the broker has it.
-
-        The message is the one of the row's newest event.
-        """
-        self._arrived.append((then, topic, message, row))
 
     def wake(self) -> None:
         """End the wait for a step."""
@@ -330,8 +309,7 @@ class ExpiryTopics(Stage):
         if now < self._pack_at:
             return
         self._pack_at = now + _PACK_S
-        for _ in range(len(self._arrived)):
-            then, topic, message, row = self._arrived.popleft()
+        for then, topic, message, row in self.due_rows.take():
             key = message.topic, row.second, message.table_id_bytes
             packed = self._waiting.get(key)
             if packed is None:
@@ -588,7 +566,7 @@ class ExpiryTopics(Stage):
     def _is_gone(self, topic: str, stored: int) -> None:
         if self._last_stored.get(topic) == stored:
             del self._last_stored[topic]
-        self._is_emptied = True
+        self.due_rows.forget()
         table = topic.rpartition("expiry-")[2]
         _log.error(
             "%s was deleted or emptied: rows whose expiry waited there are not published when they go; "

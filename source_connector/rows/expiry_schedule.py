@@ -30,7 +30,7 @@ class ExpirySchedule:
         notices: Notices,
         settle: Callable[[Task, Sequence[PendingEvent]], None],
     ) -> None:
-        self._expiries = expiries
+        self._due_rows = None if expiries is None else expiries.due_rows
         self._topic = topic
         self._counters = metrics.counters
         self._notices = notices
@@ -45,8 +45,8 @@ class ExpirySchedule:
         projection: Projection,
     ) -> None:
         """Store the second in which a part of a row expires; the task is settled when the broker has it."""
-        expiries, message = self._expiries, pending.message
-        if expiries is None:
+        due_rows, message = self._due_rows, pending.message
+        if due_rows is None:
             return
         if message.raw is not None:
             self._notices.say(
@@ -55,10 +55,10 @@ class ExpirySchedule:
             )
             return
         due = _due_row(pending.event, clustering, expiry, projection)
-        if expiries.is_stored(message.table_id_bytes, due) and not _has_come(task, due):
+        if due_rows.is_known(message.table_id_bytes, due) and not _has_come(task, due):
             return
         task.unstored += 1
-        expiries.store(partial(self._stored, task), self._topic, message, due)
+        due_rows.add(partial(self._stored, task), self._topic, message, due)
 
     def _stored(self, task: Task) -> None:
         self._counters["expiries_stored"] += 1

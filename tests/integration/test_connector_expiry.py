@@ -186,12 +186,12 @@ class Keeper:
 
     def store(self, due: DueRow) -> None:
         """Return when the broker has it."""
-        assert not self.expiries.is_stored(_TABLE_ID, due)
+        assert not self.expiries.due_rows.is_known(_TABLE_ID, due)
         content = MutationEvents(
             node_id=UUID(int=2), segment_id=1, keyspace="ks", table="t", table_id=UUID(int=1), key_schema='"bytes"', events=()
         )  # fmt: skip
         message = EventsMessage(identity=b"", message_id=MessageId.earliest, content=content, topic=self.target)
-        self.expiries.store(lambda: None, self.topic, message, due)
+        self.expiries.due_rows.add(lambda: None, self.topic, message, due)
         assert isinstance(self._posted.get(timeout=180), ExpiriesStored)
 
     def close(self) -> None:
@@ -220,7 +220,7 @@ def test_rows_wait_again_behind_an_expiry_topic_that_was_deleted(
     monkeypatch.setattr("source_connector.events.expiry_topics._SEARCH_S", 0.2)
     due = due_in(1)
     keeper.store(due)
-    assert keeper.expiries.is_stored(_TABLE_ID, due)
+    assert keeper.expiries.due_rows.is_known(_TABLE_ID, due)
     path = keeper.topic.replace("://", "/")
     rest().delete(f"{pulsar.admin_url}/admin/v2/{path}", params={"force": "true"}).raise_for_status()
     wait_until(lambda: f"{keeper.topic} was deleted or emptied" in caplog.text, "the deleted topic is reported")

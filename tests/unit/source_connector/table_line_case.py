@@ -19,7 +19,7 @@ from source_connector.errors import FetchError
 from source_connector.events.datastax_events import DataStaxEvent
 from source_connector.events.dead_letter_writer import DeadLetterWriter
 from source_connector.events.dead_letters import DeadLetter
-from source_connector.events.due_rows import DueRow
+from source_connector.events.due_rows import DueRow, DueRows
 from source_connector.events.events_message import DataStaxMessage, EventsMessage, RawMessage, UnreadableMessage
 from source_connector.events.expiry_topics import ExpiryTopics
 from source_connector.events.mutation_cache import MutationCache
@@ -43,7 +43,7 @@ from source_connector.tables.schema_queries import SchemaQueries
 from source_connector.tables.table_definition import TableDefinition
 from source_connector.tables.table_schema import TableSchemaReader, VersionedTable
 from source_connector.timers import Timers
-from tests.unit.source_connector.events import NODE, AtOnce, event_of, int32, table
+from tests.unit.source_connector.events import NODE, AtOnce, int32, table
 
 __all__ = ["GOOD", "NEW", "OLD", "UNFORESEEN", "UNWRITABLE", "Case", "Neighbours"]
 
@@ -62,9 +62,10 @@ class Neighbours:
         self.dead_letters: list[tuple[Sequence[DeadLetter], Callable[[], None]]] = []
         self.frames: list[bytes] = []
         self.settled: list[MutationEvent | int] = []
-        self.expiries: list[DueRow] = []
-        self.stored: list[Callable[[], None]] = []
-        self.targets: list[str] = []
+        self.due_rows = DueRows(100)
+        self._expiries: list[DueRow] = []
+        self._stored: list[Callable[[], None]] = []
+        self._targets: list[str] = []
         self.has_room = self.has_bytes = True
         self.followed: list[str] = []
         self.noted: dict[UUID, Truncation | None] = {}
@@ -127,13 +128,26 @@ class Neighbours:
     def send(self, frame: bytes) -> None:
         self.frames.append(frame)
 
-    def is_stored(self, table_id: bytes, row: DueRow) -> bool:
-        return event_of(row) in map(event_of, self.expiries)
+    @property
+    def expiries(self) -> list[DueRow]:
+        self._take_due_rows()
+        return self._expiries
 
-    def store(self, then: Callable[[], None], topic: str, message: EventsMessage, row: DueRow) -> None:
-        self.expiries.append(row)
-        self.stored.append(then)
-        self.targets.append(message.topic)
+    @property
+    def stored(self) -> list[Callable[[], None]]:
+        self._take_due_rows()
+        return self._stored
+
+    @property
+    def targets(self) -> list[str]:
+        self._take_due_rows()
+        return self._targets
+
+    def _take_due_rows(self) -> None:
+        for then, _, message, row in self.due_rows.take():
+            self._expiries.append(row)
+            self._stored.append(then)
+            self._targets.append(message.topic)
 
     def write(self, dead_letters: Sequence[DeadLetter], then: Callable[[], None]) -> None:
         self.dead_letters.append((dead_letters, then))

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationEvents, encode_events
-from source_connector.events.due_rows import DueRow, KnownDueRows, encode_due_rows
+from source_connector.events.due_rows import DueRow, DueRows, encode_due_rows
 from source_connector.events.expiry_topics import ExpiryTopics, _Packed, _Place
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
 from tests.unit.source_connector.events import due_row, event_of
@@ -75,10 +75,10 @@ def test_some_messages_are_asked_for_out_of_order() -> None:
 
 def test_the_last_keys_are_not_stored_again_and_earlier_ones_are_forgotten() -> None:
     """Of four at least two are known, and the newest second of a key counts."""
-    known = KnownDueRows(4)
+    known = DueRows(4)
 
     def is_known(key: int, second: int = 1) -> bool:
-        return known.add(b"table", due_row(key=bytes([key]), second=second))
+        return known.is_known(b"table", due_row(key=bytes([key]), second=second))
 
     assert [is_known(key) for key in (1, 2, 2, 1)] == [False, False, True, True]
     assert [is_known(1, 9), is_known(1, 9), is_known(1, 1)] == [False, True, False]
@@ -88,10 +88,10 @@ def test_the_last_keys_are_not_stored_again_and_earlier_ones_are_forgotten() -> 
 
 def test_the_same_key_of_another_table_is_another_row_and_what_is_forgotten_is_not_known() -> None:
     """A topic that was deleted had rows of all of them."""
-    known, row = KnownDueRows(4), due_row()
-    assert [known.add(b"1", row), known.add(b"2", row), known.add(b"1", row)] == [False, False, True]
-    known.clear()
-    assert [known.add(b"1", row), known.add(b"2", row)] == [False, False]
+    known, row = DueRows(4), due_row()
+    assert [known.is_known(b"1", row), known.is_known(b"2", row), known.is_known(b"1", row)] == [False, False, True]
+    known.forget()
+    assert [known.is_known(b"1", row), known.is_known(b"2", row)] == [False, False]
 
 
 def _keeper(max_known: int) -> ExpiryTopics:

@@ -89,7 +89,7 @@ class Keeper:
     def store(self, table: str, second: int) -> None:
         (waiting,) = pending(event())
         waiting.message.topic = f"events-{table}"
-        self.topics.store(lambda: None, table, waiting.message, due_row(second=second))
+        self.topics.due_rows.add(lambda: None, table, waiting.message, due_row(second=second))
 
     def turn(self) -> None:
         """What the keeper's thread does in one turn, which takes no time whatever the broker does."""

@@ -1,4 +1,4 @@
-"""DueRow: a row that waits for the second in which a part of it expires; those that were handed over, and their bytes. Pure.
+"""DueRow: a row that waits for the second in which a part of it expires; those that were handed over, and their bytes.
 
 Every key that waits is packed once more when its row is published, so this is part of what a row costs. `encode_due_rows`
 gives the bytes of `encode_events` at a tenth of the CPU. An event of an expiry has no place in a commit log, no write time and

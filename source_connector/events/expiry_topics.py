@@ -1,11 +1,11 @@
 """The expiry topics: where rows wait, in Pulsar's delayed delivery, for the second in which something of them expires.
 
-    store -> (0.2 s) packed by second and events partition -> expiry topic ~~ delayed ~~> held until the second has come
+    DueRows -> (0.2 s) packed by second and events partition -> expiry topic ~~ delayed ~~> held until the second has come
                                                                                    '-> the key's own partition of events
 
 A message of an expiry topic holds a message for the events topic as it will be published there, and properties: `second` (when
 it is due), `deliver_at` (when the broker was asked for it), `target` (the topic partition), `keys` (how many). One thread owns all
-of it; the client's threads and the source's only put into its queue. A message is acknowledged when the events topic has its
+of it; the client's threads and the source's only put into its queue and into `DueRows`. A message is acknowledged when the events topic has its
 events, so a key may be checked twice, and is never left out.
 
 What is due in more than ten days is delivered and stored anew every ten days: a ledger stays on the bookies until all of
@@ -250,7 +250,7 @@ class ExpiryTopics(Stage):
     def _open_store(self, topic: str) -> pulsar.Producer:
         import pulsar
 
-        # Events of one second have most of their bytes in common: LZ4 leaves a fifth to a third.
+        # Events of one second have most of their bytes in common.
         return self._connection.client().create_producer(
             topic,
             batching_enabled=False,
@@ -313,9 +313,8 @@ class ExpiryTopics(Stage):
             key = message.topic, row.second, message.table_id_bytes
             packed = self._waiting.get(key)
             if packed is None:
-                place = _Place(
-                    topic, message.topic, row.second, *message.header[:2], message.table_id, message.header[2]
-                )
+                keyspace, table, key_schema = message.header
+                place = _Place(topic, message.topic, row.second, keyspace, table, message.table_id, key_schema)
                 packed = self._waiting[key] = _Packed(place=place, node_id=message.node_id, due_at=now)
             packed.rows.append(row)
             packed.then.append(then)

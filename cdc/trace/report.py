@@ -215,7 +215,9 @@ def _letters(service: PulsarService, config: LineConfig, key: RowKey, sources: S
         except PulsarServiceError as error:
             found.append(warning("", str(error), "try again"))
         except DeadLettersError as error:
-            found.append(warning("", str(error), "do what the text says; where it says nothing, try again"))
+            found.append(
+                warning("", str(error), "follow the advice of this text, or run the command again if it has none")
+            )
     return found or [ok("", "none")]
 
 

@@ -90,7 +90,7 @@ class TableClearings:
         """How many of the waiting messages had come when the last question was asked."""
         self._last: ClearingRecord | None = None
         self._undone: tuple[UUID, int] | None = None
-        """Id and latest time of the last drop behind which the table was there."""
+        """Id and latest time of the last drop after which the table still existed."""
 
     @property
     def holds(self) -> bool:
@@ -166,7 +166,7 @@ class TableClearings:
         self._wait()
 
     def _is_there(self, table_id: UUID, table: TableMetadata) -> None:
-        """Behind a drop. That is the answer to all drops that had come before the question."""
+        """The table exists after the drop. This answers every drop that had come before the question."""
         if not self._may_be_undone(self._waiting[0][0]):
             _log.warning(
                 "%s: a node has dropped it, and others still have it, or it came back under its id: no drop is published; "
@@ -182,7 +182,7 @@ class TableClearings:
         self._end(set(done))
 
     def _may_be_undone(self, message: EventsMessage) -> bool:
-        """True for a drop that another node, or another partition, has reported, and behind which the table was there.
+        """True for a drop that another node, or another partition, has reported, and after which the table still existed.
 
         It may also be a later drop, of a node whose clock is behind. So Cassandra is asked, but without patience: the last node
         that drops the table reports it when all have dropped it.

@@ -28,5 +28,8 @@ def test_a_message_that_is_no_dead_letter_is_not_to_be_tried_again(monkeypatch: 
     monkeypatch.setattr(module, "new_client", lambda options: broker)
     config = LineConfig.from_mapping({"pulsarAdminUrl": "http://127.0.0.1:8080"})
     (found,) = _letters(cast("PulsarService", Service()), config, Topic().key, ())
-    assert (found.level, found.remedy) == (Level.WARNING, "do what the text says; where it says nothing, try again")
+    assert (found.level, found.remedy) == (
+        Level.WARNING,
+        "follow the advice of this text, or run the command again if it has none",
+    )
     assert "`pulsar-admin topics clear-backlog --subscription resend " in found.text

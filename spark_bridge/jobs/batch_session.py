@@ -140,12 +140,13 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
 def at_once(session: SparkSession, *steps: Callable[[], object]) -> list[object]:
     """Run steps beside each other, for most of a small job is waiting; raises the first one's error when all ended."""
     context = session.sparkContext._jsc.sc()  # noqa: SLF001  (PySpark's own way to it differs from version to version)
-    properties = context.getLocalProperties().clone()
+    given = context.getLocalProperties()
 
-    def run(step: Callable[[], object]) -> object:
+    def run(step: Callable[[], object], properties: object) -> object:
         context.setLocalProperties(properties)  # the query's, so that its end is the end of these jobs
         return step()
 
     with ThreadPoolExecutor(len(steps)) as pool:
-        running = [pool.submit(run, step) for step in steps]
+        # Each step has a copy: Spark notes a session's settings in them, and takes them out again when a job ends.
+        running = [pool.submit(run, step, given.clone()) for step in steps]
         return [each.result() for each in running]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from pyspark.sql.avro.functions import from_avro
 from schemas.errors import ConfigError
 from spark_bridge.jobs import iceberg_tables, kept_records
 from spark_bridge.jobs.batch_content import NO_CONTENT
-from spark_bridge.jobs.batch_session import session_of_its_own
+from spark_bridge.jobs.batch_session import at_once, session_of_its_own
 from spark_bridge.jobs.completeness import tag_commits
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.epoch_plan import EpochPlan
@@ -390,3 +391,25 @@ def test_a_folder_is_named_with_its_file_system_unless_that_is_local(spark: Spar
     assert (folder.address(), folder.is_local()) == ("hdfs://127.0.0.1:9/lake/orders/checkpoint", False)
     assert folder.absolute() == "/lake/orders/checkpoint"
     assert HadoopFolder(on_hdfs, "lake").absolute().startswith("hdfs://127.0.0.1:9/user/")
+
+
+def test_steps_beside_each_other_do_not_take_each_others_settings(spark: SparkSession) -> None:
+    """Spark writes a session's settings into the thread's properties for each job, and takes them out again afterwards."""
+    context = spark.sparkContext._jsc.sc()  # noqa: SLF001  (as PySpark itself)
+    both = threading.Barrier(2, timeout=60)
+
+    def write() -> object:
+        context.setLocalProperty("cdc.test.setting", "the other's")
+        both.wait()
+        return context.getLocalProperty("cdc.test.job")
+
+    def read() -> object:
+        both.wait()
+        return context.getLocalProperty("cdc.test.setting")
+
+    context.setLocalProperty("cdc.test.job", "ours")
+    try:
+        assert at_once(spark, write, read) == ["ours", None]
+        assert context.getLocalProperty("cdc.test.setting") is None
+    finally:
+        context.setLocalProperty("cdc.test.job", None)

@@ -42,14 +42,15 @@ _SOURCE: Final = "faults"
 _ADMIN_TIMEOUT_S: Final = 240
 _AGENT_START_S: Final = 600.0
 _WATCH_S: Final = 2.0
-# A start takes 5 to 20 s on a busy machine, and Pulsar's own next attempts come every ten.
-_WATCH_PATIENCE_S: Final = 45.0
+# The default of `cdc connector watch`: on a busy machine a start takes up to a minute.
+_WATCH_PATIENCE_S: Final = 90.0
 _LOOK_S: Final = 0.1
 _TOPICS_CHECK_MS: Final = 1_000
 _DEFAULT_SYNC_MS: Final = 10_000
 _USER_METRIC: Final = "pulsar_source_user_metric_"
-# An instance that is not asked for three times as long ends itself: shorter is no more than a busy machine can keep.
-_SHORT_LIVENESS_MS: Final = 6_000
+# Pulsar's default is 30 s. An instance that is not asked for three times as long ends itself, and a worker that could not reach
+# it while it started may ask for the first time after as long as the start took: on a busy machine half a minute.
+_SHORT_LIVENESS_MS: Final = 10_000
 # Each connection checks one; Cassandra's default makes that take a tenth of a second.
 _CHEAP_PASSWORDS: Final = ("-Dcassandra.auth_bcrypt_gensalt_log2_rounds=4",)
 # Addresses in the sandbox's block; with three digits as Pulsar's own has, for the proxy writes one over the other.

@@ -395,7 +395,7 @@ def test_a_folder_is_named_with_its_file_system_unless_that_is_local(spark: Spar
 
 def test_steps_beside_each_other_do_not_take_each_others_settings(spark: SparkSession) -> None:
     """Spark writes a session's settings into the thread's properties for each job, and takes them out again afterwards."""
-    context = spark.sparkContext._jsc.sc()  # noqa: SLF001  (as PySpark itself)
+    context = spark.sparkContext._jsc.sc()
     both = threading.Barrier(2, timeout=60)
 
     def write() -> object:

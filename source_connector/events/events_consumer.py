@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from source_connector.events.pulsar_access import PulsarConnection
-from source_connector.events.topic_reader import ReaderLimits, ReceivedMessage, Subscription, TopicReader
+from source_connector.events.reader_room import ReaderLimits
+from source_connector.events.topic_reader import ReceivedMessage, Subscription, TopicReader
 
 __all__ = ["EventsConsumer"]
 

@@ -1,8 +1,8 @@
 """One events topic: waits until it exists, receives its messages, decodes them by their writer's schema, acknowledges.
 
 The topic's schema shows the kind of its events: AVRO is ours, KEY_VALUE is that of DataStax's agents. Each topic has
-a thread that receives. The thread pauses while too many of the topic's own events wait, so a table whose events
-cannot be published does not delay other tables.
+a thread that receives. The thread pauses while too many of the topic's own events wait (`source_connector.events.reader_room`),
+so a table whose events cannot be published does not delay other tables.
 
 A message stays unacknowledged until every event in it is settled. A message that the broker delivers again while it
 is still held here is recognized.
@@ -44,18 +44,15 @@ from source_connector.events.events_message import (
 )
 from source_connector.events.events_reader import read_events
 from source_connector.events.pulsar_access import PulsarConnection, schema_bytes, schema_info
+from source_connector.events.reader_room import ReaderLimits, ReaderRoom
 from source_connector.events.takeovers import Arrival, Takeovers
 
-__all__ = ["ReaderLimits", "ReceivedMessage", "Subscription", "TopicReader"]
+__all__ = ["ReceivedMessage", "Subscription", "TopicReader"]
 
 _log = logging.getLogger(__name__)
 
-# The thread that receives gets room for so many events at once, and each message that is done.
-_SETTLED_TOGETHER: Final = 50
 _BACKOFF: Final = Backoff(0.5, 5)
 _RECEIVE_TIMEOUT_MS: Final = 500
-# A message holds up to 256 KiB of events; what waits in the client is memory too, for each partition of each topic.
-_RECEIVER_QUEUE: Final = 8
 # Of a DataStax agent, a message holds one event.
 _SINGLE_EVENTS: Final = 100
 _OURS, _DATASTAX = "AVRO", "KEY_VALUE"
@@ -73,29 +70,6 @@ class Subscription:
     name: str
     datastax_type: str
     is_shared: bool = False
-
-
-class ReaderLimits:
-    """How much each of the readers may hold; they share one allowance, but each may hold one message at least."""
-
-    def __init__(self, max_waiting_events: int) -> None:
-        self._max_waiting = max_waiting_events
-        self._topics = 0
-        self._divide()
-
-    def add_topic(self) -> None:
-        """One more topic is read."""
-        self._topics += 1
-        self._divide()
-
-    def _divide(self) -> None:
-        topics = max(1, self._topics)
-        self.max_waiting_events = max(1, self._max_waiting // topics)
-        """For each topic: with fewer events than that, another message is received."""
-        self.settled_together = min(_SETTLED_TOGETHER, self.max_waiting_events // 8)
-        """After so many settled events the thread that receives gets the room."""
-        self.receiver_queue = max(1, _RECEIVER_QUEUE // topics)
-        """Messages of each partition that the client fetches ahead."""
 
 
 class TopicReader(Stage):
@@ -130,24 +104,26 @@ class TopicReader(Stage):
         self._kept_back: list[tuple[float, int, ReceivedMessage]] = []
         """Messages of partitions that were gotten, and when they may be worked on; in the thread that receives only."""
         self._numbers = itertools.count()
-        self._waiting = 0
-        self._settled = 0
-        """Not counted off from those that wait; used in the owner's thread only."""
-        self._room = threading.Condition()
+        self._holding = threading.Lock()
+        """For the messages that are held: the client delivers in one thread, the owner settles in another."""
+        self._room = ReaderRoom(limits)
         self._notices = Notices(_log)
         self._consumer: pulsar.Consumer | None = None
 
     def settled(self, message: ReceivedMessage, events: int) -> None:
         """So many events of the message need nothing more; the last one acknowledges it."""
         message.unsettled -= events
-        self._settled += events
-        if message.unsettled == 0 or self._settled >= self._limits.settled_together:
-            with self._room:
-                self._waiting -= self._settled
-                self._settled = 0
-                self._room.notify()
+        self._room.settle(events, is_last=message.unsettled == 0)
         if message.unsettled == 0:
             self._acknowledge(message)
+
+    def give_room(self, events: int) -> bool:
+        """So many events wait for their expiries only, and others may have their room. False if too many gave theirs."""
+        return self._room.give(events)
+
+    def take_room(self, events: int) -> None:
+        """So many events have the room again that they gave; they are settled next."""
+        self._room.take(events)
 
     @property
     def partitions_gotten(self) -> int:
@@ -156,8 +132,7 @@ class TopicReader(Stage):
 
     def wake(self) -> None:
         """End the wait for room."""
-        with self._room:
-            self._room.notify()
+        self._room.wake()
 
     def run(self) -> None:
         """Wait for the topic, and receive."""
@@ -177,11 +152,8 @@ class TopicReader(Stage):
             super().fail(error)
 
     def _wait_for_room(self) -> bool:
-        with self._room:
-            if self._waiting < self._limits.max_waiting_events:
-                return True
-            has_room = self._room.wait_for(lambda: self._waiting < self._limits.max_waiting_events, timeout=1.0)
-        if self._takeovers is not None:
+        has_room, was_free = self._room.wait(1.0)
+        if not was_free and self._takeovers is not None:
             self._takeovers.was_busy(time.monotonic())
         return has_room
 
@@ -195,7 +167,7 @@ class TopicReader(Stage):
         topic, message_id = message.topic_name(), message.message_id()
         identity = topic.encode() + b" " + message_id.serialize()
         begins_at, overtaken_after = self._times(message)
-        with self._room:
+        with self._holding:
             if identity in self._held:
                 # Delivered again after a reconnection, and perhaps to another instance in between; the first copy is still
                 # being worked on.
@@ -218,8 +190,8 @@ class TopicReader(Stage):
         if not received.unsettled:
             self._acknowledge(received)
             return
-        with self._room:
-            self._waiting += received.unsettled
+        self._room.add(received.unsettled)
+        with self._holding:
             if begins_at and isinstance(received, EventsMessage):
                 received.overtaken_after = overtaken_after
                 self._held[identity] = received
@@ -286,7 +258,7 @@ class TopicReader(Stage):
 
     def _acknowledge(self, message: ReceivedMessage) -> None:
         assert self._consumer is not None
-        with self._room:
+        with self._holding:
             self._held.pop(message.identity, None)
         self._consumer.acknowledge(message.message_id)
 

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.streaming.query import StreamingQuery
 from tenacity import RetryCallState, retry, retry_if_exception, stop_after_attempt, wait_fixed
 
-from schemas.errors import ConfigError
+from schemas.errors import CdcError, ConfigError
 from schemas.hidden_columns import HiddenColumns
-from spark_bridge.errors import SparkBridgeError, StateFileError, reason_of_spark
+from spark_bridge.errors import StateFileError, reason_of_spark
 from spark_bridge.jobs.arguments import refuse_interval, refuse_retention
 from spark_bridge.jobs.batch_session import own_session, pin_session, session_of_its_own
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
@@ -191,7 +191,7 @@ def _heal(
             spark, options, access, tables=[table_of(parsed)], mirror_target=target, data_topic=parsed.only_topic,
             hidden=hidden,
         )  # fmt: skip
-    except (SparkBridgeError, PySparkException) as error:
+    except (CdcError, PySparkException, Py4JError) as error:
         _log.warning(
             "open gaps of the table are not closed, the next run with --resync tries again: %s",
             reason_of_spark(str(error)),

@@ -26,11 +26,12 @@ from enum import Enum
 from typing import Final
 from uuid import UUID
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
-from schemas.errors import ConfigError
+from schemas.errors import CdcError, ConfigError
 from schemas.gap_record import GapRecord
 from schemas.hidden_columns import HiddenColumns, PublishedTable
 from schemas.progress_record import TopicPosition
@@ -209,7 +210,7 @@ class _Run:
             created = _creations(target)
             written, differing = self._send(table, target, published)
             self._wait_for_connector(table.name, target, created)
-        except (SparkBridgeError, PySparkException) as error:
+        except (CdcError, PySparkException, Py4JError) as error:
             return _left_open(table.name, table.gaps, reason_of_spark(str(error)))
         reason = f"{written:,} rows were sent for their write time, {differing:,} because they differed"
         done = self._close(table.name, table.gaps, reason)

@@ -1,0 +1,101 @@
+"""ReaderLimits and ReaderRoom: how many events may wait in the connector, and the pause of a reader that has too many.
+
+    received ──> waits ──────────────────────────────────> settled
+                   │                                          ^
+                   └─ give ─> waits for its expiries only ─ take
+
+Events of the second kind count apart, with the same limit: they need no work but a broker's answer, and in the 0.2 s until
+then many rows can be read and published.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+__all__ = ["ReaderLimits", "ReaderRoom"]
+
+# The thread that receives gets room for so many events at once, and each message that is done.
+_SETTLED_TOGETHER: Final = 50
+# A message holds up to 256 KiB of events; what waits in the client is memory too, for each partition of each topic.
+_RECEIVER_QUEUE: Final = 8
+
+
+class ReaderLimits:
+    """How much each of the readers may hold; they share one allowance, but each may hold one message at least."""
+
+    def __init__(self, max_waiting_events: int) -> None:
+        self._max_waiting = max_waiting_events
+        self._topics = 0
+        self._divide()
+
+    def add_topic(self) -> None:
+        """One more topic is read."""
+        self._topics += 1
+        self._divide()
+
+    def _divide(self) -> None:
+        topics = max(1, self._topics)
+        self.max_waiting_events = max(1, self._max_waiting // topics)
+        """For each topic: with fewer events than that, another message is received."""
+        self.settled_together = min(_SETTLED_TOGETHER, self.max_waiting_events // 8)
+        """After so many settled events the thread that receives gets the room."""
+        self.receiver_queue = max(1, _RECEIVER_QUEUE // topics)
+        """Messages of each partition that the client fetches ahead."""
+
+
+class ReaderRoom:
+    """Of one reader. Its thread calls `add` and `wait`; the owner's thread calls the others, but `wake` may come from any."""
+
+    def __init__(self, limits: ReaderLimits) -> None:
+        self._limits: Final = limits
+        self._changed: Final = threading.Condition()
+        self._waiting = 0
+        self._freed = 0
+        """Not counted off from those that wait; used in the owner's thread only."""
+        self._given = 0
+        """Events that wait for their expiries only; used in the owner's thread only."""
+
+    def add(self, events: int) -> None:
+        """So many events came."""
+        with self._changed:
+            self._waiting += events
+
+    def wait(self, timeout_s: float) -> tuple[bool, bool]:
+        """Whether there is room for another message, and whether it was there without a wait."""
+        with self._changed:
+            if self._waiting < self._limits.max_waiting_events:
+                return True, True
+            return self._changed.wait_for(
+                lambda: self._waiting < self._limits.max_waiting_events, timeout=timeout_s
+            ), False
+
+    def wake(self) -> None:
+        """End the wait."""
+        with self._changed:
+            self._changed.notify()
+
+    def settle(self, events: int, *, is_last: bool) -> None:
+        """So many events need nothing more. `is_last`: of their message."""
+        self._freed += events
+        if is_last or self._freed >= self._limits.settled_together:
+            self._tell()
+
+    def give(self, events: int) -> bool:
+        """So many events wait for their expiries only, and others may have their room. False if too many gave theirs."""
+        if self._given + events > self._limits.max_waiting_events:
+            return False
+        self._given += events
+        self.settle(events, is_last=False)
+        return True
+
+    def take(self, events: int) -> None:
+        """So many events have the room again that they gave; `settle` follows."""
+        self._given -= events
+        self._freed -= events
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._waiting -= self._freed
+            self._freed = 0
+            self._changed.notify()

@@ -1,0 +1,63 @@
+"""The room of a reader: what waits, what needs nothing but its expiries, and the pause of the thread that receives."""
+
+from __future__ import annotations
+
+import threading
+
+from source_connector.events.reader_room import ReaderLimits, ReaderRoom
+
+LIMIT = 400
+FULL, FREE, IN_TIME = (False, False), (True, True), (True, False)
+
+
+def room(waiting: int = LIMIT) -> ReaderRoom:
+    made = ReaderRoom(ReaderLimits(LIMIT))
+    made.add(waiting)
+    return made
+
+
+def test_a_reader_waits_while_its_events_do() -> None:
+    """The thread that receives is not woken for each event, but for many, and for a message that is done."""
+    full = room()
+    assert full.wait(0) == FULL
+    full.settle(49, is_last=False)
+    assert full.wait(0) == FULL
+    full.settle(1, is_last=False)
+    assert full.wait(0) == FREE
+    full.add(50)
+    full.settle(1, is_last=True)
+    assert full.wait(0) == FREE
+
+
+def test_the_wait_ends_when_room_is_made() -> None:
+    """By another thread."""
+    full = room()
+    threading.Timer(0.05, full.settle, (LIMIT,), {"is_last": True}).start()
+    assert full.wait(60) == IN_TIME
+
+
+def test_events_that_wait_for_their_expiries_give_their_room_once() -> None:
+    """As many as may wait; what they gave is not given again when they are settled."""
+    full = room()
+    assert full.give(LIMIT)
+    assert full.wait(0) == FREE
+    assert not full.give(1)
+    full.add(LIMIT)
+    assert full.wait(0) == FULL
+    for _ in range(LIMIT):
+        full.take(1)
+        full.settle(1, is_last=True)
+    assert full.wait(0) == FULL, "the others wait still"
+    full.settle(1, is_last=True)
+    assert full.wait(0) == FREE
+
+
+def test_topics_share_what_may_wait() -> None:
+    """Each may hold one event at least, and one message that the client fetches ahead."""
+    limits = ReaderLimits(10)
+    for _ in range(4):
+        limits.add_topic()
+    assert (limits.max_waiting_events, limits.receiver_queue) == (2, 2)
+    for _ in range(40):
+        limits.add_topic()
+    assert (limits.max_waiting_events, limits.receiver_queue) == (1, 1)

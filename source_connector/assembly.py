@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import ssl
+from typing import Final
 
 from source_connector.configuration.config import SourceConfig
 from source_connector.events.dead_letter_writer import DeadLetterWriter
@@ -32,6 +33,9 @@ from source_connector.tables.schema_queries import SchemaQueries
 from source_connector.timers import Timers
 
 __all__ = ["assemble", "cassandra_options"]
+
+# Half of the events have been published, and need nothing but the broker's answer to their expiry, which comes after 0.2 s.
+_WITH_EXPIRIES: Final = 2
 
 
 def assemble(
@@ -112,7 +116,7 @@ def assemble(
             Subscription(
                 name=config.subscription, datastax_type=config.subscription_type, is_shared=has_other_instances
             ),
-            max_waiting_events=config.max_waiting_events,
+            max_waiting_events=config.max_waiting_events * (_WITH_EXPIRIES if config.publishes_expiry else 1),
             post=inbox.put,
         ),
         stages=stages,

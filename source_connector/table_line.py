@@ -225,14 +225,10 @@ class TableLine:
     def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
         """Remember what is proven, acknowledge the events, let the next ones of the key start."""
         self._lacking_expiries.discard(task)
-        for pending in task.without_room:
-            pending.message.take_room()
-        task.without_room = ()
         if self._life.dismisses(task):
             return
         if task.unstored:
             task.settles_with = proven
-            task.without_room = [each for each in task.work.events if each.message.give_room()]
             self._lacking_expiries.add(task)
             return
         for pending in proven:

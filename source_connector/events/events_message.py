@@ -27,12 +27,6 @@ class Origin(Protocol):
     def settled(self, message: EventsMessage | UnreadableMessage, events: int) -> None:
         """So many events of the message need nothing more; the last one acknowledges it."""
 
-    def give_room(self, events: int) -> bool:
-        """So many events wait for their expiries only, and others may have their room. False if too many gave theirs."""
-
-    def take_room(self, events: int) -> None:
-        """So many events have the room again that they gave; they are settled next."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawMessage:
@@ -98,15 +92,6 @@ class EventsMessage:
         """So many events of the message need nothing more."""
         if self.origin is not None:
             self.origin.settled(self, events)
-
-    def give_room(self) -> bool:
-        """An event of the message waits for its expiries only; True if others have its room now."""
-        return self.origin is not None and self.origin.give_room(1)
-
-    def take_room(self) -> None:
-        """An event has the room again that it gave; it is settled next."""
-        if self.origin is not None:
-            self.origin.take_room(1)
 
     def only(self, event: MutationEvent) -> MutationEvents:
         """A message that holds this event alone."""

@@ -1,12 +1,4 @@
-"""ReaderLimits and ReaderRoom: how many events may wait in the connector, and the pause of a reader that has too many.
-
-    received ──> waits ──────────────────────────────────> settled
-                   │                                          ^
-                   └─ give ─> waits for its expiries only ─ take
-
-Events of the second kind count apart, with the same limit: they need no work but a broker's answer, and in the 0.2 s until
-then many rows can be read and published.
-"""
+"""ReaderLimits and ReaderRoom: how many events may wait in the connector, and the pause of a reader that has too many."""
 
 from __future__ import annotations
 
@@ -53,8 +45,6 @@ class ReaderRoom:
         self._waiting = 0
         self._freed = 0
         """Not counted off from those that wait; used in the owner's thread only."""
-        self._given = 0
-        """Events that wait for their expiries only; used in the owner's thread only."""
 
     def add(self, events: int) -> None:
         """So many events came."""
@@ -79,23 +69,7 @@ class ReaderRoom:
         """So many events need nothing more. `is_last`: of their message."""
         self._freed += events
         if is_last or self._freed >= self._limits.settled_together:
-            self._tell()
-
-    def give(self, events: int) -> bool:
-        """So many events wait for their expiries only, and others may have their room. False if too many gave theirs."""
-        if self._given + events > self._limits.max_waiting_events:
-            return False
-        self._given += events
-        self.settle(events, is_last=False)
-        return True
-
-    def take(self, events: int) -> None:
-        """So many events have the room again that they gave; `settle` follows."""
-        self._given -= events
-        self._freed -= events
-
-    def _tell(self) -> None:
-        with self._changed:
-            self._waiting -= self._freed
-            self._freed = 0
-            self._changed.notify()
+            with self._changed:
+                self._waiting -= self._freed
+                self._freed = 0
+                self._changed.notify()

@@ -117,14 +117,6 @@ class TopicReader(Stage):
         if message.unsettled == 0:
             self._acknowledge(message)
 
-    def give_room(self, events: int) -> bool:
-        """So many events wait for their expiries only, and others may have their room. False if too many gave theirs."""
-        return self._room.give(events)
-
-    def take_room(self, events: int) -> None:
-        """So many events have the room again that they gave; they are settled next."""
-        self._room.take(events)
-
     @property
     def partitions_gotten(self) -> int:
         """How many partitions this instance began to read, or got from another one."""

@@ -87,8 +87,6 @@ class Task(ABC):
         """Expiries that were handed over and are not stored yet."""
         self.settles_with: Sequence[PendingEvent] | None = None
         """The proven events, when it is done but for its expiries."""
-        self.without_room: Sequence[PendingEvent] = ()
-        """Events that gave their room to others, because the task is done but for its expiries."""
         self.refused_bytes = 0
         """Size of the last record that this attempt had refused: its frame to the host; 0 if none was."""
 

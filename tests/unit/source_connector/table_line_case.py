@@ -62,7 +62,6 @@ class Neighbours:
         self.dead_letters: list[tuple[Sequence[DeadLetter], Callable[[], None]]] = []
         self.frames: list[bytes] = []
         self.settled: list[MutationEvent | int] = []
-        self.without_room = 0
         self.due_rows = DueRows(100)
         self._expiries: list[DueRow] = []
         self._stored: list[Callable[[], None]] = []
@@ -161,13 +160,6 @@ class _Origin:
     def settled(self, message: EventsMessage | DataStaxMessage | UnreadableMessage, events: int) -> None:
         message.unsettled -= events
         self._neighbours.settled.append(events)
-
-    def give_room(self, events: int) -> bool:
-        self._neighbours.without_room += events
-        return True
-
-    def take_room(self, events: int) -> None:
-        self._neighbours.without_room -= events
 
 
 class Case:

@@ -1,4 +1,4 @@
-"""The room of a reader: what waits, what needs nothing but its expiries, and the pause of the thread that receives."""
+"""The room of a reader: what waits, and the pause of the thread that receives."""
 
 from __future__ import annotations
 
@@ -34,22 +34,6 @@ def test_the_wait_ends_when_room_is_made() -> None:
     full = room()
     threading.Timer(0.05, full.settle, (LIMIT,), {"is_last": True}).start()
     assert full.wait(60) == IN_TIME
-
-
-def test_events_that_wait_for_their_expiries_give_their_room_once() -> None:
-    """As many as may wait; what they gave is not given again when they are settled."""
-    full = room()
-    assert full.give(LIMIT)
-    assert full.wait(0) == FREE
-    assert not full.give(1)
-    full.add(LIMIT)
-    assert full.wait(0) == FULL
-    for _ in range(LIMIT):
-        full.take(1)
-        full.settle(1, is_last=True)
-    assert full.wait(0) == FULL, "the others wait still"
-    full.settle(1, is_last=True)
-    assert full.wait(0) == FREE
 
 
 def test_topics_share_what_may_wait() -> None:

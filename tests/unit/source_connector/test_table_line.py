@@ -409,21 +409,6 @@ def test_an_event_is_settled_when_record_and_expiry_are_stored(monkeypatch: pyte
         assert case.around.settled == [1]
 
 
-def test_while_only_expiries_are_stored_other_events_have_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the table was created again meanwhile: the room that was given comes back, once."""
-    for is_dropped in (False, True):
-        case = Case(monkeypatch, publishes_expiry=True)
-        case.receive(event(1))
-        case.answer(EXPIRING)
-        assert case.around.without_room == 0
-        case.taken(1)
-        assert case.around.without_room == 1
-        if is_dropped:
-            case.create_again()
-        case.around.stored[0]()
-        assert (case.around.without_room, case.around.settled) == (0, [1])
-
-
 def test_a_second_that_is_stored_is_not_stored_for_each_change_of_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row with one column that expires may change a thousand times before."""
     case = Case(monkeypatch, publishes_expiry=True)

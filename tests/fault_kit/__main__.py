@@ -18,6 +18,7 @@ from tests.fault_kit.completeness import CompletenessOptions, run_completeness
 from tests.fault_kit.kinds import DESCRIPTIONS, FaultKind
 from tests.fault_kit.plan import FULL_COUNTS, counts_for_minutes, draw_plan, fitting
 from tests.fault_kit.run import RunOptions, run_faults
+from tests.fault_kit.sinks import SinkOptions, run_sinks
 from tests.fault_kit.soak import SoakOptions, run_soak
 from tests.fault_kit.soak_plot import plot_soak
 
@@ -67,6 +68,27 @@ def resolved(
         with_mirror=mirror,
     )
     report = run_completeness(options, say=click.echo)
+    for line in report.lines():
+        click.echo(line)
+    sys.exit(0 if report.is_good else 1)
+
+
+@faults.command()
+@click.option("--seed", type=int, help="What faults and statements are drawn from; without, one is drawn and told.")
+@click.option("--faults", "count", type=click.IntRange(0), default=20, show_default=True, help="So many faults.")
+@click.option(
+    "--nodes", type=click.IntRange(1, 3), default=2, show_default=True, help="Cassandra nodes, each with an agent."
+)
+@click.option("--rate", type=click.FloatRange(1), default=30.0, show_default=True, help="Statements a second.")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where evidence goes.")
+def sinks(seed: int | None, count: int, nodes: int, rate: float, folder: Path | None) -> None:
+    """Compare sinks with tables that are deleted from in every way, expire, and are truncated and dropped.
+
+    The exit code is 1 when a row differs.
+    """
+    seed = secrets.randbelow(10**6) if seed is None else seed
+    folder = (folder or Path("build") / "faults" / f"sinks-{seed}").absolute()
+    report = run_sinks(SinkOptions(seed=seed, folder=folder, faults=count, nodes=nodes, rate=rate), say=click.echo)
     for line in report.lines():
         click.echo(line)
     sys.exit(0 if report.is_good else 1)

@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -217,8 +217,8 @@ class FaultLine:
         policy = f"{topics}{RECREATED}/schemaCompatibilityStrategy"
         rest().put(policy, json="ALWAYS_COMPATIBLE", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
 
-    def deploy_source(self) -> None:
-        """`sources create` for all tables of the keyspace; then its health is looked after, as an operator would."""
+    def deploy_source(self, more: Mapping[str, object] | None = None) -> None:
+        """`sources create` for all tables of the keyspace; then its health is looked after, as an operator would. `more`: options."""
         contacts = [proxy.listen[0] for proxy in self.proxies["connector-cassandra"]]
         (to_pulsar,) = self.proxies["connector-pulsar"]
         configs: dict[str, object] = {
@@ -229,6 +229,7 @@ class FaultLine:
             "pulsarServiceUrl": f"pulsar://{to_pulsar.listen[0]}:{to_pulsar.listen[1]}",
             "query.maxBackoffInSec": 2,
             "python": str(self.clock.python),
+            **(more or {}),
         }
         if self.asks_for_passwords:
             name, password = CONNECTOR_LOGIN

@@ -44,8 +44,9 @@ def jdbc_sink(
     }  # fmt: skip
     url = f"{pulsar.admin_url}/admin/v3/sinks/public/default/{name}"
     with archive.open("rb") as data:
-        files = {"sinkConfig": (None, json.dumps(config), "application/json"), "data": data}
-        response = rest().post(url, files=files, timeout=120)
+        response = rest().post(
+            url, files={"sinkConfig": (None, json.dumps(config), "application/json"), "data": data}, timeout=120
+        )
     assert response.is_success, response.text
 
     def rows() -> list[tuple[object, ...]]:

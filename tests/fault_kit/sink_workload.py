@@ -1,0 +1,163 @@
+"""The seeded load of a run that looks at sinks: what takes rows away, in every way that Cassandra has."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Self
+
+from cassandra import ConsistencyLevel
+from cassandra.cluster import ExecutionProfile
+from cassandra.policies import FallthroughRetryPolicy
+
+from tests.fault_kit.contact import Contact
+from tests.fault_kit.sessions import open_session
+from tests.fault_kit.workload import Failures
+
+__all__ = ["FLAT_TABLE", "KEYSPACE", "LONGEST_TTL_S", "RECREATED_TABLE", "TABLES", "SinkWorkload", "table_statements"]
+
+KEYSPACE: Final = "faults"
+FLAT_TABLE: Final = "flat"
+"""Its types are those that Pulsar's JDBC sink takes."""
+RECREATED_TABLE: Final = "again"
+_CELLS: Final = "cells"
+TABLES: Final = (FLAT_TABLE, _CELLS, RECREATED_TABLE)
+LONGEST_TTL_S: Final = 30
+
+_DEFAULT_TTL_S: Final = 20
+_TIMEOUT_S: Final = 10.0
+_PAUSE_S: Final = 0.3
+_FLAT: Final = "(pk int, ck text, n bigint, v text, PRIMARY KEY (pk, ck)) WITH cdc = true"
+_DEFINITIONS: Final = {
+    FLAT_TABLE: _FLAT,
+    RECREATED_TABLE: _FLAT,
+    _CELLS: (
+        "(pk int, ck int, s text static, n bigint static, v text, tags set<text>, m map<text, int>, PRIMARY KEY (pk, ck))"
+        f" WITH cdc = true AND default_time_to_live = {_DEFAULT_TTL_S}"
+    ),
+}
+
+
+def table_statements(nodes: int) -> list[str]:
+    """CQL that makes the tables, with a replica on every node."""
+    replication = f"{{'class': 'NetworkTopologyStrategy', 'datacenter1': {nodes}}}"
+    return [
+        f"CREATE KEYSPACE {KEYSPACE} WITH replication = {replication}",
+        *(f"CREATE TABLE {KEYSPACE}.{name} {columns}" for name, columns in _DEFINITIONS.items()),
+    ]
+
+
+class SinkWorkload:
+    """Writes `rate` statements a second, in a thread. A statement that fails is left: what became of it, SELECT says.
+
+    `truncate` and `recreate` are for the thread that strikes faults: they repeat until every node has done it.
+    """
+
+    def __init__(self, contact: Contact, seed: int, *, rate: float) -> None:
+        self._contact: Final = contact
+        self._random: Final = random.Random(f"sinks {seed}")
+        self._rate_pause_s: Final = 1 / rate
+        self._stop: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._run, name="sink workload", daemon=True)
+        self.sent = self.failed = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def truncate(self, table: str) -> None:
+        """All rows of a table go, while others are written."""
+        self._until_done(f"TRUNCATE {KEYSPACE}.{table}")
+
+    def recreate(self) -> None:
+        """A table is dropped and made again, while it is written to."""
+        self._until_done(f"DROP TABLE IF EXISTS {KEYSPACE}.{RECREATED_TABLE}")
+        self._until_done(f"CREATE TABLE IF NOT EXISTS {KEYSPACE}.{RECREATED_TABLE} {_FLAT}")
+
+    def _until_done(self, statement: str) -> None:
+        while True:
+            try:
+                with open_session(self._contact, _profile(60.0)) as session:
+                    session.execute(statement)
+                    return
+            except Failures:
+                time.sleep(_PAUSE_S)
+
+    def _run(self) -> None:
+        with open_session(self._contact, _profile(_TIMEOUT_S)) as session:
+            next_at = time.monotonic()
+            while not self._stop.is_set():
+                statement = self._random.choice(_WRITERS)(self._random)
+                try:
+                    session.execute(statement)
+                    self.sent += 1
+                except Failures:
+                    self.failed += 1
+                    time.sleep(_PAUSE_S)
+                next_at = max(next_at + self._rate_pause_s, time.monotonic() - 1)
+                time.sleep(max(0.0, next_at - time.monotonic()))
+
+
+def _profile(timeout_s: float) -> ExecutionProfile:
+    return ExecutionProfile(
+        request_timeout=timeout_s, retry_policy=FallthroughRetryPolicy(), consistency_level=ConsistencyLevel.ONE
+    )
+
+
+def _ttl(chance: random.Random) -> str:
+    return f"USING TTL {chance.randint(1, LONGEST_TTL_S)}"
+
+
+def _flat(chance: random.Random) -> str:
+    """A statement on a table of plain columns."""
+    table = f"{KEYSPACE}.{chance.choice([FLAT_TABLE, FLAT_TABLE, RECREATED_TABLE])}"
+    number, pk = chance.randrange(10**6), chance.randrange(6)
+    ck, other = sorted(f"c{chance.randrange(10)}" for _ in range(2))
+    where = f"WHERE pk = {pk} AND ck = '{ck}'"
+    return chance.choice([
+        *[f"INSERT INTO {table} (pk, ck, n, v) VALUES ({pk}, '{ck}', {number}, 'v{number}')"] * 4,
+        *[f"INSERT INTO {table} (pk, ck, n, v) VALUES ({pk}, '{ck}', {number}, 'v{number}') {_ttl(chance)}"] * 3,
+        f"INSERT INTO {table} (pk, ck) VALUES ({pk}, '{ck}')",
+        f"INSERT INTO {table} (pk, ck) VALUES ({pk}, '{ck}') {_ttl(chance)}",
+        f"UPDATE {table} SET v = 'u{number}' {where}",
+        *[f"UPDATE {table} {_ttl(chance)} SET v = 'u{number}' {where}"] * 2,
+        f"UPDATE {table} {_ttl(chance)} SET n = {number} {where}",
+        f"DELETE n FROM {table} {where}",
+        f"DELETE FROM {table} {where}",
+        f"DELETE FROM {table} WHERE pk = {pk} AND ck >= '{ck}' AND ck < '{other}'",
+        f"DELETE FROM {table} WHERE pk = {pk} AND ck > '{other}'",
+        *([f"DELETE FROM {table} WHERE pk = {pk}"] if number % 4 == 0 else []),
+    ])  # fmt: skip
+
+
+def _cells(chance: random.Random) -> str:
+    """A statement on the table of static columns and collections, whose rows go by themselves."""
+    table = f"{KEYSPACE}.{_CELLS}"
+    number, pk, ck = chance.randrange(10**6), chance.randrange(4), chance.randrange(6)
+    where = f"WHERE pk = {pk} AND ck = {ck}"
+    values = f"({pk}, {ck}, 'v{number}', {{'a', 't{number % 5}'}}, {{'k{number % 3}': {number}}})"
+    return chance.choice([
+        *[f"INSERT INTO {table} (pk, ck, v, tags, m) VALUES {values}"] * 3,
+        f"INSERT INTO {table} (pk, ck, v, tags, m) VALUES {values} {_ttl(chance)}",
+        f"INSERT INTO {table} (pk, ck, v, tags, m) VALUES {values} USING TTL 0",
+        f"UPDATE {table} {_ttl(chance)} SET tags = tags + {{'t{number % 5}'}} {where}",
+        f"UPDATE {table} {_ttl(chance)} SET m['k{number % 3}'] = {number} {where}",
+        f"UPDATE {table} USING TTL 0 SET m['k{number % 3}'] = {number} {where}",
+        f"UPDATE {table} SET tags = tags - {{'t{number % 5}'}} {where}",
+        f"UPDATE {table} SET v = 'u{number}' {where}",
+        f"UPDATE {table} {_ttl(chance)} SET s = 's{number}' WHERE pk = {pk}",
+        f"UPDATE {table} SET n = {number} WHERE pk = {pk}",
+        f"DELETE m FROM {table} {where}",
+        f"DELETE s FROM {table} WHERE pk = {pk}",
+        f"DELETE FROM {table} {where}",
+        *([f"DELETE FROM {table} WHERE pk = {pk}"] if number % 4 == 0 else []),
+    ])  # fmt: skip
+
+
+_WRITERS: Final[tuple[Callable[[random.Random], str], ...]] = (_flat, _flat, _cells)

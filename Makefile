@@ -20,7 +20,7 @@ endef
 environment-is-ready = @touch $@ && rm $(@D).unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-fast test-servers test-agent test-compatibility test-connector test-spark test-spark-reading test-spark-jobs test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-delay bench-decode bench-spark bench-commitlog compile faults faults-resolved soak fuzz audit lock nar lint fmt prerequisites clean
+.PHONY: help demo test test-all test-fast test-servers test-agent test-compatibility test-connector test-spark test-spark-reading test-spark-jobs test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-delay bench-decode bench-spark bench-commitlog compile faults faults-resolved faults-sinks soak fuzz audit lock nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-20s %s\n' "$$name" "$$text"; done
@@ -144,6 +144,9 @@ faults: compile ## Break everything on purpose, and compare every row (FAULTS_AR
 
 faults-resolved: compile ## Look for resolved timestamps that come too early, while faults strike (docs/faults.md)
 	@$(BIN)/python -m tests.fault_kit resolved $(FAULTS_ARGS)
+
+faults-sinks: compile ## Compare sinks with tables that lose rows in every way, while faults strike (docs/faults.md)
+	@$(BIN)/python -m tests.fault_kit sinks $(FAULTS_ARGS)
 
 soak: compile ## 30 minutes of load: memory, files, threads, lag, and a plot (SOAK_ARGS='--minutes 480' for 8 hours)
 	@$(BIN)/python -m tests.fault_kit soak $(SOAK_ARGS)

@@ -257,7 +257,7 @@ def _compare_table(topics: TopicReader, shape: TableShape, stored: Stored, mirro
 def _sink_differences(line: FaultLine, flat: Rows, folder: Path) -> list[str]:
     """Of Pulsar's own JDBC sink, which reads `rows-` from its beginning."""
     wanted = sorted((*pk, *ck, *row.values()) for (pk, ck), row in flat.items())
-    topic = f"{_TOPICS}rows-{KEYSPACE}.{FLAT_TABLE}"
+    topic = f"rows-{KEYSPACE}.{FLAT_TABLE}"
     with jdbc_sink(line.sandbox.pulsar, topic, _COLUMNS, ("pk", "ck"), folder) as rows:
         deadline = time.monotonic() + _SINK_S
         while rows() != wanted:

@@ -205,9 +205,11 @@ class TopicReader:
 
 
 def _plain(node: Any) -> Any:
-    """A schema without logical types: dates stay days, as they are written."""
+    """A schema without logical types: dates stay days, as they are written. Types have their short names."""
     if isinstance(node, dict):
         return {name: _plain(value) for name, value in node.items() if name not in {"logicalType", "namespace"}}
+    if isinstance(node, str):
+        return node.rpartition(".")[2]
     return [_plain(each) for each in node] if isinstance(node, list) else node
 
 

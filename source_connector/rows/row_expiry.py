@@ -10,6 +10,9 @@ read; they count from the coordinator's `now()`, for the connector's own clock m
 In case of doubt, the row may stay. There is one exception: if no event says anything about markers (backfill, repair,
 rows that a deletion has left, DataStax's agents), a row whose cells all expire is assumed to expire with the last of
 them, like a row that was inserted with a TTL.
+
+An event of an expiry has the marker of the change for which it was stored. A later INSERT may have written another one. So
+this marker says when to look at the row next, and nothing that is published.
 """
 
 from __future__ import annotations
@@ -91,10 +94,10 @@ def add_expiry(
         said = {fields[name]: second for name, second in going.items() if name in fields}
         if said:
             properties[names.COLUMNS_EXPIRE_AT] = _as_json(said)
-    marker = _marker(events)
-    first = _first(projection, selection, row, going, marker, lasts)
+    first = _first(projection, selection, row, going, _marker(events), lasts)
     if projection.multi_cell_places:
         first += _of_elements(projection, selection, row, events, going)
+    marker = _published_marker(events)
     if lasts or events[-1].event.kind is _STATIC_ROW or marker == _STAYS:
         return first
     cells_s = max(going.values(), default=0)
@@ -246,6 +249,12 @@ def _cells_second(events: Sequence[PendingEvent], name: str) -> int:
         if name in event.columns and pending.message.segment_id != EXPIRY_SEGMENT_ID:
             return event.expiry_time_s or 0 if (event.marker_expiry_s or 0) > 0 else 0
     return 0
+
+
+def _published_marker(events: Sequence[PendingEvent]) -> int:
+    """The row's marker, by the changes among the events."""
+    changes = [each for each in events if each.message.segment_id != EXPIRY_SEGMENT_ID]
+    return _marker(changes) if changes else _UNKNOWN
 
 
 def _marker(events: Sequence[PendingEvent]) -> int:

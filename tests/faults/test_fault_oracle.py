@@ -17,6 +17,7 @@ from tests.fault_kit.oracle.comparison import compare
 from tests.fault_kit.oracle.folding import TableShape, fold, newest
 from tests.fault_kit.oracle.gaps import Gap, unexplained
 from tests.fault_kit.oracle.in_flight import InFlight
+from tests.fault_kit.oracle.keyed_rows import differences, last_of_each_key, mirrored, replayed, selected
 from tests.fault_kit.oracle.topics import DataRecord, Event
 from tests.fault_kit.oracle.values import form_of_avro, form_of_driver
 from tests.fault_kit.report import Report, ReportedGap
@@ -432,3 +433,42 @@ def test_a_value_has_one_form_on_both_sides(cql_type: str, driver: object, avro:
     """And another value has another one."""
     assert form_of_driver(cql_type, driver) == form_of_avro(cql_type, avro)
     assert form_of_driver("double", -0.0) != form_of_avro("double", 0.0)
+
+
+def test_of_the_records_of_a_key_the_last_one_is_what_a_sink_has() -> None:
+    """A null takes the row; a null for a key that has none changes nothing."""
+    other = (1, 2, "b")
+    records = [_record(value=_VALUE), _record(key=other), _record(value={**_VALUE, "w": 9}), _record(key=other)]
+    assert last_of_each_key(_SHAPE, records) == {((1,), (1, "a")): {"s": None, "v": "x", "w": 9}}
+    assert last_of_each_key(_SHAPE, [*records, _record()]) == {}
+
+
+def _told(op: str, before: Mapping[str, object] | None, after: Mapping[str, object] | None) -> DataRecord:
+    return _record(value={"op": op, "before": before, "after": after})
+
+
+def test_changes_are_replayed_if_each_begins_where_the_last_one_ended() -> None:
+    """A change that is missing, one that stands twice, and an `op` that does not fit are told."""
+    newer = {**_VALUE, "w": 9}
+    chain = [_told("c", None, _VALUE), _told("u", _VALUE, newer), _told("d", newer, None)]
+    assert replayed(_SHAPE, chain) == ({}, [])
+    assert replayed(_SHAPE, chain[:2]) == ({((1,), (1, "a")): {"s": None, "v": "x", "w": 9}}, [])
+    for wrong in (chain[1:], [chain[0], chain[2]], [*chain[:2], *chain[:2]], [_told("u", None, _VALUE)]):
+        _, problems = replayed(_SHAPE, wrong)
+        assert problems
+
+
+def test_rows_of_a_sink_are_compared_with_what_cassandra_answers() -> None:
+    """A row more, a row less, another value; a partition that has static columns only is a row of nulls."""
+    stored = Stored()
+    stored.rows, stored.statics = {(1,): {(1, "a"): {"v": "V", "w": 1}}, (2,): {}}, {(1,): {"s": "S"}, (2,): {"s": "T"}}
+    wanted = selected(_SHAPE, stored)
+    rows = [
+        {"pk": 1, "c1": 1, "c2": "a", "s": "S", "v": "V", "w": 1},
+        {"pk": 2, "c1": None, "c2": None, "s": "T", "v": None, "w": None},
+    ]
+    assert mirrored(_SHAPE, rows) == wanted
+    assert differences("mirror", wanted, mirrored(_SHAPE, rows)) == []
+    for wrong in (rows[1:], [*rows, {**rows[0], "c1": 2}], [{**rows[0], "w": 2}, rows[1]]):
+        (line,) = differences("mirror", wanted, mirrored(_SHAPE, wrong))
+        assert line.startswith("mirror ((1,), (")

@@ -202,14 +202,20 @@ def test_a_set_is_known_by_its_bytes() -> None:
     assert found.columns == ("v", "w", "tags") and found.digest != other.digest
 
 
-def test_an_expiry_tells_of_the_marker_what_the_change_before_has_told() -> None:
-    """The last cell has gone: the marker keeps the row until its own second."""
+def test_an_expiry_publishes_nothing_about_the_marker_and_says_when_to_look_again() -> None:
+    """A later INSERT may have written another marker, which keeps the row. Its own event has told that."""
     content = MutationEvents(
         node_id=NODE, segment_id=EXPIRY_SEGMENT_ID, keyspace="ks", table="t", table_id=table().table_id, key_schema="",
         events=(event(writetime_us=None, live_us=None, expiry_time_s=NOW_S, marker_expiry_s=NOW_S + 9, columns=("v",)),),
     )  # fmt: skip
     due = EventsMessage(identity=b"", message_id=None, content=content).take_events()
-    assert said(due, None, None) == {"expires_at": str(NOW_S + 9), "row_marker": "expires"}
+    updated = pending(event(marker_expiry_s=NO_MARKER))
+    assert said(due, None, None) == {}
+    for events in (due, [*due, *updated], [*updated, *due]):
+        assert said(events, (10, 20), None) == {
+            "columns_expire_at": {"v": NOW_S + 20},
+            "cells_expire_at": str(NOW_S + 20),
+        }
     found = first(due, None, None)
     assert found is not None and (found.second, found.columns) == (NOW_S + 9, ())
     assert "expires_at" not in said(due, (10, None), None)

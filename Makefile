@@ -73,7 +73,7 @@ test-spark-jobs: compile ## Mirrors, verify, backfill; with PYTEST_ADDOPTS=--ext
 test-multinode: compile ## Two data centres, an upgrade in place, nodes down, repaired, silent, replaced, joining, leaving, faults (some 20 minutes)
 	@$(BIN)/pytest tests/multinode --multinode $(PYTEST_ARGS)
 
-test-faults: compile ## 90 faults by a seed, every kind at least three times, an encrypted log, a rebuilt Pulsar (some 20 minutes)
+test-faults: compile ## 90 faults by a seed, every kind at least three times, an encrypted log, a rebuilt Pulsar, sinks (some 30 minutes)
 	@$(BIN)/pytest tests/faults --fault-plan -k "not short" -s $(PYTEST_ARGS)
 
 test-spark35: compile spark35 ## The tests on PySpark 3.5 (part of `make test`)

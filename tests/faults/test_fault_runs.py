@@ -13,6 +13,8 @@ from tests.fault_kit.commitlog import CommitLogEncoding
 from tests.fault_kit.kinds import FaultKind
 from tests.fault_kit.plan import FULL_COUNTS, SHORT_COUNTS, fitting
 from tests.fault_kit.run import RunOptions, run_faults
+from tests.fault_kit.sinks import SinkOptions, run_sinks
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault_plan]
 
@@ -65,3 +67,16 @@ def test_an_encrypted_commit_log_survives_kills() -> None:
     assert len(report.struck) == sum(counts.values())
     segments = sorted(folder.glob("kept/segments-1/*.log"))
     assert segments and all(b'"encCipher":"AES/CBC/PKCS5Padding"' in each.read_bytes()[:1000] for each in segments)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+def test_every_sink_has_in_the_end_what_cassandra_has() -> None:
+    """Deletions of every kind, TTLs, truncations and a table that is made again, on two nodes that faults strike."""
+    seed = int(os.environ.get(_SEED_VARIABLE) or 1)
+    folder = Path("build").absolute() / "faults" / f"sinks-{seed}"
+    report = run_sinks(SinkOptions(seed=seed, folder=folder, faults=8), say=print)
+    lines = "\n".join(report.lines())
+    print(lines)
+    assert report.is_good, f"evidence in {folder}\n{lines}"
+    assert (report.faults, report.truncations, report.lives) == (8, 2, 1)

@@ -73,7 +73,7 @@ class _Keeper:
             second = first_s + number // in_a_message
             row = DueRow(
                 is_static=False, key=key, partition_key=b"key-%08d" % number, digest=bytes(16), clustering=(b"\0\0\0\1",),
-                second=second, columns=("a", "b"), marker_expiry_s=second,
+                second=second, columns=("a", "b"),
             )  # fmt: skip
             self._topics.due_rows.add(_nothing, _TOPIC, _MESSAGE, row)
             if number % 1_000 == 0:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from schemas.mutation_event import MutationEvents, encode_events
+from schemas.mutation_event import NO_MARKER, MutationEvents, encode_events
 from source_connector.encoding.avro_transcoder import zigzag
 from source_connector.events.events_message import EventsMessage
 
@@ -29,7 +29,9 @@ _STATIC_ROW: Final = b"\0\0\4"
 _SECOND: Final = b"\0\0\0\2"
 # No column set and no event.
 _NOTHING: Final = 2
-# What a second, a marker and the constant fields take at most, with some room.
+# Nothing is known of the row's marker: a later INSERT may have written another one.
+_NO_MARKER: Final = _NOT_NULL + zigzag(NO_MARKER)
+# What a second and the constant fields take at most, with some room.
 _FIXED_BYTES: Final = 80
 # A second, columns, and their digest.
 _What = tuple[int, tuple[str, ...], bytes]
@@ -43,7 +45,7 @@ Arrived = tuple[Callable[[], None], str, EventsMessage, "DueRow"]
 class DueRow:
     """A row, or a static row. Its fields are those of the `MutationEvent` of kind ROW or STATIC_ROW that comes in this second."""
 
-    __slots__ = ("clustering", "columns", "digest", "is_static", "key", "marker_expiry_s", "partition_key", "second")
+    __slots__ = ("clustering", "columns", "digest", "is_static", "key", "partition_key", "second")
 
     def __init__(
         self,
@@ -55,7 +57,6 @@ class DueRow:
         second: int,
         columns: tuple[str, ...],
         digest: bytes,
-        marker_expiry_s: int | None,
     ) -> None:
         self.is_static: Final = is_static
         self.key: Final = key
@@ -64,7 +65,6 @@ class DueRow:
         self.second: Final = second
         self.columns: Final = columns
         self.digest: Final = digest
-        self.marker_expiry_s: Final = marker_expiry_s
 
     def size(self) -> int:
         """Somewhat more than its bytes in a message."""
@@ -75,7 +75,7 @@ class DueRow:
 
     def encoded(self, column_set: bytes) -> bytes:
         """Avro binary of its event. `column_set` is the encoded place of its columns in the message."""
-        key, partition_key, marker_s = self.key, self.partition_key, self.marker_expiry_s
+        key, partition_key = self.key, self.partition_key
         kind = _STATIC_ROW if self.is_static else _ROW
         parts = [kind, zigzag(len(key)), key, zigzag(len(partition_key)), partition_key]
         if self.clustering:
@@ -85,12 +85,7 @@ class DueRow:
                     parts.append(_NULL)
                 else:
                     parts += [_NOT_NULL, zigzag(len(value)), value]
-        second = zigzag(self.second)
-        parts += [_END, self.digest, _SECOND, second, _NULL, column_set]
-        if marker_s is None:
-            parts.append(_NULL)
-        else:
-            parts += [_NOT_NULL, second if marker_s == self.second else zigzag(marker_s)]
+        parts += [_END, self.digest, _SECOND, zigzag(self.second), _NULL, column_set, _NO_MARKER]
         return b"".join(parts)
 
 

@@ -90,5 +90,4 @@ def _due_row(
         second=expiry.second,
         columns=expiry.columns,
         digest=expiry.digest,
-        marker_expiry_s=expiry.marker_expiry_s,
     )

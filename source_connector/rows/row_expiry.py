@@ -11,8 +11,9 @@ In case of doubt, the row may stay. There is one exception: if no event says any
 rows that a deletion has left, DataStax's agents), a row whose cells all expire is assumed to expire with the last of
 them, like a row that was inserted with a TTL.
 
-An event of an expiry has the marker of the change for which it was stored. A later INSERT may have written another one. So
-this marker says when to look at the row next, and nothing that is published.
+So the second of a marker is stored when the change that wrote it is published, beside the first second of a column: the
+row goes then, if nothing else keeps it by that time. A later INSERT may write another marker. So an expiry says nothing
+about the marker.
 """
 
 from __future__ import annotations
@@ -60,18 +61,17 @@ _WITHIN_SECOND_S: Final = 0.2
 
 @final
 class NextExpiry:
-    """The second in which the first parts of a row go: these columns, or (without any) its row marker.
+    """The second in which parts of a row go: these columns, or (without any) its row marker.
 
-    `digest` stands for the values of those columns that have many cells. `marker_expiry_s` as in an event.
+    `digest` stands for the values of those columns that have many cells.
     """
 
-    __slots__ = ("columns", "digest", "marker_expiry_s", "second")
+    __slots__ = ("columns", "digest", "second")
 
-    def __init__(self, second: int, columns: tuple[str, ...], digest: bytes, marker_expiry_s: int | None) -> None:
+    def __init__(self, second: int, columns: tuple[str, ...], digest: bytes) -> None:
         self.second: Final = second
         self.columns: Final = columns
         self.digest: Final = digest
-        self.marker_expiry_s: Final = marker_expiry_s
 
 
 def add_expiry(
@@ -83,7 +83,8 @@ def add_expiry(
 ) -> Sequence[NextExpiry]:
     """Add what the record says of the expiry of its row; nothing for most rows.
 
-    Answers what goes first, if anything does, and the seconds of elements of collections, which no later read will show.
+    Answers what goes first, if anything does, and the seconds that no later read will show: of a marker, and of elements of
+    collections.
     """
     start, end = selection.ttls_at, selection.ttls_at + len(selection.timed_columns)
     if not any(row[start:end]) and not any((each.event.marker_expiry_s or 0) > 0 for each in events):
@@ -94,10 +95,11 @@ def add_expiry(
         said = {fields[name]: second for name, second in going.items() if name in fields}
         if said:
             properties[names.COLUMNS_EXPIRE_AT] = _as_json(said)
-    first = _first(projection, selection, row, going, _marker(events), lasts)
+    marker = _published_marker(events)
+    first = _first(projection, selection, row, going)
+    _add_markers(first, projection, selection, row, events, marker)
     if projection.multi_cell_places:
         first += _of_elements(projection, selection, row, events, going)
-    marker = _published_marker(events)
     if lasts or events[-1].event.kind is _STATIC_ROW or marker == _STAYS:
         return first
     cells_s = max(going.values(), default=0)
@@ -147,22 +149,32 @@ def after_expiry(
     return wait_s
 
 
-def _first(
-    projection: Projection, selection: Selection, row: RawRow, going: dict[str, int], marker: int, lasts: bool
-) -> list[NextExpiry]:
-    """The first expiry. A marker that expires before the cells changes nothing that can be seen."""
-    marker_expiry_s: int | None = marker
-    if marker == _NOT_KNOWN:
-        marker_expiry_s = None
-    elif marker in (_GONE, _UNKNOWN):
-        marker_expiry_s = NO_MARKER
-    if going:
-        second = min(going.values())
-        columns = tuple([name for name, each in going.items() if each == second])
-        return [NextExpiry(second, columns, _digest(projection, selection, row, columns), marker_expiry_s)]
-    if lasts or marker <= 0:
+def _first(projection: Projection, selection: Selection, row: RawRow, going: dict[str, int]) -> list[NextExpiry]:
+    if not going:
         return []
-    return [NextExpiry(marker, (), _digest(projection, selection, row, ()), marker_expiry_s)]
+    second = min(going.values())
+    columns = tuple([name for name, each in going.items() if each == second])
+    return [NextExpiry(second, columns, _digest(projection, selection, row, columns))]
+
+
+def _add_markers(
+    found: list[NextExpiry],
+    projection: Projection,
+    selection: Selection,
+    row: RawRow,
+    events: Sequence[PendingEvent],
+    marker: int,
+) -> None:
+    """Also of a row that a cell keeps: when that cell is deleted, nothing says any more when the marker goes."""
+    seconds = {marker} if marker > 0 else set()
+    for pending in events:
+        if pending.message.segment_id == EXPIRY_SEGMENT_ID:  # of an earlier version: it says when to look next
+            event = pending.event
+            if (event.marker_expiry_s or 0) > (event.expiry_time_s or 0):
+                seconds.add(event.marker_expiry_s or 0)
+    for second in seconds:
+        if not found or second != found[0].second:
+            found.append(NextExpiry(second, (), _digest(projection, selection, row, ())))
 
 
 def _of_elements(
@@ -183,7 +195,7 @@ def _of_elements(
         for name, place in projection.multi_cell_places:
             if place >= 0 and name in event.columns and row[keys + place] is not None and going.get(name) != second:
                 digest = _digest(projection, selection, row, (name,))
-                found.append(NextExpiry(second, (name,), digest, event.marker_expiry_s))
+                found.append(NextExpiry(second, (name,), digest))
     return found
 
 

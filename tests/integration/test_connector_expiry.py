@@ -202,7 +202,7 @@ class Keeper:
 def due_in(years: float) -> DueRow:
     return DueRow(
         is_static=False, key=b"k", partition_key=b"k", clustering=(), digest=bytes(16),
-        second=int(time.time() + years * _TEN_YEARS_S / 10), columns=("v",), marker_expiry_s=None,
+        second=int(time.time() + years * _TEN_YEARS_S / 10), columns=("v",),
     )  # fmt: skip
 
 

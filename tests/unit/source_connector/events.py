@@ -11,7 +11,7 @@ from cassandra.util import uuid_from_time
 
 from schemas.cql_type import parse_cql_type
 from schemas.errors import CdcError
-from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, RangeBounds
+from schemas.mutation_event import NO_MARKER, MutationEvent, MutationEvents, MutationKind, RangeBounds
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.events.due_rows import DueRow
 from source_connector.events.events_message import EventsMessage, PendingEvent
@@ -145,13 +145,10 @@ def pending(
     return EventsMessage(identity=b"", message_id=None, content=content).take_events()
 
 
-def due_row(
-    *, key: bytes = b"k", partition_key: bytes = b"k", second: int = 1, marker_expiry_s: int | None = None
-) -> DueRow:
+def due_row(*, key: bytes = b"k", partition_key: bytes = b"k", second: int = 1) -> DueRow:
     """A row of a table without clustering columns, whose column `v` expires."""
     return DueRow(
         is_static=False, key=key, partition_key=partition_key, clustering=(), second=second, columns=("v",), digest=bytes(16),
-        marker_expiry_s=marker_expiry_s,
     )  # fmt: skip
 
 
@@ -160,5 +157,5 @@ def event_of(row: DueRow) -> MutationEvent:
     return MutationEvent(
         position=0, ordinal=0, kind=MutationKind.STATIC_ROW if row.is_static else MutationKind.ROW, key=row.key,
         partition_key=row.partition_key, digest=row.digest, clustering=row.clustering, expiry_time_s=row.second,
-        columns=row.columns, marker_expiry_s=row.marker_expiry_s,
+        columns=row.columns, marker_expiry_s=NO_MARKER,
     )  # fmt: skip

@@ -22,14 +22,11 @@ _ROWS = st.builds(
     clustering=st.lists(st.one_of(st.none(), st.binary(max_size=200)), max_size=3).map(tuple),
     second=st.integers(0, 2**40),
     columns=st.lists(st.text(max_size=70), max_size=3).map(tuple),
-    marker_expiry_s=st.one_of(st.none(), st.integers(-1, 2**40)),
 )
-# Most markers expire in the second of the row.
-_DUE = st.one_of(_ROWS, _ROWS.map(lambda row: due_row(second=row.second, marker_expiry_s=row.second, key=row.key)))
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(rows=st.lists(_DUE, min_size=1, max_size=100), name=st.text(max_size=5))
+@given(rows=st.lists(_ROWS, min_size=1, max_size=100), name=st.text(max_size=5))
 def test_the_bytes_are_those_that_fastavro_writes(rows: list[DueRow], name: str) -> None:
     """More than 63 events or bytes have lengths of two bytes, and large sets of columns their own places."""
     events = tuple(event_of(each) for each in rows)

@@ -149,49 +149,48 @@ def test_static_columns_go_by_themselves() -> None:
 def first(
     events: Sequence[PendingEvent], *cells: tuple[int, int | None] | None, tags: bytes | None = None
 ) -> NextExpiry | None:
-    """What goes first of a row whose columns v and w have these write times and TTLs, beside a set of this value."""
+    """What goes first, if anything does."""
+    found = looks_at(events, *cells, tags=tags)
+    return found[0] if found else None
+
+
+def looks_at(
+    events: Sequence[PendingEvent], *cells: tuple[int, int | None] | None, tags: bytes | None = None
+) -> Sequence[NextExpiry]:
+    """What goes of a row whose columns v and w have these write times and TTLs, beside a set of this value."""
     of = replace(table(columns=("v", "w")), regular_columns=(*table(columns=("v", "w")).regular_columns, TAGS))
     projection = Projection(of)
     values = [None if each is None else int32(1) for each in cells]
     times = [None if each is None else each[0].to_bytes(8, "big") for each in cells]
     ttls = [None if each is None or each[1] is None else int32(each[1]) for each in cells]
     row = (*values, tags, *times, *ttls, read_at(NOW_S))
-    found = add_expiry({}, projection, projection.row_selection, row, events)
-    return found[0] if found else None
+    return add_expiry({}, projection, projection.row_selection, row, events)
 
 
 TAGS = column("tags", cql_type="set<text>")
 
 
 @pytest.mark.parametrize(
-    ("events", "cells", "second", "columns", "marker"),
+    ("events", "cells", "looks"),
     [
-        ((INSERT,), ((10, 50), (10, 50)), NOW_S + 50, ("v", "w"), NOW_S + 50),
-        ((INSERT,), ((10, 50), (11, 20)), NOW_S + 20, ("w",), NOW_S + 50),
-        ((INSERT,), (None, None), NOW_S + 50, (), NOW_S + 50),
-        ((UPDATE,), ((10, 50), (3, None)), NOW_S + 50, ("v",), NO_MARKER),
-        ((STAYING,), ((11, 7), None), NOW_S + 7, ("v",), MARKER_STAYS),
-        ((DELETION, UPDATE), ((10, 50), None), NOW_S + 50, ("v",), NO_MARKER),
-        ((OF_AN_OLDER_AGENT,), ((10, 50), None), NOW_S + 50, ("v",), None),
+        ((INSERT,), ((10, 50), (10, 50)), {NOW_S + 50: ("v", "w")}),
+        ((INSERT,), ((10, 50), (11, 20)), {NOW_S + 20: ("w",), NOW_S + 50: ()}),
+        ((INSERT,), (None, None), {NOW_S + 50: ()}),
+        ((INSERT,), ((11, None), None), {NOW_S + 50: ()}),
+        ((UPDATE,), ((10, 50), (3, None)), {NOW_S + 50: ("v",)}),
+        ((STAYING,), ((11, 7), None), {NOW_S + 7: ("v",)}),
+        ((DELETION, UPDATE), ((10, 50), None), {NOW_S + 50: ("v",)}),
+        ((OF_AN_OLDER_AGENT,), ((10, 50), None), {NOW_S + 50: ("v",)}),
+        ((STAYING,), ((10, None), None), {}),
     ],
 )
 def test_the_first_second_in_which_something_goes(
     events: Sequence[MutationEvent],
     cells: Sequence[tuple[int, int | None] | None],
-    second: int,
-    columns: tuple[str, ...],
-    marker: int | None,
+    looks: dict[int, tuple[str, ...]],
 ) -> None:
-    """The columns that go then, and what is known of the row's marker, for the look after them."""
-    found = first(pending(*events), *cells)
-    assert found is not None
-    assert (found.second, found.columns, found.marker_expiry_s) == (second, columns, marker)
-
-
-def test_nothing_is_to_come_of_rows_that_stay() -> None:
-    """A marker that goes while a cell stays cannot be seen."""
-    assert first(pending(STAYING), (10, None), None) is None
-    assert first(pending(INSERT), (11, None), None) is None
+    """The columns that go first, and the marker: no read shows it, and a cell that keeps the row now may be deleted before."""
+    assert {each.second: each.columns for each in looks_at(pending(*events), *cells)} == looks
 
 
 def test_a_set_is_known_by_its_bytes() -> None:
@@ -202,8 +201,8 @@ def test_a_set_is_known_by_its_bytes() -> None:
     assert found.columns == ("v", "w", "tags") and found.digest != other.digest
 
 
-def test_an_expiry_publishes_nothing_about_the_marker_and_says_when_to_look_again() -> None:
-    """A later INSERT may have written another marker, which keeps the row. Its own event has told that."""
+def test_an_expiry_publishes_nothing_about_the_marker() -> None:
+    """A later INSERT may have written another marker, which keeps the row. One of an earlier version says when to look again."""
     content = MutationEvents(
         node_id=NODE, segment_id=EXPIRY_SEGMENT_ID, keyspace="ks", table="t", table_id=table().table_id, key_schema="",
         events=(event(writetime_us=None, live_us=None, expiry_time_s=NOW_S, marker_expiry_s=NOW_S + 9, columns=("v",)),),

@@ -24,8 +24,8 @@ from tests.fault_kit.kinds import FaultKind
 from tests.fault_kit.line import FaultLine, wait_for
 from tests.fault_kit.mirror_checks import MirrorChecks, MirrorReport
 from tests.fault_kit.oracle.ticks import TickReader
-from tests.fault_kit.plan import draw_plan, fitting
-from tests.fault_kit.sessions import session_of
+from tests.fault_kit.plan import draw_short_plan
+from tests.fault_kit.sessions import make_tables_and_start_agents
 from tests.fault_kit.strikes import Strikes
 from tests.fault_kit.ticks import TABLE, Ticks, tick_statements
 
@@ -130,13 +130,7 @@ def run_completeness(options: CompletenessOptions, *, say: Callable[[str], None]
         is_unsynced=options.is_unsynced,
     )
     with line:
-        line.retain_everything()
-        with session_of(line) as session:
-            for statement in tick_statements(options.nodes):
-                session.execute(statement, timeout=240)
-        for agent in line.agents:
-            agent.launch()
-            line.wait_for_agent(agent)
+        make_tables_and_start_agents(line, tick_statements(options.nodes))
         line.deploy_source()
         with Ticks(line.contact, rate=_RATE) as ticks, ExitStack() as beside:
             if options.with_mirror:
@@ -232,14 +226,11 @@ def _close(timestamps: ResolvedTimestamps | None) -> None:
 def _strike(
     line: FaultLine, options: CompletenessOptions, report: CompletenessReport, say: Callable[[str], None]
 ) -> None:
-    share = max(1, options.faults // len(options.kinds))
-    rare = {FaultKind.CASSANDRA_KILL, FaultKind.PULSAR_KILL, FaultKind.HOST_KILL, FaultKind.REPLICA_STOPPED}
-    counts = {kind: max(1, share // 3) if kind in rare else share for kind in options.kinds}
-    counts, _ = fitting(counts, nodes=options.nodes, cassandra="5.0")
     # The line is new: before its first timestamp there is nothing to check.
     wait_for(lambda: report.moved >= _FIRST, "the first timestamps come", _SETTLE_S)
     strikes = Strikes(line, lambda: None, lambda fault, text: say(f"{fault} {text}"))
-    for fault in draw_plan(options.seed, counts, nodes=options.nodes, pace_s=1.0)[: options.faults]:
+    plan = draw_short_plan(options.seed, options.kinds, options.faults, nodes=options.nodes, pace_s=1.0)
+    for fault in plan:
         time.sleep(fault.pause_s)
         try:
             strikes.strike(fault)

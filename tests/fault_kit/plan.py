@@ -9,7 +9,16 @@ from typing import Final
 
 from tests.fault_kit.kinds import LANES, FaultKind
 
-__all__ = ["ALL_TARGETS", "FULL_COUNTS", "SHORT_COUNTS", "Fault", "counts_for_minutes", "draw_plan", "fitting"]
+__all__ = [
+    "ALL_TARGETS",
+    "FULL_COUNTS",
+    "SHORT_COUNTS",
+    "Fault",
+    "counts_for_minutes",
+    "draw_plan",
+    "draw_short_plan",
+    "fitting",
+]
 
 FULL_COUNTS: Final[Mapping[FaultKind, int]] = {
     **dict.fromkeys(FaultKind, 3),
@@ -126,6 +135,15 @@ def draw_plan(seed: int, counts: Mapping[FaultKind, int], *, nodes: int, pace_s:
             )
         )
     return faults
+
+
+def draw_short_plan(seed: int, kinds: Sequence[FaultKind], faults: int, *, nodes: int, pace_s: float) -> list[Fault]:
+    """The first faults of a plan with these kinds in equal shares; of those that restart servers a third."""
+    share = max(1, faults // len(kinds))
+    rare = {FaultKind.CASSANDRA_KILL, FaultKind.PULSAR_KILL, FaultKind.HOST_KILL, FaultKind.REPLICA_STOPPED}
+    counts = {kind: max(1, share // 3) if kind in rare else share for kind in kinds}
+    fit, _ = fitting(counts, nodes=nodes, cassandra="5.0")
+    return draw_plan(seed, fit, nodes=nodes, pace_s=pace_s)[:faults]
 
 
 def _target(kind: FaultKind, rng: random.Random, stopped: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -20,7 +20,7 @@ from tests.fault_kit.line import FaultLine
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-__all__ = ["host_id", "open_session", "session_of"]
+__all__ = ["host_id", "make_tables_and_start_agents", "open_session", "session_of"]
 
 _TIMEOUT_S: Final = 120.0
 _CONNECT_S: Final = 300.0
@@ -59,6 +59,17 @@ def session_of(line: FaultLine) -> Iterator[Session]:
     """A session with all nodes."""
     with open_session(line.contact, ExecutionProfile(request_timeout=_TIMEOUT_S)) as session:
         yield session
+
+
+def make_tables_and_start_agents(line: FaultLine, statements: Sequence[str]) -> None:
+    """With topics that keep everything. Raises FaultRunError when an agent ends by itself."""
+    line.retain_everything()
+    with session_of(line) as session:
+        for statement in statements:
+            session.execute(statement, timeout=240)
+    for agent in line.agents:
+        agent.launch()
+        line.wait_for_agent(agent)
 
 
 def host_id(line: FaultLine, node: CassandraNode) -> str:

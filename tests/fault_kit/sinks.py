@@ -22,15 +22,14 @@ from schemas.errors import CdcError
 from spark_bridge.jobs.mirror import changelog
 from spark_bridge.jobs.publish import publish
 from tests.fault_kit.completeness import KINDS
-from tests.fault_kit.kinds import FaultKind
 from tests.fault_kit.line import FaultLine
 from tests.fault_kit.oracle.cassandra_rows import Stored, select_all, table_shape
 from tests.fault_kit.oracle.comparison import compare
 from tests.fault_kit.oracle.folding import TableShape, fold
 from tests.fault_kit.oracle.keyed_rows import Rows, differences, last_of_each_key, mirrored, replayed, selected
 from tests.fault_kit.oracle.topics import TopicReader
-from tests.fault_kit.plan import draw_plan, fitting
-from tests.fault_kit.sessions import session_of
+from tests.fault_kit.plan import draw_short_plan
+from tests.fault_kit.sessions import make_tables_and_start_agents, session_of
 from tests.fault_kit.settle import settle
 from tests.fault_kit.sink_workload import FLAT_TABLE, KEYSPACE, LONGEST_TTL_S, TABLES, SinkWorkload, table_statements
 from tests.fault_kit.strikes import Strikes
@@ -110,13 +109,7 @@ def run_sinks(options: SinkOptions, *, say: Say) -> SinkReport:
         on_progress=lambda name, step: say(f"{name}: {step}"),
     )
     with line:
-        line.retain_everything()
-        with session_of(line) as session:
-            for statement in table_statements(options.nodes):
-                session.execute(statement, timeout=240)
-        for agent in line.agents:
-            agent.launch()
-            line.wait_for_agent(agent)
+        make_tables_and_start_agents(line, table_statements(options.nodes))
         line.deploy_source({"expiry.publish": True})
         with _SparkRuns(line, options.folder, report, say) as spark:
             with SinkWorkload(line.contact, options.seed, rate=options.rate) as workload:
@@ -190,14 +183,9 @@ class _SparkRuns:
 
 
 def _strike(line: FaultLine, workload: SinkWorkload, options: SinkOptions, report: SinkReport, say: Say) -> None:
-    share = max(1, options.faults // len(KINDS))
-    rare = {FaultKind.CASSANDRA_KILL, FaultKind.PULSAR_KILL, FaultKind.HOST_KILL, FaultKind.REPLICA_STOPPED}
-    counts = {kind: max(1, share // 3) if kind in rare else share for kind in KINDS}
-    counts, _ = fitting(counts, nodes=options.nodes, cassandra="5.0")
     strikes = Strikes(line, lambda: None, lambda fault, text: say(f"{fault} {text}"))
-    for number, fault in enumerate(draw_plan(options.seed, counts, nodes=options.nodes, pace_s=5.0), start=1):
-        if number > options.faults:
-            return
+    plan = draw_short_plan(options.seed, KINDS, options.faults, nodes=options.nodes, pace_s=5.0)
+    for number, fault in enumerate(plan, start=1):
         time.sleep(fault.pause_s)
         try:
             strikes.strike(fault)

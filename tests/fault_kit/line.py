@@ -48,8 +48,8 @@ _LOOK_S: Final = 0.1
 _TOPICS_CHECK_MS: Final = 1_000
 _DEFAULT_SYNC_MS: Final = 10_000
 _USER_METRIC: Final = "pulsar_source_user_metric_"
-# Pulsar's default is 30 s. An instance that is not asked for three times as long ends itself, and a worker that could not reach
-# it while it started may ask for the first time after as long as the start took: on a busy machine half a minute.
+# Pulsar's default is 30 s. An instance ends itself if it gets no health check for three times this time. If it starts slowly,
+# its first health check comes late: on a busy machine after half a minute.
 _SHORT_LIVENESS_MS: Final = 10_000
 # Each connection checks one; Cassandra's default makes that take a tenth of a second.
 _CHEAP_PASSWORDS: Final = ("-Dcassandra.auth_bcrypt_gensalt_log2_rounds=4",)

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
 
 from cassandra import ConsistencyLevel
@@ -13,6 +14,7 @@ from cassandra.cluster import ExecutionProfile
 from cassandra.policies import FallthroughRetryPolicy
 
 from tests.fault_kit.contact import Contact
+from tests.fault_kit.line import wait_for
 from tests.fault_kit.sessions import open_session
 from tests.fault_kit.workload import Failures
 
@@ -28,6 +30,8 @@ LONGEST_TTL_S: Final = 30
 
 _DEFAULT_TTL_S: Final = 20
 _TIMEOUT_S: Final = 10.0
+_SCHEMA_TIMEOUT_S: Final = 60.0
+_DONE_S: Final = 600.0
 _PAUSE_S: Final = 0.3
 _FLAT: Final = "(pk int, ck text, n bigint, v text, PRIMARY KEY (pk, ck)) WITH cdc = true"
 _DEFINITIONS: Final = {
@@ -60,16 +64,20 @@ class SinkWorkload:
         self._random: Final = random.Random(f"sinks {seed}")
         self._rate_pause_s: Final = 1 / rate
         self._stop: Final = threading.Event()
-        self._thread: Final = threading.Thread(target=self._run, name="sink workload", daemon=True)
+        self._pool: Final = ThreadPoolExecutor(1, thread_name_prefix="sink workload")
+        self._running: Future[None] | None = None
         self.sent = self.failed = 0
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._running = self._pool.submit(self._run)
         return self
 
     def __exit__(self, *raised: object) -> None:
+        """Raises what ended the thread before its time."""
         self._stop.set()
-        self._thread.join()
+        self._pool.shutdown()
+        if self._running is not None:
+            self._running.result()
 
     def truncate(self, table: str) -> None:
         """All rows of a table go, while others are written."""
@@ -81,13 +89,17 @@ class SinkWorkload:
         self._until_done(f"CREATE TABLE IF NOT EXISTS {KEYSPACE}.{RECREATED_TABLE} {_FLAT}")
 
     def _until_done(self, statement: str) -> None:
-        while True:
+        """Raises FaultRunError when no attempt succeeds."""
+
+        def is_done() -> bool:
             try:
-                with open_session(self._contact, _profile(60.0)) as session:
+                with open_session(self._contact, _profile(_SCHEMA_TIMEOUT_S)) as session:
                     session.execute(statement)
-                    return
             except Failures:
-                time.sleep(_PAUSE_S)
+                return False
+            return True
+
+        wait_for(is_done, statement, _DONE_S)
 
     def _run(self) -> None:
         with open_session(self._contact, _profile(_TIMEOUT_S)) as session:

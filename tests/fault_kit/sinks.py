@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -131,25 +132,30 @@ class _SparkRuns:
         self._report: Final = report
         self._say: Final = say
         self._stop: Final = threading.Event()
-        self._thread: Final = threading.Thread(target=self._run, name="spark", daemon=True)
+        self._pool: Final = ThreadPoolExecutor(1, thread_name_prefix="spark")
+        self._running: Future[None] | None = None
         self._session: SparkSession | None = None
 
     def __enter__(self) -> Self:
         self._session = open_session((), None)
-        self._thread.start()
+        self._running = self._pool.submit(self._run)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
-        if self._session is not None:
-            self._session.stop()
+        try:
+            self.stop()
+        finally:
+            if self._session is not None:
+                self._session.stop()
 
     def stop(self) -> None:
-        """End the thread after its run."""
+        """End the thread after its run. Raises what ended it before."""
         self._stop.set()
-        self._thread.join()
+        self._pool.shutdown()
+        if self._running is not None:
+            self._running.result()
 
     def _run(self) -> None:
         while not self._stop.wait(_PAUSE_S):

@@ -16,6 +16,8 @@ Rows = dict[tuple[Key, Key], Mapping[str, Form]]
 """By partition key and clustering: static and regular columns. A partition of static columns only has one row, of nulls."""
 
 _SHOWN: Final = 5
+# By `op`: whether `before` and `after` are null.
+_NULLS: Final = {"c": (True, False), "r": (True, False), "u": (False, False), "d": (False, True)}
 
 
 def selected(shape: TableShape, stored: Stored) -> Rows:
@@ -54,10 +56,7 @@ def replayed(shape: TableShape, records: Iterable[DataRecord]) -> tuple[Rows, li
         )
         if before != found.get(key):
             problems.append(f"{shape.name} {key}: {op} has before {before}, and the last after is {found.get(key)}")
-        if {"c": (True, False), "r": (True, False), "u": (False, False), "d": (False, True)}[op] != (
-            before is None,
-            after is None,
-        ):
+        if _NULLS.get(op) != (before is None, after is None):
             problems.append(f"{shape.name} {key}: {op} has before {before} and after {after}")
         if after is None:
             found.pop(key, None)

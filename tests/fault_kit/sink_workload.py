@@ -29,6 +29,8 @@ TABLES: Final = (FLAT_TABLE, _CELLS, RECREATED_TABLE)
 LONGEST_TTL_S: Final = 30
 
 _DEFAULT_TTL_S: Final = 20
+_LAST: Final = 99
+"""The partition of the rows that stay."""
 _TIMEOUT_S: Final = 10.0
 _SCHEMA_TIMEOUT_S: Final = 60.0
 _DONE_S: Final = 600.0
@@ -87,6 +89,14 @@ class SinkWorkload:
         """A table is dropped and made again, while it is written to."""
         self._until_done(f"DROP TABLE IF EXISTS {KEYSPACE}.{RECREATED_TABLE}")
         self._until_done(f"CREATE TABLE IF NOT EXISTS {KEYSPACE}.{RECREATED_TABLE} {_FLAT}")
+
+    def write_last_rows(self) -> None:
+        """A row in each table that stays, for all others may have gone in the end."""
+        for table in (FLAT_TABLE, RECREATED_TABLE):
+            self._until_done(f"INSERT INTO {KEYSPACE}.{table} (pk, ck, n, v) VALUES ({_LAST}, 'last', 1, 'stays')")
+        self._until_done(
+            f"INSERT INTO {KEYSPACE}.{_CELLS} (pk, ck, v, tags, m) VALUES ({_LAST}, 0, 'stays', {{'a'}}, {{'k': 1}}) USING TTL 0"
+        )
 
     def _until_done(self, statement: str) -> None:
         """Raises FaultRunError when no attempt succeeds."""

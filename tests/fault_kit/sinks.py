@@ -115,6 +115,7 @@ def run_sinks(options: SinkOptions, *, say: Say) -> SinkReport:
         with _SparkRuns(line, options.folder, report, say) as spark:
             with SinkWorkload(line.contact, options.seed, rate=options.rate) as workload:
                 _strike(line, workload, options, report, say)
+            workload.write_last_rows()
             report.sent, report.failed_statements = workload.sent, workload.failed
             spark.stop()
             settle(line, _SETTLE_S)

@@ -7,6 +7,7 @@ as far as it goes.
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -121,7 +122,8 @@ class CompletenessReport:
 def run_completeness(options: CompletenessOptions, *, say: Callable[[str], None]) -> CompletenessReport:
     """Start everything, strike, check, and end. Raises FaultRunError, SandboxError when something does not come up."""
     report = CompletenessReport(seed=options.seed)
-    options.folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(options.folder, ignore_errors=True)  # of an earlier run with this seed
+    options.folder.mkdir(parents=True)
     line = FaultLine(
         nodes=options.nodes,
         cassandra="5.0",

@@ -5,6 +5,7 @@ SELECT == mirror == last record of each key of `rows-` == replayed `changes-` ==
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -102,7 +103,8 @@ class SinkReport:
 def run_sinks(options: SinkOptions, *, say: Say) -> SinkReport:
     """Start everything, strike, publish, compare, and end. Raises FaultRunError, SandboxError when something does not come up."""
     report = SinkReport(seed=options.seed)
-    options.folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(options.folder, ignore_errors=True)  # of an earlier run with this seed
+    options.folder.mkdir(parents=True)
     line = FaultLine(
         nodes=options.nodes,
         cassandra="5.0",
